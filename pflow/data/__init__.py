@@ -1,0 +1,1 @@
+"""From files to batches: streaming datasets, padding, the Lightning data module."""

@@ -1,0 +1,182 @@
+"""What pflow must know of a detector, kept in configuration: field, collections, where the calorimeter begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pflow.errors import ConfigError, nearest
+from pflow.resources import load_yaml, resolve
+
+__all__ = ["Calorimeter", "Detector", "load_detector"]
+
+KINDS = ("ecal", "hcal", "muon", "lumi")
+REGIONS = ("barrel", "endcap", "other")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Calorimeter:
+    """One subdetector that measures energy; several collections of a file may be joined into it.
+
+    Parameters
+    ----------
+    name
+        Name in pflow, e.g. ``ecal_barrel``.
+    kind, region
+        One of ``ecal hcal muon lumi`` and of ``barrel endcap other``.
+    collections
+        Names of the digitised collections (edm4hep::CalorimeterHit) that hold it; all that a file has are joined.
+    sim_collections
+        Names of the simulated ones (edm4hep::SimCalorimeterHit), read where no digitised one is there.
+    sim_scale
+        Factor from deposited energy to calibrated energy for simulated hits.
+    required
+        Whether a file without any of the collections is an error (otherwise it is reported).
+    cell_encoding
+        DD4hep bit field of the cell id, e.g. ``system:0:8,layer:8:8``, used where the file does not name its own.
+    """
+
+    name: str
+    kind: str
+    region: str
+    collections: tuple[str, ...] = ()
+    sim_collections: tuple[str, ...] = ()
+    sim_scale: float = 1.0
+    required: bool = True
+    cell_encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"calorimeter '{self.name}': kind '{self.kind}' is not one of {', '.join(KINDS)}")
+        if self.region not in REGIONS:
+            raise ConfigError(f"calorimeter '{self.name}': region '{self.region}' is not one of {', '.join(REGIONS)}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Detector:
+    """A detector, frozen. Loaded from ``configs/detector/*.yaml``; travels inside a checkpoint.
+
+    Parameters
+    ----------
+    name, description
+        Short name, and one sentence.
+    b_field
+        Solenoid field along +z, T.
+    calorimeters
+        Subdetectors in order; a hit's ``subdetector`` is an index into them.
+    ecal_inner_radius, ecal_inner_z
+        Where the calorimeter begins, mm: inscribed radius of the barrel and |z| of the endcap's front face.
+    ecal_outer_radius
+        Outer radius of the ECAL barrel, mm; tells detectors with the same collection names apart.
+    tracks, tracker_hits
+        Collections of tracks (the first that a file holds is read) and of tracker hits (all are joined).
+    tracks_required
+        Whether a file without any of `tracks` is an error.
+    truth_particles, hit_links, track_links
+        Collections of Monte Carlo particles and of the links from hits and tracks to them.
+    references
+        Collections of another algorithm's particles, e.g. PandoraPFOs; the first that a file holds is read.
+    """
+
+    name: str
+    description: str = ""
+    b_field: float
+    calorimeters: tuple[Calorimeter, ...]
+    ecal_inner_radius: float
+    ecal_inner_z: float
+    ecal_outer_radius: float
+    tracks: tuple[str, ...] = ()
+    tracks_required: bool = False
+    tracker_hits: tuple[str, ...] = ()
+    truth_particles: tuple[str, ...] = ("MCParticles", "MCParticle")
+    hit_links: tuple[str, ...] = ()
+    track_links: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [calorimeter.name for calorimeter in self.calorimeters]
+        if not names:
+            raise ConfigError(f"detector '{self.name}' has no calorimeters")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"detector '{self.name}' names a calorimeter twice: {', '.join(names)}")
+        for field in ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius"):
+            if not getattr(self, field) > 0:
+                raise ConfigError(f"detector '{self.name}': {field} must be a length in mm above 0")
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], *, origin: str = "detector") -> Detector:
+        """Build from plain data, as in the YAML files.
+
+        Raises
+        ------
+        ConfigError
+            Unknown, missing or ill-typed field; names `origin`, the field and the nearest known ones.
+        """
+        values = _checked(cls, content, origin)
+        calorimeters = values.get("calorimeters")
+        if not isinstance(calorimeters, list | tuple):
+            raise ConfigError(f"{origin}: 'calorimeters' must be a list")
+        values["calorimeters"] = tuple(
+            Calorimeter(**_checked(Calorimeter, item, f"{origin}: calorimeters[{i}]"))
+            for i, item in enumerate(calorimeters)
+        )
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data (strings, numbers, lists) from which `from_dict` builds an equal detector."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
+
+    def digest(self) -> str:
+        """First 12 hex digits of the SHA-256 of the content: equal detectors have equal digests."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def load_detector(name: str | Path | Detector) -> Detector:
+    """A detector by built-in name (``cld``, ``clic``, ``ild``, ``ild_g4``), from a YAML file, or as it is.
+
+    Raises
+    ------
+    ConfigError
+        No such detector, or a file that does not describe one.
+    """
+    if isinstance(name, Detector):
+        return name
+    path = resolve("detector", name)
+    return Detector.from_dict(load_yaml(path), origin=str(path))
+
+
+def _checked(cls: type[Any], content: Any, origin: str) -> dict[str, Any]:
+    """Check names and types of the plain data for a dataclass; lists of names become tuples."""
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{origin}: expected a mapping, found {type(content).__name__}")
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for name in content:
+        if name not in fields:
+            close = nearest(str(name), fields)
+            hint = f" (nearest matches: {', '.join(close)})" if close else ""
+            raise ConfigError(f"{origin}: unknown field '{name}'{hint}")
+    for name, field in fields.items():
+        if field.default is dataclasses.MISSING and name not in content:
+            raise ConfigError(f"{origin}: field '{name}' is missing")
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        wanted = str(fields[name].type)
+        if wanted == "float":
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"{origin}: '{name}' must be a number, found {value!r}")
+            value = float(value)
+        elif wanted == "str" and not isinstance(value, str):
+            raise ConfigError(f"{origin}: '{name}' must be text, found {value!r}")
+        elif wanted == "bool" and not isinstance(value, bool):
+            raise ConfigError(f"{origin}: '{name}' must be true or false, found {value!r}")
+        elif wanted == "tuple[str, ...]":
+            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+                raise ConfigError(f"{origin}: '{name}' must be a list of names, found {value!r}")
+            value = tuple(value)
+        values[name] = value
+    return values

@@ -1,0 +1,1 @@
+"""Exact definitions of how good a reconstruction is."""

@@ -1,0 +1,1 @@
+"""Reconstruction of events and files with a trained model."""

@@ -1,0 +1,61 @@
+"""The YAML files that come with pflow: detectors, file layouts, model set-ups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pflow.errors import ConfigError, nearest
+
+__all__ = ["builtin_names", "config_dir", "load_yaml", "resolve"]
+
+
+def config_dir() -> Path:
+    """The folder of the built-in configuration: beside the package in a checkout, inside it when installed."""
+    package = Path(__file__).parent
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def builtin_names(kind: str) -> list[str]:
+    """Sorted names of the built-in files of one kind, e.g. ``builtin_names("detector")``."""
+    return sorted(path.stem for path in (config_dir() / kind).glob("*.yaml"))
+
+
+def resolve(kind: str, name: str | Path) -> Path:
+    """Path of a built-in file by its name, or of the user's own file.
+
+    Raises
+    ------
+    ConfigError
+        Neither a built-in name nor an existing file; names the nearest built-in ones.
+    """
+    builtin = config_dir() / kind / f"{name}.yaml"
+    if "/" not in str(name) and builtin.is_file():
+        return builtin
+    path = Path(name)
+    if path.is_file():
+        return path
+    names = builtin_names(kind)
+    close = nearest(str(name), names)
+    hint = f" (nearest matches: {', '.join(close)})" if close else ""
+    raise ConfigError(f"no {kind} file '{name}': neither a file nor one of {', '.join(names)}{hint}")
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping, without running code from it.
+
+    Raises
+    ------
+    ConfigError
+        Not YAML, or not a mapping; names the file.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a YAML file: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a mapping of names to values, found {type(content).__name__}")
+    return content

@@ -1,0 +1,1 @@
+"""From events to numbers and back: vocabularies, scales, order, encode and decode."""

@@ -1,0 +1,1 @@
+"""Lightning module and callbacks."""
