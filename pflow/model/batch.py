@@ -82,7 +82,7 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same on another device."""
-        parts: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        parts: Any = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return Batch(**{k: None if v is None else v.to(device, non_blocking) for k, v in parts.items()})
 
     def pin_memory(self) -> Batch:
@@ -91,5 +91,5 @@ class Batch:
         def pin(part: Any) -> Any:
             return type(part)(*(getattr(part, f.name).pin_memory() for f in dataclasses.fields(part)))
 
-        parts: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        parts: Any = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return Batch(**{k: None if v is None else pin(v) for k, v in parts.items()})
