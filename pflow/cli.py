@@ -1,0 +1,82 @@
+"""The command line: wiring only. Training verbs go to the Lightning CLI, the others to `pflow.commands`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from pflow.errors import PflowError, nearest
+
+__all__ = ["main"]
+
+TRAINING = {
+    "fit": "train a model: pflow fit --config configs/gamma1.yaml",
+    "validate": "losses and errors of a checkpoint on the validation files",
+    "test": "the same on the test files",
+    "predict": "write the particles of the predict files to ROOT while logging as in training",
+}
+COMMANDS = {
+    "inspect": "say what a file holds: schema, entries, collections, truth, which detector fits",
+    "convert": "turn the first paper's HDF5 files into ROOT files and back",
+    "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
+    "evaluate": "compare reconstructed particles with the truth: metrics, table, plots",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `pflow VERB ...`; return the exit code (0 done, 1 a clear error, 2 wrong usage, 130 interrupted)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verb = arguments[0] if arguments else "--help"
+    if verb in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if verb == "--version":
+        from pflow import __version__
+
+        print(f"pflow {__version__}")
+        return 0
+    if verb not in TRAINING and verb not in COMMANDS:
+        close = nearest(verb, [*TRAINING, *COMMANDS])
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        print(f"pflow: no verb '{verb}'.{hint}\n\n{_usage()}", file=sys.stderr)
+        return 2
+    run = _training if verb in TRAINING else _command
+    try:
+        return run(verb, arguments[1:])
+    except PflowError as error:
+        print(f"pflow {verb}: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        print(f"pflow {verb}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _training(verb: str, arguments: list[str]) -> int:
+    run: Callable[[list[str]], int] = import_module("pflow.train.cli").main
+    return run([verb, *arguments])
+
+
+def _command(verb: str, arguments: list[str]) -> int:
+    command = import_module(f"pflow.commands.{verb}")
+    parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__)
+    command.add_arguments(parser)
+    parsed = parser.parse_args(arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        code: int = command.run(parsed)
+    return code
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _usage() -> str:
+    lines = ["usage: pflow VERB [options]    (pflow VERB --help for a verb's options)", ""]
+    lines += [f"  {verb:<12} {text}" for verb, text in {**TRAINING, **COMMANDS}.items()]
+    return "\n".join([*lines, "", "  --version    print the version"])
