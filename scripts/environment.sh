@@ -1,6 +1,6 @@
 # Sourced by the other scripts: makes .venv beside this checkout, installs pflow into it with the tested versions, and
 # activates it. Takes the extras to install as an argument, e.g. `source scripts/environment.sh test,notebooks`.
-# Nothing is installed again while pyproject.toml, constraints.txt and the extras stay the same.
+# Nothing is installed again while pyproject.toml, the constraints and the extras stay the same.
 
 _extras="${1:-}"
 _root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -12,12 +12,12 @@ if ! "$_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/nul
 fi
 
 _stamp="$_root/.venv/.pflow-${_extras:-base}"
-_wanted="$(cat "$_root/pyproject.toml" "$_root/constraints.txt" | cksum)"
+_wanted="$(cat "$_root/pyproject.toml" "$_root/scripts/constraints.txt" | cksum)"
 if [ ! -f "$_stamp" ] || [ "$(cat "$_stamp")" != "$_wanted" ]; then
     echo "Setting up $_root/.venv (once; a minute or two)"
     [ -x "$_root/.venv/bin/python" ] || "$_python" -m venv "$_root/.venv"
     "$_root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$_root/constraints.txt" --editable "$_root${_extras:+[$_extras]}"
+        --constraint "$_root/scripts/constraints.txt" --editable "$_root${_extras:+[$_extras]}"
     echo "$_wanted" > "$_stamp"
 fi
 # shellcheck disable=SC1091
