@@ -1,0 +1,264 @@
+"""Flat ntuples: one branch a quantity, found through a layout (configs/layout/*.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow import pdg
+from pflow.detector import Detector, load_detector
+from pflow.errors import ConfigError, InputError, nearest
+from pflow.events import (
+    Events,
+    make_hits,
+    make_links,
+    make_particles,
+    make_tracker_hits,
+    make_tracks,
+    make_truth,
+)
+from pflow.io.columns import open_root, open_tree
+from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
+from pflow.io.rootfile import read_branch, read_note
+
+__all__ = ["NOTE", "FlatReader", "fits"]
+
+NOTE = "pflow_flat"
+"""Key of the note that pflow's own flat files carry: detector, codes of the calorimeters, name of the reference."""
+
+LINKS = {"hit_links": "hits", "track_links": "tracks", "tracker_hit_links": "tracker_hits"}
+TRUTH_PARTS = ("truth", *LINKS, "reference")
+"""What `read(truth=False)` leaves out."""
+
+
+def fits(keys: Iterable[str], layout: str | Path | Layout = "g4") -> bool:
+    """Whether a tree with the branches `keys` can be read through a layout: it holds what the hits need."""
+    layout = load_layout(layout)
+    known = set(keys)
+    return all(layout.parts["hits"][name].branch in known for name in REQUIRED["hits"][0])
+
+
+class FlatReader:
+    """An open flat ntuple, TTree or RNTuple; fulfils `pflow.io.reader.Reader`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    layout
+        Built-in name or YAML file of the table from quantity to branch.
+    detector
+        Built-in name, YAML file or `Detector`. By default the one that the file's own note names (files written by
+        pflow), or else the layout's.
+
+    Raises
+    ------
+    InputError
+        Not a ROOT file; no such tree; a missing branch, with its nearest matches.
+    ConfigError
+        A layout or detector that cannot be used, alone or together.
+    """
+
+    schema = "flat"
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        layout: str | Path | Layout = "g4",
+        detector: Detector | str | Path | None = None,
+    ) -> None:
+        self.path = str(path)
+        self.layout = load_layout(layout)
+        self._file = open_root(path)
+        try:
+            self._table = open_tree(self._file, self.layout.tree, self.path)
+            note = read_note(self._file, NOTE, self.path) or {}
+            self.uuid = str(self._file.file.uuid)
+            self.num_entries = int(self._table.num_entries)
+            self.detector = self._detector(detector, note)
+            self._reference_name = str(note.get("reference_name", self.layout.reference_name))
+            keys = list(self._table.keys())
+            self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
+            self._event = self.layout.event if self.layout.event in keys else None
+            self._calorimeter_of_code = self._codes(note)
+            self.absent = self._absent(keys)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
+        """Entries `start` to `stop` (exclusive), unchecked; `truth=False` reads neither truth, links nor reference.
+
+        Raises
+        ------
+        InputError
+            A branch that cannot be read or does not hold one list of numbers an entry, or branches of one part with
+            different lengths; names file, entry and branch.
+        """
+        stop = min(stop, self.num_entries)
+        start = min(start, stop)
+        columns = {
+            part: self._columns(part, fields, start, stop, truth)
+            for part, fields in self._parts.items()
+            if fields and (truth or part not in TRUTH_PARTS)
+        }
+        parts: dict[str, Any] = {"hits": self._hits(columns["hits"])}
+        if "tracks" in columns:
+            tracks = {name: values for name, values in columns["tracks"].items() if name != "particle"}
+            parts["tracks"] = make_tracks(b_field=self.detector.b_field, **tracks)
+        if "tracker_hits" in columns:
+            tracker_hits = {name: values for name, values in columns["tracker_hits"].items() if name != "particle"}
+            parts["tracker_hits"] = make_tracker_hits(**tracker_hits)
+        if "truth" in columns:
+            parts["truth"] = make_truth(**_with_pdg_defaults(columns["truth"], ("charge", "mass")))
+            for name, source in LINKS.items():
+                if name in columns:
+                    parts[name] = make_links(**columns[name])
+                elif "particle" in columns.get(source, {}):
+                    parts[name] = _links_of(columns[source]["particle"])
+        if "reference" in columns:
+            parts["reference"] = make_particles(**_with_pdg_defaults(columns["reference"], ("charge",)))
+        entry = np.arange(start, stop, dtype=np.int64)
+        return Events(
+            detector=self.detector,
+            path=self.path,
+            entry=entry,
+            event=entry if self._event is None else self._event_numbers(start, stop),
+            absent=self.absent,
+            reference_name=self._reference_name if "reference" in parts else "",
+            **parts,
+        )
+
+    def _detector(self, wanted: Detector | str | Path | None, note: Mapping[str, Any]) -> Detector:
+        if wanted is not None:
+            return load_detector(wanted)
+        if "detector" in note:
+            return Detector.from_dict(note["detector"], origin=f"{self.path}: note '{NOTE}'")
+        if self.layout.detector is None:
+            raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
+        return load_detector(self.layout.detector)
+
+    def _codes(self, note: Mapping[str, Any]) -> dict[int, int] | None:
+        """Index of the calorimeter for each code of the file; None where codes are indices."""
+        branch = self._parts["hits"].get("subdetector")
+        if branch is None:
+            return None
+        written = note.get("calorimeters")
+        names = branch.names if written is None else dict(enumerate(written))
+        if names is None:
+            return None
+        known = [calorimeter.name for calorimeter in self.detector.calorimeters]
+        for code, name in names.items():
+            if name not in known:
+                close = nearest(name, known)
+                raise ConfigError(
+                    f"{self.path}: the layout's calorimeter '{name}' (code {code}) is not one of detector"
+                    f" '{self.detector.name}': {', '.join(close or known)}"
+                )
+        return {code: known.index(names[code]) for code in sorted(names)}
+
+    def _absent(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Parts, and branches of parts that are there, which the layout names and the file does not hold."""
+        known = set(keys)
+        absent = []
+        for part, fields in self.layout.parts.items():
+            expected = {branch.branch for branch in fields.values() if not branch.optional}
+            if not self._parts[part] and expected:
+                absent.append(part)
+            elif self._parts[part]:
+                absent += sorted(expected - known)
+        if self.layout.event is not None and self._event is None:
+            absent.append(self.layout.event)
+        return tuple(absent)
+
+    def _columns(
+        self, part: str, fields: Mapping[str, Branch], start: int, stop: int, truth: bool
+    ) -> dict[str, ak.Array]:
+        """Arrays [event, object] of the quantities of one part, in pflow's units, all of the same lengths."""
+        link = next((name for name, source in LINKS.items() if source == part), "")
+        columns: dict[str, ak.Array] = {}
+        counts: npt.NDArray[np.int64] | None = None
+        for name, branch in fields.items():
+            if name == "particle" and part not in LINKS and (not truth or self._parts.get(link)):
+                continue
+            values = read_branch(self._table, branch.branch, start, stop, self.path)
+            if values.ndim != 2 or values.fields or "?" in str(values.type):
+                raise InputError(
+                    f"expected one list of numbers an entry, found {values.type.content}",
+                    file=self.path,
+                    entry=start,
+                    field=branch.branch,
+                )
+            lengths = ak.to_numpy(ak.num(values, axis=1)).astype(np.int64)
+            if counts is None:
+                counts = lengths
+            elif (different := np.flatnonzero(lengths != counts)).size:
+                at = int(different[0])
+                first = next(iter(fields.values())).branch
+                raise InputError(
+                    f"expected {counts[at]} values, as many as '{first}' has, found {lengths[at]}",
+                    file=self.path,
+                    entry=start + at,
+                    field=branch.branch,
+                )
+            columns[name] = values if branch.scale == 1.0 else values * branch.scale
+        return columns
+
+    def _hits(self, columns: Mapping[str, ak.Array]) -> ak.Array:
+        values = {name: column for name, column in columns.items() if name != "particle"}
+        if self._calorimeter_of_code and "subdetector" in values:
+            n_calorimeters = len(self.detector.calorimeters)
+            values["subdetector"] = _translated(values["subdetector"], self._calorimeter_of_code, n_calorimeters)
+        return make_hits(**values)
+
+    def _event_numbers(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        assert self._event is not None
+        numbers = read_branch(self._table, self._event, start, stop, self.path)
+        if numbers.ndim != 1:
+            raise InputError(
+                f"expected one number an entry, found {numbers.type.content}",
+                file=self.path,
+                entry=start,
+                field=self._event,
+            )
+        return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
+
+
+def _with_pdg_defaults(columns: Mapping[str, ak.Array], names: Iterable[str]) -> dict[str, ak.Array]:
+    """The columns, with what is missing of `names` looked up from the PDG code."""
+    lookup = {"charge": pdg.charges, "mass": pdg.masses}
+    codes = columns["pdg"]
+    counts = ak.num(codes, axis=1)
+    found = {
+        name: ak.unflatten(lookup[name](ak.to_numpy(ak.flatten(codes, axis=1))), counts)
+        for name in names
+        if name not in columns
+    }
+    return {**columns, **found}
+
+
+def _links_of(particle: ak.Array) -> ak.Array:
+    """One link of weight 1 for each object that names its particle (-1: none)."""
+    source = ak.local_index(particle, axis=1)
+    linked = particle != -1
+    return make_links(source=source[linked], particle=particle[linked])
+
+
+def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:
+    """Calorimeter of each code; an unknown code stays one that no calorimeter has, for `Events.check` to name."""
+    flat = np.asarray(ak.to_numpy(ak.flatten(codes, axis=1)), dtype=np.int64)
+    known = np.array(list(calorimeter))  # sorted
+    index = np.array(list(calorimeter.values()))
+    at = np.minimum(np.searchsorted(known, flat), len(known) - 1)
+    unknown = np.where((flat < 0) | (flat >= n_calorimeters), flat, -1)
+    return ak.unflatten(np.where(known[at] == flat, index[at], unknown), ak.num(codes, axis=1))

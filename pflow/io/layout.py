@@ -1,0 +1,205 @@
+"""Layouts: YAML tables from the quantities of `Events` to the branches of a flat ntuple (configs/layout/*.yaml)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pflow.errors import ConfigError, InputError, nearest
+from pflow.resources import load_yaml, resolve
+
+__all__ = ["FIELDS", "REQUIRED", "Branch", "Layout", "load_layout"]
+
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "hits": ("energy", "x", "y", "z", "time", "subdetector", "layer", "particle"),
+    "tracks": (
+        *("px", "py", "pz", "charge", "omega", "phi", "tan_lambda", "d0", "z0"),
+        *("calo_x", "calo_y", "calo_z", "calo_px", "calo_py", "calo_pz", "particle"),
+    ),
+    "tracker_hits": ("x", "y", "z", "energy", "time", "layer", "particle"),
+    "truth": ("pdg", "charge", "mass", "px", "py", "pz", "vx", "vy", "vz", "status", "parent"),
+    "hit_links": ("source", "particle", "weight"),
+    "track_links": ("source", "particle", "weight"),
+    "tracker_hit_links": ("source", "particle", "weight"),
+    "reference": ("pdg", "charge", "energy", "px", "py", "pz", "mass", "score"),
+}
+"""Quantities of each part that a layout may name, in the order in which they are written."""
+
+REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "hits": (("energy", "x", "y", "z"),),
+    "tracks": (("px", "py", "pz", "charge"), ("omega", "phi", "tan_lambda")),
+    "tracker_hits": (("x", "y", "z"),),
+    "truth": (("pdg", "px", "py", "pz"),),
+    "hit_links": (("source", "particle"),),
+    "track_links": (("source", "particle"),),
+    "tracker_hit_links": (("source", "particle"),),
+    "reference": (("pdg", "energy", "px", "py", "pz"),),
+}
+"""What makes a part complete: one of these sets of quantities."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Branch:
+    """Where one quantity is.
+
+    Parameters
+    ----------
+    branch
+        Name in the file.
+    scale
+        Factor from the file's unit to pflow's.
+    optional
+        Whether a file without it is not worth a word.
+    names
+        For the subdetector: name of the calorimeter that each code of the file stands for.
+    """
+
+    branch: str
+    scale: float = 1.0
+    optional: bool = False
+    names: Mapping[int, str] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A flat ntuple's layout, as `load_layout` reads it.
+
+    Parameters
+    ----------
+    name
+        Short name.
+    tree
+        Name of the TTree or RNTuple.
+    detector
+        Detector that its files belong to unless something else is asked for; None if the user must say.
+    event
+        Branch of the event number; None to number the entries.
+    parts
+        For each part of `Events` (keys of `FIELDS`), where its quantities are.
+    reference_name
+        Name of the algorithm behind ``reference``.
+    """
+
+    name: str
+    tree: str
+    detector: str | None
+    event: str | None
+    parts: Mapping[str, Mapping[str, Branch]]
+    reference_name: str = ""
+
+    def available(self, part: str, keys: Iterable[str], *, file: str | Path | None = None) -> dict[str, Branch]:
+        """The quantities of a part that a file with the branches `keys` has; none if the part is not in the file.
+
+        Raises
+        ------
+        InputError
+            Some of what makes the part complete is there and some is missing; names the first missing branch and
+            its nearest matches. For the hits, which no file can do without, also if all is missing.
+        """
+        known = set(keys)
+        fields = self.parts.get(part, {})
+        present = {name: branch for name, branch in fields.items() if branch.branch in known}
+        if any(present.keys() >= set(complete) for complete in REQUIRED[part]):
+            return present
+        needed = [name for complete in REQUIRED[part] for name in complete if name in fields]
+        if part != "hits" and not any(name in present for name in needed):
+            return {}
+        missing = next(fields[name].branch for name in needed if name not in present)
+        raise InputError(
+            f"branch is missing; layout '{self.name}' needs it for the {part.replace('_', ' ')}",
+            file=file,
+            field=missing,
+            suggestions=nearest(missing, known),
+        )
+
+
+def load_layout(name: str | Path | Layout) -> Layout:
+    """A layout by built-in name (``g4``), from a YAML file, or as it is.
+
+    Raises
+    ------
+    ConfigError
+        No such layout; or an unknown part or quantity, a missing or ill-typed one: names the file, the place in it and
+        the nearest known names.
+    """
+    if isinstance(name, Layout):
+        return name
+    path = resolve("layout", name)
+    return _layout(load_yaml(path), origin=str(path))
+
+
+def _layout(content: Mapping[str, Any], *, origin: str) -> Layout:
+    top = ("name", "tree", "detector", "event", *FIELDS)
+    _check_names(content, top, origin)
+    texts: dict[str, str | None] = {}
+    for key in ("name", "tree", "detector", "event"):
+        value = content.get(key)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{origin}: '{key}' must be text, found {value!r}")
+        texts[key] = value
+    parts: dict[str, dict[str, Branch]] = {}
+    reference_name = ""
+    for part in FIELDS:
+        fields = content.get(part)
+        if fields is None:
+            continue
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"{origin}: '{part}' must map quantities to branches, found {fields!r}")
+        fields = dict(fields)
+        if part == "reference":
+            reference_name = str(fields.pop("name", "reference"))
+        parts[part] = _part(part, fields, f"{origin}: {part}")
+    if "hits" not in parts:
+        raise ConfigError(f"{origin}: 'hits' is missing: energy, x, y and z of the calorimeter hits are required")
+    return Layout(
+        name=texts["name"] or Path(origin).stem,
+        tree=texts["tree"] or "events",
+        detector=texts["detector"],
+        event=texts["event"],
+        parts=parts,
+        reference_name=reference_name,
+    )
+
+
+def _part(part: str, fields: Mapping[str, Any], origin: str) -> dict[str, Branch]:
+    _check_names(fields, FIELDS[part], origin)
+    if not any(set(complete) <= fields.keys() for complete in REQUIRED[part]):
+        wanted = ", or ".join(", ".join(complete) for complete in REQUIRED[part])
+        raise ConfigError(f"{origin}: needs at least {wanted}; found {', '.join(fields) or 'nothing'}")
+    return {name: _branch(name, value, f"{origin}.{name}") for name, value in fields.items()}
+
+
+def _branch(name: str, value: Any, origin: str) -> Branch:
+    if isinstance(value, str):
+        return Branch(branch=value)
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{origin}: expected a branch's name or a mapping with 'branch', found {value!r}")
+    _check_names(value, ("branch", "scale", "optional", "names"), origin)
+    branch, scale = value.get("branch"), value.get("scale", 1.0)
+    optional, names = value.get("optional", False), value.get("names")
+    if not isinstance(branch, str):
+        raise ConfigError(f"{origin}: 'branch' must be text, found {branch!r}")
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise ConfigError(f"{origin}: 'scale' must be a number, found {scale!r}")
+    if not isinstance(optional, bool):
+        raise ConfigError(f"{origin}: 'optional' must be true or false, found {optional!r}")
+    if names is not None:
+        if name != "subdetector":
+            raise ConfigError(f"{origin}: 'names' belongs to hits.subdetector only")
+        if not isinstance(names, Mapping) or not all(
+            type(code) is int and isinstance(text, str) for code, text in names.items()
+        ):
+            raise ConfigError(f"{origin}: 'names' must map integer codes to names of calorimeters, found {names!r}")
+        names = dict(names)
+    return Branch(branch=branch, scale=float(scale), optional=optional, names=names)
+
+
+def _check_names(found: Iterable[Any], known: Iterable[str], origin: str) -> None:
+    known = list(known)
+    for name in found:
+        if name not in known:
+            close = nearest(str(name), known)
+            hint = f" (nearest matches: {', '.join(close)})" if close else f"; expected some of {', '.join(known)}"
+            raise ConfigError(f"{origin}: unknown field '{name}'{hint}")

@@ -1,0 +1,68 @@
+"""Reading one branch of a ROOT file, and a note of plain data that travels inside the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+
+from pflow.errors import InputError
+
+__all__ = ["read_branch", "read_note", "write_note"]
+
+
+def read_branch(table: Any, branch: str, start: int, stop: int, path: str | Path) -> ak.Array:
+    """One branch of a TTree, or field of an RNTuple, for entries `start` to `stop` (exclusive).
+
+    Raises
+    ------
+    InputError
+        It cannot be read, as in a truncated file; names file, first entry and branch.
+    """
+    try:
+        return table[branch].array(entry_start=start, entry_stop=stop, library="ak")
+    except Exception as error:  # broken bytes fail anywhere in uproot and its decompressors, with errors of any type
+        raise InputError(
+            f"cannot be read up to entry {stop}, truncated or damaged file: {_short(error)}",
+            file=path,
+            entry=start,
+            field=branch,
+        ) from error
+
+
+def write_note(file: Any, key: str, content: Mapping[str, Any]) -> None:
+    """Store what JSON can hold under `key` of a ROOT file open for writing, as a TObjString.
+
+    Raises
+    ------
+    TypeError
+        The content holds something that JSON cannot.
+    """
+    file[key] = json.dumps(content, sort_keys=True)
+
+
+def read_note(file: Any, key: str, path: str | Path) -> dict[str, Any] | None:
+    """What `write_note` stored under `key` of an open file, or None where there is nothing.
+
+    Raises
+    ------
+    InputError
+        The key holds something else.
+    """
+    if key not in {name.split(";")[0] for name in file.keys(recursive=False)}:
+        return None
+    try:
+        content = json.loads(str(file[key]))
+    except Exception as error:  # not JSON, or broken bytes as above
+        raise InputError(f"expected a JSON object: {_short(error)}", file=path, field=key) from error
+    if not isinstance(content, dict):
+        raise InputError(f"expected a JSON object, found {type(content).__name__}", file=path, field=key)
+    return content
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
