@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from pflow.errors import ConfigError, InputError
+from pflow.events import Flag, make_particles
+from pflow.io.reco import FORMATS, MEMBERS, RecoWriter, iterate_reco, read_provenance, read_reco
+from pflow.reconstruction import Reconstruction
+
+PROVENANCE = {"inputs": [{"path": "in.root", "uuid": "ab-12"}], "version": "0.1.0", "note": "überall"}
+
+
+def particles(pdg: list[list[int]]) -> ak.Array:
+    """Particles with these codes and numbers that differ from each other."""
+    jagged = ak.Array(pdg)
+    if not ak.sum(ak.num(jagged)):
+        jagged = ak.values_astype(ak.Array([*pdg, [0]])[:-1], np.int64)
+    index = ak.local_index(jagged, axis=1) + 1
+    return make_particles(
+        pdg=jagged,
+        charge=jagged % 2,
+        energy=9.0 * index,
+        px=1.5 * index,
+        py=-2.5 * index,
+        pz=4.0 * index,
+        score=1 / index,
+    )
+
+
+def made(pdg: list[list[int]], first: int = 100, flags: list[int] | None = None) -> Reconstruction:
+    return Reconstruction(
+        particles=particles(pdg),
+        event=np.arange(first, first + len(pdg)),
+        flags=np.array(flags or [0] * len(pdg), dtype=np.uint32),
+    )
+
+
+def same(a: Reconstruction, b: Reconstruction) -> bool:
+    return (
+        a.particles.type.content == b.particles.type.content
+        and a.particles.to_list() == b.particles.to_list()
+        and a.event.tolist() == b.event.tolist()
+        and a.flags.tolist() == b.flags.tolist()
+    )
+
+
+def write_half(path: Path, format: Any) -> None:
+    with RecoWriter(path, provenance={}, format=format) as writer:
+        writer.extend(made([[22]]))
+        raise RuntimeError("half-way")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+class TestBothFormats:
+    def test_what_is_read_is_what_was_written(self, tmp_path: Path, format: Any) -> None:
+        reconstruction = made([[22, -211], [], [130]], flags=[0, int(Flag.BAD_INPUT), int(Flag.MAX_PARTICLES)])
+        with RecoWriter(tmp_path / "out.root", provenance=PROVENANCE, format=format) as writer:
+            writer.extend(reconstruction)
+        assert same(read_reco(tmp_path / "out.root"), reconstruction)
+
+    def test_chunks_join_to_one_file(self, tmp_path: Path, format: Any) -> None:
+        whole = made([[22], [], [11, 13, 211], [130], [22, 22]])
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            for chunk in (whole[:2], whole[2:2], whole[2:3], whole[3:]):
+                writer.extend(chunk)
+        assert same(read_reco(tmp_path / "out.root"), whole)
+
+    def test_many_chunks(self, tmp_path: Path, format: Any) -> None:
+        whole = made([[22] * (i % 4) for i in range(150)])
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            for i in range(150):
+                writer.extend(whole[i : i + 1])
+        assert same(read_reco(tmp_path / "out.root"), whole)
+
+    def test_no_events(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance=PROVENANCE, format=format):
+            pass
+        assert same(read_reco(tmp_path / "out.root"), made([[22]])[:0])
+        assert read_provenance(tmp_path / "out.root") == PROVENANCE
+
+    def test_only_empty_events(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(made([[], [], []]))
+        read = read_reco(tmp_path / "out.root")
+        assert ak.num(read.particles).to_list() == [0, 0, 0]
+        assert read.event.tolist() == [100, 101, 102]
+
+    def test_a_range_of_entries(self, tmp_path: Path, format: Any) -> None:
+        whole = made([[22], [], [11, 13, 211], [130]])
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(whole)
+        assert same(read_reco(tmp_path / "out.root", entry_start=1, entry_stop=3), whole[1:3])
+
+    def test_iteration_covers_everything_in_order(self, tmp_path: Path, format: Any) -> None:
+        whole = made([[22], [], [11, 13, 211], [130], [22]])
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(whole)
+        chunks = list(iterate_reco(tmp_path / "out.root", step=2))
+        assert [len(chunk) for chunk in chunks] == [2, 2, 1]
+        assert all(same(chunk, whole[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))
+
+    def test_provenance(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance=PROVENANCE, format=format) as writer:
+            writer.extend(made([[22]]))
+        assert read_provenance(tmp_path / "out.root") == PROVENANCE
+
+    def test_another_name(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format, name="Mine") as writer:
+            writer.extend(made([[22, 11]]))
+        assert read_reco(tmp_path / "out.root", name="Mine").name == "Mine"
+        with pytest.raises(InputError, match=r"'PFlow\.PDG': no such branch"):
+            read_reco(tmp_path / "out.root")
+
+    def test_branches_are_named_and_typed_as_documented(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(made([[22, 11], []]))
+        with uproot.open(tmp_path / "out.root") as file:
+            table = file["events"]
+            kinds = {"PDG": "int32"}
+            for member in MEMBERS:
+                assert str(table[f"PFlow.{member}"].array().type) == f"2 * var * {kinds.get(member, 'float32')}"
+            assert str(table["event"].array().type) == "2 * int64"
+            assert str(table["flags"].array().type) == "2 * uint32"
+
+    def test_a_failure_half_way_leaves_nothing(self, tmp_path: Path, format: Any) -> None:
+        with pytest.raises(RuntimeError, match="half-way"):
+            write_half(tmp_path / "out.root", format)
+        assert os.listdir(tmp_path) == []
+
+    def test_a_failure_half_way_does_not_touch_an_existing_file(self, tmp_path: Path, format: Any) -> None:
+        (tmp_path / "out.root").write_text("before")
+        with pytest.raises(RuntimeError, match="half-way"):
+            write_half(tmp_path / "out.root", format)
+        assert (tmp_path / "out.root").read_text() == "before"
+        assert os.listdir(tmp_path) == ["out.root"]
+
+
+def test_both_formats_read_the_same(tmp_path: Path) -> None:
+    for format in FORMATS:
+        with RecoWriter(tmp_path / f"{format}.root", provenance={}, format=format) as writer:
+            writer.extend(made([[22, -211], [], [130]]))
+    assert same(read_reco(tmp_path / "ttree.root"), read_reco(tmp_path / "rntuple.root"))
+
+
+def test_the_ttree_has_a_counter_as_root_expects(tmp_path: Path) -> None:
+    with RecoWriter(tmp_path / "out.root", provenance={}) as writer:
+        writer.extend(made([[22, -211], []]))
+    with uproot.open(tmp_path / "out.root") as file:
+        tree = file["events"]
+        assert tree["n_PFlow"].array().to_list() == [2, 0]
+        leaf = tree["PFlow.momentum.x"].member("fLeaves")[0]
+        assert leaf.member("fLeafCount").member("fName") == "n_PFlow"
+        assert tree["PFlow.momentum.x"].title == "PFlow.momentum.x[n_PFlow]/F"
+
+
+def test_an_unknown_score_stays_unknown(tmp_path: Path) -> None:
+    one = ak.Array([[1.0]])
+    unscored = make_particles(pdg=ak.Array([[22]]), charge=one * 0, energy=one, px=one, py=one * 0, pz=one * 0)
+    with RecoWriter(tmp_path / "out.root", provenance={}) as writer:
+        writer.extend(Reconstruction(particles=unscored, event=np.array([1]), flags=np.array([0], np.uint32)))
+    assert np.isnan(read_reco(tmp_path / "out.root").particles.score[0, 0])
+
+
+def test_the_missing_folder_is_named_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
+        RecoWriter(tmp_path / "nowhere" / "out.root", provenance={})
+
+
+def test_an_input_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "in.root").write_text("precious")
+    with pytest.raises(ConfigError, match="it is the input"):
+        RecoWriter(tmp_path / "in.root", provenance={}, inputs=[tmp_path / "in.root"])
+    assert (tmp_path / "in.root").read_text() == "precious"
+
+
+def test_an_unknown_format(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'parquet' is not one of ttree, rntuple"):
+        RecoWriter(tmp_path / "out.root", provenance={}, format="parquet")  # type: ignore[arg-type]
+
+
+def test_a_name_that_no_branch_can_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot name a collection"):
+        RecoWriter(tmp_path / "out.root", provenance={}, name="my particles")
+
+
+def test_provenance_that_json_cannot_hold(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be stored as JSON"):
+        RecoWriter(tmp_path / "out.root", provenance={"model": object()})
+
+
+def test_a_step_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        next(iterate_reco(tmp_path / "out.root", step=0))
+
+
+def test_not_a_root_file(tmp_path: Path) -> None:
+    (tmp_path / "out.root").write_text("hello")
+    with pytest.raises(InputError, match=r"out\.root: not a ROOT file"):
+        read_reco(tmp_path / "out.root")
+
+
+def test_a_root_file_without_provenance(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "other.root") as file:
+        file["text"] = "nothing of ours"
+    with pytest.raises(InputError, match="holds no provenance"):
+        read_provenance(tmp_path / "other.root")
+
+
+def test_provenance_that_is_no_json(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "other.root") as file:
+        file["pflow_provenance"] = "{broken"
+    with pytest.raises(InputError, match=r"'pflow_provenance': expected a JSON object"):
+        read_provenance(tmp_path / "other.root")
+
+
+def test_provenance_that_is_no_object(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "other.root") as file:
+        file["pflow_provenance"] = "[1, 2]"
+    with pytest.raises(InputError, match="expected a JSON object, found list"):
+        read_provenance(tmp_path / "other.root")
+
+
+def test_a_damaged_basket_names_file_entry_and_branch(tmp_path: Path) -> None:
+    path = tmp_path / "out.root"
+    with RecoWriter(path, provenance={}) as writer:
+        writer.extend(made([[22] * 50 for _ in range(200)]))
+    with uproot.open(path) as file:
+        branch = file["events"]["PFlow.energy"]
+        seek, size = int(branch.member("fBasketSeek")[0]), int(branch.compressed_bytes)
+    content = bytearray(path.read_bytes())
+    content[seek + 90 : seek + size - 8] = b"\xff" * (size - 98)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="truncated or damaged") as caught:
+        read_reco(path, entry_start=3)
+    assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 3, "PFlow.energy")
