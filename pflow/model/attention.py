@@ -1,0 +1,128 @@
+"""Multi-head attention on torch's fused scaled-dot-product attention.
+
+Letters: B batch, N tokens that ask, S tokens that answer, W width, H heads, D = W / H. Masks: True = real token; None
+where there is no padding, which keeps the kernels that know no mask.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from pflow.model.cache import KeyValue, KVCache
+
+__all__ = ["CrossAttention", "SelfAttention"]
+
+
+def _check_heads(width: int, heads: int) -> None:
+    if heads < 1 or width % heads:
+        raise ValueError(f"heads: {heads} heads do not divide a width of {width}")
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)  # [B, S, W] -> [B, H, S, D]
+
+
+def _join(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)  # [B, H, N, D] -> [B, N, W]
+
+
+def _broadcast(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask[:, None, None, :]  # [B, S] -> [B, 1, 1, S]
+
+
+class SelfAttention(nn.Module):
+    """Tokens of one sequence attend to each other.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; H divides W.
+    bias
+        Of the four linear maps.
+
+    Raises
+    ------
+    ValueError
+        If `heads` does not divide `width`.
+    """
+
+    def __init__(self, *, width: int, heads: int, bias: bool = True) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, causal: bool = False, cache: KVCache | None = None
+    ) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, N, W]
+        mask : bool [B, N] or None
+            Real tokens. Not together with `causal`: padding behind a causal sequence is never seen.
+        causal
+            A token sees itself and those before it.
+        cache
+            Of the tokens before these; they are appended. One token at a time.
+
+        Returns
+        -------
+        float [B, N, W]
+
+        Raises
+        ------
+        ValueError
+            If `mask` comes together with `causal`, or `cache` with more than one token.
+        """
+        if causal and mask is not None:
+            raise ValueError("mask: a causal sequence has its padding at the end and takes no mask")
+        query, key, value = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
+        if cache is not None:
+            if x.shape[1] != 1:
+                raise ValueError(f"cache: one token at a time, got {x.shape[1]}")
+            key, value = cache.update(key, value)
+            causal = False  # the one token that asks is the last: it sees all
+        attended = scaled_dot_product_attention(query, key, value, attn_mask=_broadcast(mask), is_causal=causal)
+        return self.out(_join(attended))  # type: ignore[no-any-return]
+
+
+class CrossAttention(nn.Module):
+    """Tokens of one sequence attend to those of another, whose keys and values are projected apart, once.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; H divides W.
+    memory_width
+        Of the other sequence.
+    bias
+        Of the linear maps.
+
+    Raises
+    ------
+    ValueError
+        If `heads` does not divide `width`.
+    """
+
+    def __init__(self, *, width: int, heads: int, memory_width: int, bias: bool = True) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        self.heads = heads
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key_value = nn.Linear(memory_width, 2 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def project(self, memory: Tensor) -> KeyValue:
+        """Keys and values [B, H, S, D] of the other sequence `memory`, float [B, S, memory_width]."""
+        key, value = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
+        return KeyValue(key, value)
+
+    def forward(self, x: Tensor, memory: KeyValue, *, mask: Tensor | None = None) -> Tensor:
+        """Attend to `memory` [B, H, S, D], whose real tokens `mask` bool [B, S] tells; float [B, N, W] in and out."""
+        query = _split(self.query(x), self.heads)
+        attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=_broadcast(mask))
+        return self.out(_join(attended))  # type: ignore[no-any-return]

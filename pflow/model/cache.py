@@ -1,0 +1,134 @@
+"""Keys and values kept between the steps of a generation.
+
+Letters: B events, H heads, S sequence length, D width of a head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Compaction", "KVCache", "KeyValue"]
+
+
+class KeyValue(NamedTuple):
+    """Keys and values of a fixed sequence, projected once.
+
+    Parameters
+    ----------
+    key, value : float [B, H, S, D]
+    """
+
+    key: Tensor
+    value: Tensor
+
+    def compact(self, compaction: Compaction) -> KeyValue:
+        """The rows that stay; the storage is reused."""
+        return KeyValue(compaction.apply(self.key), compaction.apply(self.value))
+
+
+class Compaction(NamedTuple):
+    """How the rows that stay are moved to the front: each row behind the new end fills the gap of one that leaves.
+
+    Only the rows that move are copied, so that over a whole generation no more than one batch is.
+
+    Parameters
+    ----------
+    gaps : int64 [M], rows in front of the new end that leave
+    movers : int64 [M], rows behind it that stay
+    size : number of rows that stay
+    """
+
+    gaps: Tensor
+    movers: Tensor
+    size: int
+
+    @classmethod
+    def of(cls, stays: Tensor) -> Compaction:
+        """Build it from `stays`, bool [B], True = the row stays."""
+        size = int(stays.sum())
+        gaps = (~stays[:size]).nonzero().squeeze(1)
+        movers = stays[size:].nonzero().squeeze(1) + size
+        return cls(gaps, movers, size)
+
+    def apply(self, rows: Tensor) -> Tensor:
+        """Move the rows of `rows` [B, ...] in place; returns a view of those that stay, [size, ...]."""
+        if self.gaps.numel():
+            rows[self.gaps] = rows[self.movers]
+        return rows[: self.size]
+
+
+class KVCache:
+    """Keys and values of the tokens written so far, in storage allocated once.
+
+    Parameters
+    ----------
+    batch, heads, max_length, head_width
+        B, H, the largest S and D.
+    dtype, device
+        Of the keys and values.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        heads: int,
+        max_length: int,
+        head_width: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        shape = (batch, heads, max_length, head_width)
+        self._key = torch.empty(shape, dtype=dtype, device=device)
+        self._value = torch.empty(shape, dtype=dtype, device=device)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def max_length(self) -> int:
+        """How many tokens fit."""
+        return int(self._key.shape[2])
+
+    def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
+        """Append the keys and values of new tokens.
+
+        Parameters
+        ----------
+        k_val, v_val : float [B, H, S, D]
+            Of the S new tokens.
+
+        Returns
+        -------
+        KeyValue [B, H, S_total, D]
+            Of all tokens so far; views of the cache, valid until the next call.
+
+        Raises
+        ------
+        ValueError
+            If B, H or D differ from the cache's, or if more than `max_length` tokens are written.
+        """
+        expected = (self._key.shape[0], self._key.shape[1], k_val.shape[2], self._key.shape[3])
+        if tuple(k_val.shape) != expected or k_val.shape != v_val.shape:
+            raise ValueError(
+                f"k_val {list(k_val.shape)} and v_val {list(v_val.shape)} do not fit a cache of "
+                f"[B, H, S, D] = {list(self._key.shape)}"
+            )
+        end = self._length + k_val.shape[2]
+        if end > self.max_length:
+            raise ValueError(f"the cache holds {self.max_length} tokens, {end} were asked for")
+        self._key[:, :, self._length : end] = k_val
+        self._value[:, :, self._length : end] = v_val
+        self._length = end
+        return KeyValue(self._key[:, :, :end], self._value[:, :, :end])
+
+    def compact(self, compaction: Compaction) -> None:
+        """Drop the rows of events that are finished; what is written of the rest moves, nothing is allocated."""
+        compaction.apply(self._key[:, :, : self._length])
+        compaction.apply(self._value[:, :, : self._length])
+        self._key = self._key[: compaction.size]
+        self._value = self._value[: compaction.size]
