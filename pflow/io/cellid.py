@@ -1,0 +1,77 @@
+"""Bit fields of DD4hep cell ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["bit_field", "layer_from_cell_id"]
+
+LAYER_NAMES = ("layer", "K-1")
+"""Names of the layer's field: DD4hep's, and that of older ILD encodings."""
+
+
+def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
+    """Offset, width and whether it is signed, of the first of the fields `names` in an encoding; None if none is.
+
+    An encoding is a list ``name:offset:width`` or, packed one after the other, ``name:width``; a negative width
+    stands for a signed field (DD4hep, `BitFieldCoder`).
+
+    Raises
+    ------
+    ValueError
+        Not such a list, or a field outside the 64 bits.
+
+    >>> bit_field("system:5,side:-2,layer:6", "layer"), bit_field("x:32:-16", "x"), bit_field("x:8", "layer")
+    ((7, 6, False), (32, 16, True), None)
+    """
+    fields: dict[str, tuple[int, int, bool]] = {}
+    offset = 0
+    for description in encoding.split(","):
+        name, *numbers = description.strip().split(":")
+        try:
+            values = [int(number) for number in numbers]
+        except ValueError as error:
+            raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width") from error
+        if not name or len(values) not in (1, 2) or values[-1] == 0:
+            raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width")
+        if len(values) == 2:
+            offset = values[0]
+        width = abs(values[-1])
+        if offset < 0 or offset + width > 64:
+            raise ValueError(f"'{description}' in '{encoding}' lies outside the 64 bits of a cell id")
+        fields[name] = (offset, width, values[-1] < 0)
+        offset += width
+    return next((fields[name] for name in names if name in fields), None)
+
+
+def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str | None) -> npt.NDArray[np.int32]:
+    """Layer of each cell, int32 of the same shape; -1 where there is no encoding or it has no layer.
+
+    Parameters
+    ----------
+    cell_id
+        Unsigned 64-bit cell ids.
+    encoding
+        As for `bit_field`.
+
+    Raises
+    ------
+    ValueError
+        The encoding cannot be understood.
+
+    >>> layer_from_cell_id(np.array([0b101_00011], dtype=np.uint64), "system:0:5,layer:5:3")
+    array([5], dtype=int32)
+    """
+    cells = np.asarray(cell_id).astype(np.uint64)
+    found = None if encoding is None else bit_field(encoding, *LAYER_NAMES)
+    if found is None:
+        return np.full(cells.shape, -1, dtype=np.int32)
+    offset, width, signed = found
+    value = (cells >> np.uint64(offset)) & np.uint64((1 << width) - 1)
+    layer = value.astype(np.int64)
+    if signed:
+        layer = np.where(layer >= 1 << (width - 1), layer - (1 << width), layer)
+    return layer.astype(np.int32)

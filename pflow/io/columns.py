@@ -1,0 +1,176 @@
+"""Columns of a TTree or an RNTuple, found by the name of their collection and member wherever the file keeps them.
+
+ROOT writes member ``energy`` of collection ``X`` as branch ``X/X.energy`` where it splits the collection, other tools
+as ``X.energy`` or ``X/energy``, and an RNTuple has it as field ``X.energy`` of a vector of records. Here all of them
+are the column (``X``, ``energy``).
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import uproot
+
+from pflow.errors import InputError, nearest
+from pflow.io.rootfile import read_branch
+
+__all__ = ["Columns", "open_root", "open_tree"]
+
+ROOT_SIGNATURE = b"root"
+
+
+def open_root(path: str | PathLike[str]) -> Any:
+    """Open a ROOT file for reading.
+
+    Returns
+    -------
+    uproot.ReadOnlyDirectory
+
+    Raises
+    ------
+    InputError
+        No such file, not a ROOT file, or one that ends before its header says.
+    """
+    text = str(path)
+    local = "://" not in text
+    if local:
+        _check_local(Path(path))
+    try:
+        directory = uproot.open(text)
+    except Exception as error:  # whatever broken bytes make a decompressor or parser raise
+        raise InputError(
+            f"cannot be opened as a ROOT file, truncated or damaged: {_short(error)}", file=text
+        ) from error
+    end, size = int(directory.file.fEND), Path(path).stat().st_size if local else None
+    if size is not None and size < end:
+        directory.close()
+        raise InputError(f"truncated: the header says {end} bytes, the file has {size}", file=text)
+    return directory
+
+
+def open_tree(directory: Any, name: str, path: str) -> Any:
+    """The TTree or RNTuple of that name.
+
+    Raises
+    ------
+    InputError
+        Not in the file, or not a tree; names the trees that are there.
+    """
+    classes = {key.split(";")[0]: cls for key, cls in directory.classnames(recursive=True).items()}
+    trees = [key for key, cls in classes.items() if cls in ("TTree", "TNtuple", "TNtupleD") or "RNTuple" in cls]
+    if name not in trees:
+        found = f"it holds {', '.join(trees)}" if trees else "it holds no trees at all"
+        raise InputError(f"no tree '{name}'; {found}", file=path, suggestions=nearest(name, trees))
+    try:
+        return directory[name]
+    except Exception as error:
+        raise InputError(f"tree '{name}' cannot be read: {_short(error)}", file=path) from error
+
+
+class Columns:
+    """Columns of one tree by collection and member.
+
+    Parameters
+    ----------
+    tree
+        `uproot.TTree` or RNTuple.
+    path
+        Its file, for messages.
+    """
+
+    def __init__(self, tree: Any, path: str) -> None:
+        self.path = path
+        self.num_entries = int(tree.num_entries)
+        self._tree = tree
+        self._keys: dict[str, dict[str, str]] = {}
+        for key in tree.keys(recursive=True):
+            collection, member = _split(key)
+            self._keys.setdefault(collection, {}).setdefault(member, key)
+
+    @property
+    def collections(self) -> list[str]:
+        """Names of the collections, sorted."""
+        return sorted(self._keys)
+
+    def members(self, collection: str) -> list[str]:
+        """Members of a collection, e.g. ``position.x``; empty if it is not in the file."""
+        return [member for member in self._keys.get(collection, {}) if member]
+
+    def has(self, collection: str, *members: str) -> bool:
+        """Whether the collection and all of these members are there."""
+        return collection in self._keys and all(member in self._keys[collection] for member in members)
+
+    def first(self, *collections: str) -> str | None:
+        """The first of these collections that is there, None if none is."""
+        return next((name for name in collections if name in self._keys), None)
+
+    def key(self, collection: str, *members: str) -> str:
+        """Name in the file of a column: the first of the alternative `members` that is there.
+
+        Raises
+        ------
+        InputError
+            None is; names the nearest ones.
+        """
+        known = self._keys.get(collection, {})
+        for member in members:
+            if member in known:
+                return known[member]
+        if not known:
+            raise InputError(
+                "no such collection",
+                file=self.path,
+                field=collection,
+                suggestions=nearest(collection, self._keys),
+            )
+        raise InputError(
+            f"collection '{collection}' has no member '{' or '.join(members)}'",
+            file=self.path,
+            field=f"{collection}.{members[0]}",
+            suggestions=nearest(members[0], known),
+        )
+
+    def get(self, collection: str, *members: str, start: int, stop: int) -> ak.Array:
+        """One column of entries `start` to `stop`, [event, object].
+
+        Raises
+        ------
+        InputError
+            No such column, or its bytes cannot be decoded (then with ``entry``).
+        """
+        return read_branch(self._tree, self.key(collection, *members), start, stop, self.path)
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Collection and member of a branch or field name.
+
+    >>> _split("X/X.position.x"), _split("X.energy"), _split("X/energy"), _split("X")
+    (('X', 'position.x'), ('X', 'energy'), ('X', 'energy'), ('X', ''))
+    """
+    top, *inner = key.split("/")
+    if inner and not inner[-1].startswith(f"{top.rstrip('.')}."):
+        return top.rstrip("."), inner[-1]
+    collection, _, member = (inner[-1] if inner else top).partition(".")
+    return collection, member
+
+
+def _check_local(path: Path) -> None:
+    if path.is_dir():
+        raise InputError("is a folder, expected a ROOT file", file=path)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(len(ROOT_SIGNATURE))
+    except OSError as error:
+        raise InputError(f"cannot be opened: {error.strerror}", file=path) from error
+    if head != ROOT_SIGNATURE:
+        found = f"begins with {head!r}" if head else "is empty"
+        raise InputError(f"not a ROOT file: it {found}, a ROOT file with {ROOT_SIGNATURE!r}", file=path)
+
+
+def _short(error: Exception) -> str:
+    """First line of what a library said, which may go on for pages."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,253 @@
+"""What podio wraps around the data: collection ids, references, vector members, cell encodings.
+
+Layouts of which the files in the field are made (podio's `ROOTReader` and `RNTupleReader` read the same ones):
+
+================= ============================= ================================ =================================
+what              podio >= 0.99, EDM4hep >= 1    podio 0.16 to 0.99               older
+================= ============================= ================================ =================================
+ids and names     ``podio_metadata``,            ``podio_metadata``,              ``metadata``, ``CollectionIDs``
+                  ``events___CollectionTypeInfo`` ``events___idTable``
+relation r of X   ``_X_r``                       ``_X_r`` or ``X#0``, ``X#1`` ... ``X#0``, ``X#1`` ...
+link X            ``_X_from``, ``_X_to``         ``_X_rec``, ``_X_sim``           ``X#0``, ``X#1``
+vector member     ``_X_m``                       ``_X_m`` or ``X_0``, ``X_1`` ... ``X_0``, ``X_1`` ...
+================= ============================= ================================ =================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import InputError
+from pflow.io.columns import Columns, open_root, open_tree
+
+__all__ = ["Joined", "PodioFile", "expand", "flat", "open_podio", "relation", "vector_member"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PodioFile:
+    """An open file of podio's, TTree or RNTuple.
+
+    Parameters
+    ----------
+    path, uuid, schema
+        The file, its UUID, and ``edm4hep`` or ``edm4hep-rntuple``.
+    columns
+        Columns of its tree ``events``.
+    ids
+        Name of the collection of each collection id; empty if the file does not say.
+    encodings
+        Cell encoding of each collection that has one.
+    """
+
+    path: str
+    uuid: str
+    schema: str
+    columns: Columns
+    ids: Mapping[int, str]
+    encodings: Mapping[str, str]
+    directory: Any
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self.directory.close()
+
+    def names(self, collection_ids: Ints) -> list[str]:
+        """Names of the collections among these ids, sorted; unknown ids are left out.
+
+        Raises
+        ------
+        InputError
+            The file has no table of ids at all.
+        """
+        wanted = np.unique(_unsigned(collection_ids))
+        if len(wanted) and not self.ids:
+            raise InputError(
+                "the file has no table of collection ids, so its links cannot be followed;"
+                " expected events___CollectionTypeInfo or events___idTable",
+                file=self.path,
+                field="podio_metadata",
+            )
+        return sorted(self.ids[int(found)] for found in wanted if int(found) in self.ids)
+
+
+def open_podio(path: str | PathLike[str]) -> PodioFile:
+    """Open a file of podio's.
+
+    Raises
+    ------
+    InputError
+        Not a ROOT file, truncated, or without a tree ``events``.
+    """
+    directory = open_root(path)
+    try:
+        tree = open_tree(directory, "events", str(path))
+        return PodioFile(
+            path=str(path),
+            uuid=str(directory.file.uuid),
+            schema="edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep",
+            columns=Columns(tree, str(path)),
+            ids=_collection_ids(directory, str(path)),
+            encodings=_encodings(directory, str(path)),
+            directory=directory,
+        )
+    except BaseException:
+        directory.close()
+        raise
+
+
+def relation(columns: Columns, collection: str, index: int, *names: str) -> str | None:
+    """Branch that holds the references of a relation, by name in newer files and by number in older ones.
+
+    Parameters
+    ----------
+    columns
+        Of the tree ``events``.
+    collection
+        Collection that the relation belongs to.
+    index
+        Number of the relation in the old layout.
+    names
+        Its names in the new layout, e.g. ``from`` and ``rec``.
+    """
+    return columns.first(*(f"_{collection}_{name}" for name in names), f"{collection}#{index}")
+
+
+def vector_member(columns: Columns, collection: str, index: int, name: str) -> str | None:
+    """Branch that holds a vector member, by name in newer files and by number in older ones."""
+    return columns.first(f"_{collection}_{name}", f"{collection}_{index}")
+
+
+class Joined:
+    """Several collections put one after the other in each event, and where a reference into one of them ends up.
+
+    Parameters
+    ----------
+    names
+        The collections, in their order.
+    counts
+        int64 [collection, event]: how many objects each has.
+    """
+
+    def __init__(self, names: Sequence[str], counts: npt.ArrayLike) -> None:
+        self.names = tuple(names)
+        self.counts: Ints = np.asarray(counts, dtype=np.int64)
+        self.totals: Ints = self.counts.sum(axis=0)
+        self.offsets: Ints = np.cumsum(self.counts, axis=0) - self.counts
+
+    def resolve(self, file: PodioFile, collection_id: Ints, index: Ints, event: Ints) -> tuple[Ints, npt.NDArray[Any]]:
+        """Position in the joined list of what each reference points to.
+
+        Parameters
+        ----------
+        file
+            Whose collection ids these are.
+        collection_id, index, event
+            Integers [reference].
+
+        Returns
+        -------
+        joined
+            int64 [reference]; -1 where it points to another collection, past the event's list or negative where it
+            points outside its own.
+        known
+            bool [reference]: whether it points to one of these collections.
+        """
+        collection_id, index = _unsigned(collection_id), np.asarray(index, dtype=np.int64)
+        joined = np.full(len(index), -1, dtype=np.int64)
+        known = np.zeros(len(index), dtype=bool)
+        present = set(file.names(collection_id))
+        for slot, name in enumerate(self.names):
+            if name not in present:
+                continue
+            own = [found for found, own_name in file.ids.items() if own_name == name]
+            mine = np.flatnonzero(np.isin(collection_id, own))
+            known[mine] = True
+            at, where = index[mine], event[mine]
+            inside = (at >= 0) & (at < self.counts[slot, where])
+            outside = np.where(at < 0, at, np.maximum(at, self.totals[where]))
+            joined[mine] = np.where(inside, at + self.offsets[slot, where], outside)
+        return joined, known
+
+
+def flat(jagged: ak.Array) -> tuple[npt.NDArray[Any], Ints]:
+    """Values of [event, object] one after the other, and the event of each."""
+    counts = ak.to_numpy(ak.num(jagged, axis=1))
+    return np.asarray(ak.to_numpy(ak.flatten(jagged, axis=1))), np.repeat(np.arange(len(counts)), counts)
+
+
+def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
+    """Members of objects that each own a range of another list of the same event.
+
+    Parameters
+    ----------
+    begin, end
+        [event, object] range of each object in the other list, end exclusive.
+    sizes
+        int64 [event]: length of the other list.
+
+    Returns
+    -------
+    owner
+        int64 [member]: the object, counted over all events.
+    member
+        int64 [member]: what it owns, counted over all events. What lies outside the list is left out.
+    """
+    first, event = flat(begin)
+    last, _ = flat(end)
+    first, last = first.astype(np.int64), last.astype(np.int64)
+    limit = np.asarray(sizes, dtype=np.int64)
+    first, last = np.clip(first, 0, limit[event]), np.clip(last, 0, limit[event])
+    counts = np.maximum(last - first, 0)
+    owner = np.repeat(np.arange(len(first)), counts)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.cumsum(limit) - limit
+    return owner, (starts[event] + first)[owner] + within
+
+
+def _unsigned(collection_id: npt.NDArray[Any]) -> Ints:
+    """Collection ids, 32-bit hashes that some files hold signed, as non-negative int64."""
+    return np.asarray(collection_id).astype(np.int64) & 0xFFFFFFFF
+
+
+def _collection_ids(directory: Any, path: str) -> dict[int, str]:
+    for tree, names, ids in (
+        ("podio_metadata", ("events___CollectionTypeInfo", "name"), ("events___CollectionTypeInfo", "collectionID")),
+        ("podio_metadata", ("events_collectionNames", ""), ("events___idTable", "")),
+        ("podio_metadata", ("events___idTable", "m_names"), ("events___idTable", "m_collectionIDs")),
+        ("metadata", ("CollectionIDs", "m_names"), ("CollectionIDs", "m_collectionIDs")),
+    ):
+        found = _first_entry(directory, tree, path, names, ids)
+        if found is not None:
+            return {int(number) & 0xFFFFFFFF: str(name) for name, number in zip(*found, strict=True)}
+    return {}
+
+
+def _encodings(directory: Any, path: str) -> dict[str, str]:
+    suffix = "__CellIDEncoding"
+    found = _first_entry(directory, "metadata", path, ("GPStringKeys", ""), ("GPStringValues", ""))
+    if found is None:
+        return {}
+    return {
+        str(key).removesuffix(suffix): str(value[0])
+        for key, value in zip(*found, strict=True)
+        if str(key).endswith(suffix) and len(value)
+    }
+
+
+def _first_entry(directory: Any, tree: str, path: str, *wanted: tuple[str, str]) -> list[list[Any]] | None:
+    """First entry of these columns of a metadata tree as lists; None if one of them is not there."""
+    if tree not in directory:
+        return None
+    columns = Columns(open_tree(directory, tree, path), path)
+    if not columns.num_entries or not all(columns.has(*names) for names in wanted):
+        return None
+    return [ak.to_list(columns.get(*names, start=0, stop=1))[0] for names in wanted]
