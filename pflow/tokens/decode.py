@@ -1,0 +1,94 @@
+"""Tokens to particles: the inverse of encode, with energy, momentum, mass, charge and code made consistent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.events import make_particles
+from pflow.pdg import masses
+from pflow.reconstruction import Reconstruction
+from pflow.tokens.vocab import CHARGES, signed_pdg
+
+if TYPE_CHECKING:
+    from pflow.tokens.tokeniser import Tokeniser
+
+__all__ = ["REST_MOMENTUM", "decode"]
+
+REST_MOMENTUM = 1e-3
+"""Momentum over mass of a particle whose predicted energy lies below its mass; keeps its direction."""
+
+
+def decode(
+    tokeniser: Tokeniser,
+    *,
+    charge: npt.ArrayLike,
+    pdg: npt.ArrayLike,
+    energy: npt.ArrayLike,
+    direction: npt.ArrayLike,
+    mask: npt.ArrayLike,
+    score: npt.ArrayLike | None = None,
+    event: npt.ArrayLike | None = None,
+    flags: npt.ArrayLike | None = None,
+    name: str = "PFlow",
+) -> Reconstruction:
+    """Turn target tokens, true or generated, into particles.
+
+    Parameters
+    ----------
+    tokeniser
+        The one that the model was trained with.
+    charge, pdg
+        int [B, T], indices into the vocabularies.
+    energy
+        float [B, T], log10(E / GeV), normalised.
+    direction
+        float [B, T, 3]; need not have length 1. A null vector becomes +z.
+    mask
+        bool [B, T], True = real particle.
+    score
+        float [B, T], probability of the identity given; unknown if None.
+    event, flags
+        [B], event numbers (default: 0, 1, ...) and `pflow.events.Flag` bits (default: none).
+    name
+        Name of the algorithm.
+
+    Notes
+    -----
+    The mass is that of the code in the PDG tables, the code's sign follows from the charge
+    (`pflow.tokens.vocab.signed_pdg`), and E^2 = m^2 + p^2 holds: |p| = sqrt(E^2 - m^2). A predicted energy below the
+    mass cannot be; the particle is then taken to be nearly at rest, |p| = 0.001 m, and its energy raised to fit.
+    """
+    real = np.asarray(mask, dtype=np.bool_)
+    counts = real.sum(axis=1)
+    absolute = tokeniser.pdg.decode(np.asarray(pdg)[real])
+    code, sign = signed_pdg(absolute, np.asarray(CHARGES)[np.asarray(charge, dtype=np.int64)[real]])
+    mass = masses(code)
+    total = tokeniser.energy.invert(np.asarray(energy)[real][:, np.newaxis])[:, 0]
+    squared = total**2 - mass**2
+    momentum = np.where(squared >= (REST_MOMENTUM * mass) ** 2, np.sqrt(np.maximum(squared, 0.0)), REST_MOMENTUM * mass)
+    unit = _unit(np.asarray(direction, dtype=np.float64)[real])
+    fields = {
+        "pdg": code,
+        "charge": sign,
+        "energy": np.hypot(momentum, mass),
+        "mass": mass,
+        **{key: momentum * unit[:, axis] for axis, key in enumerate(("px", "py", "pz"))},
+        "score": np.full(len(code), np.nan) if score is None else np.asarray(score)[real],
+    }
+    n = len(counts)
+    return Reconstruction(
+        particles=make_particles(**{key: ak.unflatten(value, counts) for key, value in fields.items()}),
+        event=np.arange(n) if event is None else np.asarray(event, dtype=np.int64),
+        flags=np.zeros(n, dtype=np.uint32) if flags is None else np.asarray(flags, dtype=np.uint32),
+        name=name,
+    )
+
+
+def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    upward = np.array([0.0, 0.0, 1.0])
+    return np.where(length > 0, vectors / np.where(length > 0, length, 1.0), upward)

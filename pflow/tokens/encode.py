@@ -1,0 +1,127 @@
+"""Events to tokens: normalised source features and the target sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import InputError
+from pflow.events import Events, Flag
+from pflow.tokens.features import feature_matrix
+from pflow.tokens.order import sort_particles
+from pflow.tokens.recipe import PARTS, Recipe
+from pflow.tokens.tokens import Tokens
+from pflow.tokens.vocab import charge_index
+from pflow.truth import select_targets
+
+if TYPE_CHECKING:
+    from pflow.tokens.tokeniser import Tokeniser
+
+__all__ = ["encode", "select_hits", "target_particles", "unknown_pdg_message"]
+
+
+def select_hits(events: Events, recipe: Recipe) -> Events:
+    """The events without the calorimeter hits that the recipe leaves out.
+
+    Links count hits and are dropped too, so targets are to be selected before.
+    """
+    kept = events.hits[events.hits.energy > recipe.hit_energy_min]
+    return dataclasses.replace(events, hits=kept, hit_links=None)
+
+
+def target_particles(events: Events, recipe: Recipe) -> ak.Array:
+    """The target sentence of each event: particles selected by the recipe's truth rule, in its order.
+
+    Returns
+    -------
+    ak.Array
+        [event, particle] records of ``events.truth`` and what `pflow.truth.select_targets` adds.
+
+    Raises
+    ------
+    InputError
+        The events hold no truth.
+    """
+    targets = select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=bool(recipe.track_features))
+    return sort_particles(targets.particles, recipe.order)
+
+
+def encode(events: Events, tokeniser: Tokeniser, *, truth: bool = True, warn: bool = True) -> Tokens:
+    """Turn events into tokens.
+
+    Parameters
+    ----------
+    events
+        Events of the tokeniser's detector.
+    tokeniser
+        Fitted.
+    truth
+        Whether to encode the target sentence too.
+    warn
+        Whether to warn of PDG codes that are not in the vocabulary, with their number; the result counts them anyway.
+
+    Raises
+    ------
+    InputError
+        The events are of another detector, lack truth although it is asked for, or lack something that a feature is
+        made of.
+    """
+    tokeniser.check_detector(events)
+    recipe = tokeniser.recipe
+    flags = events.flags.copy()
+    target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
+    offsets: dict[str, npt.NDArray[np.int64]] = {}
+    unknown: Counter[int] = Counter()
+    if truth:
+        particles = target_particles(events, recipe)
+        offsets["target"] = _offsets(particles)
+        flat = ak.flatten(particles, axis=1)
+        codes = ak.to_numpy(flat.pdg)
+        target["pdg"], is_unknown = tokeniser.pdg.encode(codes)
+        target["charge"] = charge_index(ak.to_numpy(flat.charge))
+        target["energy"] = tokeniser.energy.apply(ak.to_numpy(flat.energy)[:, np.newaxis])[:, 0]
+        target["direction"] = _direction(flat, events, offsets["target"])
+        unknown.update(np.abs(codes[is_unknown]).tolist())
+        owner = np.searchsorted(offsets["target"], np.flatnonzero(is_unknown), side="right") - 1
+        flags[np.unique(owner)] |= np.uint32(Flag.UNKNOWN_PDG)
+        if warn and unknown:
+            warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
+    kept = select_hits(events, recipe)
+    source: dict[str, Any] = dict.fromkeys(PARTS)
+    for part in PARTS:
+        names = recipe.features(part)
+        if names:
+            source[part] = tokeniser.scales[part].apply(feature_matrix(kept, part, names))
+            offsets[part] = _offsets(getattr(kept, part))
+    return Tokens(**source, **target, offsets=offsets, event=events.event, flags=flags, unknown=unknown)
+
+
+def unknown_pdg_message(unknown: Counter[int]) -> str:
+    """What to tell of PDG codes that training did not show."""
+    codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
+    return f"{unknown.total()} particles have codes that training did not show and go by their class: {codes}"
+
+
+def _offsets(jagged: ak.Array) -> npt.NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(ak.to_numpy(ak.num(jagged, axis=1)))]).astype(np.int64)
+
+
+def _direction(flat: ak.Array, events: Events, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Unit vectors of the momenta, float32 [N, 3]."""
+    momentum = np.stack([ak.to_numpy(flat.momentum[key]) for key in ("px", "py", "pz")], axis=1)
+    length = np.linalg.norm(momentum, axis=1)
+    bad = np.flatnonzero(~(length > 0))
+    if len(bad):
+        raise InputError(
+            f"a target particle needs a momentum above 0 to have a direction, found {length[bad[0]]} GeV",
+            file=events.path or None,
+            entry=int(events.entry[np.searchsorted(offsets, bad[0], side="right") - 1]),
+            field="truth.momentum",
+        )
+    return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)

@@ -1,0 +1,101 @@
+"""The recipe: what source and target tokens are made of, before anything is fitted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pflow.errors import ConfigError, nearest
+from pflow.tokens.features import feature_transforms
+from pflow.tokens.order import check_order
+from pflow.truth import RULES
+
+__all__ = ["HIT_FEATURES", "PARTS", "Recipe"]
+
+HIT_FEATURES = ("log_energy", "x", "y", "z")
+"""What the first paper reads of a hit, with the energy as a logarithm."""
+
+PARTS = ("hits", "tracks", "tracker_hits")
+"""Parts of the events that source tokens come from."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a token is made of, before anything was fitted.
+
+    Parameters
+    ----------
+    rule, e_min
+        Truth rule (`pflow.truth.RULES`) and least energy of a target, GeV.
+    order
+        Order of the target sentence (`pflow.tokens.order.ORDERS`).
+    hit_features, track_features, tracker_hit_features
+        Names from `pflow.tokens.features.FEATURES`. Without track features tracks are not part of the source, nor do
+        they make a particle a target; the same for tracker hits.
+    hit_energy_min
+        Hits with at most this energy, GeV, are left out.
+    coarse
+        Whether the PDG vocabulary holds the five classes only.
+
+    Raises
+    ------
+    ConfigError
+        An unknown rule, order or feature, no hit features, or a negative energy.
+    """
+
+    rule: str = "stable"
+    e_min: float = 0.1
+    order: str = "energy"
+    hit_features: tuple[str, ...] = HIT_FEATURES
+    track_features: tuple[str, ...] = ()
+    tracker_hit_features: tuple[str, ...] = ()
+    hit_energy_min: float = 0.0
+    coarse: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("hit_features", "track_features", "tracker_hit_features"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.rule not in RULES:
+            close = nearest(self.rule, RULES)
+            hint = f" (nearest matches: {', '.join(close)})" if close else ""
+            raise ConfigError(f"no truth rule '{self.rule}': expected one of {', '.join(RULES)}{hint}")
+        check_order(self.order)
+        if not self.hit_features:
+            raise ConfigError("a token of a hit needs at least one feature")
+        for part in PARTS:
+            feature_transforms(part, self.features(part))
+        for name in ("e_min", "hit_energy_min"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
+
+    def features(self, part: str) -> tuple[str, ...]:
+        """Names of the features of a part: ``hits``, ``tracks`` or ``tracker_hits``."""
+        names: tuple[str, ...] = getattr(self, f"{part.removesuffix('s')}_features")
+        return names
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data from which `from_dict` builds an equal recipe."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
+        """Build from plain data.
+
+        Raises
+        ------
+        ConfigError
+            An unknown field (with its nearest matches), or one of the wrong type.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in content:
+            if name not in known:
+                close = nearest(str(name), known)
+                hint = f" (nearest matches: {', '.join(close)})" if close else ""
+                raise ConfigError(f"a token recipe has no field '{name}'{hint}")
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise ConfigError(f"not a token recipe: {error}") from error

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+import pytest
+from pflow.errors import InputError
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+
+def test_hits_without_energy_are_left_out(events, tokeniser):
+    assert [len(tokeniser.encode(events)[i].hits) for i in range(3)] == [3, 2, 0]
+
+
+def test_a_cut_on_the_hit_energy_does_not_change_the_targets(events):
+    cut = Tokeniser.fit([events], Recipe(hit_energy_min=4.0)).encode(events)
+    assert [len(cut[i].hits) for i in range(3)] == [3, 0, 0]
+    assert [cut[i].n_target for i in range(3)] == [2, 2, 0]
+
+
+def test_tokens_of_an_event_do_not_depend_on_its_neighbours(events, tokeniser):
+    together = tokeniser.encode(events)
+    for i in range(len(events)):
+        alone = tokeniser.encode(events[i])[0]
+        for name in ("hits", "tracks", "tracker_hits", "charge", "pdg", "energy", "direction"):
+            assert np.array_equal(getattr(together[i], name), getattr(alone, name)), name
+
+
+def test_dtypes_and_shapes(events, tokeniser):
+    event = tokeniser.encode(events)[1]
+    assert (event.hits.dtype, event.hits.shape) == (np.float32, (2, 6))
+    assert (event.tracks.dtype, event.tracks.shape) == (np.float32, (1, 5))
+    assert (event.tracker_hits.dtype, event.tracker_hits.shape) == (np.float32, (2, 3))
+    assert (event.charge.dtype, event.charge.shape) == (np.int64, (2,))
+    assert (event.pdg.dtype, event.energy.dtype) == (np.int64, np.float32)
+    assert (event.direction.dtype, event.direction.shape) == (np.float32, (2, 3))
+    assert (event.n_source, event.n_target) == (5, 2)
+
+
+def test_permuting_hits_permutes_tokens_only(events, tokeniser):
+    order = ak.Array([[2, 0, 1], [0, 1], []])
+    kept = events.hits[events.hits.energy > 0]
+    shuffled = tokeniser.encode(dataclasses.replace(events, hits=kept[order], hit_links=None), truth=False)
+    plain = tokeniser.encode(events, truth=False)
+    assert np.array_equal(shuffled[0].hits, plain[0].hits[[2, 0, 1]])
+
+
+def test_without_truth_there_is_no_target(events, tokeniser):
+    bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
+    event = tokeniser.encode(bare, truth=False)[0]
+    assert event.charge is None
+    assert event.n_target == 0
+
+
+def test_truth_that_is_not_there_is_an_error(events, tokeniser):
+    bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
+    with pytest.raises(InputError, match=r"hand.root"):
+        tokeniser.encode(bare)
+
+
+def test_tracks_make_no_targets_where_they_are_no_source(events):
+    track_only = dataclasses.replace(events, hits=events.hits[:, :0], hit_links=events.hit_links[:, :0])
+    with_tracks = Recipe(track_features=("log_p",))
+    assert Tokeniser.fit([track_only], with_tracks).encode(track_only)[1].n_target == 1
+    without = Tokeniser.fit([events], Recipe())
+    assert without.encode(track_only)[1].n_target == 0
+
+
+def test_a_target_without_momentum_is_an_error_that_names_the_entry(events, tokeniser):
+    at_rest = ak.zip({key: ak.zeros_like(events.truth.momentum[key]) for key in ("px", "py", "pz")})
+    truth = ak.with_field(events.truth, at_rest, "momentum")
+    with pytest.raises(InputError, match=r"entry 7, 'truth.momentum'"):
+        tokeniser.encode(dataclasses.replace(events, truth=truth))
+
+
+def test_an_event_outside_is_an_index_error(events, tokeniser):
+    with pytest.raises(IndexError, match="event 3 of 3"):
+        tokeniser.encode(events)[3]

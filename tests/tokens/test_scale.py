@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from pflow.errors import ConfigError
+from pflow.tokens.scale import Moments, Normaliser
+
+
+@pytest.fixture
+def values() -> np.ndarray:
+    rng = np.random.default_rng(3)
+    return np.stack([10 ** rng.normal(-2, 0.5, 1000), rng.normal(1800, 50, 1000)], axis=1)
+
+
+def moments() -> Moments:
+    return Moments(("log_energy", "x"), ("log10", "identity"))
+
+
+def test_normalised_values_have_mean_zero_and_deviation_one(values):
+    normalised = moments().update(values).result().apply(values)
+    assert normalised.dtype == np.float32
+    np.testing.assert_allclose(normalised.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(normalised.std(axis=0), 1, atol=1e-5)
+
+
+def test_invert_undoes_apply(values):
+    normaliser = moments().update(values).result()
+    np.testing.assert_allclose(normaliser.invert(normaliser.apply(values)), values, rtol=1e-5)
+
+
+def test_apply_does_not_change_its_input(values):
+    before = values.copy()
+    moments().update(values).result().apply(values)
+    assert np.array_equal(values, before)
+
+
+@pytest.mark.parametrize("n_chunks", [2, 7, 1000])
+def test_the_fit_does_not_depend_on_the_chunks(values, n_chunks):
+    whole = moments().update(values).result()
+    parts = moments()
+    for chunk in np.array_split(values, n_chunks):
+        parts.update(chunk)
+    np.testing.assert_allclose(parts.result().mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(parts.result().std, whole.std, rtol=1e-12)
+
+
+def test_merging_gives_the_moments_of_all(values):
+    merged = moments().update(values[:300]).merge(moments().update(values[300:])).result()
+    whole = moments().update(values).result()
+    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(merged.std, whole.std, rtol=1e-12)
+
+
+def test_a_large_offset_does_not_destroy_the_deviation():
+    offset = np.array([[1e9], [1e9 + 1], [1e9 + 2]])
+    one_by_one = Moments(("x",), ("identity",))
+    for row in offset:
+        one_by_one.update(row[np.newaxis])
+    # By hand: deviations -1, 0, 1, so the variance is 2/3.
+    assert one_by_one.squares[0] / 3 == pytest.approx(2 / 3, rel=1e-9)
+
+
+def test_a_constant_feature_gets_deviation_one():
+    normaliser = Moments(("x",), ("identity",)).update([[0.1]] * 7).result()
+    assert normaliser.std == (1.0,)
+    assert normaliser.apply([[0.1]])[0, 0] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_feature_never_seen_is_left_alone():
+    normaliser = Moments(("x",), ("identity",)).update(np.empty((0, 1))).result()
+    assert normaliser.apply([[3.0]]).tolist() == [[3.0]]
+
+
+def test_the_logarithm_of_zero_is_that_of_the_floor():
+    normaliser = Normaliser(names=("e",), transforms=("log10",), mean=(0.0,), std=(1.0,))
+    assert normaliser.apply([[0.0], [1e-9], [1e-6], [0.1]])[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
+
+
+def test_plain_data_gives_the_same_normaliser_back(values):
+    normaliser = moments().update(values).result()
+    assert Normaliser.from_dict(json.loads(json.dumps(normaliser.to_dict()))) == normaliser
+
+
+@pytest.mark.parametrize("content", [{}, {"names": ["x"], "transforms": ["identity"], "mean": ["a"], "std": [1.0]}])
+def test_broken_plain_data_is_an_error(content):
+    with pytest.raises(ConfigError, match="not a normaliser"):
+        Normaliser.from_dict(content)
+
+
+def test_an_unknown_transform_is_an_error_with_the_nearest_match():
+    with pytest.raises(ConfigError, match=r"log.*nearest matches: log10"):
+        Moments(("x",), ("log",))
+
+
+def test_values_of_another_width_are_an_error():
+    normaliser = Normaliser(names=("x",), transforms=("identity",), mean=(0.0,), std=(1.0,))
+    with pytest.raises(ConfigError, match=r"shape \[N, 1\]"):
+        normaliser.apply([[1.0, 2.0]])
+    with pytest.raises(ConfigError, match=r"shape \[N, 1\]"):
+        normaliser.invert([[1.0, 2.0]])
+
+
+@pytest.mark.parametrize(("mean", "std"), [((np.nan,), (1.0,)), ((0.0,), (0.0,)), ((0.0,), (-1.0,))])
+def test_a_scale_that_cannot_be_inverted_is_an_error(mean, std):
+    with pytest.raises(ConfigError, match="deviations above 0"):
+        Normaliser(names=("x",), transforms=("identity",), mean=mean, std=std)
+
+
+def test_fields_of_different_length_are_an_error():
+    with pytest.raises(ConfigError, match="differ in length"):
+        Normaliser(names=("x", "y"), transforms=("identity",), mean=(0.0,), std=(1.0,))
+
+
+def test_fitting_on_unknown_values_is_an_error_that_names_the_feature():
+    with pytest.raises(ConfigError, match="normalisation of x"):
+        moments().update([[1.0, np.nan]])
+
+
+def test_features_and_transforms_must_be_as_many():
+    with pytest.raises(ConfigError, match="as many transforms"):
+        Moments(("x", "y"), ("identity",))
+
+
+def test_moments_of_other_features_do_not_merge():
+    with pytest.raises(ConfigError, match="cannot merge"):
+        moments().merge(Moments(("x",), ("identity",)))

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from pflow.detector import load_detector
+from pflow.errors import ConfigError, InputError
+from pflow.events import Events, make_hits, make_links, make_truth
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+
+def test_plain_data_gives_the_same_tokeniser_back(tokeniser):
+    assert Tokeniser.from_dict(json.loads(json.dumps(tokeniser.to_dict()))) == tokeniser
+
+
+def test_the_fit_does_not_depend_on_the_chunks(events, recipe, tokeniser):
+    whole = Tokeniser.fit([events], recipe)
+    assert whole.pdg == tokeniser.pdg
+    assert whole.n_events == tokeniser.n_events == 3
+    for part in ("hits", "tracks", "tracker_hits"):
+        np.testing.assert_allclose(whole.scales[part].mean, tokeniser.scales[part].mean, rtol=1e-12)
+        np.testing.assert_allclose(whole.scales[part].std, tokeniser.scales[part].std, rtol=1e-12)
+
+
+def test_the_fit_reads_its_chunks_once_and_one_after_the_other(events, recipe):
+    tokeniser = Tokeniser.fit((events[i : i + 1] for i in range(len(events))), recipe)
+    assert tokeniser.n_events == 3
+
+
+def test_sizes_are_what_a_network_needs(tokeniser):
+    assert tokeniser.sizes == {
+        "n_charge": 3,
+        "n_pdg": 3,
+        "hit_features": 6,
+        "track_features": 5,
+        "tracker_hit_features": 3,
+    }
+
+
+def test_fitting_on_nothing_is_an_error():
+    with pytest.raises(ConfigError, match="no training events"):
+        Tokeniser.fit([])
+
+
+def test_fitting_without_targets_is_an_error(events):
+    with pytest.raises(ConfigError, match="none of the 3 training events has a target"):
+        Tokeniser.fit([events], Recipe(e_min=1000.0))
+
+
+def test_training_events_of_two_detectors_are_an_error(events):
+    other = dataclasses.replace(events, detector=dataclasses.replace(events.detector, name="other"))
+    with pytest.raises(ConfigError, match="'ild_g4' and 'other'"):
+        Tokeniser.fit([events, other])
+
+
+def test_events_of_another_detector_are_refused_with_both_names(tokeniser):
+    cld = Events(detector=load_detector("cld"), path="cld.root", hits=make_hits(energy=[[]], x=[[]], y=[[]], z=[[]]))
+    with pytest.raises(InputError, match=r"cld.root.*'ild_g4'.*'cld'.*b_field"):
+        tokeniser.check_detector(cld)
+
+
+def test_the_names_of_collections_do_not_make_another_detector(events, tokeniser):
+    renamed = dataclasses.replace(events.detector, tracks=("OtherTracks",), description="reprocessed")
+    tokeniser.check_detector(dataclasses.replace(events, detector=renamed))
+
+
+@pytest.mark.parametrize("key", ["recipe", "detector", "pdg", "scales", "energy", "n_events"])
+def test_plain_data_that_lacks_a_field_is_an_error(tokeniser, key):
+    content = tokeniser.to_dict()
+    del content[key]
+    with pytest.raises(ConfigError, match=f"not a tokeniser: KeyError\\('{key}'\\)"):
+        Tokeniser.from_dict(content)
+
+
+def test_a_normaliser_of_other_features_is_an_error(tokeniser):
+    with pytest.raises(ConfigError, match="normaliser of hits is not that of the features x"):
+        dataclasses.replace(tokeniser, recipe=dataclasses.replace(tokeniser.recipe, hit_features=("x",)))
+
+
+def test_decode_of_encode_gives_the_targets_back(events, tokeniser):
+    tokens = tokeniser.encode(events)
+    longest = 2
+    shape = (len(tokens), longest)
+    arrays = {
+        "charge": np.zeros(shape, dtype=np.int64),
+        "pdg": np.zeros(shape, dtype=np.int64),
+        "energy": np.zeros(shape, dtype=np.float32),
+        "direction": np.zeros((*shape, 3), dtype=np.float32),
+        "mask": np.zeros(shape, dtype=bool),
+    }
+    for i in range(len(tokens)):
+        event = tokens[i]
+        for name in ("charge", "pdg", "energy", "direction"):
+            arrays[name][i, : event.n_target] = getattr(event, name)
+        arrays["mask"][i, : event.n_target] = True
+    particles = tokeniser.decode(**arrays).particles
+    # Falling energy: the 20 GeV photon first; the pion (p^2 = 2.9^2 + 0.75^2) has 2.999 GeV, the kaon 3.0004 GeV.
+    assert particles.pdg.to_list() == [[22, 22], [321, -211], []]
+    assert particles.charge.to_list() == [[0, 0], [1, -1], []]
+    truth = [events.truth[0, 1], events.truth[0, 0], events.truth[1, 1], events.truth[1, 0]]
+    found = [particles[0, 0], particles[0, 1], particles[1, 0], particles[1, 1]]
+    for one, other in zip(found, truth, strict=True):
+        assert one.energy == pytest.approx(other.energy, rel=1e-5)
+        assert one.mass == pytest.approx(other.mass, rel=1e-4)
+        for key in ("px", "py", "pz"):
+            assert one.momentum[key] == pytest.approx(other.momentum[key], rel=1e-5, abs=1e-5)
+
+
+def test_kinds_not_seen_in_training_are_counted_in_a_warning(events, tokeniser):
+    proton = Events(
+        detector=events.detector,
+        hits=make_hits(energy=[[9.0], [9.0]], x=[[1.0]] * 2, y=[[1.0]] * 2, z=[[1.0]] * 2, time=[[1.0]] * 2),
+        tracks=events.tracks[2:3][[0, 0]],
+        tracker_hits=events.tracker_hits[2:3][[0, 0]],
+        truth=make_truth(
+            pdg=[[22], [2212]],
+            charge=[[0.0], [1.0]],
+            mass=[[0.0], [0.93827]],
+            px=[[9.0]] * 2,
+            py=[[0.0]] * 2,
+            pz=[[0.0]] * 2,
+        ),
+        hit_links=make_links(source=[[0], [0]], particle=[[0], [0]]),
+    )
+    with pytest.warns(UserWarning, match=r"1 particles .* 2212 \(1 times\)"):
+        tokens = tokeniser.encode(proton)
+    assert tokens.flags.tolist() == [0, 4]
+    assert tokens.unknown == {2212: 1}
+    assert tokeniser.encode(proton, warn=False).unknown.total() == 1
