@@ -5,7 +5,6 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 import pytest
-
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, make_hits, make_links, make_tracks, make_truth
@@ -268,3 +267,38 @@ def test_own_ancestor_is_refused():
     for rule in ("calo", "stable", "entering"):
         with pytest.raises(InputError, match=r"circle\.root, entry 0, 'truth\.parent'"):
             select_targets(circle, rule=rule)
+
+
+@pytest.fixture(scope="module")
+def cld(data_dir):
+    from pflow import read_events
+
+    return read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+
+
+def test_cld_stable_energy_is_all_that_left_a_trace(cld):
+    # DATA: 239.68 GeV visible in the generator (status 1, no neutrinos).
+    targets = select_targets(cld, rule="stable")
+    no_neutrino = targets.dropped.reason != "neutrino"
+    dropped = ak.sum(targets.dropped.energy[no_neutrino])
+    assert ak.sum(targets.particles.energy) == pytest.approx(239.68 - dropped, rel=1e-3)
+    assert dropped < 0.01 * 239.68
+
+
+def test_cld_every_generator_particle_is_a_target_or_named(cld):
+    targets = select_targets(cld, rule="stable")
+    listed = sorted([*targets.particles.index[0].tolist(), *targets.dropped.index[0].tolist()])
+    assert listed == np.flatnonzero(cld.truth.status[0] == 1).tolist()
+    assert all(targets.dropped.reason[0])
+
+
+def test_cld_shares_of_a_hit_never_exceed_one(cld):
+    for rule in ("calo", "stable", "entering"):
+        links = select_targets(cld, rule=rule).hit_links[0]
+        assert np.bincount(links.source, links.weight).max() < 1 + 1e-5
+
+
+def test_cld_track_pt_is_that_of_the_linked_truth(cld):
+    links = cld.track_links[0]
+    ratio = cld.tracks.momentum.pt[0][links.source] / cld.truth.momentum.pt[0][links.particle]
+    assert np.median(ratio) == pytest.approx(1.0, abs=0.01)
