@@ -295,7 +295,7 @@ def test_cld_every_generator_particle_is_a_target_or_named(cld):
 def test_cld_shares_of_a_hit_never_exceed_one(cld):
     for rule in ("calo", "stable", "entering"):
         links = select_targets(cld, rule=rule).hit_links[0]
-        assert np.bincount(links.source, links.weight).max() < 1 + 1e-5
+        assert np.bincount(ak.to_numpy(links.source), ak.to_numpy(links.weight)).max() < 1 + 1e-5
 
 
 def test_cld_track_pt_is_that_of_the_linked_truth(cld):
