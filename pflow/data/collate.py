@@ -1,0 +1,89 @@
+"""Padding: events of different lengths to one batch of tensors, as long as its own longest event and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pflow.errors import ConfigError
+from pflow.model.batch import Batch, Sentence, Target
+from pflow.tokens.tokens import EventTokens
+
+__all__ = ["collate"]
+
+
+def collate(events: Sequence[EventTokens]) -> Batch:
+    """Pad events into a batch; an event's row does not depend on the others but for trailing zeros.
+
+    Parameters
+    ----------
+    events
+        At least one, all with the same parts.
+
+    Returns
+    -------
+    Batch
+        With a target if the events have one; masks are True for real tokens, padding is 0.
+
+    Raises
+    ------
+    ConfigError
+        No events, or events of which only some have a part.
+    """
+    if not events:
+        raise ConfigError("a batch needs at least one event")
+    return Batch(
+        hits=_sentence([event.hits for event in events]),
+        tracks=_optional([event.tracks for event in events], "tracks"),
+        tracker_hits=_optional([event.tracker_hits for event in events], "tracker hits"),
+        target=_target(events),
+    )
+
+
+def _pad(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
+    """[N_i, ...] each, to [B, max N_i, ...] with zeros behind."""
+    longest = max(len(part) for part in parts)
+    padded = np.zeros((len(parts), longest, *parts[0].shape[1:]), dtype=parts[0].dtype)
+    for row, part in zip(padded, parts, strict=True):
+        row[: len(part)] = part
+    return torch.from_numpy(padded)
+
+
+def _mask(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
+    lengths = torch.tensor([len(part) for part in parts])
+    return torch.arange(int(lengths.max()))[None, :] < lengths[:, None]  # [B, N]
+
+
+def _sentence(parts: Sequence[npt.NDArray[np.float32]]) -> Sentence:
+    return Sentence(features=_pad(parts), mask=_mask(parts))
+
+
+def _given(parts: Sequence[npt.NDArray[Any] | None], name: str) -> list[npt.NDArray[Any]]:
+    """The parts that are there: all of them, or none."""
+    given = [part for part in parts if part is not None]
+    if given and len(given) != len(parts):
+        raise ConfigError(f"{len(given)} of the batch's {len(parts)} events have {name}, expected all or none")
+    return given
+
+
+def _optional(parts: Sequence[npt.NDArray[np.float32] | None], name: str) -> Sentence | None:
+    given = _given(parts, name)
+    return _sentence(given) if given else None
+
+
+def _target(events: Sequence[EventTokens]) -> Target | None:
+    charge = _given([event.charge for event in events], "a target")
+    if not charge:
+        return None
+    return Target(
+        charge=_pad(charge),
+        pdg=_pad(_given([event.pdg for event in events], "a target")),
+        energy=_pad(_given([event.energy for event in events], "a target")),
+        direction=_pad(_given([event.direction for event in events], "a target")),
+        mask=_mask(charge),
+    )

@@ -1,0 +1,189 @@
+"""Batches streamed from files: read in chunks, shuffled in a buffer, cut into batches of similar length."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import IterableDataset, get_worker_info
+
+from pflow.data.buckets import bucket, cut
+from pflow.data.collate import collate
+from pflow.data.files import Chunk, FileOptions, read_chunks
+from pflow.errors import ConfigError
+from pflow.model.batch import Batch
+from pflow.tokens.encode import unknown_pdg_message
+from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import EventTokens
+
+__all__ = ["EventDataset", "LabelledBatch"]
+
+
+class LabelledBatch(NamedTuple):
+    """A batch with what is needed to write its events out.
+
+    Parameters
+    ----------
+    batch : Batch
+    event : int64 [B], event numbers
+    flags : uint32 [B], `pflow.events.Flag` bits
+    """
+
+    batch: Batch
+    event: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint32]
+
+
+class _Item(NamedTuple):
+    tokens: EventTokens
+    event: int
+    flags: int
+
+
+class EventDataset(IterableDataset[LabelledBatch]):
+    """Batches of encoded events, streamed; at most a chunk and the shuffle buffer are in memory.
+
+    Each worker of a `DataLoader` takes its own share of the chunks. In training each shuffles the order of its chunks
+    and the events within a buffer, from (seed, epoch, worker), so that a pass is reproducible and no two are alike.
+    Give the loader ``batch_size=None``: batches come ready.
+
+    Parameters
+    ----------
+    chunks
+        What to read.
+    options
+        How.
+    tokeniser
+        Fitted.
+    batch_size, max_tokens
+        Most events, and most source tokens with padding, in a batch.
+    shuffle
+        Whether to shuffle and to batch by length; else events come in the order of the chunks.
+    truth
+        Whether to encode targets.
+    buffer
+        Events that are shuffled together.
+    seed
+        Of the shuffling.
+    num_workers
+        Workers that the loader will use (0: none), to know the number of batches beforehand.
+
+    Raises
+    ------
+    ConfigError
+        No chunks, or a buffer smaller than a batch.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        *,
+        options: FileOptions,
+        tokeniser: Tokeniser,
+        batch_size: int,
+        max_tokens: int | None = None,
+        shuffle: bool = False,
+        truth: bool = True,
+        buffer: int = 1024,
+        seed: int = 0,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        if not chunks:
+            raise ConfigError("a dataset needs at least one chunk of a file")
+        if batch_size < 1:
+            raise ConfigError(f"batch size must be at least 1, found {batch_size}")
+        if shuffle and buffer < batch_size:
+            raise ConfigError(f"a shuffle buffer of {buffer} events cannot fill a batch of {batch_size}")
+        self.chunks = tuple(chunks)
+        self.options = options
+        self.tokeniser = tokeniser
+        self.batch_size = batch_size
+        self.max_tokens = max_tokens
+        self.shuffle = shuffle
+        self.truth = truth
+        self.buffer = buffer
+        self.seed = seed
+        self.num_workers = num_workers
+        self.epoch = 0
+
+    @property
+    def n_events(self) -> int:
+        """Number of events in a pass."""
+        return sum(len(chunk) for chunk in self.chunks)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the shuffling of the next pass."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Number of batches in a pass.
+
+        Raises
+        ------
+        TypeError
+            With `max_tokens` it depends on the lengths of events not yet read.
+        """
+        if self.max_tokens is not None:
+            raise TypeError("with max_tokens the number of batches is not known beforehand")
+        shares = (self.chunks[worker :: max(self.num_workers, 1)] for worker in range(max(self.num_workers, 1)))
+        return sum(-(-sum(len(chunk) for chunk in share) // self.batch_size) for share in shares)
+
+    def __iter__(self) -> Iterator[LabelledBatch]:
+        worker = get_worker_info()
+        index, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        generator = np.random.default_rng([self.seed, self.epoch, index])
+        chunks = list(self.chunks[index::workers])
+        if self.shuffle:
+            generator.shuffle(chunks)
+        batches = self._shuffled(chunks, generator) if self.shuffle else self._in_order(chunks)
+        for items in batches:
+            yield LabelledBatch(
+                batch=collate([item.tokens for item in items]),
+                event=np.array([item.event for item in items], dtype=np.int64),
+                flags=np.array([item.flags for item in items], dtype=np.uint32),
+            )
+
+    def _items(self, chunks: Sequence[Chunk]) -> Iterator[_Item]:
+        """Encoded events, one by one; warns at the end of codes that training did not show."""
+        unknown: Counter[int] = Counter()
+        for events in read_chunks(chunks, self.options, truth=self.truth):
+            tokens = self.tokeniser.encode(events, truth=self.truth, warn=False)
+            unknown.update(tokens.unknown)
+            for i in range(len(tokens)):
+                yield _Item(tokens[i], int(tokens.event[i]), int(tokens.flags[i]))
+        if unknown:
+            warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
+
+    def _in_order(self, chunks: Sequence[Chunk]) -> Iterator[list[_Item]]:
+        pool: list[_Item] = []
+        for item in self._items(chunks):
+            pool.append(item)
+            if len(pool) > self.batch_size:
+                # One event too many: it shows that the first batch is complete.
+                first = cut([one.tokens.n_source for one in pool], self.batch_size, self.max_tokens)[0]
+                yield pool[: len(first)]
+                pool = pool[len(first) :]
+        for batch in cut([one.tokens.n_source for one in pool], self.batch_size, self.max_tokens):
+            yield [pool[i] for i in batch]
+
+    def _shuffled(self, chunks: Sequence[Chunk], generator: np.random.Generator) -> Iterator[list[_Item]]:
+        pool: list[_Item] = []
+        for item in self._items(chunks):
+            pool.append(item)
+            if len(pool) == self.buffer:
+                yield from self._emptied(pool, generator, keep=self.buffer % self.batch_size)
+        yield from self._emptied(pool, generator, keep=0)
+
+    def _emptied(self, pool: list[_Item], generator: np.random.Generator, keep: int) -> Iterator[list[_Item]]:
+        """Batches of all but `keep` events, chosen at random, which stay in the pool: only the last may be short."""
+        order = generator.permutation(len(pool))
+        taken = [pool[i] for i in order[keep:]]
+        pool[:] = [pool[i] for i in order[:keep]]
+        lengths = [item.tokens.n_source for item in taken]
+        for batch in bucket(lengths, self.batch_size, self.max_tokens, generator):
+            yield [taken[i] for i in batch]

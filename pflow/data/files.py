@@ -1,0 +1,100 @@
+"""Event files as a list of chunks: what is read at once, and by whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from pflow.errors import ConfigError, InputError
+from pflow.events import Events
+from pflow.io.read import EventFile, open_events
+
+__all__ = ["Chunk", "FileOptions", "expand", "read_chunks", "split"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """How files are opened and read; see `pflow.open_events`."""
+
+    detector: str | None = None
+    schema: str | None = None
+    layout: str | None = None
+    on_error: Literal["raise", "skip"] = "raise"
+
+    def open(self, path: str) -> EventFile:
+        """Open a file."""
+        return open_events(path, detector=self.detector, schema=self.schema, layout=self.layout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Entries ``start`` to ``stop`` (exclusive) of one file."""
+
+    path: str
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
+    """Paths and glob patterns to the files they name: patterns in sorted order, nothing twice.
+
+    Raises
+    ------
+    ConfigError
+        No path is given.
+    InputError
+        A pattern that no file matches; names it.
+    """
+    given = [paths] if isinstance(paths, str) else list(paths or ())
+    if not given:
+        raise ConfigError(f"no {what} files are given: set data.{what}")
+    found: list[str] = []
+    for path in given:
+        matches = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
+        if not matches:
+            raise InputError("no file matches this pattern", file=path)
+        found += [match for match in matches if match not in found]
+    return found
+
+
+def split(paths: Sequence[str], options: FileOptions, size: int) -> list[Chunk]:
+    """Cut files into chunks of at most `size` entries, in order. Each file is opened once.
+
+    Raises
+    ------
+    ConfigError
+        A size below 1.
+    InputError
+        A file that cannot be read, or without any entries.
+    """
+    if size < 1:
+        raise ConfigError(f"a chunk needs at least 1 entry, found {size}")
+    chunks: list[Chunk] = []
+    for path in paths:
+        with options.open(path) as file:
+            n = file.num_entries
+        if n == 0:
+            raise InputError("the file has no entries", file=path)
+        chunks += [Chunk(path, start, min(start + size, n)) for start in range(0, n, size)]
+    return chunks
+
+
+def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:
+    """Read chunks one after the other; the last file stays open until another one is needed."""
+    file: EventFile | None = None
+    path = ""
+    try:
+        for chunk in chunks:
+            if file is None or path != chunk.path:
+                if file is not None:
+                    file.close()
+                file, path = options.open(chunk.path), chunk.path
+            yield file.read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
+    finally:
+        if file is not None:
+            file.close()

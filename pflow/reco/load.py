@@ -1,0 +1,80 @@
+"""Trained models from checkpoints: network and tokeniser together, without Lightning and without running code."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from pflow.errors import InputError
+from pflow.model.network import ParticleTransformer
+from pflow.tokens.checkpoint import read_checkpoint
+from pflow.tokens.tokeniser import Tokeniser
+
+__all__ = ["PREFIX", "Model", "load_model"]
+
+PREFIX = "network."
+"""What the names of the network's weights begin with in a checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+    """All that turns events into particles.
+
+    Parameters
+    ----------
+    network
+        In evaluation mode, on the CPU.
+    tokeniser
+        The one it was trained with.
+    max_particles
+        Longest sentence to generate.
+    digest
+        SHA-256 of the checkpoint, hexadecimal.
+    path
+        The checkpoint.
+    config
+        Its header: network and loss arguments, provenance, version of pflow.
+    """
+
+    network: ParticleTransformer
+    tokeniser: Tokeniser
+    max_particles: int
+    digest: str
+    path: str
+    config: dict[str, Any]
+
+
+def load_model(path: str | Path) -> Model:
+    """Load a model from a checkpoint that `pflow fit` wrote.
+
+    Raises
+    ------
+    InputError
+        Not a checkpoint, one that would run code, one of a newer pflow, or one whose weights do not fit its
+        configuration; names the file.
+    """
+    checkpoint = read_checkpoint(path)
+    arguments: dict[str, Any] = {**checkpoint.tokeniser.sizes, **checkpoint.header["network"]}
+    try:
+        network = ParticleTransformer(**arguments)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"its configuration makes no network: {error}", file=path, field="pflow.network") from error
+    weights = {
+        name.removeprefix(PREFIX): value for name, value in checkpoint.state_dict.items() if name.startswith(PREFIX)
+    }
+    try:
+        network.load_state_dict(weights)
+    except (RuntimeError, AttributeError) as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4]) or str(error)
+        raise InputError(
+            f"its weights do not fit its configuration: {reason}", file=path, field="state_dict"
+        ) from error
+    return Model(
+        network=network.eval(),
+        tokeniser=checkpoint.tokeniser,
+        max_particles=int(checkpoint.header["max_particles"]),
+        digest=checkpoint.digest,
+        path=str(path),
+        config=checkpoint.header,
+    )
