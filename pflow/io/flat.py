@@ -14,6 +14,7 @@ from pflow import pdg
 from pflow.detector import Detector, load_detector
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.events import (
+    LINKED,
     Events,
     make_hits,
     make_links,
@@ -31,8 +32,7 @@ __all__ = ["NOTE", "FlatReader", "fits"]
 NOTE = "pflow_flat"
 """Key of the note that pflow's own flat files carry: detector, codes of the calorimeters, name of the reference."""
 
-LINKS = {"hit_links": "hits", "track_links": "tracks", "tracker_hit_links": "tracker_hits"}
-TRUTH_PARTS = ("truth", *LINKS, "reference")
+TRUTH_PARTS = ("truth", *LINKED, "reference")
 """What `read(truth=False)` leaves out."""
 
 
@@ -121,7 +121,7 @@ class FlatReader:
             parts["tracker_hits"] = make_tracker_hits(**tracker_hits)
         if "truth" in columns:
             parts["truth"] = make_truth(**_with_pdg_defaults(columns["truth"], ("charge", "mass")))
-            for name, source in LINKS.items():
+            for name, source in LINKED.items():
                 if name in columns:
                     parts[name] = make_links(**columns[name])
                 elif "particle" in columns.get(source, {}):
@@ -143,7 +143,9 @@ class FlatReader:
         if wanted is not None:
             return load_detector(wanted)
         if "detector" in note:
-            return Detector.from_dict(note["detector"], origin=f"{self.path}: note '{NOTE}'")
+            written = note["detector"]
+            origin = f"{self.path}: note '{NOTE}'"
+            return load_detector(written) if isinstance(written, str) else Detector.from_dict(written, origin=origin)
         if self.layout.detector is None:
             raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
         return load_detector(self.layout.detector)
@@ -185,11 +187,11 @@ class FlatReader:
         self, part: str, fields: Mapping[str, Branch], start: int, stop: int, truth: bool
     ) -> dict[str, ak.Array]:
         """Arrays [event, object] of the quantities of one part, in pflow's units, all of the same lengths."""
-        link = next((name for name, source in LINKS.items() if source == part), "")
+        link = next((name for name, source in LINKED.items() if source == part), "")
         columns: dict[str, ak.Array] = {}
         counts: npt.NDArray[np.int64] | None = None
         for name, branch in fields.items():
-            if name == "particle" and part not in LINKS and (not truth or self._parts.get(link)):
+            if name == "particle" and part not in LINKED and (not truth or self._parts.get(link)):
                 continue
             values = read_branch(self._table, branch.branch, start, stop, self.path)
             if values.ndim != 2 or values.fields or "?" in str(values.type):
