@@ -7,7 +7,6 @@ import math
 
 import awkward as ak
 import numpy as np
-import numpy.typing as npt
 
 from pflow.detector import Detector, load_detector
 from pflow.errors import InputError
@@ -18,11 +17,11 @@ from pflow.resources import builtin_names
 
 __all__ = ["DetectorMatch", "best_detector", "fitting_detectors", "geometry_fits"]
 
-MAX_ENTRIES = 20
-"""Entries that are looked at, at most, before the geometry counts as unknown."""
+MAX_ENTRIES = 10
+"""Entries that are looked at."""
 
-MIN_HITS = 20
-"""Hits from which on the innermost one can be expected near the front face."""
+MIN_EVENTS = 5
+"""Events with hits from which on the innermost one must lie near the front face: one neutral hadron may start late."""
 
 OUTLIERS = 0.01
 """Fraction of hits that may lie elsewhere (displaced, or of a wrongly named subdetector)."""
@@ -82,9 +81,9 @@ class DetectorMatch:
 def geometry_fits(events: Events, detector: Detector) -> bool | None:
     """Whether the ECAL hits of the events lie where the ECAL of a detector is; None if there are none to tell by.
 
-    All but 1 % of the hits must lie in the volume, and where there are at least 20 hits, the innermost of them must
-    be near the front face: a barrel is a polygon of at least eight sides, so between its inscribed radius and 1.08
-    times that; an endcap is flat.
+    All but 1 % of the hits must lie in the volume, and the innermost near its front face (with hits in fewer than five
+    events, a late one says nothing). A barrel is a polygon of at least eight sides, so its front lies between the
+    inscribed radius and 1.08 times that; an endcap is flat.
 
     Parameters
     ----------
@@ -94,13 +93,13 @@ def geometry_fits(events: Events, detector: Detector) -> bool | None:
         The one in question.
     """
     thickness = detector.ecal_outer_radius - detector.ecal_inner_radius
-    barrel = _innermost_and_inside(
+    barrel = _inside(
         _distances(events, "barrel"),
         detector.ecal_inner_radius - MARGIN,
         detector.ecal_inner_radius * CORNER + SLACK,
         detector.ecal_outer_radius * CORNER + SLACK,
     )
-    endcap = _innermost_and_inside(
+    endcap = _inside(
         _distances(events, "endcap"),
         detector.ecal_inner_z - MARGIN,
         detector.ecal_inner_z + SLACK,
@@ -178,38 +177,34 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
 
 
 def _geometry(reader: Edm4hepReader) -> bool | None:
-    """Geometry from as many entries as it takes to have enough hits. Entries that cannot be decoded say nothing."""
-    verdict: bool | None = None
-    for stop in (1, 4, MAX_ENTRIES):
-        try:
-            events = reader.read(0, min(stop, reader.num_entries), truth=False)
-        except InputError:
-            return None
-        verdict = geometry_fits(events, reader.detector)
-        if verdict is False or min(_count(events, "barrel"), _count(events, "endcap")) >= MIN_HITS:
-            return verdict
-    return verdict
+    """Geometry from the first entries; if they cannot be decoded they say nothing."""
+    try:
+        events = reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)
+    except InputError as error:
+        if error.entry is None:
+            raise
+        return None
+    return geometry_fits(events, reader.detector)
 
 
-def _count(events: Events, region: str) -> int:
-    return len(_distances(events, region))
-
-
-def _distances(events: Events, region: str) -> npt.NDArray[np.floating]:
-    """Radius of the ECAL hits of the barrel, or |z| of those of the endcaps, mm; only finite ones."""
+def _distances(events: Events, region: str) -> ak.Array:
+    """[event, hit] radius of the ECAL hits of the barrel, or |z| of those of the endcaps, mm; only finite ones."""
     calorimeters = events.detector.calorimeters
     wanted = [i for i, own in enumerate(calorimeters) if own.kind == "ecal" and own.region == region]
-    hits = ak.flatten(events.hits, axis=1)
-    hits = hits[np.isin(ak.to_numpy(hits.subdetector), wanted)]
-    x, y, z = (ak.to_numpy(hits.position[axis]).astype(np.float64) for axis in "xyz")
-    values = np.hypot(x, y) if region == "barrel" else np.abs(z)
-    finite: npt.NDArray[np.floating] = values[np.isfinite(values)]
-    return finite
+    subdetector = events.hits.subdetector
+    chosen = ak.unflatten(np.isin(ak.to_numpy(ak.flatten(subdetector)), wanted), ak.num(subdetector))
+    position = events.hits.position[chosen]
+    values = position.rho if region == "barrel" else abs(position.z)
+    return values[np.isfinite(values)]
 
 
-def _innermost_and_inside(values: npt.NDArray[np.floating], lowest: float, front: float, highest: float) -> bool | None:
+def _inside(distances: ak.Array, lowest: float, front: float, highest: float) -> bool | None:
+    """Whether hits lie between `lowest` and `highest`, the innermost before `front`; None if they do not tell."""
+    values = ak.to_numpy(ak.flatten(distances))
     if not len(values):
         return None
     if np.mean((values < lowest) | (values > highest)) > OUTLIERS:
         return False
-    return len(values) < MIN_HITS or bool(np.quantile(values, OUTLIERS) <= front)
+    if np.quantile(values, OUTLIERS) <= front:
+        return True
+    return False if ak.sum(ak.num(distances) > 0) >= MIN_EVENTS else None

@@ -237,11 +237,11 @@ def open_events(
     if schema == "legacy-hdf5":
         from pflow.io.hdf5 import LegacyReader
 
-        return EventFile(LegacyReader(Path(path), detector=wanted))
+        return EventFile(LegacyReader(str(path), detector=wanted))
     if schema == "flat":
         from pflow.io.flat import FlatReader
 
-        return EventFile(FlatReader(Path(path), layout=layout or "g4", detector=wanted))
+        return EventFile(FlatReader(str(path), layout=layout or "g4", detector=wanted))
     file = open_podio(path)
     try:
         sim = True if schema == "edm4hep-sim" else None
