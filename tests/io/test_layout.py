@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pflow.errors import ConfigError, InputError
+from pflow.io.layout import FIELDS, Branch, load_layout
+
+HITS = {"energy": "e", "x": "hx", "y": "hy", "z": "hz"}
+
+
+def written(folder: Path, **content: Any) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_the_built_in_layout_names_every_quantity() -> None:
+    layout = load_layout("g4")
+    assert {part: set(fields) for part, fields in layout.parts.items()} == {
+        part: set(fields) for part, fields in FIELDS.items()
+    }
+    assert (layout.name, layout.tree, layout.detector, layout.event) == ("g4", "events", "ild_g4", "event")
+    assert layout.reference_name == "pandora"
+
+
+def test_hits_alone_make_a_layout(tmp_path: Path) -> None:
+    layout = load_layout(written(tmp_path, hits=HITS))
+    assert layout.parts == {"hits": {name: Branch(branch=branch) for name, branch in HITS.items()}}
+    assert (layout.name, layout.tree, layout.detector, layout.event) == ("mine", "events", None, None)
+
+
+def test_the_long_form_of_a_branch(tmp_path: Path) -> None:
+    hits = HITS | {
+        "energy": {"branch": "e", "scale": 1e-3},
+        "time": {"branch": "t", "optional": True},
+        "subdetector": {"branch": "id", "names": {3: "ecal_barrel", -1: "hcal_barrel"}},
+    }
+    fields = load_layout(written(tmp_path, hits=hits)).parts["hits"]
+    assert fields["energy"] == Branch(branch="e", scale=1e-3)
+    assert fields["time"] == Branch(branch="t", optional=True)
+    assert fields["subdetector"] == Branch(branch="id", names={3: "ecal_barrel", -1: "hcal_barrel"})
+
+
+def test_a_layout_is_taken_as_it_is() -> None:
+    layout = load_layout("g4")
+    assert load_layout(layout) is layout
+
+
+def test_an_unknown_layout_names_the_built_in_ones() -> None:
+    with pytest.raises(ConfigError, match="no layout file 'g5': neither a file nor one of g4"):
+        load_layout("g5")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"hits": HITS, "track": {}}, r"mine\.yaml: unknown field 'track' \(nearest matches: tracks"),
+        ({"hits": HITS | {"enrgy": "e"}}, r"hits: unknown field 'enrgy' \(nearest matches: energy"),
+        ({"hits": HITS | {"w": "e"}}, "hits: unknown field 'w'; expected some of energy, x"),
+        ({"tree": "events"}, "'hits' is missing"),
+        ({"hits": {"energy": "e", "x": "hx"}}, "hits: needs at least energy, x, y, z; found energy, x"),
+        ({"hits": HITS, "tracks": {"px": "a"}}, "tracks: needs at least px, py, pz, charge, or omega, phi, tan_lambda"),
+        ({"hits": ["energy"]}, "'hits' must map quantities to branches"),
+        ({"hits": HITS, "tree": 3}, "'tree' must be text, found 3"),
+        ({"hits": HITS | {"time": 3}}, r"hits\.time: expected a branch's name or a mapping"),
+        ({"hits": HITS | {"time": {"scale": 3}}}, r"hits\.time: 'branch' must be text, found None"),
+        ({"hits": HITS | {"time": {"branch": "t", "scale": "3"}}}, r"hits\.time: 'scale' must be a number, found '3'"),
+        ({"hits": HITS | {"time": {"branch": "t", "scale": True}}}, "'scale' must be a number, found True"),
+        ({"hits": HITS | {"time": {"branch": "t", "optional": 1}}}, "'optional' must be true or false, found 1"),
+        ({"hits": HITS | {"time": {"branch": "t", "unit": "ns"}}}, r"hits\.time: unknown field 'unit'"),
+        ({"hits": HITS | {"time": {"branch": "t", "names": {0: "a"}}}}, "'names' belongs to hits.subdetector only"),
+        (
+            {"hits": HITS | {"subdetector": {"branch": "s", "names": ["a", "b"]}}},
+            "'names' must map integer codes to names of calorimeters",
+        ),
+        ({"hits": HITS | {"subdetector": {"branch": "s", "names": {"0": "a"}}}}, "'names' must map integer codes"),
+    ],
+)
+def test_what_a_layout_cannot_be(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_layout(written(tmp_path, **content))
+
+
+def test_a_part_that_the_file_has_is_available() -> None:
+    available = load_layout("g4").available("hit_links", ["calo_link.hit", "calo_link.particle", "other"])
+    assert list(available) == ["source", "particle"]
+
+
+def test_a_part_that_the_file_does_not_have_is_not() -> None:
+    assert load_layout("g4").available("hit_links", ["calo_hit.energy"]) == {}
+
+
+def test_half_a_part_is_an_error_with_the_nearest_branches() -> None:
+    keys = ["track.px", "track.py", "track.p_z", "track.charge"]
+    with pytest.raises(InputError, match=r"f\.root, 'track\.pz': .* needs it for the tracks \(nearest matches: .*p_z"):
+        load_layout("g4").available("tracks", keys, file="f.root")
+
+
+def test_tracks_by_their_helix_are_complete() -> None:
+    keys = ["track.omega", "track.phi", "track.tan_lambda", "track.px"]
+    assert set(load_layout("g4").available("tracks", keys)) == {"omega", "phi", "tan_lambda", "px"}
+
+
+def test_no_file_can_do_without_hits() -> None:
+    with pytest.raises(InputError, match=r"'calo_hit\.energy': branch is missing"):
+        load_layout("g4").available("hits", ["track.px"])
