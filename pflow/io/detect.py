@@ -13,9 +13,10 @@ from pflow.errors import InputError
 from pflow.events import Events
 from pflow.io.edm4hep import Edm4hepReader, missing_collections
 from pflow.io.podio import PodioFile
+from pflow.io.reader import Reader
 from pflow.resources import builtin_names
 
-__all__ = ["DetectorMatch", "best_detector", "fitting_detectors", "geometry_fits"]
+__all__ = ["DetectorMatch", "best_detector", "detector_matches", "fitting_detectors", "geometry_fits"]
 
 MAX_ENTRIES = 10
 """Entries that are looked at."""
@@ -122,6 +123,28 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
     return sorted((_match(file, detector, sim) for detector in detectors), key=_rank)
 
 
+def detector_matches(reader: Reader) -> list[DetectorMatch]:
+    """Every built-in detector for an open file of any schema, best match first.
+
+    A schema without named collections has only the geometry of its first entries to go by; among equals the detector
+    that the file is read as comes first.
+    """
+    if isinstance(reader, Edm4hepReader):
+        return fitting_detectors(reader.file, sim=reader.sim)
+    events = _first_events(reader)
+    matches = [
+        DetectorMatch(
+            detector=detector,
+            matched=(),
+            missing=(),
+            absent=(),
+            geometry=None if events is None else geometry_fits(events, detector),
+        )
+        for detector in map(load_detector, builtin_names("detector"))
+    ]
+    return sorted(matches, key=lambda match: (_rank(match), match.detector != reader.detector))
+
+
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     """The built-in detector that fits a file best.
 
@@ -167,24 +190,24 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
         ]
         return DetectorMatch(detector=detector, matched=tuple(names), missing=missing, absent=(), geometry=None)
     reader = Edm4hepReader(file, detector=detector, sim=sim)
+    events = _first_events(reader)
     return DetectorMatch(
         detector=detector,
         matched=tuple(name for names in reader.sources.values() for name in names),
         missing=(),
         absent=reader.absent,
-        geometry=_geometry(reader),
+        geometry=None if events is None else geometry_fits(events, detector),
     )
 
 
-def _geometry(reader: Edm4hepReader) -> bool | None:
-    """Geometry from the first entries; if they cannot be decoded they say nothing."""
+def _first_events(reader: Reader) -> Events | None:
+    """The first entries, None if they cannot be decoded."""
     try:
-        events = reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)
+        return reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)
     except InputError as error:
         if error.entry is None:
             raise
         return None
-    return geometry_fits(events, reader.detector)
 
 
 def _distances(events: Events, region: str) -> ak.Array:

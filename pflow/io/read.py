@@ -16,7 +16,7 @@ import numpy as np
 from pflow.detector import Detector, load_detector
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.events import Events, concatenate
-from pflow.io.detect import best_detector
+from pflow.io.detect import DetectorMatch, best_detector, detector_matches
 from pflow.io.edm4hep import Edm4hepReader
 from pflow.io.podio import open_podio
 from pflow.io.reader import Reader
@@ -113,10 +113,14 @@ class EventFile:
         """Close the file; a second call does nothing."""
         self._reader.close()
 
+    def detector_matches(self) -> list[DetectorMatch]:
+        """Every built-in detector, best match first; see `pflow.io.detect.detector_matches`."""
+        return detector_matches(self._reader)
+
     def read(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, on_error: OnError = "raise"
     ) -> Events:
-        """Entries ``start`` to ``stop`` (exclusive, by default the last), checked.
+        """Entries ``start`` to ``stop`` (exclusive, by default all), checked.
 
         Parameters
         ----------
