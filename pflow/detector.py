@@ -31,7 +31,7 @@ class Calorimeter:
     collections
         Names of the digitised collections (edm4hep::CalorimeterHit) that hold it; all that a file has are joined.
     sim_collections
-        Names of the simulated ones (edm4hep::SimCalorimeterHit), read where no digitised one is there.
+        Names of the simulated ones (edm4hep::SimCalorimeterHit), read where a file holds no digitised hits at all.
     sim_scale
         Factor from deposited energy to calibrated energy for simulated hits.
     required
@@ -72,6 +72,9 @@ class Detector:
         Where the calorimeter begins, mm: inscribed radius of the barrel and |z| of the endcap's front face.
     ecal_outer_radius
         Outer radius of the ECAL barrel, mm; tells detectors with the same collection names apart.
+    hcal_inner_radius, hcal_inner_z
+        Where the HCAL begins, mm: between ECAL and HCAL a hit's position decides in files that do not name its
+        subdetector (the first paper's). None where it cannot.
     tracks, tracker_hits
         Collections of tracks (the first that a file holds is read) and of tracker hits (all are joined).
     tracks_required
@@ -89,6 +92,8 @@ class Detector:
     ecal_inner_radius: float
     ecal_inner_z: float
     ecal_outer_radius: float
+    hcal_inner_radius: float | None = None
+    hcal_inner_z: float | None = None
     tracks: tuple[str, ...] = ()
     tracks_required: bool = False
     tracker_hits: tuple[str, ...] = ()
@@ -106,6 +111,10 @@ class Detector:
         for field in ("ecal_inner_radius", "ecal_inner_z", "ecal_outer_radius"):
             if not getattr(self, field) > 0:
                 raise ConfigError(f"detector '{self.name}': {field} must be a length in mm above 0")
+        for field, inner in (("hcal_inner_radius", self.ecal_inner_radius), ("hcal_inner_z", self.ecal_inner_z)):
+            value = getattr(self, field)
+            if value is not None and not value > inner:
+                raise ConfigError(f"detector '{self.name}': {field} must be above the ECAL's, {inner:g} mm")
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, origin: str = "detector") -> Detector:
@@ -166,7 +175,9 @@ def _checked(cls: type[Any], content: Any, origin: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in content.items():
         wanted = str(fields[name].type)
-        if wanted == "float":
+        if wanted == "float | None" and value is None:
+            pass
+        elif wanted in ("float", "float | None"):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{origin}: '{name}' must be a number, found {value!r}")
             value = float(value)
