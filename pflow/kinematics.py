@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from pflow.units import GEV_PER_TESLA_MM
 
-__all__ = ["angle_between", "energy", "momentum_from_track", "track_from_momentum", "transverse_momentum"]
+__all__ = [
+    "angle_between",
+    "energy",
+    "momentum_at_perigee",
+    "momentum_from_track",
+    "track_from_momentum",
+    "transverse_momentum",
+]
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -53,6 +60,36 @@ def track_from_momentum(px: Array, py: Array, pz: Array, charge: Array, b_field:
         omega = np.sign(charge) * GEV_PER_TESLA_MM * abs(b_field) / pt
         tan_lambda = pz / pt
     return omega, np.arctan2(py, px), tan_lambda
+
+
+def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array]:
+    """Transverse momentum (px, py) in GeV where a helix comes closest to the z axis, from a point further along.
+
+    In a field along z a charge of sign q moves on a circle of radius R = pt / (0.299792458e-3 |q| B), clockwise for
+    q > 0, around c = r + q/|q| R (py, -px)/pt. Closest to the axis the momentum is tangent to it at c (1 - R/|c|).
+    pz does not change. A neutral particle, one without transverse momentum, and one around the axis keep theirs.
+
+    Parameters
+    ----------
+    x, y
+        Point on the helix, mm.
+    px, py
+        Transverse momentum there, GeV.
+    charge
+        Charge, e.
+    b_field
+        Field along z, T.
+    """
+    pt = np.hypot(px, py)
+    sense = np.sign(charge * b_field)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
+        centre_x = x + sense * radius * py / pt
+        centre_y = y - sense * radius * px / pt
+        distance = np.hypot(centre_x, centre_y)
+        turned_x, turned_y = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
+    known = np.isfinite(turned_x) & np.isfinite(turned_y)
+    return np.where(known, turned_x, px), np.where(known, turned_y, py)
 
 
 def angle_between(a: Array, b: Array) -> Array:
