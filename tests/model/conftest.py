@@ -1,0 +1,102 @@
+"""Small events and small networks."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from pflow.model.batch import Batch, Sentence, Target
+from pflow.model.network import ParticleTransformer
+from torch import Tensor
+from torch.nn.functional import normalize
+
+N_CHARGE, N_PDG = 3, 6
+FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
+SPECIALS = ("flags", "kind", "learned")
+DECODERS = ("vanilla", "multi_projection")
+SOURCES = ("hits", "cross", "typed")
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `variant` on every pair of special tokens, decoder and source."""
+    if "variant" in metafunc.fixturenames:
+        variants = [dict(zip(("special", "decoder", "source"), v, strict=True)) for v in _all()]
+        metafunc.parametrize("variant", variants, ids=["-".join(v) for v in _all()])
+
+
+def _all() -> list[tuple[str, ...]]:
+    return list(itertools.product(SPECIALS, DECODERS, SOURCES))
+
+
+def _mask(lengths: list[int], longest: int) -> Tensor:
+    return torch.arange(longest)[None] < torch.tensor(lengths)[:, None]
+
+
+def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: int = 0) -> Batch:
+    """Events with so many hits and particles each, and a few tracks; padding holds zeros."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def sentence(name: str, lengths: list[int]) -> Sentence:
+        mask = _mask(lengths, max(lengths))
+        features = torch.randn(*mask.shape, FEATURES[name], generator=generator)
+        return Sentence(features * mask[..., None], mask)
+
+    B = len(hits)
+    target = None
+    if particles is not None:
+        mask = _mask(particles, max(particles))
+        direction = normalize(torch.randn(*mask.shape, 3, generator=generator), dim=-1)
+        target = Target(
+            charge=torch.randint(0, N_CHARGE, mask.shape, generator=generator) * mask,
+            pdg=torch.randint(0, N_PDG, mask.shape, generator=generator) * mask,
+            energy=torch.randn(mask.shape, generator=generator) * mask,
+            direction=direction * mask[..., None],
+            mask=mask,
+        )
+    return Batch(
+        hits=sentence("hits", hits),
+        tracks=sentence("tracks", [i % 4 for i in range(B)]),
+        tracker_hits=sentence("tracker_hits", [(i + 2) % 5 for i in range(B)]),
+        target=target,
+    )
+
+
+def _make_model(*, seed: int = 0, **arguments: Any) -> ParticleTransformer:
+    """A small network that reads what its source and decoder need."""
+    source = arguments.get("source", "hits")
+    sizes: dict[str, Any] = {"width": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 32}
+    sizes["track_features"] = FEATURES["tracks"] if source != "hits" else 0
+    sizes["tracker_hit_features"] = FEATURES["tracker_hits"] if source == "typed" else 0
+    if arguments.get("decoder") == "multi_projection":
+        sizes["n_projections"] = 2
+    torch.manual_seed(seed)
+    known = {"n_charge": N_CHARGE, "n_pdg": N_PDG, "hit_features": FEATURES["hits"]}
+    return ParticleTransformer(**{**known, **sizes, **arguments}).eval()
+
+
+@pytest.fixture(scope="session")
+def make_batch() -> Callable[..., Batch]:
+    return _make_batch
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., ParticleTransformer]:
+    return _make_model
+
+
+@pytest.fixture(scope="session")
+def naive() -> ModuleType:
+    """The reference that encodes and decodes everything anew at each step."""
+    specification = importlib.util.spec_from_file_location("naive_generation", SCRIPTS / "naive_generation.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
