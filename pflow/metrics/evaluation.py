@@ -1,0 +1,269 @@
+"""Evaluation of reconstructions against the truth: chunks of events in, one tree of results for each algorithm out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+
+import awkward as ak
+import numpy as np
+
+from pflow.errors import ConfigError, InputError
+from pflow.events import Events, Flag
+from pflow.metrics.counting import CountMetrics
+from pflow.metrics.event import EventMetrics
+from pflow.metrics.legacy import LegacyMetrics
+from pflow.metrics.match import Matching, match
+from pflow.metrics.number import Tree
+from pflow.metrics.particles import ParticleMetrics
+from pflow.metrics.table import ParticleTable
+from pflow.pdg import is_neutrino
+from pflow.reconstruction import Reconstruction
+from pflow.truth import RULES, Targets, select_targets
+
+__all__ = ["CLASSICAL", "Evaluation", "EvaluationResult", "LineMetrics", "Settings", "evaluate", "visible_truth"]
+
+CLASSICAL = "classical"
+"""Name of the line of another algorithm's particles that the truth file itself holds (`Events.reference`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the numbers of an evaluation depend on, beside the events.
+
+    Parameters
+    ----------
+    rule, e_min, use_tracks
+        Truth rule, least energy of a target in GeV and whether a track makes a particle a target: see
+        `pflow.truth.select_targets`.
+    matching
+        Rule of assignment.
+    """
+
+    rule: str = "stable"
+    e_min: float = 0.1
+    use_tracks: bool = True
+    matching: Matching = dataclasses.field(default_factory=Matching)
+
+
+class LineMetrics:
+    """All metrics of one algorithm: the accumulators of this package side by side."""
+
+    def __init__(self) -> None:
+        self.n_events = 0
+        self.particles = ParticleMetrics()
+        self.counts = CountMetrics()
+        self.events = EventMetrics()
+        self.legacy = LegacyMetrics()
+
+    def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matching: Matching) -> None:
+        """Count events: their targets, their visible truth and what was reconstructed."""
+        self.n_events += len(truth.counts)
+        self.particles.update(truth, reco, match(truth, reco, matching))
+        self.counts.update(truth, reco)
+        self.events.update(visible, reco)
+        self.legacy.update(truth, reco)
+
+    def merge(self, other: LineMetrics) -> None:
+        """Count what another one has counted."""
+        self.n_events += other.n_events
+        self.particles.merge(other.particles)
+        self.counts.merge(other.counts)
+        self.events.merge(other.events)
+        self.legacy.merge(other.legacy)
+
+    def result(self) -> Tree:
+        """Results by name; the keys are those of ``metrics.json``."""
+        return {
+            "n_events": self.n_events,
+            "count": self.counts.result(),
+            **self.particles.result(),
+            "event": self.events.result(),
+            "legacy": self.legacy.result(),
+        }
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class EvaluationResult:
+    """What an evaluation found.
+
+    Parameters
+    ----------
+    settings
+        As given.
+    n_events, n_bad_input, n_max_particles
+        Events seen; those left out because an input was bad; those in which generation stopped at its limit.
+    name
+        The line under evaluation.
+    lines
+        Results by line, `name` first; ``classical`` if the truth file holds another algorithm's particles.
+    titles
+        Name of the algorithm behind each line, for tables and plots.
+    """
+
+    settings: Settings
+    n_events: int
+    n_bad_input: int
+    n_max_particles: int
+    name: str
+    lines: dict[str, Tree]
+    titles: dict[str, str]
+
+
+class Evaluation:
+    """Accumulates chunks of events in constant memory; partial evaluations merge to exactly the result of one pass.
+
+    Parameters
+    ----------
+    name
+        The reconstruction under evaluation: its line in the results.
+    settings
+        Truth rule and matching.
+
+    Raises
+    ------
+    ConfigError
+        `settings.rule` is not a truth rule, or e_min is negative.
+    """
+
+    def __init__(self, *, name: str = "PFlow", settings: Settings | None = None) -> None:
+        self.name = name
+        self.settings = settings or Settings()
+        if self.settings.rule not in RULES:
+            raise ConfigError(f"no truth rule '{self.settings.rule}': expected one of {', '.join(RULES)}")
+        if not self.settings.e_min >= 0:
+            raise ConfigError(f"e_min must be at least 0 GeV, found {self.settings.e_min}")
+        self.n_events = 0
+        self.n_bad_input = 0
+        self.n_max_particles = 0
+        self.lines: dict[str, LineMetrics] = {}
+        self.titles: dict[str, str] = {}
+
+    def update(self, events: Events, reconstructions: Mapping[str, Reconstruction]) -> None:
+        """Count events.
+
+        Parameters
+        ----------
+        events
+            With truth particles and links.
+        reconstructions
+            Answers for these very events, by the name of their line; `name` must be among them.
+
+        Raises
+        ------
+        InputError
+            The events hold no truth, a reconstruction is of other events, or a particle's numbers are not finite.
+        ValueError
+            `reconstructions` lacks the line under evaluation.
+        """
+        if self.name not in reconstructions:
+            raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
+        good = (events.flags & Flag.BAD_INPUT) == 0
+        for line, reconstruction in reconstructions.items():
+            _check_same_events(events, line, reconstruction)
+            good &= (reconstruction.flags & Flag.BAD_INPUT) == 0
+        self.n_events += len(events)
+        self.n_bad_input += int(np.sum(~good))
+        limited = (reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0
+        self.n_max_particles += int(np.sum(limited))
+
+        entries = events.entry[good]
+        events = events[good]
+        targets = select_targets(
+            events, rule=self.settings.rule, e_min=self.settings.e_min, use_tracks=self.settings.use_tracks
+        )
+        particles = {line: reco.particles[good] for line, reco in reconstructions.items()}
+        titles = {line: reco.name for line, reco in reconstructions.items()}
+        if events.reference is not None:
+            particles[CLASSICAL] = events.reference
+            titles[CLASSICAL] = events.reference_name or CLASSICAL
+        truth = ParticleTable.from_records(targets.particles)
+        visible = visible_truth(events, targets)
+        for line, records in particles.items():
+            try:
+                reco = ParticleTable.from_records(records)
+            except InputError as error:
+                entry = None if error.entry is None else int(entries[error.entry])
+                raise InputError(f"{titles[line]}: {error.args[0]}", file=events.path or None, entry=entry) from error
+            metrics = self.lines.setdefault(line, LineMetrics())
+            metrics.update(truth=truth, visible=visible, reco=reco, matching=self.settings.matching)
+        self.titles.update(titles)
+
+    def merge(self, other: Evaluation) -> None:
+        """Count what another evaluation of other events has counted.
+
+        Raises
+        ------
+        ValueError
+            It was made with other settings or for another line.
+        """
+        if (self.name, self.settings) != (other.name, other.settings):
+            raise ValueError("cannot merge evaluations of different lines or with different settings")
+        self.n_events += other.n_events
+        self.n_bad_input += other.n_bad_input
+        self.n_max_particles += other.n_max_particles
+        for line, metrics in other.lines.items():
+            self.lines.setdefault(line, LineMetrics()).merge(metrics)
+        self.titles.update(other.titles)
+
+    def result(self) -> EvaluationResult:
+        """The numbers so far."""
+        lines = {line: metrics.result() for line, metrics in self.lines.items()}
+        return EvaluationResult(
+            settings=self.settings,
+            n_events=self.n_events,
+            n_bad_input=self.n_bad_input,
+            n_max_particles=self.n_max_particles,
+            name=self.name,
+            lines=lines,
+            titles=_distinct(self.titles),
+        )
+
+
+def evaluate(events: Events, reconstruction: Reconstruction, *, settings: Settings | None = None) -> EvaluationResult:
+    """Evaluate a reconstruction of events that are in memory; raises as `Evaluation.update`.
+
+    Files of any size: `pflow evaluate` on the command line, or `Evaluation` fed chunk by chunk.
+    """
+    evaluation = Evaluation(name=reconstruction.name, settings=settings)
+    evaluation.update(events, {reconstruction.name: reconstruction})
+    return evaluation.result()
+
+
+def visible_truth(events: Events, targets: Targets) -> ParticleTable:
+    """The particles that make up the true visible energy and mass of each event.
+
+    Under ``stable`` all particles with generator status 1 but neutrinos, whether they are targets or not: the energy
+    that softness or the beam pipe hides counts as lost. Under the other rules, where status 1 does not say what a
+    detector could see (a tau, say), the targets themselves.
+    """
+    truth = events.truth
+    if targets.rule != "stable" or truth is None:
+        return ParticleTable.from_records(targets.particles)
+    table = ParticleTable.from_records(truth)
+    status = np.asarray(ak.to_numpy(ak.flatten(truth["status"], axis=1)))
+    return table.take((status == 1) & ~is_neutrino(table.pdg))
+
+
+def _distinct(titles: Mapping[str, str]) -> dict[str, str]:
+    """Titles by line; two lines of one title have the line's name added."""
+    counts = Counter(titles.values())
+    return {line: title if counts[title] == 1 else f"{title} ({line})" for line, title in titles.items()}
+
+
+def _check_same_events(events: Events, line: str, reconstruction: Reconstruction) -> None:
+    if len(events) != len(reconstruction):
+        raise InputError(
+            f"the truth has {len(events)} events here, reconstruction '{line}' has {len(reconstruction)}",
+            file=events.path or None,
+        )
+    differs = np.flatnonzero(events.event != reconstruction.event)
+    if len(differs):
+        first = int(differs[0])
+        raise InputError(
+            f"event number {events.event[first]} in the truth, {reconstruction.event[first]} in reconstruction "
+            f"'{line}': not made from this file, or not in its order",
+            file=events.path or None,
+            entry=int(events.entry[first]),
+        )

@@ -1,0 +1,121 @@
+"""Particles of many events as flat columns: what every metric computes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import InputError
+from pflow.metrics.number import Floats
+from pflow.pdg import class_index
+
+__all__ = ["ParticleTable"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ParticleTable:
+    """The particles of consecutive events, one after the other.
+
+    Parameters
+    ----------
+    counts
+        int64 [event]: number of particles of each event.
+    pdg
+        int64 [N].
+    charge, energy
+        float64 [N], in e and GeV.
+    momentum
+        float64 [N, 3], GeV.
+    """
+
+    counts: Ints
+    pdg: Ints
+    charge: Floats
+    energy: Floats
+    momentum: Floats
+
+    @classmethod
+    def from_records(cls, particles: ak.Array) -> ParticleTable:
+        """From records [event, particle] with pdg, charge, energy and momentum {px, py, pz}.
+
+        Truth targets, references and reconstructed particles all have these.
+
+        Raises
+        ------
+        InputError
+            An energy, charge or momentum is not finite; names the event's position and the field.
+        """
+        flat = ak.flatten(particles, axis=1)
+        counts = np.asarray(ak.to_numpy(ak.num(particles, axis=1)), dtype=np.int64)
+        columns = {
+            "charge": flat["charge"],
+            "energy": flat["energy"],
+            **{f"momentum.{name}": flat["momentum", name] for name in ("px", "py", "pz")},
+        }
+        arrays = {name: np.asarray(ak.to_numpy(column), dtype=np.float64) for name, column in columns.items()}
+        for name, values in arrays.items():
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                event = int(np.searchsorted(np.cumsum(counts), bad[0], side="right"))
+                raise InputError(f"expected finite numbers, found {values[bad[0]]}", entry=event, field=name)
+        return cls(
+            counts=counts,
+            pdg=np.asarray(ak.to_numpy(flat["pdg"]), dtype=np.int64),
+            charge=arrays["charge"],
+            energy=arrays["energy"],
+            momentum=np.stack([arrays[f"momentum.{name}"] for name in ("px", "py", "pz")], axis=1),
+        )
+
+    def __len__(self) -> int:
+        """Number of particles."""
+        return len(self.pdg)
+
+    def take(self, where: npt.NDArray[Any]) -> ParticleTable:
+        """Some of the particles, by a mask or by indices that keep the events in order."""
+        return ParticleTable(
+            counts=np.bincount(self.event[where], minlength=len(self.counts)),
+            pdg=self.pdg[where],
+            charge=self.charge[where],
+            energy=self.energy[where],
+            momentum=self.momentum[where],
+        )
+
+    def by_falling_energy(self) -> Ints:
+        """Indices that sort the particles of each event by falling energy, int64 [N]; ties keep their order."""
+        return np.lexsort((-self.energy, self.event))
+
+    @cached_property
+    def event(self) -> Ints:
+        """int64 [N]: position of each particle's event."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
+    def offsets(self) -> Ints:
+        """int64 [event + 1]: where each event's particles begin."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
+    @cached_property
+    def classes(self) -> Ints:
+        """int64 [N]: index into `pflow.pdg.CLASSES`."""
+        return class_index(self.pdg)
+
+    @cached_property
+    def theta(self) -> Floats:
+        """float64 [N]: polar angle of the momentum, rad."""
+        return np.arctan2(np.hypot(self.momentum[:, 0], self.momentum[:, 1]), self.momentum[:, 2])
+
+    @cached_property
+    def pt(self) -> Floats:
+        """float64 [N]: transverse momentum, GeV."""
+        return np.hypot(self.momentum[:, 0], self.momentum[:, 1])
+
+    def sum_by_event(self, values: Floats) -> Floats:
+        """float64 [event]: sum over each event's particles, in their order."""
+        return np.bincount(self.event, weights=values, minlength=len(self.counts)).astype(np.float64)

@@ -1,0 +1,68 @@
+"""Visible energy and mass."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pflow.metrics.event import EventMetrics
+
+
+def back_to_back(energy):
+    return [(22, energy / 2, 90, 0), (22, energy / 2, 90, 180)]
+
+
+def result_of(make_table, visible, reco):
+    metrics = EventMetrics()
+    metrics.update(make_table(visible), make_table(reco))
+    return metrics.result()
+
+
+def test_energy_response(make_table):
+    result = result_of(make_table, [back_to_back(90.0)], [back_to_back(81.0)])
+    assert result["visible_energy"]["response_median"].value == pytest.approx(0.9)
+
+
+def test_mass_response(make_table):
+    # 3 + 3 GeV at right angles: mass sqrt(36 - 18); 4 + 4 GeV back to back: mass 8
+    result = result_of(make_table, [[(22, 3.0, 90, 0), (22, 3.0, 90, 90)]], [back_to_back(8.0)])
+    assert result["visible_mass"]["response_median"].value == pytest.approx(8 / math.sqrt(18))
+
+
+def test_one_particle_has_energy_but_no_mass(make_table):
+    result = result_of(make_table, [[(22, 3.0, 90, 0)]], [[(22, 3.0, 90, 0)]])
+    assert result["visible_energy"]["n_events"] == 1
+    assert result["visible_mass"]["n_events"] == 0
+
+
+def test_event_without_an_answer_has_response_zero(make_table):
+    result = result_of(make_table, [back_to_back(10.0)], [[]])
+    assert result["visible_energy"]["response_median"].value == 0
+    assert result["visible_mass"]["response_median"].value == 0
+
+
+def test_event_without_truth_is_left_out(make_table):
+    result = result_of(make_table, [[]], [back_to_back(10.0)])
+    assert result["visible_energy"]["n_events"] == 0
+    assert math.isnan(result["visible_energy"]["response_median"].value)
+
+
+def test_resolutions_by_hand(make_table):
+    # Responses 0 ... 8 / 10 and 100: seven of ten lie within 0.6, nine have variance 0.6 / 9
+    answers = [back_to_back(energy) for energy in (*range(9), 1000)]
+    result = result_of(make_table, [back_to_back(10.0)] * 10, answers)["visible_energy"]
+    assert result["resolution_68"].value == pytest.approx(0.3)
+    assert result["rms90"].value == pytest.approx(math.sqrt(0.6 / 9))
+
+
+def test_merging_equals_one_pass(make_table):
+    visible = [back_to_back(10.0)] * 10
+    reco = [back_to_back(float(k)) for k in range(10)]
+    merged, part = EventMetrics(), EventMetrics()
+    merged.update(make_table(visible[:4]), make_table(reco[:4]))
+    part.update(make_table(visible[4:]), make_table(reco[4:]))
+    merged.merge(part)
+    again, whole = merged.result(), result_of(make_table, visible, reco)
+    for quantity in ("visible_energy", "visible_mass"):
+        for name in ("response_median", "resolution_68", "rms90"):
+            assert again[quantity][name] == whole[quantity][name]

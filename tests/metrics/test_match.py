@@ -1,0 +1,219 @@
+"""Assignment: costs by hand, the best pairing, the cut, ties, duplicates, empty sides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from pflow.errors import ConfigError
+from pflow.metrics import match as module
+from pflow.metrics.match import Matching, angle_energy, match, pt_delta_r
+
+RULE = Matching()
+
+
+def pairs(truth, reco, rule=RULE):
+    found = match(truth, reco, rule)
+    return list(zip(found.truth.tolist(), found.reco.tolist(), strict=True))
+
+
+def test_cost_of_energy_and_angle_by_hand(make_table):
+    # 20% in energy and 0.03 rad: sqrt(0.2^2 + 0.3^2)
+    truth = make_table([[(22, 10.0, 90, 0)]])
+    reco = make_table([[(22, 12.0, 90, math.degrees(0.03))]])
+    assert match(truth, reco, RULE).cost[0] == pytest.approx(math.hypot(0.2, 0.3), rel=1e-5)
+
+
+def test_cost_is_relative_to_the_true_energy(make_table):
+    small, large = make_table([[(22, 1.0, 90, 0)]]), make_table([[(22, 3.0, 90, 0)]])
+    assert match(small, large, RULE).cost[0] == pytest.approx(2)
+    assert match(large, small, RULE).cost[0] == pytest.approx(2 / 3)
+
+
+def test_best_total_is_taken_not_the_best_pair_first(make_table):
+    # Energies 10 and 11 against 10.9 and 12: the greedy 11-10.9 would leave 10-12 (0.01 + 0.2 > 0.09 + 0.09).
+    truth = make_table([[(22, 10.0, 90, 0), (22, 11.0, 90, 0)]])
+    reco = make_table([[(22, 12.0, 90, 0), (22, 10.9, 90, 0)]])
+    assert pairs(truth, reco) == [(0, 1), (1, 0)]
+
+
+def test_pair_at_the_cut_is_a_match_and_one_above_is_not(make_table):
+    truth = make_table([[(22, 1.0, 90, 0)]] * 2)
+    reco = make_table([[(22, 4.0, 90, 0)], [(22, 4.001, 90, 0)]])
+    assert pairs(truth, reco) == [(0, 0)]
+
+
+def test_pair_at_the_cut_is_a_match_through_the_solver_too(make_table):
+    # Both reconstructed particles could be the second true one; only the far one, at cost 3, is left for the first.
+    truth = make_table([[(22, 1.0, 90, 0), (22, 2.0, 90, 0)]])
+    reco = make_table([[(22, 2.0, 90, 0), (22, 4.0, 90, 0)]])
+    rule = Matching(cut=1.0)
+    # costs: (0,0) 1, (0,1) 3, (1,0) 0, (1,1) 1
+    assert pairs(truth, reco, rule) in ([(1, 0)], [(0, 0), (1, 1)])
+    assert match(truth, reco, rule).cost.max() <= 1.0
+
+
+def test_pair_above_the_cut_takes_no_partner_away(make_table):
+    # Costs (0,0) 0.1, (0,1) 4, (1,0) 0.1, (1,1) 40: two matches cannot be had within the cut.
+    truth = make_table([[(22, 10.0, 90, 0), (22, 10.0, 90, 0)]])
+    reco = make_table([[(22, 11.0, 90, 0), (22, 50.0, 90, 0)]])
+    found = match(truth, reco, RULE)
+    assert found.reco.tolist() == [0]
+    assert found.cost[0] == pytest.approx(0.1)
+
+
+def test_without_cut_as_many_as_possible_are_matched(make_table):
+    truth = make_table([[(22, 10.0, 90, 0), (22, 10.0, 90, 0)]])
+    reco = make_table([[(22, 11.0, 90, 0), (22, 5000.0, 20, 180)]])
+    assert len(pairs(truth, reco, Matching(cut=None))) == 2
+
+
+def test_duplicate_is_left_over(make_table):
+    truth = make_table([[(22, 10.0, 90, 0)]])
+    reco = make_table([[(22, 10.5, 90, 0), (22, 10.5, 90, 0)]])
+    found = match(truth, reco, RULE)
+    assert len(found.reco) == 1
+    assert found.cost[0] == pytest.approx(0.05)
+
+
+def test_closest_of_two_answers_is_taken(make_table):
+    truth = make_table([[(22, 10.0, 90, 0)]])
+    reco = make_table([[(22, 13.0, 90, 0), (22, 10.5, 90, 0)]])
+    assert pairs(truth, reco) == [(0, 1)]
+
+
+def test_ties_are_broken_the_same_way_every_time(make_table):
+    truth = make_table([[(22, 10.0, 90, 0)] * 3])
+    reco = make_table([[(22, 10.0, 90, 0)] * 3])
+    first = pairs(truth, reco)
+    assert sorted(j for _, j in first) == [0, 1, 2]
+    assert all(pairs(truth, reco) == first for _ in range(5))
+
+
+def test_empty_events_and_sides(make_table):
+    truth = make_table([[], [(22, 1.0, 90, 0)], [], [(22, 1.0, 90, 0)]])
+    reco = make_table([[], [], [(22, 1.0, 90, 0)], [(22, 1.0, 90, 0)]])
+    assert pairs(truth, reco) == [(1, 1)]
+
+
+def test_no_events(make_table):
+    assert pairs(make_table([]), make_table([])) == []
+
+
+def test_particles_of_different_events_are_never_matched(make_table):
+    truth = make_table([[(22, 1.0, 90, 0)], [(22, 2.0, 90, 0)]])
+    reco = make_table([[(22, 2.0, 90, 0)], [(22, 1.0, 90, 0)]])
+    assert pairs(truth, reco) == [(0, 0), (1, 1)]
+
+
+def test_true_particle_without_energy_has_no_match(make_table):
+    truth = make_table([[(22, 0.0, 90, 0)]])
+    assert pairs(truth, make_table([[(22, 1.0, 90, 0)]])) == []
+    assert pairs(truth, make_table([[(22, 0.0, 90, 0)]])) == []
+
+
+def random_events(make_table, seed, n=40, most=5):
+    rng = np.random.default_rng(seed)
+
+    def event():
+        return [
+            (rng.choice([22, 211]), rng.uniform(1, 10), rng.uniform(80, 100), rng.uniform(0, 20))
+            for _ in range(rng.integers(0, most))
+        ]
+
+    return make_table([event() for _ in range(n)]), make_table([event() for _ in range(n)])
+
+
+def best_by_trying_all(cost, alone):
+    """Least sum over truth of the cost of its partner or of `alone`, and its number of pairs."""
+    n, m = cost.shape
+    padded = np.concatenate([cost, np.full((n, n), alone)], axis=1)
+    return min((sum(padded[i, j] for i, j in enumerate(p)) for p in itertools.permutations(range(m + n), n)), default=0)
+
+
+def test_total_is_the_best_of_all_assignments(make_table):
+    truth, reco = random_events(make_table, 0)
+    found = match(truth, reco, Matching(cut=1.0))
+    for event in range(len(truth.counts)):
+        i = np.arange(*truth.offsets[event : event + 2])
+        j = np.arange(*reco.offsets[event : event + 2])
+        left, right = np.repeat(i, len(j)), np.tile(j, len(i))
+        cost = angle_energy(truth, reco, left, right).reshape(len(i), len(j))
+        mine = found.cost[truth.event[found.truth] == event]
+        total = mine.sum() + 1.0 * (len(i) - len(mine))
+        assert total == pytest.approx(best_by_trying_all(np.where(cost <= 1.0, cost, 10.0), 1.0))
+
+
+def test_each_particle_is_matched_at_most_once_and_in_its_event(make_table):
+    truth, reco = random_events(make_table, 1, n=100, most=12)
+    found = match(truth, reco, RULE)
+    assert len(set(found.truth.tolist())) == len(found.truth)
+    assert len(set(found.reco.tolist())) == len(found.reco)
+    assert (truth.event[found.truth] == reco.event[found.reco]).all()
+
+
+def test_blocks_of_events_do_not_change_the_result(make_table, monkeypatch):
+    truth, reco = random_events(make_table, 2)
+    whole = pairs(truth, reco)
+    monkeypatch.setattr(module, "PAIRS_AT_ONCE", 3)
+    assert pairs(truth, reco) == whole
+
+
+def test_glows_cost_by_hand(make_table):
+    # pt 10 and 12; equal eta; 0.3 rad in azimuth, across the cut at 180 degrees
+    turn = math.degrees(0.15)
+    truth = make_table([[(22, 10.0, 90, 180 - turn)]])
+    reco = make_table([[(22, 12.0, 90, -180 + turn)]])
+    cost = pt_delta_r(truth, reco, np.array([0]), np.array([0]))
+    assert cost[0] == pytest.approx(math.hypot(0.2, 0.3), rel=1e-5)
+
+
+def test_glows_cost_counts_pseudorapidity(make_table):
+    # theta with tan(theta/2) = exp(-1) has eta 1
+    theta = math.degrees(2 * math.atan(math.exp(-1)))
+    truth = make_table([[(22, 10.0, 90, 0)]])
+    reco = make_table([[(22, 10.0 / math.sin(math.radians(theta)), theta, 0)]])
+    cost = pt_delta_r(truth, reco, np.array([0]), np.array([0]))
+    assert cost[0] == pytest.approx(1, rel=1e-5)
+
+
+def test_glows_rule_never_matches_charged_with_neutral(make_table):
+    truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 90, 0)]])
+    reco = make_table([[(11, 10.0, 90, 0), (130, 50.0, 40, 90)]])
+    assert pairs(truth, reco, Matching.named("none-cut")) == [(0, 1), (1, 0)]
+
+
+def test_glows_rule_leaves_what_has_no_partner_of_its_kind(make_table):
+    truth = make_table([[(22, 10.0, 90, 0), (22, 5.0, 90, 0)]])
+    reco = make_table([[(211, 10.0, 90, 0), (22, 5.0, 90, 0)]])
+    assert pairs(truth, reco, Matching.named("none-cut")) == [(1, 1)]
+
+
+def test_named_rules():
+    assert Matching.named("angle_energy", cut=2.0) == Matching(cost="angle_energy", cut=2.0)
+    assert Matching.named("none-cut").cut is None
+
+
+@pytest.mark.parametrize("name", ["best", "none"])
+def test_unknown_rule_is_refused(name):
+    with pytest.raises(ConfigError, match="no matching cost"):
+        Matching.named(name)
+
+
+@pytest.mark.parametrize("cut", [0.0, -1.0, math.inf, math.nan])
+def test_impossible_cut_is_refused(cut):
+    with pytest.raises(ConfigError, match="cut"):
+        Matching(cut=cut)
+
+
+def test_definition_names_cost_and_cut():
+    assert "angle/0.1 rad" in RULE.definition
+    assert "above cost 3" in RULE.definition
+    assert "no cut" in Matching.named("none-cut").definition
+
+
+def test_tables_of_different_length_are_refused(make_table):
+    with pytest.raises(ValueError, match="truth has 1 events, reconstruction has 2"):
+        match(make_table([[]]), make_table([[], []]), RULE)

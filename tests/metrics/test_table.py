@@ -1,0 +1,61 @@
+"""Flat columns of particles."""
+
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import pytest
+from pflow.errors import InputError
+from pflow.metrics.table import ParticleTable
+from pflow.pdg import CLASSES
+
+EVENTS = [[(22, 2.0, 90, 0), (211, 4.0, 30, 90)], [], [(130, 3.0, 180, 0)]]
+
+
+def test_counts_and_events(make_table):
+    table = make_table(EVENTS)
+    assert table.counts.tolist() == [2, 0, 1]
+    assert table.event.tolist() == [0, 0, 2]
+    assert table.offsets.tolist() == [0, 2, 2, 3]
+    assert len(table) == 3
+
+
+def test_classes(make_table):
+    names = [CLASSES[c] for c in make_table(EVENTS).classes]
+    assert names == ["photon", "charged_hadron", "neutral_hadron"]
+
+
+def test_polar_angle_and_transverse_momentum(make_table):
+    table = make_table(EVENTS)
+    assert np.degrees(table.theta) == pytest.approx([90, 30, 180], abs=1e-4)
+    assert table.pt == pytest.approx([2.0, 2.0, 0.0], abs=1e-6)
+
+
+def test_falling_energy_within_each_event_and_ties_in_order(make_table):
+    table = make_table([[(22, 1.0, 90, 0), (22, 5.0, 90, 0), (11, 5.0, 90, 0)], [(22, 9.0, 90, 0)]])
+    assert table.by_falling_energy().tolist() == [1, 2, 0, 3]
+
+
+def test_sum_by_event(make_table):
+    table = make_table(EVENTS)
+    assert table.sum_by_event(table.energy).tolist() == [6, 0, 3]
+
+
+def test_take_keeps_the_events(make_table):
+    taken = make_table(EVENTS).take(np.array([False, True, True]))
+    assert taken.counts.tolist() == [1, 0, 1]
+    assert taken.pdg.tolist() == [211, 130]
+
+
+def test_no_events_at_all(make_table):
+    table = make_table([])
+    assert len(table) == 0
+    assert table.sum_by_event(table.energy).tolist() == []
+
+
+@pytest.mark.parametrize(("field", "value"), [("energy", np.nan), ("charge", np.inf)])
+def test_numbers_that_are_not_finite_are_refused(make_records, field, value):
+    records = make_records(EVENTS)
+    bad = ak.unflatten(np.array([1.0, 1.0, value]), [2, 0, 1])
+    with pytest.raises(InputError, match=f"entry 2, '{field}': expected finite numbers"):
+        ParticleTable.from_records(ak.with_field(records, bad, field))
