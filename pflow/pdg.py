@@ -20,6 +20,7 @@ __all__ = [
     "is_neutrino",
     "mass_of",
     "masses",
+    "name_of",
 ]
 
 CLASSES = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
@@ -51,6 +52,19 @@ def mass_of(pdg: int) -> float:
     except (ParticleNotFound, InvalidParticle):
         return 0.0
     return 0.0 if mass is None else 1e-3 * float(mass)
+
+
+@cache
+def name_of(pdg: int) -> str:
+    """Name for people to read, e.g. ``pi+``; the code itself where no table knows it.
+
+    >>> name_of(-211)
+    'pi-'
+    """
+    try:
+        return str(Particle.from_pdgid(pdg).name)
+    except (ParticleNotFound, InvalidParticle):
+        return str(pdg)
 
 
 @cache
