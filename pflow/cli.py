@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import TextIO
 
 from pflow.errors import PflowError, nearest
 
@@ -72,7 +73,15 @@ def _command(verb: str, arguments: list[str]) -> int:
     return code
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as a user of the command line wants to see it: the message, not the line of code."""
     print(f"warning: {message}", file=sys.stderr)
 
 

@@ -5,7 +5,6 @@ import sys
 from importlib.metadata import version
 
 import pytest
-
 from pflow.cli import COMMANDS, TRAINING, main
 
 
@@ -50,6 +49,7 @@ def test_runs_as_a_module():
 
 
 def test_importing_pflow_loads_no_heavy_library():
-    code = "import sys, pflow, pflow.cli; print([m for m in ('torch', 'uproot', 'awkward', 'matplotlib') if m in sys.modules])"
+    heavy = ("torch", "uproot", "awkward", "matplotlib")
+    code = f"import sys, pflow, pflow.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

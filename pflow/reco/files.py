@@ -98,8 +98,8 @@ def reconstruct_files(
 
     files: list[EventFile] = []
     try:
-        for path in inputs:
-            files.append(open_events(path, detector=read_as, schema=schema, layout=layout))
+        # extend, so that the ones already open are closed if a later one cannot be opened.
+        files.extend(open_events(path, detector=read_as, schema=schema, layout=layout) for path in inputs)
         if detector is None:
             for file in files:
                 _check_geometry(file, model)
@@ -156,8 +156,8 @@ def _check_geometry(file: EventFile, model: Model) -> None:
     if geometry_fits(events, trained_on) is False:
         raise InputError(
             f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
-            f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this file "
-            "lie elsewhere: it is of another detector. Name its detector (--detector) to reconstruct it all the same",
+            f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
+            "file lie elsewhere: it is of another detector. Name its detector (--detector) to reconstruct it all the same",
             file=file.path,
             field="hits.position",
         )

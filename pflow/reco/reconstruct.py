@@ -164,7 +164,7 @@ class _Answer:
     def columns(self) -> dict[str, Any]:
         longest = max((part.mask.shape[1] for _, part in self._parts), default=0)
         shape = (self._n_events, longest)
-        columns = {
+        columns: dict[str, npt.NDArray[Any]] = {
             "charge": np.zeros(shape, dtype=np.int64),
             "pdg": np.zeros(shape, dtype=np.int64),
             "energy": np.zeros(shape, dtype=np.float32),

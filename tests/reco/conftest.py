@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from pflow.io.read import read_events
 from pflow.model.network import ParticleTransformer
 from pflow.reco.load import Model

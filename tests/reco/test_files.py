@@ -5,10 +5,9 @@ import warnings
 
 import awkward as ak
 import numpy as np
+import pflow
 import pytest
 import uproot
-
-import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.events import Flag
 from pflow.io.reco import read_provenance, read_reco
@@ -128,7 +127,7 @@ def test_an_earlier_output_survives_a_failure(model, events, bare, tmp_path):
 
 def test_a_file_of_another_detector_is_refused(model, data_dir, tmp_path):
     cld = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
-    with pytest.raises(InputError, match="trained on detector 'ild_g4'.*another detector"):
+    with pytest.raises(InputError, match=r"trained on detector 'ild_g4'.*another detector"):
         run([cld], model, tmp_path / "reco.root")
     assert not (tmp_path / "reco.root").exists()
 

@@ -4,9 +4,8 @@ import dataclasses
 
 import awkward as ak
 import numpy as np
-import pytest
-
 import pflow
+import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, Flag
 from pflow.reco.reconstruct import pick_device, reconstruct
@@ -104,7 +103,7 @@ def test_the_same_seed_draws_the_same_particles(model, events):
 
 def test_events_of_another_detector_are_refused(model, events):
     other = dataclasses.replace(events, detector=pflow.load_detector("cld"))
-    with pytest.raises(InputError, match="'ild_g4'.*'cld'"):
+    with pytest.raises(InputError, match=r"'ild_g4'.*'cld'"):
         reconstruct(other, model)
 
 
