@@ -198,7 +198,6 @@ class FlatReader:
                 raise InputError(
                     f"expected one list of numbers an entry, found {values.type.content}",
                     file=self.path,
-                    entry=start,
                     field=branch.branch,
                 )
             lengths = ak.to_numpy(ak.num(values, axis=1)).astype(np.int64)
@@ -230,7 +229,6 @@ class FlatReader:
             raise InputError(
                 f"expected one number an entry, found {numbers.type.content}",
                 file=self.path,
-                entry=start,
                 field=self._event,
             )
         return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
