@@ -1,0 +1,200 @@
+"""The Lightning data module: which files are which split, and a tokeniser that has seen the training split only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+from pflow.data.dataset import EventDataset, LabelledBatch
+from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
+from pflow.errors import ConfigError
+from pflow.tokens.checkpoint import Checkpoint, read_checkpoint
+from pflow.tokens.recipe import HIT_FEATURES, Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+__all__ = ["ParticleFlowData"]
+
+Paths = str | list[str] | None
+
+
+class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
+    """Event files for training, validation, test and prediction.
+
+    Vocabularies and normalisers are fitted on the training files alone, in one streaming pass; from a checkpoint
+    (``ckpt_path`` of the trainer) they are taken as they are. Files are read in chunks and never held whole.
+
+    Parameters
+    ----------
+    train, val, test, predict
+        Files of each split: paths or glob patterns. Only those that a command needs are looked at; files to predict
+        need no truth.
+    detector, schema, layout
+        How to read them; by default found by looking (see `pflow.open_events`).
+    on_error
+        What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
+    rule, e_min, order
+        Truth rule (``stable``, ``calo``, ``entering``), least energy of a target in GeV, and order of the target
+        sentence (``energy``, ``pt``, ``angle``).
+    hit_features, track_features, tracker_hit_features
+        What the network reads of each (names in `pflow.tokens.features`); none: not part of the source.
+    hit_energy_min
+        Hits with at most this energy, GeV, are left out.
+    coarse
+        Whether to tell five particle classes apart only, instead of every PDG code in training.
+    batch_size
+        Most events in a batch.
+    max_tokens
+        Most source tokens in a batch, padding included; none: no limit.
+    chunk
+        Entries read at once.
+    buffer
+        Events shuffled together in training.
+    num_workers
+        Processes that read and encode; 0: the training process does it itself.
+    seed
+        Of the shuffling.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: Paths = None,
+        val: Paths = None,
+        test: Paths = None,
+        predict: Paths = None,
+        detector: str | None = None,
+        schema: str | None = None,
+        layout: str | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        rule: str = "stable",
+        e_min: float = 0.1,
+        order: str = "energy",
+        hit_features: Sequence[str] = HIT_FEATURES,
+        track_features: Sequence[str] = (),
+        tracker_hit_features: Sequence[str] = (),
+        hit_energy_min: float = 0.0,
+        coarse: bool = False,
+        batch_size: int = 32,
+        max_tokens: int | None = None,
+        chunk: int = 256,
+        buffer: int = 1024,
+        num_workers: int = 0,
+        seed: int = 1,
+    ) -> None:
+        super().__init__()
+        self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
+        self.options = FileOptions(detector=detector, schema=schema, layout=layout, on_error=on_error)
+        self.recipe = Recipe(
+            rule=rule,
+            e_min=e_min,
+            order=order,
+            hit_features=tuple(hit_features),
+            track_features=tuple(track_features),
+            tracker_hit_features=tuple(tracker_hit_features),
+            hit_energy_min=hit_energy_min,
+            coarse=coarse,
+        )
+        self.batch_size = batch_size
+        self.max_tokens = max_tokens
+        self.chunk = chunk
+        self.buffer = buffer
+        self.num_workers = num_workers
+        self.seed = seed
+        self.tokeniser: Tokeniser | None = None
+        self.checkpoint: Checkpoint | None = None
+        self._datasets: dict[str, EventDataset] = {}
+
+    def setup(self, stage: str) -> None:
+        """Find the files of a stage, and in fitting without a checkpoint fit the tokeniser on the training split.
+
+        Raises
+        ------
+        ConfigError
+            Files of the stage are not given, there is no tokeniser to use, several devices are asked for, or the
+            checkpoint to continue was trained on other tokens.
+        InputError
+            A file or the checkpoint cannot be used.
+        """
+        if self.trainer is not None and self.trainer.world_size > 1:
+            raise ConfigError("training runs on one device; set trainer.devices to 1")
+        path = getattr(self.trainer, "ckpt_path", None)
+        if path is not None and (self.checkpoint is None or self.checkpoint.path != str(path)):
+            self.checkpoint = read_checkpoint(path)
+            self.tokeniser = self.checkpoint.tokeniser
+        if stage == "fit" and self.checkpoint is not None:
+            self._check_recipe(self.checkpoint.tokeniser.recipe)
+        splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("predict",)}[stage]
+        chunks = {name: split(expand(self.paths[name], name), self.options, self.chunk) for name in splits}
+        if self.tokeniser is None:
+            if stage != "fit":
+                raise ConfigError(f"'{stage}' needs a trained model: give its checkpoint with --ckpt_path")
+            self.tokeniser = Tokeniser.fit(read_chunks(chunks["train"], self.options), self.recipe)
+        for name, part in chunks.items():
+            self._datasets[name] = self._dataset(name, part)
+
+    def transfer_batch_to_device(
+        self, batch: LabelledBatch, device: torch.device, dataloader_idx: int
+    ) -> LabelledBatch:
+        """Move the tensors; event numbers and flags stay on the host."""
+        return batch._replace(batch=batch.batch.to(device, non_blocking=True))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the shuffling of the next training pass."""
+        self._datasets["train"].set_epoch(epoch)
+
+    def n_events(self, name: str) -> int:
+        """Number of events in a split that is set up."""
+        return self._datasets[name].n_events
+
+    def train_dataloader(self) -> DataLoader[LabelledBatch]:
+        """Shuffled batches of similar lengths."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> DataLoader[LabelledBatch]:
+        """Batches in the order of the files, as for the others but training."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> DataLoader[LabelledBatch]:
+        """Batches of the test files."""
+        return self._loader("test")
+
+    def predict_dataloader(self) -> DataLoader[LabelledBatch]:
+        """Batches of the files to predict, without truth."""
+        return self._loader("predict")
+
+    def _dataset(self, name: str, chunks: Sequence[Chunk]) -> EventDataset:
+        assert self.tokeniser is not None
+        return EventDataset(
+            chunks,
+            options=self.options,
+            tokeniser=self.tokeniser,
+            batch_size=self.batch_size,
+            max_tokens=self.max_tokens,
+            shuffle=name == "train",
+            truth=name != "predict",
+            buffer=max(self.buffer, self.batch_size),
+            seed=self.seed,
+            num_workers=self._workers(name),
+        )
+
+    def _workers(self, name: str) -> int:
+        """Several workers interleave their batches, and what is written must stay in order."""
+        return min(self.num_workers, 1) if name == "predict" else self.num_workers
+
+    def _loader(self, name: str) -> DataLoader[LabelledBatch]:
+        return DataLoader(
+            self._datasets[name],
+            batch_size=None,
+            num_workers=self._workers(name),
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def _check_recipe(self, trained: Recipe) -> None:
+        ours, theirs = self.recipe.to_dict(), trained.to_dict()
+        differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ours if ours[key] != theirs[key]]
+        if differing:
+            raise ConfigError(f"the checkpoint to continue was trained with {'; '.join(differing)}")

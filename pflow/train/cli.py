@@ -1,0 +1,187 @@
+"""`pflow fit | validate | test | predict`: the Lightning command line around our module and data."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from jsonargparse import Namespace
+from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+
+from pflow.data.datamodule import ParticleFlowData
+from pflow.errors import ConfigError
+from pflow.model.loss import ParticleLoss
+from pflow.model.network import ParticleTransformer
+from pflow.resources import config_dir
+from pflow.train.callbacks import EpochLine, ParticleWriter, ProgressBar
+from pflow.train.module import SIZES, ParticleFlow
+
+__all__ = ["TrainingCLI", "main"]
+
+CHATTER = (
+    r".*does not have many workers.*",
+    r".*`__len__` defined.*",
+    r".*args parameter is intended to run from within Python.*",
+    r".*Checkpoint directory .* exists and is not empty.*",
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+    r".*A single task has no `requires_grad`.*",
+    r".*number of training batches .* is smaller than the logging interval.*",
+)
+"""Warnings of Lightning that tell a user of pflow nothing to act on."""
+
+
+class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
+    """Keeps the whole configuration beside the checkpoints, as ``config.yaml``."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace, **options: Any) -> None:
+        super().__init__(parser, config, **{**options, "save_to_log_dir": False, "overwrite": True})
+
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Write it when a fit begins."""
+        if stage != "fit":
+            return
+        folder = Path(self.config["output"])
+        folder.mkdir(parents=True, exist_ok=True)
+        self.parser.save(self.config, folder / self.config_filename, skip_none=False, overwrite=True)
+
+
+class TrainingCLI(LightningCLI):  # type: ignore[misc]
+    """Adds to Lightning's: network and loss as typed groups, one folder for all that a run writes, and predictions."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Declare what is ours, and what follows from what."""
+        parser.add_class_arguments(ParticleTransformer, "network", skip=set(SIZES), instantiate=False, sub_configs=True)
+        parser.add_class_arguments(ParticleLoss, "loss", skip={"special"}, instantiate=False)
+        parser.link_arguments("network", "model.network", compute_fn=_plain)
+        parser.link_arguments("loss", "model.loss", compute_fn=_plain)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        parser.add_argument(
+            "--output",
+            type=str | None,
+            default=None,
+            help="fit: folder for checkpoints, logs and configuration (default: runs/pflow); predict: ROOT file",
+        )
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(EarlyStopping, "early_stopping")
+        parser.link_arguments("output", "checkpoint.dirpath")
+        parser.set_defaults(
+            {
+                "checkpoint.filename": "best",
+                "checkpoint.monitor": "val/loss",
+                "checkpoint.save_last": True,
+                "checkpoint.enable_version_counter": False,
+                "early_stopping.monitor": "val/loss",
+                "early_stopping.patience": 20,
+            }
+        )
+
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: the module and the data module take what they need from the checkpoint's header."""
+
+    def instantiate_trainer(self, **options: Any) -> pl.Trainer:
+        """The trainer with our loggers, progress bar and callbacks."""
+        config = self.config_init[self.subcommand]
+        own: list[pl.Callback] = [ProgressBar()]
+        if config["trainer"]["enable_progress_bar"] is False:
+            own = []
+        if self.subcommand == "fit":
+            own += [EpochLine(), LearningRateMonitor("step")]
+            if config["trainer"]["logger"] in (None, True):
+                options["logger"] = _loggers(Path(config["output"]))
+        else:
+            options["logger"] = False
+        if self.subcommand == "predict":
+            own.append(ParticleWriter(config["output"]))
+        self.trainer_defaults["callbacks"] = own
+        return super().instantiate_trainer(**options)
+
+    def before_instantiate_classes(self) -> None:
+        """Check `output`.
+
+        Raises
+        ------
+        ConfigError
+            The folder already holds another run, or no file to write is given.
+        """
+        config = self.config[self.subcommand]
+        if self.subcommand == "predict":
+            if config["output"] is None:
+                raise ConfigError("'predict' writes a ROOT file: say which with --output")
+            return
+        if self.subcommand != "fit":
+            return
+        if config["output"] is None:
+            config["output"] = str(Path("runs") / "pflow")
+            config["checkpoint"]["dirpath"] = config["output"]
+        folder = Path(config["output"])
+        held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
+        continued = config.get("ckpt_path")
+        if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
+            raise ConfigError(
+                f"{folder} already holds a run ({', '.join(held)}): choose another folder with --output, or continue "
+                f"it with --ckpt_path {folder / held[-1]}"
+            )
+
+    def after_fit(self) -> None:
+        """Say where the best model is."""
+        best = self.trainer.checkpoint_callback.best_model_path
+        if best and self.trainer.is_global_zero:
+            print(f"best model: {best}")
+
+
+def _plain(group: Any) -> dict[str, Any]:
+    """Plain data of a group of options."""
+    return dict(group.as_dict()) if isinstance(group, Namespace) else dict(group)
+
+
+def _loggers(folder: Path) -> list[Any]:
+    """CSV and TensorBoard logs side by side in the next free ``logs/version_N`` of a run's folder."""
+    used = [int(path.name.removeprefix("version_")) for path in (folder / "logs").glob("version_[0-9]*")]
+    number = max(used, default=-1) + 1
+    return [logger(save_dir=folder, name="logs", version=number) for logger in (CSVLogger, TensorBoardLogger)]
+
+
+def main(argv: list[str]) -> int:
+    """Run one of Lightning's verbs.
+
+    Parameters
+    ----------
+    argv
+        The verb (``fit``, ``validate``, ``test``, ``predict``) and its options.
+
+    Returns
+    -------
+    int
+        Exit code: 0 done, 2 wrong usage.
+
+    Raises
+    ------
+    PflowError
+        A configuration, file or checkpoint that cannot be used.
+    """
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
+    defaults = str(config_dir() / "base.yaml")
+    with warnings.catch_warnings():
+        for message in CHATTER:
+            warnings.filterwarnings("ignore", message=message)
+        try:
+            TrainingCLI(
+                ParticleFlow,
+                ParticleFlowData,
+                save_config_callback=SaveConfig,
+                seed_everything_default=1,
+                auto_configure_optimizers=False,
+                parser_kwargs={verb: {"default_config_files": [defaults]} for verb in VERBS},
+                args=argv,
+            )
+        except SystemExit as leaving:
+            return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+    return 0
+
+
+VERBS = ("fit", "validate", "test", "predict")

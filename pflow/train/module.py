@@ -1,0 +1,297 @@
+"""The Lightning module: network, losses, optimiser, what is logged, and what goes into a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from pflow.data.datamodule import ParticleFlowData
+from pflow.data.dataset import LabelledBatch
+from pflow.errors import ConfigError, nearest
+from pflow.events import Flag
+from pflow.model.generate import generate
+from pflow.model.loss import ParticleLoss
+from pflow.model.network import ParticleTransformer
+from pflow.reconstruction import Reconstruction
+from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.train.schedule import warmup_cosine
+
+__all__ = ["SIZES", "ParticleFlow", "complete_arguments"]
+
+SIZES = ("n_charge", "n_pdg", "hit_features", "track_features", "tracker_hit_features")
+"""Arguments of the network that the tokeniser decides."""
+
+
+def complete_arguments(function: Any, given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+    """The given arguments with the defaults of those that are not given; sizes and required ones are left out.
+
+    Raises
+    ------
+    ConfigError
+        An argument that does not exist (with its nearest matches), or one that the tokeniser decides.
+    """
+    parameters = inspect.signature(function).parameters
+    known = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in SIZES and parameter.default is not parameter.empty
+    }
+    for name in given or {}:
+        if name in SIZES:
+            raise ConfigError(f"{what}: '{name}' follows from the data and cannot be set")
+        if name not in known:
+            close = nearest(name, known)
+            hint = f" (nearest matches: {', '.join(close)})" if close else ""
+            raise ConfigError(f"{what} has no option '{name}'{hint}")
+    return {**known, **(given or {})}
+
+
+class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
+    """Training of a `ParticleTransformer`.
+
+    The network is built once the data module has its tokeniser, whose vocabularies and features decide the sizes; with
+    a checkpoint, from the checkpoint's own configuration.
+
+    Parameters
+    ----------
+    network
+        Arguments of `pflow.model.network.ParticleTransformer` but for the sizes.
+    loss
+        Arguments of `pflow.model.loss.ParticleLoss` but for ``special``, which is the network's.
+    lr
+        Highest learning rate of AdamW.
+    weight_decay
+        Of weight matrices; biases, norms and single vectors are not decayed.
+    schedule
+        ``cosine``: linear warm-up, then a cosine down to `final_lr`; ``constant``: warm-up, then constant.
+    warmup
+        Share of all steps that warm up.
+    final_lr
+        Learning rate at the end of the cosine, as a share of `lr`.
+    max_particles
+        Longest sentence to generate in prediction; goes into the checkpoint.
+    compile
+        Whether to compile the network with `torch.compile`.
+
+    Raises
+    ------
+    ConfigError
+        An option that does not exist or cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: dict[str, Any] | None = None,
+        loss: dict[str, Any] | None = None,
+        lr: float = 1e-3,
+        weight_decay: float = 0.01,
+        schedule: Literal["cosine", "constant"] = "cosine",
+        warmup: float = 0.05,
+        final_lr: float = 0.01,
+        max_particles: int = 150,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        if not (lr > 0 and weight_decay >= 0 and 0 <= warmup < 1 and 0 <= final_lr <= 1):
+            raise ConfigError(
+                f"expected lr > 0, weight_decay >= 0, 0 <= warmup < 1 and 0 <= final_lr <= 1, found lr {lr}, "
+                f"weight_decay {weight_decay}, warmup {warmup}, final_lr {final_lr}"
+            )
+        if schedule not in ("cosine", "constant"):
+            raise ConfigError(f"no schedule '{schedule}': expected cosine or constant")
+        if max_particles < 1:
+            raise ConfigError(f"max_particles must be at least 1, found {max_particles}")
+        self.network_arguments = complete_arguments(ParticleTransformer, network, "network")
+        self.loss_arguments = complete_arguments(ParticleLoss, loss, "loss")
+        self.loss_arguments["special"] = self.network_arguments["special"]
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.warmup = warmup
+        self.final_lr = final_lr
+        self.max_particles = max_particles
+        self.compile_network = compile
+        self.network: ParticleTransformer | None = None
+        self.loss: ParticleLoss | None = None
+
+    @property
+    def data(self) -> ParticleFlowData:
+        """The data module that this is trained with.
+
+        Raises
+        ------
+        ConfigError
+            There is none, or it is none of pflow's.
+        """
+        module = getattr(self.trainer, "datamodule", None)
+        if not isinstance(module, ParticleFlowData):
+            raise ConfigError("ParticleFlow needs a ParticleFlowData data module: its tokeniser decides the sizes")
+        return module
+
+    def configure_model(self) -> None:
+        """Build network and loss; called by Lightning after the data module is set up.
+
+        Raises
+        ------
+        ConfigError
+            Arguments that make no network or loss, or a network other than that of the checkpoint to continue.
+        """
+        if self.network is not None:
+            return
+        tokeniser = self.data.tokeniser
+        assert tokeniser is not None
+        if self.data.checkpoint is not None:
+            self._adopt(self.data.checkpoint.header)
+        try:
+            arguments: dict[str, Any] = {**tokeniser.sizes, **self.network_arguments}
+            self.network = ParticleTransformer(**arguments)
+            self.loss = ParticleLoss(**self.loss_arguments)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"network or loss: {error}") from error
+        if self.compile_network:
+            self.network.compile(dynamic=True)
+
+    def _adopt(self, header: Mapping[str, Any]) -> None:
+        """Take the network of a checkpoint; one to continue must be the configured one."""
+        theirs = complete_arguments(ParticleTransformer, header["network"], "network of the checkpoint")
+        if self.trainer.training:
+            ours = self.network_arguments
+            differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ours if ours[key] != theirs[key]]
+            if differing:
+                raise ConfigError(f"the checkpoint to continue has a network with {'; '.join(differing)}")
+        else:
+            self.loss_arguments = complete_arguments(ParticleLoss, header.get("loss"), "loss of the checkpoint")
+            self.max_particles = int(header["max_particles"])
+        self.network_arguments = theirs
+
+    def configure_optimizers(self) -> Any:
+        """AdamW, and a learning rate that is set at each step.
+
+        Raises
+        ------
+        ConfigError
+            The number of steps is not known, so that there is no cosine over them.
+        """
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        optimiser = torch.optim.AdamW(groups, lr=self.lr)
+        steps = self.trainer.estimated_stepping_batches
+        if not math.isfinite(steps):
+            raise ConfigError("the schedule needs the number of steps: set trainer.max_steps (or no data.max_tokens)")
+        factor = warmup_cosine(
+            total=int(steps),
+            warmup=round(self.warmup * steps),
+            final=self.final_lr if self.schedule == "cosine" else 1.0,
+        )
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_train_epoch_start(self) -> None:
+        """Shuffle anew."""
+        self.data.set_epoch(self.current_epoch)
+
+    def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
+        """One step; logs each loss by name."""
+        losses, _prediction = self._losses(labelled)
+        self._log("train", losses, len(labelled.batch))
+        self.log("loss", losses["total"].detach(), prog_bar=True, logger=False)
+        return losses["total"]
+
+    def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
+        """Losses and errors of the true sentences' next particles."""
+        self._evaluate("val", labelled)
+
+    def test_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
+        """The same on test files."""
+        self._evaluate("test", labelled)
+
+    def predict_step(self, labelled: LabelledBatch, batch_idx: int) -> Reconstruction:
+        """Write the particles of a batch; an event without source tokens has none."""
+        assert self.network is not None
+        assert self.data.tokeniser is not None
+        batch = labelled.batch
+        generated = generate(self.network, batch, max_particles=self.max_particles)
+        parts = (part for part in (batch.hits, batch.tracks, batch.tracker_hits) if part is not None)
+        seen = torch.stack([part.mask.any(dim=1) for part in parts]).any(dim=0)  # [B]
+        columns = {
+            field.name: getattr(generated, field.name).cpu().numpy()
+            for field in dataclasses.fields(generated)
+            if field.name != "truncated"
+        }
+        columns["mask"] &= seen.cpu().numpy()[:, np.newaxis]
+        truncated = (generated.truncated & seen).cpu().numpy()
+        flags = labelled.flags | np.where(truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
+        return self.data.tokeniser.decode(**columns, event=labelled.event, flags=flags)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the header: tokeniser, network, loss and where the weights come from."""
+        data = self.data
+        assert data.tokeniser is not None
+        checkpoint[KEY] = pack_header(
+            tokeniser=data.tokeniser,
+            network=self.network_arguments,
+            loss=self.loss_arguments,
+            max_particles=self.max_particles,
+            provenance=self._provenance(data),
+            version=version("pflow"),
+        )
+
+    def _provenance(self, data: ParticleFlowData) -> dict[str, Any]:
+        given = data.paths["train"]
+        files = [given] if isinstance(given, str) else list(given or ())
+        return {
+            "train": [Path(path).name for path in files],
+            "n_events": data.tokeniser.n_events if data.tokeniser is not None else 0,
+            "epoch": self.current_epoch,
+            "step": self.global_step,
+            "batch_size": data.batch_size,
+            "seed": data.seed,
+            "lr": self.lr,
+            "weight_decay": self.weight_decay,
+            "schedule": self.schedule,
+            "precision": str(self.trainer.precision),
+            "torch": torch.__version__,
+        }
+
+    def _losses(self, labelled: LabelledBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        assert isinstance(self.network, nn.Module)
+        assert self.loss is not None
+        prediction = self.network(labelled.batch)
+        return self.loss(prediction, labelled.batch), prediction
+
+    def _log(self, prefix: str, losses: Mapping[str, Tensor], size: int) -> None:
+        for name, value in losses.items():
+            key = f"{prefix}/{'loss' if name == 'total' else name}"
+            self.log(key, value.detach(), on_step=False, on_epoch=True, batch_size=size)
+
+    def _evaluate(self, prefix: str, labelled: LabelledBatch) -> None:
+        losses, prediction = self._losses(labelled)
+        self._log(prefix, losses, len(labelled.batch))
+        target = labelled.batch.target
+        assert target is not None
+        assert self.data.tokeniser is not None
+        n = int(target.mask.sum())
+        if n == 0:
+            return
+        std = self.data.tokeniser.energy.std[0]
+        # Both are normalised logarithms: their difference is that of the energies' ratio.
+        ratio = 10 ** (std * (prediction["energy"][:, :-1].float() - target.energy)[target.mask])
+        found, true = prediction["direction"][:, :-1].float()[target.mask], target.direction[target.mask]
+        angle = torch.atan2(torch.linalg.vector_norm(torch.linalg.cross(found, true), dim=-1), (found * true).sum(-1))
+        errors = {"energy_error": (ratio - 1).abs().mean(), "angle_deg": torch.rad2deg(angle).mean()}
+        for name, value in errors.items():
+            self.log(f"{prefix}/{name}", value, on_step=False, on_epoch=True, batch_size=n)
