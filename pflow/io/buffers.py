@@ -74,16 +74,14 @@ class TableReader:
         found = _in_place(form, group)
         if found is None:
             self.offsets, self._data = self._assembled(group, form, length)
+            n_columns = self._data.shape[1] if len(self._data) else len(columns)
         else:
-            offsets, data, n_columns = found
+            offsets, self._data, n_columns = found
             self.offsets = self._read(offsets).astype(np.int64)[: length + 1]
-            self._data = data
-            if n_columns != len(columns):
-                raise self._error(f"expected {len(columns)} columns ({', '.join(columns)}), found {n_columns}")
+        if n_columns != len(columns):
+            raise self._error(f"expected {len(columns)} columns ({', '.join(columns)}), found {n_columns}")
         self._columns = len(columns)
         rows, rest = divmod(self._data.size, self._columns)
-        if found is None and rows and self._data.shape[1:] != (self._columns,):
-            raise self._error(f"expected {self._columns} columns ({', '.join(columns)}), found {self._data.shape[1]}")
         steps = np.diff(self.offsets)
         if len(self.offsets) != length + 1 or self.offsets[0] < 0 or (steps < 0).any() or self.offsets[-1] > rows:
             raise self._error(
