@@ -127,10 +127,11 @@ def in_step(
             yield rest[:n], waiting[:n]
             rest, waiting = rest[n:], waiting[n:]
             entry += n
-    while waiting is not None:
-        if len(waiting):
-            raise InputError("goes on, but the truth ends here", file=file, entry=entry)
+    while waiting is None or not len(waiting):
         waiting = next(answers, None)
+        if waiting is None:
+            return
+    raise InputError("goes on, but the truth ends here", file=file, entry=entry)
 
 
 def _cut(text: str) -> float | None:

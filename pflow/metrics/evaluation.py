@@ -168,7 +168,6 @@ class Evaluation:
         limited = (reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0
         self.n_max_particles += int(np.sum(limited))
 
-        entries = events.entry[good]
         events = events[good]
         targets = select_targets(
             events, rule=self.settings.rule, e_min=self.settings.e_min, use_tracks=self.settings.use_tracks
@@ -181,11 +180,9 @@ class Evaluation:
         truth = ParticleTable.from_records(targets.particles)
         visible = visible_truth(events, targets)
         for line, records in particles.items():
-            try:
-                reco = ParticleTable.from_records(records)
-            except InputError as error:
-                entry = None if error.entry is None else int(entries[error.entry])
-                raise InputError(f"{titles[line]}: {error.args[0]}", file=events.path or None, entry=entry) from error
+            reco = ParticleTable.from_records(
+                records, name=titles[line], file=events.path or None, entries=events.entry
+            )
             metrics = self.lines.setdefault(line, LineMetrics())
             metrics.update(truth=truth, visible=visible, reco=reco, matching=self.settings.matching)
         self.titles.update(titles)

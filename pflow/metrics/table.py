@@ -42,35 +42,49 @@ class ParticleTable:
     momentum: Floats
 
     @classmethod
-    def from_records(cls, particles: ak.Array) -> ParticleTable:
+    def from_records(
+        cls, particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
+    ) -> ParticleTable:
         """From records [event, particle] with pdg, charge, energy and momentum {px, py, pz}.
 
         Truth targets, references and reconstructed particles all have these.
 
+        Parameters
+        ----------
+        particles
+            The records.
+        name, file, entries
+            What an error says of them: what they are, the file they belong to and each event's entry in it.
+
         Raises
         ------
         InputError
-            An energy, charge or momentum is not finite; names the event's position and the field.
+            An energy, charge or momentum is not finite; names file, entry and field.
         """
         flat = ak.flatten(particles, axis=1)
         counts = np.asarray(ak.to_numpy(ak.num(particles, axis=1)), dtype=np.int64)
         columns = {
             "charge": flat["charge"],
             "energy": flat["energy"],
-            **{f"momentum.{name}": flat["momentum", name] for name in ("px", "py", "pz")},
+            **{f"momentum.{axis}": flat["momentum", axis] for axis in ("px", "py", "pz")},
         }
-        arrays = {name: np.asarray(ak.to_numpy(column), dtype=np.float64) for name, column in columns.items()}
-        for name, values in arrays.items():
+        arrays = {field: np.asarray(ak.to_numpy(column), dtype=np.float64) for field, column in columns.items()}
+        for field, values in arrays.items():
             bad = np.flatnonzero(~np.isfinite(values))
             if len(bad):
                 event = int(np.searchsorted(np.cumsum(counts), bad[0], side="right"))
-                raise InputError(f"expected finite numbers, found {values[bad[0]]}", entry=event, field=name)
+                raise InputError(
+                    f"{name}: expected finite numbers, found {values[bad[0]]}",
+                    file=file,
+                    entry=event if entries is None else int(entries[event]),
+                    field=field,
+                )
         return cls(
             counts=counts,
             pdg=np.asarray(ak.to_numpy(flat["pdg"]), dtype=np.int64),
             charge=arrays["charge"],
             energy=arrays["energy"],
-            momentum=np.stack([arrays[f"momentum.{name}"] for name in ("px", "py", "pz")], axis=1),
+            momentum=np.stack([arrays[f"momentum.{axis}"] for axis in ("px", "py", "pz")], axis=1),
         )
 
     def __len__(self) -> int:

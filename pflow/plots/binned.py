@@ -59,8 +59,8 @@ def plot_binned(
             _points(axes, axis, series, k, len(lines), name)
         if axis.log:
             axes.set_xscale("log")
-        if log:
-            axes.set_yscale("log")
+        if log and any(np.nanmax(series.value, initial=0) > 0 for series in lines.values()):
+            axes.set_yscale("log", nonpositive="mask")
         used = _used_edges(axis, list(lines.values()))
         axes.set_xlim(used)
         axes.set_ylim(*limits)

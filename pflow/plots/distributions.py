@@ -44,7 +44,11 @@ def plot_distribution(
                 continue
             written = (numbers or {}).get(name, "")
             outside = (histogram.below + histogram.above) / total
-            lines_of_text = [name, *([written] if written else []), *([f"{outside:.1%} outside"] if outside >= 0.0005 else [])]
+            lines_of_text = [
+                name,
+                *([written] if written else []),
+                *([f"{outside:.1%} outside"] if outside >= 0.0005 else []),
+            ]
             axes.stairs(
                 histogram.counts / total,
                 histogram.edges,

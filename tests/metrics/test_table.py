@@ -57,5 +57,5 @@ def test_no_events_at_all(make_table):
 def test_numbers_that_are_not_finite_are_refused(make_records, field, value):
     records = make_records(EVENTS)
     bad = ak.unflatten(np.array([1.0, 1.0, value]), [2, 0, 1])
-    with pytest.raises(InputError, match=f"entry 2, '{field}': expected finite numbers"):
+    with pytest.raises(InputError, match=f"entry 2, '{field}': particles: expected finite numbers"):
         ParticleTable.from_records(ak.with_field(records, bad, field))

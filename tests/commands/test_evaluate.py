@@ -1,0 +1,199 @@
+"""`pflow evaluate`: from files to table, metrics.json and plots; what cannot work says why and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from pflow.cli import main
+from pflow.commands.evaluate import in_step
+from pflow.errors import InputError
+from pflow.events import make_particles
+from pflow.io.reco import RecoWriter
+from pflow.reconstruction import Reconstruction
+
+N_EVENTS = 5
+
+
+def reconstruction(numbers, n_particles=1) -> Reconstruction:
+    """Photons of 1 GeV along x."""
+    counts = np.full(len(numbers), n_particles)
+    ones = ak.unflatten(np.ones(counts.sum()), counts)
+    return Reconstruction(
+        particles=make_particles(pdg=22 * ones, charge=0 * ones, energy=ones, px=ones, py=0 * ones, pz=0 * ones),
+        event=np.asarray(numbers, dtype=np.int64),
+        flags=np.zeros(len(numbers), np.uint32),
+    )
+
+
+@pytest.fixture
+def truth_file(tmp_path):
+    """A flat file of single photons of 1 GeV along x, each with one hit; event numbers 10, 11, ..."""
+    path = tmp_path / "truth.root"
+    one = ak.unflatten(np.ones(N_EVENTS), np.ones(N_EVENTS, dtype=np.int64))
+    zero = 0 * one
+    integer = ak.values_astype(zero, np.int32)
+    with uproot.recreate(path) as file:
+        hits = {"energy": one, "x": 1900 * one, "y": zero, "z": zero, "time": zero}
+        particles = dict.fromkeys(("mass", "py", "pz", "charge", "vx", "vy", "vz"), zero)
+        file["events"] = {
+            "event": np.arange(10, 10 + N_EVENTS, dtype=np.int32),
+            "calo_hit": ak.zip({**hits, "system": integer, "layer": integer, "particle": integer}),
+            "calo_link": ak.zip({"hit": integer, "particle": integer, "weight": one}),
+            "particle": ak.zip(
+                {**particles, "px": one, "pdg": integer + 22, "status": integer + 1, "parent": integer - 1}
+            ),
+        }
+    return path
+
+
+@pytest.fixture
+def reco_file(tmp_path):
+    path = tmp_path / "reco.root"
+    with RecoWriter(path, provenance={"checkpoint": "abc"}) as writer:
+        writer.extend(reconstruction(range(10, 10 + N_EVENTS)))
+    return path
+
+
+def evaluate(*arguments) -> int:
+    return main(["evaluate", *map(str, arguments)])
+
+
+def test_writes_metrics_and_plots(truth_file, reco_file, tmp_path, capsys):
+    out = tmp_path / "deep" / "er"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--detector", "ild_g4") == 0
+    content = json.loads((out / "metrics.json").read_text())
+    assert content["count"]["exact_fraction"] == 1.0
+    assert content["energy"]["response_median"] == 1.0
+    assert content["n_events_read"] == N_EVENTS
+    assert content["inputs"]["provenance"] == {"checkpoint": "abc"}
+    assert (out / "response.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "response.pdf").read_bytes().startswith(b"%PDF")
+    assert not list(out.glob("*.tmp-*"))
+    assert "count.exact_fraction" in capsys.readouterr().out
+
+
+def test_chunk_size_does_not_change_the_numbers(truth_file, reco_file, tmp_path):
+    contents = []
+    for step in (1, 2, 500):
+        out = tmp_path / str(step)
+        assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--step", step, "--no-plots", "-q") == 0
+        contents.append((out / "metrics.json").read_text())
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_quiet_and_without_plots(truth_file, reco_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q") == 0
+    assert [path.name for path in out.iterdir()] == ["metrics.json"]
+    assert capsys.readouterr().out == ""
+
+
+def test_options_reach_the_results(truth_file, reco_file, tmp_path):
+    out = tmp_path / "out"
+    options = ["--rule", "calo", "--e-min", "0.5", "--match", "angle_energy", "--cut", "none", "--no-tracks"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", *options) == 0
+    settings = json.loads((out / "metrics.json").read_text())["settings"]
+    assert settings["truth_rule"] == "calo"
+    assert settings["e_min_gev"] == 0.5
+    assert settings["use_tracks"] is False
+    assert settings["matching"]["cut"] is None
+
+
+def test_several_truth_files_in_order(truth_file, tmp_path):
+    reco, out = tmp_path / "both.root", tmp_path / "out"
+    with RecoWriter(reco, provenance={}) as writer:
+        writer.extend(reconstruction([*range(10, 15), *range(10, 15)]))
+    assert evaluate(reco, "--truth", truth_file, truth_file, "-o", out, "--no-plots", "-q") == 0
+    assert json.loads((out / "metrics.json").read_text())["n_events_read"] == 2 * N_EVENTS
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([10, 11, 12, 99, 14], "entry 3: event number 13 in the truth, 99 in reconstruction"),
+        ([10, 11, 12], "reco.root, entry 3: ends here"),
+        ([10, 11, 12, 13, 14, 15], "reco.root, entry 5: goes on"),
+    ],
+)
+def test_files_that_do_not_belong_together(truth_file, tmp_path, capsys, numbers, message):
+    reco, out = tmp_path / "reco.root", tmp_path / "out"
+    with RecoWriter(reco, provenance={}) as writer:
+        writer.extend(reconstruction(numbers))
+    assert evaluate(reco, "--truth", truth_file, "-o", out, "-q") == 1
+    assert message in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_truth_file_without_truth(reco_file, tmp_path, capsys):
+    path = tmp_path / "bare.root"
+    one = ak.unflatten(np.ones(N_EVENTS), np.ones(N_EVENTS, dtype=np.int64))
+    with uproot.recreate(path) as file:
+        hits = {"energy": one, "x": 1900 * one, "y": one, "z": one, "time": one}
+        integer = ak.values_astype(0 * one, np.int32)
+        file["events"] = {
+            "event": np.arange(10, 10 + N_EVENTS, dtype=np.int32),
+            "calo_hit": ak.zip({**hits, "system": integer, "layer": integer}),
+        }
+    assert evaluate(reco_file, "--truth", path, "-o", tmp_path / "out", "-q") == 1
+    message = capsys.readouterr().err
+    assert "bare.root" in message
+    assert "truth" in message
+
+
+def test_missing_file(truth_file, tmp_path, capsys):
+    assert evaluate(tmp_path / "none.root", "--truth", truth_file, "-o", tmp_path / "out", "-q") == 1
+    assert "none.root" in capsys.readouterr().err
+
+
+def test_unknown_collection(truth_file, reco_file, tmp_path, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--name", "PFlo", "-q") == 1
+    assert "PFlow" in capsys.readouterr().err
+
+
+def test_cut_that_is_no_number(truth_file, reco_file, tmp_path, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--cut", "three", "-q") == 1
+    assert "--cut: expected a number or 'none', found 'three'" in capsys.readouterr().err
+
+
+def test_folder_that_is_a_file(truth_file, reco_file, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", reco_file, "-q") == 1
+    assert "cannot write to folder" in capsys.readouterr().err
+
+
+def test_failing_plot_leaves_no_metrics(truth_file, reco_file, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of paper")
+
+    monkeypatch.setattr("pflow.plots.style.save", fail)
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match="out of paper"):
+        evaluate(reco_file, "--truth", truth_file, "-o", out, "-q")
+    assert not list(out.iterdir())
+
+
+@pytest.mark.parametrize("sizes", [([5], [5]), ([2, 3], [5]), ([5], [1, 4]), ([2, 2, 1], [3, 2]), ([0, 5], [5, 0])])
+def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
+    def chunks(lengths):
+        start = 0
+        for n in lengths:
+            yield reconstruction(range(start, start + n))
+            start += n
+
+    seen = []
+    for left, right in in_step(chunks(sizes[0]), chunks(sizes[1]), file="x"):
+        assert left.event.tolist() == right.event.tolist()
+        seen += left.event.tolist()
+    assert seen == list(range(5))
+
+
+def test_nothing_against_nothing_gives_nothing():
+    assert list(in_step(iter([]), iter([]), file="x")) == []
+
+
+def test_something_against_nothing_is_refused():
+    with pytest.raises(InputError, match="entry 0: goes on"):
+        list(in_step(iter([]), iter([reconstruction([1])]), file="x"))

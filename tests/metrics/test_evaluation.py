@@ -1,0 +1,234 @@
+"""Evaluation of events: lines, flags, alignment, chunks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+import pytest
+from pflow.detector import load_detector
+from pflow.errors import ConfigError, InputError
+from pflow.events import Events, Flag, make_hits, make_links, make_truth
+from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
+from pflow.metrics.match import Matching
+from pflow.metrics.number import Number, Series, leaves
+from pflow.pdg import charge_of, mass_of
+from pflow.reconstruction import Reconstruction
+from pflow.truth import select_targets
+
+
+def events_of(particles, *, reference=None, numbers=None) -> Events:
+    """Events whose true particles (pdg, energy, phi in degrees, status) each left all their energy in one hit."""
+    counts = np.array([len(event) for event in particles], dtype=np.int64)
+    flat = np.array([p for event in particles for p in event], dtype=np.float64).reshape(-1, 4)
+    pdg = flat[:, 0].astype(np.int64)
+    mass = np.array([mass_of(int(code)) for code in pdg])
+    p = np.sqrt(flat[:, 1] ** 2 - mass**2)
+    phi = np.radians(flat[:, 2])
+
+    def jagged(values):
+        return ak.unflatten(np.asarray(values), counts)
+
+    index = jagged(np.concatenate([np.arange(n) for n in counts] or [[]]).astype(np.int64))
+    return Events(
+        detector=load_detector("ild_g4"),
+        hits=make_hits(
+            energy=jagged(flat[:, 1]), x=jagged(1900 * np.cos(phi)), y=jagged(1900 * np.sin(phi)), z=jagged(0 * phi)
+        ),
+        truth=make_truth(
+            pdg=jagged(pdg),
+            mass=jagged(mass),
+            px=jagged(p * np.cos(phi)),
+            py=jagged(p * np.sin(phi)),
+            pz=jagged(0 * p),
+            charge=jagged([charge_of(int(code)) for code in pdg]),
+            status=jagged(flat[:, 3].astype(np.int64)),
+        ),
+        hit_links=make_links(source=index, particle=index),
+        reference=reference,
+        reference_name="Classic" if reference is not None else "",
+        path="truth.root",
+        event=None if numbers is None else np.asarray(numbers),
+    )
+
+
+def answer(records, *, numbers=None, flags=None, name="PFlow") -> Reconstruction:
+    n = len(records)
+    return Reconstruction(
+        particles=records,
+        event=np.arange(n) if numbers is None else np.asarray(numbers),
+        flags=np.zeros(n, np.uint32) if flags is None else np.asarray(flags, np.uint32),
+        name=name,
+    )
+
+
+TRUTH = [[(22, 10.0, 0, 1), (211, 5.0, 90, 1)], [(22, 20.0, 0, 1)], [], [(130, 4.0, 0, 1)]]
+RECO = [[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0)], [], [(130, 3.0, 90, 0)]]
+
+
+def test_in_memory(make_records):
+    result = evaluate(events_of(TRUTH), answer(make_records(RECO)))
+    tree = result.lines["PFlow"]
+    assert result.n_events == tree["n_events"] == 4
+    assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (4, 3, 3)
+    assert tree["count"]["exact_fraction"].value == 0.75
+    assert list(result.lines) == ["PFlow"]
+
+
+def test_reference_of_the_file_is_the_classical_line(make_records):
+    events = events_of(TRUTH, reference=make_records([[], [(22, 20.0, 90, 0)], [], []]))
+    result = evaluate(events, answer(make_records(RECO)))
+    assert list(result.lines) == ["PFlow", "classical"]
+    assert result.titles["classical"] == "Classic"
+    assert result.lines["classical"]["class"]["all"]["efficiency"].value == 0.25
+
+
+def test_same_answer_gives_the_same_numbers_on_every_line(make_records):
+    records = make_records(RECO)
+    result = evaluate(events_of(TRUTH, reference=records), answer(records))
+    assert same(result.lines["PFlow"], result.lines["classical"])
+
+
+def test_lines_of_one_title_are_told_apart(make_records):
+    records = make_records(RECO)
+    result = evaluate(events_of(TRUTH, reference=records), answer(records, name="Classic"))
+    assert result.titles == {"Classic": "Classic (Classic)", "classical": "Classic (classical)"}
+
+
+def same(a, b) -> bool:
+    mine, theirs = dict(leaves(a)), dict(leaves(b))
+    if list(mine) != list(theirs):
+        return False
+    for key, content in mine.items():
+        if isinstance(content, Number | Series):
+            for name in ("value", "low", "high"):
+                if not np.array_equal(getattr(content, name), getattr(theirs[key], name), equal_nan=True):
+                    return False
+    return True
+
+
+def test_chunks_and_merging_equal_one_pass(make_records):
+    events, reco = events_of(TRUTH), answer(make_records(RECO))
+    whole = evaluate(events, reco).lines["PFlow"]
+    first, second = Evaluation(), Evaluation()
+    first.update(events[:1], {"PFlow": reco[:1]})
+    second.update(events[1:3], {"PFlow": reco[1:3]})
+    second.update(events[3:], {"PFlow": reco[3:]})
+    second.merge(first)
+    assert same(second.result().lines["PFlow"], whole)
+    assert second.result().n_events == 4
+
+
+def test_merging_other_settings_is_refused():
+    with pytest.raises(ValueError, match="different settings"):
+        Evaluation().merge(Evaluation(settings=Settings(e_min=1.0)))
+
+
+def test_bad_input_is_counted_and_left_out(make_records):
+    reco = answer(make_records(RECO), flags=[0, Flag.BAD_INPUT, 0, 0])
+    result = evaluate(events_of(TRUTH), reco)
+    assert (result.n_events, result.n_bad_input) == (4, 1)
+    assert result.lines["PFlow"]["n_events"] == 3
+    assert result.lines["PFlow"]["n_truth"] == 3
+
+
+def test_bad_truth_is_counted_and_left_out(make_records):
+    events = events_of(TRUTH)
+    events = dataclasses.replace(events, flags=np.array([0, 0, 0, Flag.BAD_INPUT], dtype=np.uint32))
+    assert evaluate(events, answer(make_records(RECO))).n_bad_input == 1
+
+
+def test_events_at_the_maximum_are_counted_and_evaluated(make_records):
+    reco = answer(make_records(RECO), flags=[Flag.MAX_PARTICLES, 0, 0, Flag.MAX_PARTICLES])
+    result = evaluate(events_of(TRUTH), reco)
+    assert result.n_max_particles == 2
+    assert result.lines["PFlow"]["n_events"] == 4
+
+
+def test_least_energy_of_a_target(make_records):
+    result = evaluate(events_of(TRUTH), answer(make_records(RECO)), settings=Settings(e_min=6.0))
+    assert result.lines["PFlow"]["n_truth"] == 2
+
+
+def test_matching_rule_is_used(make_records):
+    reco = answer(make_records([[(22, 30.0, 90, 0)], [], [], []]))
+    loose = evaluate(events_of(TRUTH), reco).lines["PFlow"]
+    tight = evaluate(events_of(TRUTH), reco, settings=Settings(matching=Matching(cut=1.0))).lines["PFlow"]
+    assert (loose["n_matched"], tight["n_matched"]) == (1, 0)
+
+
+def test_visible_truth_holds_no_neutrinos_and_only_final_particles():
+    events = events_of([[(22, 10.0, 0, 1), (14, 5.0, 0, 1), (11, 3.0, 0, 0)]])
+    assert visible_truth(events, select_targets(events)).energy.tolist() == [10.0]
+
+
+def test_visible_truth_counts_what_is_too_soft_to_be_a_target():
+    events = events_of([[(22, 10.0, 0, 1), (22, 0.05, 0, 1)]])
+    assert visible_truth(events, select_targets(events)).energy.sum() == pytest.approx(10.05)
+
+
+def test_visible_truth_of_other_rules_is_the_targets():
+    events = events_of([[(22, 10.0, 0, 1), (22, 0.05, 0, 1)]])
+    assert visible_truth(events, select_targets(events, rule="calo")).energy.tolist() == [10.0]
+
+
+def test_other_event_numbers_are_refused(make_records):
+    events = events_of(TRUTH, numbers=[5, 6, 7, 8])
+    with pytest.raises(InputError, match=r"truth.root, entry 2: event number 7 in the truth, 9 in reconstruction"):
+        evaluate(events, answer(make_records(RECO), numbers=[5, 6, 9, 8]))
+
+
+def test_other_number_of_events_is_refused(make_records):
+    with pytest.raises(InputError, match="the truth has 4 events here, reconstruction 'PFlow' has 1"):
+        evaluate(events_of(TRUTH), answer(make_records(RECO[:1])))
+
+
+def test_events_without_truth_are_refused(make_records):
+    bare = dataclasses.replace(events_of(TRUTH), truth=None, hit_links=None)
+    with pytest.raises(InputError, match="truth"):
+        evaluate(bare, answer(make_records(RECO)))
+
+
+def test_numbers_that_are_not_finite_name_algorithm_file_and_entry(make_records):
+    records = make_records(RECO)
+    bad = ak.with_field(records, ak.unflatten(np.array([1.0, np.nan, 1.0]), [1, 1, 0, 1]), "energy")
+    reco = answer(bad, flags=[Flag.BAD_INPUT, 0, 0, 0])
+    with pytest.raises(InputError, match=r"truth.root, entry 1, 'energy': PFlow: expected finite numbers, found nan"):
+        evaluate(events_of(TRUTH), reco)
+
+
+def test_line_under_evaluation_must_be_there(make_records):
+    with pytest.raises(ValueError, match="expected the reconstruction 'PFlow', found Other"):
+        Evaluation().update(events_of(TRUTH), {"Other": answer(make_records(RECO))})
+
+
+def test_unknown_rule_is_refused():
+    with pytest.raises(ConfigError, match="no truth rule 'best'"):
+        Evaluation(settings=Settings(rule="best"))
+
+
+def test_negative_least_energy_is_refused():
+    with pytest.raises(ConfigError, match="e_min"):
+        Evaluation(settings=Settings(e_min=-1.0))
+
+
+@pytest.mark.parametrize(
+    ("sample", "key", "wanted", "tolerance"),
+    [
+        # PHYSICS, section 5: measured there with another code
+        ("gamma1", "count.exact_fraction", 0.934, 0.0005),
+        ("gamma1", "angle.mean_deg", 0.036, 0.0005),
+        ("gammasep", "count.one_vs_two_accuracy", 0.947, 0.0005),
+        ("zqq", "event.visible_energy.resolution_68", 0.044, 0.003),
+    ],
+)
+def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance):
+    from pflow.io.read import iterate_events
+
+    evaluation = Evaluation(name="Pandora")
+    for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", step=500):
+        reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags, name="Pandora")
+        evaluation.update(events, {"Pandora": reco})
+    found = dict(leaves(evaluation.result().lines["classical"]))
+    assert found[key].value == pytest.approx(wanted, abs=tolerance)

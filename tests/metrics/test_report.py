@@ -1,0 +1,187 @@
+"""metrics.json and the table."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from pflow.errors import ConfigError
+from pflow.metrics.definitions import DEFINITIONS, definition_of
+from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
+from pflow.metrics.match import Matching
+from pflow.metrics.number import Number, Series, leaves
+from pflow.metrics.report import SCHEMA, document, number_text, table
+from pflow.pdg import CLASSES
+from rich.console import Console
+
+ISSUE_KEYS = [
+    "count.exact_fraction",
+    "count.one_vs_two_accuracy",
+    "energy.mean_abs_rel_error",
+    "energy.response_median",
+    "energy.resolution_68",
+    "angle.mean_deg",
+    "angle.median_deg",
+    "angle.q68_deg",
+    "charge.accuracy",
+    "pdg.accuracy",
+    "fake_energy_fraction",
+    *(
+        f"class.{name}.{metric}"
+        for name in CLASSES
+        for metric in ("efficiency", "fake_rate", "purity", "response_median", "resolution_68")
+    ),
+    *(
+        f"event.{quantity}.{metric}"
+        for quantity in ("visible_energy", "visible_mass")
+        for metric in ("response_median", "resolution_68", "rms90")
+    ),
+]
+"""What the documentation promises."""
+
+
+@pytest.fixture
+def result(make_table):
+    line = LineMetrics()
+    truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], []])
+    reco = make_table([[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], []])
+    line.update(truth=truth, visible=truth, reco=reco, matching=Matching())
+    other = LineMetrics()
+    other.update(truth=truth, visible=truth, reco=truth, matching=Matching())
+    return EvaluationResult(
+        settings=Settings(),
+        n_events=3,
+        n_bad_input=1,
+        n_max_particles=2,
+        name="PFlow",
+        lines={"PFlow": line.result(), "classical": other.result()},
+        titles={"PFlow": "PFlow", "classical": "Classic"},
+    )
+
+
+def at(tree, key):
+    for name in key.split("."):
+        tree = tree[name]
+    return tree
+
+
+def shown(result) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(table(result))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("key", ISSUE_KEYS)
+def test_stable_keys_are_there_with_their_intervals(result, key):
+    content = document(result)
+    for tree in (content, content["classical"]):
+        value, interval = at(tree, key), at(tree, f"{key}_interval")
+        assert value is None or isinstance(value, float)
+        assert len(interval) == 2
+
+
+def test_numbers_are_those_of_the_result(result):
+    content = document(result)
+    assert content["class"]["photon"]["efficiency"] == 1.0
+    assert content["class"]["charged_hadron"]["efficiency"] == 0.0
+    assert content["classical"]["count"]["exact_fraction"] == 1.0
+
+
+def test_every_number_has_a_definition(result):
+    for key, content in leaves(result.lines["PFlow"]):
+        if isinstance(content, Number | Series):
+            assert definition_of(key).text
+
+
+def test_every_definition_has_a_number(result):
+    keys = [key for key, content in leaves(result.lines["PFlow"]) if isinstance(content, Number | Series)]
+    used = {definition_of(key) for key in keys}
+    assert used == set(DEFINITIONS)
+
+
+def test_key_without_definition_is_refused():
+    with pytest.raises(ConfigError, match=r"no metric 'count\.best'"):
+        definition_of("count.best")
+
+
+def test_document_is_json_without_nan(result):
+    text = json.dumps(document(result, inputs={"reco": "a.root"}), allow_nan=False)
+    again = json.loads(text)
+    assert again["inputs"] == {"reco": "a.root"}
+    assert again["class"]["muon"]["efficiency"] is None
+    assert again["class"]["muon"]["efficiency_interval"] == [0.0, 1.0]
+
+
+def test_document_says_what_the_numbers_depend_on(result):
+    content = document(result)
+    assert content["schema"] == SCHEMA
+    assert content["settings"]["truth_rule"] == "stable"
+    assert "angle/0.1 rad" in content["settings"]["matching"]["definition"]
+    assert content["n_events_read"] == 3
+    assert content["n_bad_input"] == 1
+    assert content["n_max_particles"] == 2
+    assert {"pflow", "numpy", "python"} <= set(content["versions"])
+    assert content["definitions"]["angle.mean_deg"]["unit"] == "deg"
+
+
+def test_no_top_level_key_is_lost_among_the_lines(result):
+    content = document(result)
+    assert set(result.lines["PFlow"]) < set(content)
+
+
+def test_table_shows_lines_side_by_side(result):
+    text = shown(result)
+    assert "PFlow" in text
+    assert "Classic" in text
+    assert "count.exact_fraction" in text
+    assert "angle.mean [deg]" in text
+
+
+def test_table_says_how_it_was_made(result):
+    text = shown(result)
+    assert "3 events, 1 of them left out (bad input), 2 stopped at the maximum number of particles" in text
+    assert "rule 'stable', energy above 0.1 GeV" in text
+    assert "above cost 3" in text
+
+
+def test_table_leaves_out_what_no_line_has(result):
+    assert "class.muon" not in shown(result)
+    assert "class.photon.efficiency" in shown(result)
+
+
+def test_table_of_nothing():
+    line = LineMetrics().result()
+    result = EvaluationResult(
+        settings=Settings(use_tracks=False),
+        n_events=0,
+        n_bad_input=0,
+        n_max_particles=0,
+        name="PFlow",
+        lines={"PFlow": line},
+        titles={"PFlow": "PFlow"},
+    )
+    assert "tracks not used" in shown(result)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (Number(0.93421, 0.92219, 0.94412), "0.9342 -0.0120 +0.0099"),
+        (Number(0.5, math.nan, math.nan), "0.5000"),
+        (Number(12.3456, 11.3456, 13.3456), "12.3 -1.0 +1.0"),
+        (Number(0.0, 0.0, 0.0), "0.0000 -0.0000 +0.0000"),
+        (Number(math.nan, 0.0, 1.0), "-"),
+        (Number(1234.6, 1134.6, 1334.6), "1235 -100 +100"),
+    ],
+)
+def test_numbers_are_written_to_two_digits_of_their_error(number, text):
+    assert number_text(number) == text
+
+
+def test_series_become_lists(result):
+    binned = document(result)["binned"]["energy"]
+    assert len(binned["all"]["efficiency"]) == len(binned["edges"]) - 1
+    assert np.shape(binned["all"]["efficiency_interval"]) == (len(binned["edges"]) - 1, 2)

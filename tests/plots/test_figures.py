@@ -1,0 +1,150 @@
+"""Figures hold the numbers that they were given, with units; nothing global changes."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from pflow.metrics.number import Axis, Histogram, Number, Series
+from pflow.plots.binned import plot_binned
+from pflow.plots.confusion import plot_confusion
+from pflow.plots.distributions import plot_count_difference, plot_distribution
+from pflow.plots.style import save, styled
+
+AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
+FLAT = Axis(name="theta", label="Polar angle", unit="", edges=np.array([0.0, 1.0, 2.0]))
+
+
+def series(*values) -> Series:
+    return Series.of(Number(v, v - 0.1, v + 0.2) for v in values)
+
+
+def points(axes):
+    """Horizontal and vertical positions and the ends of the vertical intervals of each line's points."""
+    for container in axes.containers:
+        data = container.lines[0]
+        bars = container.lines[2][1].get_segments()
+        yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
+
+
+def drawn(figure) -> bytes:
+    buffer = io.BytesIO()
+    save(figure, buffer, format="png")
+    return buffer.getvalue()
+
+
+def test_points_are_the_values_with_their_intervals():
+    figure = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency")
+    ((x, y, bars),) = points(figure.axes[0])
+    assert list(y) == [0.5, 0.8]
+    assert bars[0] == pytest.approx((0.4, 0.7))
+    assert x == pytest.approx(np.sqrt([10.0, 1000.0]))
+
+
+def test_labels_have_units():
+    axes = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Angle [deg]").axes[0]
+    assert axes.get_xlabel() == "True energy [GeV]"
+    assert axes.get_ylabel() == "Angle [deg]"
+    assert axes.get_xscale() == "log"
+
+
+def test_quantity_without_unit_has_no_brackets():
+    axes = plot_binned(FLAT, {"PFlow": series(0.5, 0.8)}, label="Efficiency").axes[0]
+    assert axes.get_xlabel() == "Polar angle"
+    assert axes.get_xscale() == "linear"
+
+
+def test_lines_share_a_bin_side_by_side():
+    figure = plot_binned(FLAT, {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}, label="Efficiency")
+    (first, _, _), (second, _, _) = points(figure.axes[0])
+    assert first == pytest.approx([1 / 3, 4 / 3])
+    assert second == pytest.approx([2 / 3, 5 / 3])
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["a", "b"]
+
+
+def test_empty_bins_are_left_out():
+    figure = plot_binned(AXIS, {"PFlow": series(float("nan"), 0.8)}, label="Efficiency")
+    ((_, y, _),) = points(figure.axes[0])
+    assert list(y) == [0.8]
+    assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
+
+
+def test_nothing_at_all_is_an_empty_frame():
+    figure = plot_binned(AXIS, {"PFlow": series(float("nan"), float("nan"))}, label="Efficiency", log=True)
+    assert figure.axes[0].get_legend() is None
+    assert drawn(figure).startswith(b"\x89PNG")
+
+
+def test_reference_line_and_limits():
+    axes = plot_binned(AXIS, {"PFlow": series(1.0, 0.9)}, label="Response", reference=1.0, limits=(0.0, 2.0)).axes[0]
+    assert axes.lines[0].get_ydata() == [1.0, 1.0]
+    assert axes.get_ylim() == (0, 2)
+
+
+def test_wrong_number_of_bins_is_refused():
+    with pytest.raises(ValueError, match="line 'PFlow' has 1 values for 2 bins"):
+        plot_binned(AXIS, {"PFlow": series(0.5)}, label="Efficiency")
+
+
+def test_distribution_is_in_shares_of_all_entries_and_says_what_is_outside():
+    histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
+    axes = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"}).axes[0]
+    assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
+    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
+
+
+def test_distribution_of_nothing():
+    histogram = Histogram(edges=np.array([0.1, 1.0]), counts=np.zeros(1))
+    axes = plot_distribution({"PFlow": histogram}, label="Response", log_x=True).axes[0]
+    assert not axes.patches
+
+
+def test_count_difference_is_in_shares_of_events():
+    axes = plot_count_difference({"PFlow": {-1: 1, 0: 6, 2: 1}}, numbers={"PFlow": "exact: 75%"}).axes[0]
+    data = axes.patches[0].get_data()
+    shares = dict(zip((data.edges[:-1] + 0.5).tolist(), data.values.tolist(), strict=True))
+    assert shares == {-2: 0, -1: 0.125, 0: 0.75, 1: 0, 2: 0.125, 3: 0}
+    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nexact: 75%"
+
+
+@pytest.mark.parametrize("lines", [{}, {"PFlow": {}}])
+def test_count_difference_of_nothing(lines):
+    assert not plot_count_difference(lines).axes[0].patches
+
+
+def test_confusion_writes_shares_and_counts():
+    axes = plot_confusion([[3, 1], [0, 0]], true_classes=["photon", "fake"], reco_classes=["photon", "missed"]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["photon", "missed"]
+
+
+def test_confusion_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="shape"):
+        plot_confusion([[3, 1]], true_classes=["a", "b"], reco_classes=["a", "b"])
+
+
+def test_no_global_state_changes():
+    before = dict(mpl.rcParams)
+    drawn(plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency"))
+    assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_files_are_of_the_format_and_the_same_every_time(format, start):
+    figure = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency")
+    contents = []
+    for _ in range(2):
+        buffer = io.BytesIO()
+        save(figure, buffer, format=format)
+        contents.append(buffer.getvalue())
+    assert contents[0].startswith(start)
+    assert contents[0] == contents[1]
+
+
+def test_style_is_left_again():
+    size = mpl.rcParams["font.size"]
+    with styled():
+        assert mpl.rcParams["font.size"] != size
+    assert mpl.rcParams["font.size"] == size
