@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from pflow.units import GEV_PER_TESLA_MM
 
-__all__ = ["helix_points"]
+__all__ = ["helix_end", "helix_points"]
 
 Array = npt.NDArray[np.float64]
 
@@ -61,37 +62,87 @@ def helix_points(
     """
     if n_points < 2:
         raise ValueError(f"a path needs at least 2 points, found {n_points}")
-    start = np.asarray(start, dtype=np.float64).reshape(-1, 3)
-    p = np.asarray(momentum, dtype=np.float64).reshape(-1, 3)
-    size = np.linalg.norm(p, axis=1)
-    n = p / np.where(size > 0, size, 1.0)[:, None]  # [n, 3], null where there is no momentum
-    charge = np.nan_to_num(np.asarray(charge, dtype=np.float64).reshape(-1))
-    kappa = GEV_PER_TESLA_MM * charge * b_field / np.where(size > 0, size, np.inf)
+    path = _Path.of(start, momentum, charge, b_field, radius, half_length, max_turns)
+    points, _ = path.at(path.length[:, None] * np.linspace(0.0, 1.0, n_points))
+    return points
 
-    length = np.minimum(
-        _to_endcap(start, n, half_length),
-        np.where(
-            np.abs(kappa) < STRAIGHT,
-            _to_barrel_straight(start, n, radius),
-            _to_barrel_curved(start, n, kappa, radius, max_turns),
-        ),
-    )
-    outside = (np.hypot(start[:, 0], start[:, 1]) >= radius) | (np.abs(start[:, 2]) >= half_length)
-    length = np.where(outside | (size == 0), 0.0, length)
 
-    along = length[:, None] * np.linspace(0.0, 1.0, n_points)  # [n, n_points]
-    half_turn = 0.5 * kappa[:, None] * along
-    chord = along * np.sinc(half_turn / np.pi)  # np.sinc(x) is sin(pi x) / (pi x)
-    phi = np.arctan2(n[:, 1], n[:, 0])[:, None] - half_turn
-    sin_theta = np.hypot(n[:, 0], n[:, 1])[:, None]
-    step = np.stack([sin_theta * chord * np.cos(phi), sin_theta * chord * np.sin(phi), n[:, 2, None] * along], axis=-1)
-    return np.asarray(start[:, None, :] + step)
+def helix_end(
+    start: npt.ArrayLike,
+    momentum: npt.ArrayLike,
+    charge: npt.ArrayLike,
+    *,
+    b_field: float,
+    radius: float,
+    half_length: float,
+    max_turns: float = 100.0,
+) -> tuple[Array, Array]:
+    """Where each path of `helix_points` ends, and its direction there; parameters as there.
+
+    Returns
+    -------
+    position, direction
+        float64 [n, 3]: mm, and unit vectors (null without momentum).
+    """
+    path = _Path.of(start, momentum, charge, b_field, radius, half_length, max_turns)
+    position, direction = path.at(path.length[:, None])
+    return position[:, 0], direction[:, 0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Path:
+    """Helices of known length: start [n, 3], direction [n, 3], curvature [n] and length [n]."""
+
+    start: Array
+    direction: Array
+    kappa: Array
+    length: Array
+
+    @classmethod
+    def of(
+        cls,
+        start: npt.ArrayLike,
+        momentum: npt.ArrayLike,
+        charge: npt.ArrayLike,
+        b_field: float,
+        radius: float,
+        half_length: float,
+        max_turns: float,
+    ) -> _Path:
+        x = np.asarray(start, dtype=np.float64).reshape(-1, 3)
+        p = np.asarray(momentum, dtype=np.float64).reshape(-1, 3)
+        q = np.nan_to_num(np.asarray(charge, dtype=np.float64).reshape(-1))
+        size = np.linalg.norm(p, axis=1)
+        n = p / np.where(size > 0, size, 1.0)[:, None]  # [n, 3], null where there is no momentum
+        kappa = GEV_PER_TESLA_MM * q * b_field / np.where(size > 0, size, np.inf)
+        length = np.minimum(
+            _to_endcap(x, n, half_length),
+            np.where(
+                np.abs(kappa) < STRAIGHT,
+                _to_barrel_straight(x, n, radius),
+                _to_barrel_curved(x, n, kappa, radius, max_turns),
+            ),
+        )
+        outside = (np.hypot(x[:, 0], x[:, 1]) >= radius) | (np.abs(x[:, 2]) >= half_length)
+        return cls(x, n, kappa, np.where(outside | (size == 0), 0.0, length))
+
+    def at(self, along: Array) -> tuple[Array, Array]:
+        """Positions in mm and directions [n, point, 3] after the lengths `along` [n, point]."""
+        half_turn = 0.5 * self.kappa[:, None] * along
+        chord = along * np.sinc(half_turn / np.pi)  # np.sinc(x) is sin(pi x) / (pi x)
+        phi = np.arctan2(self.direction[:, 1], self.direction[:, 0])[:, None]
+        sin_theta = np.hypot(self.direction[:, 0], self.direction[:, 1])[:, None]
+        cos_theta = self.direction[:, 2, None]
+        transverse, middle, last = sin_theta * chord, phi - half_turn, phi - 2 * half_turn
+        step = (transverse * np.cos(middle), transverse * np.sin(middle), cos_theta * along)
+        direction = (sin_theta * np.cos(last), sin_theta * np.sin(last), np.broadcast_to(cos_theta, along.shape))
+        return self.start[:, None, :] + np.stack(step, axis=-1), np.stack(direction, axis=-1)
 
 
 def _to_endcap(start: Array, n: Array, half_length: float) -> Array:
     """Length of the path to the endcap in front, infinite for a path across the beam."""
     nz: Any = np.where(n[:, 2] == 0, np.nan, n[:, 2])
-    return np.nan_to_num((np.copysign(half_length, nz) - start[:, 2]) / nz, nan=np.inf)
+    return np.asarray(np.nan_to_num((np.copysign(half_length, nz) - start[:, 2]) / nz, nan=np.inf))
 
 
 def _to_barrel_straight(start: Array, n: Array, radius: float) -> Array:
@@ -119,7 +170,7 @@ def _to_barrel_curved(start: Array, n: Array, kappa: Array, radius: float, max_t
     centre_x = start[:, 0] + sign * rho * np.sin(phi)
     centre_y = start[:, 1] - sign * rho * np.cos(phi)
     d = np.hypot(centre_x, centre_y)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         cosine = (radius**2 - d**2 - rho**2) / (2 * d * rho)
     reaches = np.abs(cosine) <= 1
     exit_beta = 2 * np.pi - np.arccos(np.where(reaches, cosine, 0.0))
