@@ -65,13 +65,12 @@ class Edm4hepReader:
             )
         missing = missing_collections(file, detector, sim=self.sim)
         if missing:
-            name, *alternatives = missing[0]
-            either = f" or {' or '.join(alternatives)}" if alternatives else ""
+            names = " or ".join(f"'{name}'" for name in missing[0])
             raise InputError(
-                f"required collection '{name}'{either} of detector '{detector.name}' is not in the file",
+                f"required collection {names} of detector '{detector.name}' is not in the file",
                 file=self.path,
-                field=name,
-                suggestions=nearest(name, columns.collections),
+                field=missing[0][0],
+                suggestions=nearest(missing[0][0], columns.collections),
             )
         self.sources = _sources(file, detector, sim=self.sim)
         wanted = _wanted(detector, sim=self.sim)

@@ -1,0 +1,218 @@
+"""A small detector, and files of podio's layouts written with uproot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from pflow.detector import Calorimeter, Detector
+
+Content = dict[str, list[list[float]]]
+
+IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "Other": 16}
+"""Collection ids of the small files; one that does not fit in 31 bits, as hashes do not."""
+
+INTEGERS = ("index", "PDG", "type", "generatorStatus", "location", "begin", "end")
+DOUBLES = ("mass",)
+
+
+@pytest.fixture
+def toy() -> Detector:
+    """Two calorimeters of one ECAL (two joined collections) and one HCAL, and an optional muon system."""
+    return Detector(
+        name="toy",
+        b_field=2.0,
+        ecal_inner_radius=1000.0,
+        ecal_outer_radius=1200.0,
+        ecal_inner_z=1500.0,
+        calorimeters=(
+            Calorimeter(name="ecal", kind="ecal", region="barrel", collections=("A1", "A2"), sim_collections=("SimA",)),
+            Calorimeter(
+                name="hcal",
+                kind="hcal",
+                region="barrel",
+                collections=("B",),
+                sim_collections=("SimB",),
+                sim_scale=10.0,
+                cell_encoding="layer:8",
+            ),
+            Calorimeter(name="muon", kind="muon", region="other", collections=("MUON",), required=False),
+        ),
+        tracks=("Tracks",),
+        tracker_hits=("Inner", "Outer"),
+        hit_links=("HitLinks",),
+        track_links=("TrackLinks",),
+        references=("Pandora",),
+    )
+
+
+@pytest.fixture
+def content() -> Content:
+    """Members of two events: four hits, two tracks and three particles, then one hit, no track and one particle."""
+    found: Content = {}
+    _hits(found, "A1", energy=[[1.0, 2.0], []], x=[[1010.0, 1020.0], []], cell=[[3, 4], []])
+    _hits(found, "A2", energy=[[3.0], [5.0]], x=[[1030.0], [1050.0]], cell=[[5], [6]])
+    _hits(found, "B", energy=[[4.0], []], x=[[1300.0], []], cell=[[7], []])
+    found |= {
+        "MCParticles.PDG": [[111, 22, 11], [22]],
+        "MCParticles.generatorStatus": [[2, 1, 0], [1]],
+        "MCParticles.charge": [[0, 0, -1], [0]],
+        "MCParticles.mass": [[0.135, 0, 0.000511], [0]],
+        "MCParticles.parents_begin": [[0, 0, 1], [0]],
+        "MCParticles.parents_end": [[0, 1, 2], [0]],
+        "_MCParticles_parents.index": [[0, 1], []],
+        "_MCParticles_parents.collectionID": [[15, 15], []],
+    }
+    for axis, values in {"x": [[3, 1, 1], [5]], "y": [[0, 0, 0], [0]], "z": [[4, 2, 1], [0]]}.items():
+        found[f"MCParticles.momentum.{axis}"] = values
+        found[f"MCParticles.vertex.{axis}"] = [[0, 0, 7], [0]]
+    # hit 1 of A1 by half each of particles 1 and 2; the hits of A2 and B; something outside the detector
+    found |= {
+        "HitLinks.weight": [[0.2, 0.2, 3.0, 1.0, 9.0], [0.7]],
+        "_HitLinks_from.index": [[1, 1, 0, 0, 0], [0]],
+        "_HitLinks_from.collectionID": [[11, 11, 4_000_000_000, 13, 16], [4_000_000_000]],
+        "_HitLinks_to.index": [[1, 2, 1, 1, 1], [0]],
+        "_HitLinks_to.collectionID": [[15, 15, 15, 15, 15], [15]],
+    }
+    # the first track has its states in the unusual order calorimeter, IP; the second only one at its first hit
+    found |= {
+        "Tracks.trackStates_begin": [[0, 2], []],
+        "Tracks.trackStates_end": [[2, 3], []],
+        "_Tracks_trackStates.location": [[4, 1, 2], []],
+        "_Tracks_trackStates.D0": [[10.0, 0.5, 0.0], []],
+        "_Tracks_trackStates.Z0": [[5.0, 0.25, 0.0], []],
+        "_Tracks_trackStates.phi": [[np.pi / 2, 0.0, np.pi], []],
+        "_Tracks_trackStates.omega": [[-4e-4, -3e-4, 2e-4], []],
+        "_Tracks_trackStates.tanLambda": [[1.0, 1.0, 0.0], []],
+        "_Tracks_trackStates.referencePoint.x": [[1000.0, 0.0, 17.0], []],
+        "_Tracks_trackStates.referencePoint.y": [[200.0, 0.0, 0.0], []],
+        "_Tracks_trackStates.referencePoint.z": [[300.0, 0.0, 0.0], []],
+        "TrackLinks.weight": [[1.0], []],
+        "_TrackLinks_from.index": [[1], []],
+        "_TrackLinks_from.collectionID": [[14], []],
+        "_TrackLinks_to.index": [[2], []],
+        "_TrackLinks_to.collectionID": [[15], []],
+        "EventHeader.eventNumber": [[70], [71]],
+    }
+    return found
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write content as one of podio's layouts: `new` (TTree), `rec` (links called rec and sim), `old`, `rntuple`."""
+
+    def write_file(
+        content: Mapping[str, Any],
+        layout: str = "new",
+        *,
+        ids: Mapping[str, int] | None = None,
+        encodings: Mapping[str, str] | None = None,
+        name: str = "events.root",
+        chunks: int = 1,
+    ) -> Path:
+        path = tmp_path / name
+        arrays = {_renamed(key, layout): _array(key, values) for key, values in content.items()}
+        with uproot.recreate(path) as file:
+            if layout == "rntuple":
+                file.mkrntuple("events", _records(arrays))
+            else:
+                file.mktree("events", {key: array.type.content for key, array in arrays.items()})
+                n_events = len(next(iter(arrays.values())))
+                for part in np.array_split(np.arange(n_events), chunks):
+                    file["events"].extend({key: array[part] for key, array in arrays.items()})
+            table = IDS if ids is None else ids
+            if table:
+                file.mkrntuple("podio_metadata", _id_table(table, layout))
+            if encodings is not None:
+                keys = [f"{key}__CellIDEncoding" for key in encodings]
+                values = [[value] for value in encodings.values()]
+                file.mkrntuple("metadata", {"GPStringKeys": ak.Array([keys]), "GPStringValues": ak.Array([values])})
+        return path
+
+    return write_file
+
+
+def _hits(content: Content, name: str, *, energy: Any, x: Any, cell: Any) -> None:
+    zeros = [[0.0] * len(event) for event in energy]
+    content |= {
+        f"{name}.cellID": cell,
+        f"{name}.energy": energy,
+        f"{name}.time": zeros,
+        f"{name}.position.x": x,
+        f"{name}.position.y": zeros,
+        f"{name}.position.z": zeros,
+    }
+
+
+def _array(key: str, values: Any) -> ak.Array:
+    """Jagged array of the type that EDM4hep gives a member, also where there are no objects."""
+    member = key.split(".", 1)[1]
+    if member == "cellID":
+        dtype: Any = np.uint64
+    elif member == "collectionID":
+        dtype = np.uint32
+    elif member.endswith(INTEGERS):
+        dtype = np.int32
+    elif member in DOUBLES or key.startswith("MCParticles.momentum"):
+        dtype = np.float64
+    elif member == "eventNumber":
+        dtype = np.int64
+    else:
+        dtype = np.float32
+    counts = np.array([len(event) for event in values], dtype=np.int64)
+    flat = np.array([value for event in values for value in event], dtype=dtype)
+    return ak.unflatten(flat, counts)
+
+
+def _renamed(key: str, layout: str) -> str:
+    collection, _, member = key.partition(".")
+    if layout == "rec":
+        collection = collection.replace("_from", "_rec") if collection.endswith("_from") else collection
+        collection = collection.replace("_to", "_sim") if collection.endswith("_to") else collection
+    if layout == "old":
+        old = {
+            "_from": "#0",
+            "_to": "#1",
+            "_parents": "#0",
+            "_contributions": "#0",
+            "_particle": "#0",
+            "_trackStates": "_1",
+        }
+        for suffix, number in old.items():
+            if collection.startswith("_") and collection.endswith(suffix):
+                collection = collection.removeprefix("_").removesuffix(suffix) + number
+    return f"{collection}.{member}"
+
+
+def _records(arrays: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
+    """Collections as lists of nested records."""
+    nested: dict[str, dict[str, Any]] = {}
+    for key, array in arrays.items():
+        collection, *members = key.split(".")
+        target = nested.setdefault(collection, {})
+        for member in members[:-1]:
+            target = target.setdefault(member, {})
+        target[members[-1]] = array
+
+    def zipped(fields: Mapping[str, Any]) -> ak.Array:
+        return ak.zip({name: zipped(value) if isinstance(value, dict) else value for name, value in fields.items()})
+
+    return {collection: zipped(fields) for collection, fields in nested.items()}
+
+
+def _id_table(ids: Mapping[str, int], layout: str) -> dict[str, ak.Array]:
+    names, numbers = list(ids), np.array(list(ids.values()), dtype=np.uint32)
+    if layout == "old":
+        return {
+            "events___idTable": ak.Array(
+                ak.zip({"m_names": ak.Array([names]), "m_collectionIDs": ak.Array([numbers])}, depth_limit=1)
+            )
+        }
+    if layout == "rec":
+        return {"events_collectionNames": ak.Array([names]), "events___idTable": ak.Array([numbers])}
+    return {"events___CollectionTypeInfo": ak.zip({"name": ak.Array([names]), "collectionID": ak.Array([numbers])})}
