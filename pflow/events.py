@@ -139,7 +139,7 @@ class Events:
         for name, part in self.parts():
             if len(part) != n:
                 raise ValueError(f"{name} has {len(part)} events, hits have {n}")
-        if self.hit_links is not None and self.truth is None:
+        if self.truth is None and any(getattr(self, name) is not None for name in LINKED):
             raise ValueError("links need the truth particles they point to")
 
     def __len__(self) -> int:
@@ -392,7 +392,7 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
 
     Weights in files are not comparable between calorimeters (PHYSICS: from 4e-5 to 3.3 in one event), so only
     their shares are kept. A source whose weights sum to 0 shares equally. Links that point outside are kept for
-    `Events.problems` to name.
+    `Events.problems` to name, as are negative weights, which make all shares of their source NaN.
     """
     counts = ak.to_numpy(ak.num(source, axis=1))
     sources = np.asarray(_flat(source), dtype=np.int64)
@@ -405,6 +405,7 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
         first = sources.min()
         stride = sources.max() - first + 1
         _, group = np.unique(event * stride + (sources - first), return_inverse=True)
+        weights = np.where(weights < 0, np.nan, weights)
         total = np.bincount(group, weights)
         size = np.bincount(group)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -86,7 +86,7 @@ def class_of(pdg: int) -> str:
 
 def _lookup(function: Any, pdg: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
     codes, inverse = np.unique(np.asarray(pdg, dtype=np.int64), return_inverse=True)
-    return np.array([function(int(code)) for code in codes], dtype=dtype)[inverse]
+    return np.array([function(int(code)) for code in codes], dtype=dtype)[inverse].reshape(np.shape(pdg))
 
 
 def charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float32]:
