@@ -1,11 +1,15 @@
 """Multi-head attention on torch's fused scaled-dot-product attention.
 
 Letters: B batch, N tokens that ask, S tokens that answer, W width, H heads, D = W / H. Masks: True = real token; None
-where there is no padding, which keeps the kernels that know no mask.
+where there is no padding, which keeps the kernels that know no mask. Packed events (`pflow.model.packing`) stand side
+by side in one row, [1, sum of lengths, W], and `lengths` says where each ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -29,6 +33,14 @@ def _join(x: Tensor) -> Tensor:
 
 def _broadcast(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask[:, None, None, :]  # [B, S] -> [B, 1, 1, S]
+
+
+def _event_by_event(
+    queries: Iterable[Tensor], keys: Iterable[Tensor], values: Iterable[Tensor], masks: Iterable[Tensor | None]
+) -> Tensor:
+    """Attend within each packed event, [1, H, N, D] each; the answers side by side."""
+    events = zip(queries, keys, values, masks, strict=True)
+    return torch.cat([scaled_dot_product_attention(*event) for event in events], dim=2)
 
 
 class SelfAttention(nn.Module):
@@ -55,7 +67,13 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width, bias=bias)
 
     def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, causal: bool = False, cache: KVCache | None = None
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
+        causal: bool = False,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -64,6 +82,8 @@ class SelfAttention(nn.Module):
         x : float [B, N, W]
         mask : bool [B, N] or None
             Real tokens. Not together with `causal`: padding behind a causal sequence is never seen.
+        lengths
+            Of packed events; not together with `mask`, `causal` or `cache`.
         causal
             A token sees itself and those before it.
         cache
@@ -76,11 +96,17 @@ class SelfAttention(nn.Module):
         Raises
         ------
         ValueError
-            If `mask` comes together with `causal`, or `cache` with more than one token.
+            If `mask` comes together with `causal`, `lengths` with any of them, or `cache` with more than one token.
         """
         if causal and mask is not None:
             raise ValueError("mask: a causal sequence has its padding at the end and takes no mask")
+        if lengths is not None and (causal or mask is not None or cache is not None):
+            raise ValueError("lengths: packed events take no mask, no cache and are not causal")
         query, key, value = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
+        if lengths is not None:
+            queries, keys, values = (torch.split(part, list(lengths), dim=2) for part in (query, key, value))
+            attended = _event_by_event(queries, keys, values, [None] * len(lengths))
+            return self.out(_join(attended))  # type: ignore[no-any-return]
         if cache is not None:
             if x.shape[1] != 1:
                 raise ValueError(f"cache: one token at a time, got {x.shape[1]}")
@@ -121,8 +147,30 @@ class CrossAttention(nn.Module):
         key, value = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key, value)
 
-    def forward(self, x: Tensor, memory: KeyValue, *, mask: Tensor | None = None) -> Tensor:
-        """Attend to `memory` [B, H, S, D], whose real tokens `mask` bool [B, S] tells; float [B, N, W] in and out."""
+    def forward(
+        self, x: Tensor, memory: KeyValue, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None
+    ) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, N, W], or [1, N, W] of B packed events
+        memory : KeyValue [B, H, S, D]
+            From `project`.
+        mask : bool [B, S] or None
+            Real tokens of the memory.
+        lengths
+            Of the events packed in x.
+
+        Returns
+        -------
+        float, as x
+        """
         query = _split(self.query(x), self.heads)
-        attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=_broadcast(mask))
+        seen = _broadcast(mask)
+        if lengths is None:
+            attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=seen)
+        else:
+            queries, keys, values = torch.split(query, list(lengths), dim=2), memory.key[:, None], memory.value[:, None]
+            attended = _event_by_event(queries, keys, values, [None] * len(lengths) if seen is None else seen[:, None])
         return self.out(_join(attended))  # type: ignore[no-any-return]

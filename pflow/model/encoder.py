@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from pflow.model.layers import DecoderLayer, EncoderLayer, LayerStyle, final_norm, stack
+from pflow.model.packing import Packing
 
 __all__ = ["CrossEncoder", "Encoder"]
 
@@ -29,9 +30,15 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Encode x, float [B, S, W], whose real tokens `mask` bool [B, S] tells (None: all)."""
+        packing = Packing.of(mask)
+        if packing is None:
+            for layer in self.layers:
+                x = layer(x, mask=mask)
+            return self.norm(x)  # type: ignore[no-any-return]
+        x = packing.pack(x)
         for layer in self.layers:
-            x = layer(x, mask=mask)
-        return self.norm(x)  # type: ignore[no-any-return]
+            x = layer(x, lengths=packing.lengths)
+        return packing.unpack(self.norm(x))
 
 
 class CrossEncoder(nn.Module):
@@ -55,7 +62,13 @@ class CrossEncoder(nn.Module):
         self, x: Tensor, other: Tensor, *, mask: Tensor | None = None, other_mask: Tensor | None = None
     ) -> Tensor:
         """Encode x, float [B, S, W], in the light of `other`, float [B, S', W]; masks as in `Encoder.forward`."""
+        packing = Packing.of(mask)
+        if packing is None:
+            for layer in self.layers:
+                x = layer(x, layer.memory_attention.project(other), memory_mask=other_mask, mask=mask)
+            return self.norm(x)  # type: ignore[no-any-return]
+        x = packing.pack(x)
         for layer in self.layers:
             known = layer.memory_attention.project(other)
-            x = layer(x, known, memory_mask=other_mask, mask=mask)
-        return self.norm(x)  # type: ignore[no-any-return]
+            x = layer(x, known, memory_mask=other_mask, lengths=packing.lengths)
+        return packing.unpack(self.norm(x))

@@ -128,9 +128,9 @@ class EncoderLayer(nn.Module):
         self.attention_residual = Residual(width=width, style=style)
         self.feedforward_residual = Residual(width=width, style=style)
 
-    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Apply to x, float [B, N, W], whose real tokens `mask` bool [B, N] tells."""
-        x = self.attention_residual(x, lambda y: self.attention(y, mask=mask))
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None) -> Tensor:
+        """Apply to x, float [B, N, W]; `mask` bool [B, N] and `lengths` are those of the self-attention."""
+        x = self.attention_residual(x, lambda y: self.attention(y, mask=mask, lengths=lengths))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
@@ -163,6 +163,7 @@ class DecoderLayer(nn.Module):
         *,
         memory_mask: Tensor | None = None,
         mask: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
         causal: bool = False,
         cache: KVCache | None = None,
     ) -> Tensor:
@@ -176,9 +177,13 @@ class DecoderLayer(nn.Module):
         memory_mask : bool [B, S] or None
         mask, causal, cache
             Of the self-attention.
+        lengths
+            Of both attentions.
         """
-        x = self.attention_residual(x, lambda y: self.attention(y, mask=mask, causal=causal, cache=cache))
-        x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask))
+        x = self.attention_residual(
+            x, lambda y: self.attention(y, mask=mask, lengths=lengths, causal=causal, cache=cache)
+        )
+        x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask, lengths=lengths))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
