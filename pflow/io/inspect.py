@@ -151,7 +151,7 @@ def inspect_file(
     """
     with open_events(path, detector=detector, schema=schema, layout=layout) as file:
         stop = min(file.num_entries, max_entries)
-        template, _ = file.read_all(0, 0)
+        template, _ = file.read_all(file.num_entries)  # no events, every part
         counts: dict[str, int] = {}
         energies: dict[str, float] = {}
         bad: dict[int, str] = {}

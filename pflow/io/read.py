@@ -194,7 +194,8 @@ class EventFile:
                 if error.entry is None:
                     raise
                 bad.append(BadEntry(entry, error))
-                chunks.append(_blank(self._reader.read(start, start, truth=truth), entry))
+                end = self.num_entries  # an empty range there touches no bytes
+                chunks.append(_blank(self._reader.read(end, end, truth=truth), entry))
         return concatenate(chunks), bad
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from pflow.errors import InputError, nearest
 from pflow.io.columns import Columns, open_root, open_tree
@@ -39,10 +40,12 @@ def sniff(path: str | PathLike[str], *, layout: str | Path | None = None) -> str
     if layout is not None:
         return "flat"
     with open_root(path) as directory:
+        if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
+            return _edm4hep(directory)
         tree = open_tree(directory, "events", str(path))
         columns = Columns(tree, str(path))
-        if "podio_metadata" in directory or _holds_edm4hep(columns):
-            return "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
+        if _holds_edm4hep(columns):
+            return _edm4hep(directory)
         keys = list(tree.keys(recursive=True))
         if fits(keys, "g4"):
             return "flat"
@@ -64,6 +67,10 @@ def _is_hdf5(path: str | PathLike[str]) -> bool:
             return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
     except OSError:
         return False  # open_root says what is wrong
+
+
+def _edm4hep(directory: Any) -> str:
+    return "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
 
 
 def _holds_edm4hep(columns: Columns) -> bool:
