@@ -157,7 +157,7 @@ def _check_geometry(file: EventFile, model: Model) -> None:
         raise InputError(
             f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
             f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
-            "file lie elsewhere: it is of another detector. Name its detector (--detector) to reconstruct it all the same",
+            "file lie elsewhere: it is of another detector; name that one (--detector) to go on all the same",
             file=file.path,
             field="hits.position",
         )
