@@ -25,7 +25,7 @@ from pflow.io.sniff import SCHEMAS, sniff
 __all__ = ["BadEntriesWarning", "BadEntry", "EventFile", "iterate_events", "open_events", "read_events"]
 
 OnError = Literal["raise", "skip"]
-Path_ = str | PathLike[str]
+FilePath = str | PathLike[str]
 
 
 class BadEntriesWarning(UserWarning):
@@ -200,7 +200,7 @@ class EventFile:
 
 
 def open_events(
-    path: Path_,
+    path: FilePath,
     *,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
@@ -259,7 +259,7 @@ def open_events(
 
 
 def read_events(
-    path: Path_,
+    path: FilePath,
     *,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
@@ -275,7 +275,7 @@ def read_events(
 
 
 def iterate_events(
-    paths: Path_ | Iterable[Path_],
+    paths: FilePath | Iterable[FilePath],
     *,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,

@@ -40,13 +40,13 @@ def test_the_first_alternative_that_is_there_counts() -> None:
 
 
 def test_a_missing_member_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="has no member 'energi'.*nearest matches: energy") as caught:
+    with pytest.raises(InputError, match=r"has no member 'energi'.*nearest matches: energy") as caught:
         Columns(Tree("X.energy", "X.time"), "f.root").key("X", "energi")
     assert (caught.value.file, caught.value.field) == ("f.root", "X.energi")
 
 
 def test_a_missing_collection_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="no such collection.*nearest matches: ECALBarrel"):
+    with pytest.raises(InputError, match=r"no such collection.*nearest matches: ECALBarrel"):
         Columns(Tree("ECALBarrel.energy"), "f").key("ECalBarrel", "energy")
 
 

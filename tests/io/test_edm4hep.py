@@ -330,7 +330,9 @@ def test_cld_pandora_particles(cld: Events) -> None:
 
 
 def test_cld_tracks_have_the_momentum_and_charge_of_their_particle(cld: Events) -> None:
-    assert cld.tracks is not None and cld.truth is not None and cld.track_links is not None
+    assert cld.tracks is not None
+    assert cld.truth is not None
+    assert cld.track_links is not None
     tracks, particles = cld.tracks[cld.track_links.source], cld.truth[cld.track_links.particle]
     assert np.median(ak.flatten(tracks.momentum.pt / particles.momentum.pt)) == pytest.approx(1.0, abs=0.01)
     assert ak.all(tracks.charge == particles.charge)
@@ -351,7 +353,8 @@ def test_cld_layers_are_those_of_the_detector(cld: Events) -> None:
 
 def test_cld_links_point_close_to_their_particles(cld: Events) -> None:
     """A hit of the first layers is where its particle flies: the median angle is small."""
-    assert cld.truth is not None and cld.hit_links is not None
+    assert cld.truth is not None
+    assert cld.hit_links is not None
     photons = cld.truth[cld.hit_links.particle]
     hits = cld.hits[cld.hit_links.source]
     direct = (photons.pdg == 22) & (photons.status == 1) & (photons.energy > 2.0)

@@ -47,20 +47,23 @@ def test_links_are_equal(rntuple: Events, flat: Events, name: str) -> None:
 
 @pytest.mark.parametrize("field", ["pdg", "charge", "mass", "energy", "status", "parent"])
 def test_truth_is_equal(rntuple: Events, flat: Events, field: str) -> None:
-    assert rntuple.truth is not None and flat.truth is not None
+    assert rntuple.truth is not None
+    assert flat.truth is not None
     assert ak.array_equal(rntuple.truth[field], flat.truth[field])
 
 
 @pytest.mark.parametrize(("vector", "axes"), [("momentum", ("px", "py", "pz")), ("vertex", ("x", "y", "z"))])
 def test_truth_vectors_are_equal(rntuple: Events, flat: Events, vector: str, axes: tuple[str, ...]) -> None:
-    assert rntuple.truth is not None and flat.truth is not None
+    assert rntuple.truth is not None
+    assert flat.truth is not None
     for axis in axes:
         assert ak.array_equal(rntuple.truth[vector][axis], flat.truth[vector][axis])
 
 
 def test_track_momenta_and_charges_are_equal(rntuple: Events, flat: Events) -> None:
     """The one file has momenta, the other helix parameters in float32."""
-    assert rntuple.tracks is not None and flat.tracks is not None
+    assert rntuple.tracks is not None
+    assert flat.tracks is not None
     assert ak.array_equal(rntuple.tracks.charge, flat.tracks.charge)
     size = flat.tracks.momentum.mag
     for axis in ("px", "py", "pz"):
@@ -68,7 +71,8 @@ def test_track_momenta_and_charges_are_equal(rntuple: Events, flat: Events) -> N
 
 
 def test_tracks_reach_the_calorimeter_at_the_same_place(rntuple: Events, flat: Events) -> None:
-    assert rntuple.tracks is not None and flat.tracks is not None
+    assert rntuple.tracks is not None
+    assert flat.tracks is not None
     for axis in ("x", "y", "z"):
         difference = abs(rntuple.tracks.calo_position[axis] - flat.tracks.calo_position[axis])
         assert ak.all((difference < 0.01) | np.isnan(flat.tracks.calo_position[axis]))

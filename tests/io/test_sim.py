@@ -167,7 +167,8 @@ def test_cld_contributions_and_links_agree_on_the_truth(data_dir: Path) -> None:
         reader = Edm4hepReader(open_podio(path), detector=load_detector("cld"), sim=sim)
         events = reader.read(0, 1)
         reader.close()
-        assert events.hit_links is not None and events.truth is not None
+        assert events.hit_links is not None
+        assert events.truth is not None
         links, ecal = events.hit_links[0], events.hits[0][events.hit_links.source[0]]
         energy = np.where(ecal.subdetector < 2, ecal.energy * links.weight, 0.0)
         sums.append(np.bincount(ak.to_numpy(links.particle), energy, minlength=len(events.truth[0])))
