@@ -48,6 +48,9 @@ NOTE = "pflow_provenance"
 FORMATS = ("ttree", "rntuple")
 """What `RecoWriter` can write."""
 
+BASKET = 1000
+"""Events that are written at once: smaller baskets make a larger file that is slower to write and to read."""
+
 MEMBERS = {
     "PDG": (("pdg",), np.int32),
     "energy": (("energy",), np.float32),
@@ -108,6 +111,7 @@ class RecoWriter:
         self._provenance = provenance
         self._format = format
         self._name = name
+        self._pending: list[Reconstruction] = []
 
     def __enter__(self) -> RecoWriter:
         with ExitStack() as stack:
@@ -135,6 +139,7 @@ class RecoWriter:
                         self._name: _nested(_none()).type.content,
                     },
                 )
+            stack.push(self._finish)
             self._stack = stack.pop_all()
         return self
 
@@ -147,15 +152,26 @@ class RecoWriter:
         self._stack.__exit__(error_type, error, traceback)
 
     def extend(self, reconstruction: Reconstruction) -> None:
-        """Append consecutive events. Writes them at once, so memory does not grow with the file."""
-        if not len(reconstruction):
+        """Append consecutive events. They are kept until there are enough for a basket, so memory is bounded."""
+        self._pending.append(reconstruction)
+        if sum(len(chunk) for chunk in self._pending) >= BASKET:
+            self._flush()
+
+    def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:
+            self._flush()
+
+    def _flush(self) -> None:
+        pending = [chunk for chunk in self._pending if len(chunk)]
+        self._pending = []
+        if not pending:
             return
         shape = _flat if self._format == "ttree" else _nested
         self._table.extend(
             {
-                "event": reconstruction.event.astype(np.int64),
-                "flags": reconstruction.flags.astype(np.uint32),
-                self._name: shape(reconstruction.particles),
+                "event": np.concatenate([chunk.event for chunk in pending]).astype(np.int64),
+                "flags": np.concatenate([chunk.flags for chunk in pending]).astype(np.uint32),
+                self._name: ak.concatenate([shape(chunk.particles) for chunk in pending]),
             }
         )
 

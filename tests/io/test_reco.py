@@ -10,7 +10,7 @@ import pytest
 import uproot
 from pflow.errors import ConfigError, InputError
 from pflow.events import Flag, make_particles
-from pflow.io.reco import FORMATS, MEMBERS, RecoWriter, iterate_reco, read_provenance, read_reco
+from pflow.io.reco import BASKET, FORMATS, MEMBERS, RecoWriter, iterate_reco, read_provenance, read_reco
 from pflow.reconstruction import Reconstruction
 
 PROVENANCE = {"inputs": [{"path": "in.root", "uuid": "ab-12"}], "version": "0.1.0", "note": "überall"}
@@ -52,7 +52,7 @@ def same(a: Reconstruction, b: Reconstruction) -> bool:
 
 def write_half(path: Path, format: Any) -> None:
     with RecoWriter(path, provenance={}, format=format) as writer:
-        writer.extend(made([[22]]))
+        writer.extend(made([[22]] * BASKET))
         raise RuntimeError("half-way")
 
 
@@ -72,10 +72,10 @@ class TestBothFormats:
         assert same(read_reco(tmp_path / "out.root"), whole)
 
     def test_many_chunks(self, tmp_path: Path, format: Any) -> None:
-        whole = made([[22] * (i % 4) for i in range(150)])
+        whole = made([[22] * (i % 4) for i in range(2 * BASKET + 50)])
         with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
-            for i in range(150):
-                writer.extend(whole[i : i + 1])
+            for start in range(0, len(whole), 150):
+                writer.extend(whole[start : start + 150])
         assert same(read_reco(tmp_path / "out.root"), whole)
 
     def test_no_events(self, tmp_path: Path, format: Any) -> None:
