@@ -17,7 +17,7 @@ import uproot
 from pflow.errors import InputError, nearest
 from pflow.io.rootfile import read_branch
 
-__all__ = ["Columns", "open_root", "open_tree"]
+__all__ = ["Columns", "open_root", "open_tree", "tree_names"]
 
 ROOT_SIGNATURE = b"root"
 
@@ -51,6 +51,12 @@ def open_root(path: str | PathLike[str]) -> Any:
     return directory
 
 
+def tree_names(directory: Any) -> list[str]:
+    """Names of the TTrees and RNTuples of an open file."""
+    classes = {key.split(";")[0]: cls for key, cls in directory.classnames(recursive=True).items()}
+    return [key for key, cls in classes.items() if cls in ("TTree", "TNtuple", "TNtupleD") or "RNTuple" in cls]
+
+
 def open_tree(directory: Any, name: str, path: str) -> Any:
     """The TTree or RNTuple of that name.
 
@@ -59,8 +65,7 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
     InputError
         Not in the file, or not a tree; names the trees that are there.
     """
-    classes = {key.split(";")[0]: cls for key, cls in directory.classnames(recursive=True).items()}
-    trees = [key for key, cls in classes.items() if cls in ("TTree", "TNtuple", "TNtupleD") or "RNTuple" in cls]
+    trees = tree_names(directory)
     if name not in trees:
         found = f"it holds {', '.join(trees)}" if trees else "it holds no trees at all"
         raise InputError(f"no tree '{name}'; {found}", file=path, suggestions=nearest(name, trees))

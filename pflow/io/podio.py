@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
-from pflow.io.columns import Columns, open_root, open_tree
+from pflow.io.columns import Columns, open_root, open_tree, tree_names
 
 __all__ = ["Joined", "PodioFile", "expand", "flat", "open_podio", "relation", "vector_member"]
 
@@ -244,8 +244,8 @@ def _encodings(directory: Any, path: str) -> dict[str, str]:
 
 
 def _first_entry(directory: Any, tree: str, path: str, *wanted: tuple[str, str]) -> list[list[Any]] | None:
-    """First entry of these columns of a metadata tree as lists; None if one of them is not there."""
-    if tree not in directory:
+    """First entry of these columns of a metadata tree as lists; None if the tree or one of them is not there."""
+    if tree not in tree_names(directory):
         return None
     columns = Columns(open_tree(directory, tree, path), path)
     if not columns.num_entries or not all(columns.has(*names) for names in wanted):

@@ -7,6 +7,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
+import uproot
 from pflow.errors import InputError
 from pflow.io.podio import Joined, expand, flat, open_podio, relation, vector_member
 
@@ -28,6 +29,15 @@ def test_cell_encodings_are_found(write: Write, content: dict[str, Any]) -> None
 
 def test_without_encodings_there_are_none(write: Write, content: dict[str, Any]) -> None:
     file = open_podio(write(content))
+    assert file.encodings == {}
+    file.close()
+
+
+def test_metadata_that_is_no_tree_is_somebody_else_s(write: Write, content: dict[str, Any]) -> None:
+    path = write(content)
+    with uproot.update(path) as file:
+        file["metadata"] = "a note"
+    file = open_podio(path)
     assert file.encodings == {}
     file.close()
 
