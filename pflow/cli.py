@@ -68,6 +68,7 @@ def _command(verb: str, arguments: list[str]) -> int:
     command.add_arguments(parser)
     parsed = parser.parse_args(arguments)
     with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _show_warning
         code: int = command.run(parsed)
     return code

@@ -27,7 +27,7 @@ from pflow.io.columns import open_root, open_tree
 from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
 
-__all__ = ["NOTE", "FlatReader", "fits"]
+__all__ = ["NOTE", "FlatReader", "fits", "missing_branches"]
 
 NOTE = "pflow_flat"
 """Key of the note that pflow's own flat files carry: detector, codes of the calorimeters, name of the reference."""
@@ -38,9 +38,15 @@ TRUTH_PARTS = ("truth", *LINKED, "reference")
 
 def fits(keys: Iterable[str], layout: str | Path | Layout = "g4") -> bool:
     """Whether a tree with the branches `keys` can be read through a layout: it holds what the hits need."""
+    return not missing_branches(keys, layout)
+
+
+def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") -> list[str]:
+    """Those of the branches that hits need in a layout that are not among `keys`."""
     layout = load_layout(layout)
     known = set(keys)
-    return all(layout.parts["hits"][name].branch in known for name in REQUIRED["hits"][0])
+    needed = (layout.parts["hits"][name].branch for name in REQUIRED["hits"][0])
+    return [branch for branch in needed if branch not in known]
 
 
 class FlatReader:

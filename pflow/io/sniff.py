@@ -33,7 +33,7 @@ def sniff(path: str | PathLike[str], *, layout: str | Path | None = None) -> str
     InputError
         Neither ROOT nor HDF5, damaged, without a tree ``events``, or with one that no schema fits.
     """
-    from pflow.io.flat import fits
+    from pflow.io.flat import missing_branches
 
     if _is_hdf5(path):
         return "legacy-hdf5"
@@ -47,15 +47,17 @@ def sniff(path: str | PathLike[str], *, layout: str | Path | None = None) -> str
         if _holds_edm4hep(columns):
             return _edm4hep(directory)
         keys = list(tree.keys(recursive=True))
-        if fits(keys, "g4"):
+        missing = missing_branches(keys)
+        if not missing:
             return "flat"
     names = columns.collections
     raise InputError(
         f"tree 'events' holds neither EDM4hep collections (calorimeter hits with {', '.join(HIT_MEMBERS)},"
-        " or MCParticles) nor the branches of the built-in flat layout (calo_hit.energy, ...);"
+        f" or MCParticles) nor the branches of the built-in flat layout (no {', '.join(missing)});"
         f" it holds {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. For other branches give a layout",
         file=path,
-        suggestions=nearest("calo_hit", names) + nearest("ECALBarrel", names),
+        suggestions=dict.fromkeys(close for branch in missing for close in nearest(branch, keys, n=1))
+        or nearest("ECALBarrel", names),
     )
 
 

@@ -1,0 +1,256 @@
+"""What a user can hand to `pflow reconstruct` by mistake: a clear error, or a counted warning; never half an output."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+import pytest
+import torch
+import uproot
+from pflow.cli import main
+from pflow.events import Events, Flag, make_hits
+from pflow.io.read import read_events
+from pflow.io.reco import read_reco
+from pflow.io.write import write_events
+from pflow.model.network import ParticleTransformer
+from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+N_EVENTS = 5
+BAD = 3
+"""Entry that is spoilt."""
+
+
+@pytest.fixture(scope="module")
+def good(sample_dir) -> Events:
+    return read_events(sample_dir / "gamma1_test_small.root", entry_stop=N_EVENTS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, good):
+    """A checkpoint as `pflow fit` writes it, with random weights."""
+    tokeniser = Tokeniser.fit([good], Recipe())
+    network = {"width": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32}
+    torch.manual_seed(3)
+    weights = ParticleTransformer(**tokeniser.sizes, **network).state_dict()
+    header = pack_header(tokeniser=tokeniser, network=network, loss={}, max_particles=4, provenance={}, version="0")
+    path = tmp_path_factory.mktemp("checkpoint") / "random.ckpt"
+    torch.save({KEY: header, "state_dict": {f"network.{name}": value for name, value in weights.items()}}, path)
+    return path
+
+
+@pytest.fixture
+def reconstruct(tmp_path, checkpoint, capsys):
+    """Runs the command; gives the exit code, what it said, and the output's path."""
+
+    def run(path, *options):
+        output = tmp_path / "out" / "reco.root"
+        output.parent.mkdir(exist_ok=True)
+        code = main(
+            [
+                "reconstruct",
+                str(path),
+                "--checkpoint",
+                str(checkpoint),
+                "-o",
+                str(output),
+                "-q",
+                "--device=cpu",
+                *options,
+            ]
+        )
+        return code, capsys.readouterr().err, output
+
+    return run
+
+
+def spoil(events: Events, field: str, value: float) -> Events:
+    """The events with one number of the first hit of entry BAD replaced."""
+    counts = ak.num(events.hits)
+    at = int(ak.sum(counts[:BAD]))
+    hits = events.hits
+    part = hits.position if field in "xyz" else hits
+    flat = ak.to_numpy(ak.flatten(part[field])).copy()
+    flat[at] = value
+    column = ak.unflatten(flat, counts)
+    if field in "xyz":
+        hits = ak.with_field(hits, ak.with_field(hits.position, column, field), "position")
+    else:
+        hits = ak.with_field(hits, column, field)
+    return dataclasses.replace(events, hits=hits)
+
+
+def test_good_input_is_reconstructed(reconstruct, good, tmp_path):
+    # The reference for all the others: with nothing wrong there is an output.
+    write_events(tmp_path / "good.root", good)
+    code, _, output = reconstruct(tmp_path / "good.root")
+    assert code == 0
+    assert len(read_reco(output)) == N_EVENTS
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "branch"),
+    [
+        ("energy", np.nan, "hits.energy"),
+        ("energy", np.inf, "hits.energy"),
+        ("energy", -1.0, "hits.energy"),
+        ("x", np.nan, "hits.position.x"),
+    ],
+)
+def test_impossible_numbers(reconstruct, good, tmp_path, field, value, branch):
+    path = tmp_path / "spoilt.root"
+    write_events(path, spoil(good, field, value))
+    code, said, output = reconstruct(path)
+    assert code == 1
+    assert f"spoilt.root, entry {BAD}, '{branch}'" in said
+    assert not list(output.parent.iterdir())
+
+    code, said, output = reconstruct(path, "--on-error=skip")
+    assert code == 0
+    assert "1 of 5 entries" in said
+    got = read_reco(output)
+    assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [BAD]
+    assert len(got.particles[BAD]) == 0
+
+
+def test_not_a_root_file(reconstruct, tmp_path):
+    path = tmp_path / "text.root"
+    path.write_text("energy 1 2 3\n")
+    code, said, output = reconstruct(path)
+    assert code == 1
+    assert "text.root" in said
+    assert not list(output.parent.iterdir())
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_truncated_file(reconstruct, good, tmp_path, share):
+    write_events(tmp_path / "whole.root", good)
+    content = (tmp_path / "whole.root").read_bytes()
+    (tmp_path / "cut.root").write_bytes(content[: int(share * len(content))])
+    for options in ([], ["--on-error=skip"]):
+        code, said, output = reconstruct(tmp_path / "cut.root", *options)
+        assert code == 1
+        assert "cut.root" in said
+        assert "Traceback" not in said
+        assert not list(output.parent.iterdir())
+
+
+def test_file_without_the_tree(reconstruct, tmp_path):
+    with uproot.recreate(tmp_path / "other.root") as file:
+        file.mktree("Events", {"x": "float32"}).extend({"x": np.zeros(1, dtype=np.float32)})
+    code, said, _ = reconstruct(tmp_path / "other.root")
+    assert code == 1
+    assert "other.root" in said
+    assert "Events" in said
+
+
+def test_empty_tree(reconstruct, good, tmp_path):
+    write_events(tmp_path / "empty.root", good[:0])
+    code, _, output = reconstruct(tmp_path / "empty.root")
+    assert code == 0
+    assert len(read_reco(output)) == 0
+
+
+def test_missing_branch_names_the_nearest(reconstruct, good, tmp_path):
+    energy = good.hits.energy
+    with uproot.recreate(tmp_path / "misnamed.root") as file:
+        record = ak.zip({"energie": energy, **{axis: good.hits.position[axis] for axis in "xyz"}})
+        file.mktree(
+            "events",
+            {"event": "int64", "calo_hit": record.type.content},
+            counter_name=lambda counted: f"n_{counted}",
+            field_name=lambda outer, inner: f"{outer}.{inner}",
+        ).extend({"event": good.event, "calo_hit": record})
+    code, said, _ = reconstruct(tmp_path / "misnamed.root")
+    assert code == 1
+    assert "calo_hit.energy" in said
+    assert "calo_hit.energie" in said
+
+
+def test_event_without_hits_is_an_empty_entry(reconstruct, good, tmp_path):
+    write_events(tmp_path / "hole.root", good.emptied(np.arange(N_EVENTS) == BAD))
+    code, _, output = reconstruct(tmp_path / "hole.root")
+    assert code == 0
+    got = read_reco(output)
+    assert len(got) == N_EVENTS
+    assert len(got.particles[BAD]) == 0
+    assert not (got.flags & Flag.BAD_INPUT).any()
+
+
+def test_event_with_a_hundred_thousand_hits(reconstruct, good, tmp_path):
+    n = 100_000
+    rng = np.random.default_rng(5)
+    phi, z = rng.uniform(0, 2 * np.pi, n), rng.uniform(-2000, 2000, n)
+    counts = np.array([n])
+    columns = {"energy": np.full(n, 0.01), "x": 1850 * np.cos(phi), "y": 1850 * np.sin(phi), "z": z}
+    hits = make_hits(**{name: ak.unflatten(values, counts) for name, values in columns.items()})
+    joined = ak.concatenate([good.hits[:2], hits])
+    write_events(tmp_path / "huge.root", Events(detector=good.detector, hits=joined))
+    code, said, output = reconstruct(tmp_path / "huge.root")
+    assert code == 1
+    assert "huge.root, entry 2, 'hits': 100000 hits, expected at most 32768" in said
+    assert not list(output.parent.iterdir())
+
+    code, said, output = reconstruct(tmp_path / "huge.root", "--on-error=skip")
+    assert code == 0
+    assert "1 entries skipped" in said
+    assert np.flatnonzero(read_reco(output).flags & Flag.BAD_INPUT).tolist() == [2]
+
+
+def test_checkpoint_of_another_detector(reconstruct, data_dir):
+    code, said, output = reconstruct(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    assert code == 1
+    assert "cld_rec.edm4hep.root" in said
+    assert "'ild_g4'" in said
+    assert not list(output.parent.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 not a zip"])
+def test_something_else_as_checkpoint(good, tmp_path, capsys, content):
+    write_events(tmp_path / "good.root", good)
+    (tmp_path / "model.ckpt").write_bytes(content)
+    code = main(
+        ["reconstruct", str(tmp_path / "good.root"), "--checkpoint", str(tmp_path / "model.ckpt"), "-o", "x.root"]
+    )
+    assert code == 1
+    assert "model.ckpt" in capsys.readouterr().err
+
+
+class TestTraining:
+    """What training does with truth that cannot be right."""
+
+    def fit(self, path, sample_dir, tmp_path, capsys):
+        code = main(
+            [
+                "fit",
+                *("--data.train", str(path)),
+                *("--data.val", str(sample_dir / "gamma1_val_small.root")),
+                *("--output", str(tmp_path / "run")),
+                "--trainer.fast_dev_run=true",
+                "--trainer.accelerator=cpu",
+            ]
+        )
+        return code, capsys.readouterr().err
+
+    def test_links_that_point_outside(self, good, sample_dir, tmp_path, capsys):
+        links = good.hit_links
+        flat = ak.to_numpy(ak.flatten(links.particle)).copy()
+        flat[int(ak.sum(ak.num(links)[:BAD]))] = 99
+        broken = ak.with_field(links, ak.unflatten(flat, ak.num(links)), "particle")
+        write_events(tmp_path / "links.root", dataclasses.replace(good, hit_links=broken))
+        code, said = self.fit(tmp_path / "links.root", sample_dir, tmp_path, capsys)
+        assert code == 1
+        assert f"links.root, entry {BAD}, 'hit_links.particle'" in said
+
+    def test_no_truth_to_train_on(self, good, sample_dir, tmp_path, capsys):
+        bare = dataclasses.replace(
+            good, truth=None, hit_links=None, track_links=None, tracker_hit_links=None, reference=None
+        )
+        write_events(tmp_path / "bare.root", bare)
+        code, said = self.fit(tmp_path / "bare.root", sample_dir, tmp_path, capsys)
+        assert code == 1
+        assert "bare.root" in said
+        assert "truth" in said
