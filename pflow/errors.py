@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from os import PathLike
 
-__all__ = ["ConfigError", "InputError", "PflowError", "nearest"]
+__all__ = ["ConfigError", "InputError", "PflowError", "first_line", "nearest"]
 
 
 def nearest(name: str, available: Iterable[str], n: int = 3) -> list[str]:
@@ -18,6 +18,16 @@ def nearest(name: str, available: Iterable[str], n: int = 3) -> list[str]:
     by_folded = {candidate.casefold(): candidate for candidate in available}
     found = difflib.get_close_matches(name.casefold(), by_folded, n=n, cutoff=0.5)
     return [by_folded[folded] for folded in found]
+
+
+def first_line(error: BaseException) -> str:
+    """Type and first line of what another library's error says, which may go on for pages.
+
+    >>> first_line(OSError("truncated\\nfor many reasons"))
+    'OSError: truncated'
+    """
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 class PflowError(Exception):

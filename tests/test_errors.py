@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pflow.errors import ConfigError, InputError, PflowError, nearest
+from pflow.errors import ConfigError, InputError, PflowError, first_line, nearest
 
 
 def test_the_nearest_name_comes_first_whatever_its_case() -> None:
@@ -40,3 +40,10 @@ def test_an_input_error_keeps_its_parts() -> None:
 def test_errors_can_be_caught_as_ours_and_as_value_errors(kind: type[PflowError]) -> None:
     assert issubclass(kind, PflowError)
     assert issubclass(kind, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(OSError(" truncated\nfor many reasons"), "OSError: truncated"), (KeyError(), "KeyError")]
+)
+def test_the_first_line_of_an_error_is_enough(error: Exception, text: str) -> None:
+    assert first_line(error) == text
