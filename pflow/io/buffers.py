@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError, nearest
+from pflow.errors import InputError, first_line, nearest
 
 __all__ = ["TableReader", "TableWriter", "open_hdf5"]
 
@@ -37,7 +37,7 @@ def open_hdf5(path: str | Path) -> Any:
         raise InputError("no such file", file=path)
     try:
         return h5py.File(path, "r")
-    except OSError as error:
+    except Exception as error:  # damaged bytes make h5py raise errors of many types
         raise InputError(f"expected an HDF5 file of the first paper, cannot open it: {error}", file=path) from error
 
 
@@ -67,6 +67,38 @@ class TableReader:
     def __init__(self, file: Any, name: str, columns: tuple[str, ...], path: str) -> None:
         self._name = name
         self._path = path
+        self._columns = len(columns)
+        try:
+            self._find(file, columns)
+        except InputError:
+            raise
+        except Exception as error:  # as in open_hdf5
+            raise self._error(f"cannot be read, damaged file: {first_line(error)}") from error
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Rows of the events `start` to `stop` (exclusive), float64 [row, column].
+
+        Raises
+        ------
+        InputError
+            They cannot be read; names file, first entry and group.
+        """
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        if self._data.ndim == 1:
+            first, last = first * self._columns, last * self._columns
+        try:
+            return np.asarray(self._data[first:last], dtype=np.float64).reshape(-1, self._columns)
+        except Exception as error:  # as in open_hdf5
+            raise InputError(
+                f"events up to {stop} cannot be read, damaged file: {first_line(error)}",
+                file=self._path,
+                entry=start,
+                field=self._name,
+            ) from error
+
+    def _find(self, file: Any, columns: tuple[str, ...]) -> None:
+        """Set the offsets of the events and the numbers, and check that they fit."""
+        name = self._name
         group = file.get(name)
         if not isinstance(group, h5py.Group):
             raise self._error("no such group; expected groups 'feature' and 'label'", nearest(name, file))
@@ -77,10 +109,9 @@ class TableReader:
             n_columns = self._data.shape[1] if len(self._data) else len(columns)
         else:
             offsets, self._data, n_columns = found
-            self.offsets = self._read(offsets).astype(np.int64)[: length + 1]
+            self.offsets = np.asarray(offsets[()], dtype=np.int64)[: length + 1]
         if n_columns != len(columns):
             raise self._error(f"expected {len(columns)} columns ({', '.join(columns)}), found {n_columns}")
-        self._columns = len(columns)
         rows, rest = divmod(self._data.size, self._columns)
         steps = np.diff(self.offsets)
         if len(self.offsets) != length + 1 or self.offsets[0] < 0 or (steps < 0).any() or self.offsets[-1] > rows:
@@ -90,27 +121,6 @@ class TableReader:
             )
         if rest:
             raise self._error(f"expected rows of {self._columns} columns, found {rest} numbers too many")
-
-    def rows(self, start: int, stop: int) -> Rows:
-        """Rows of the events `start` to `stop` (exclusive), float64 [row, column]."""
-        first, last = int(self.offsets[start]), int(self.offsets[stop])
-        try:
-            if self._data.ndim == 1:
-                first, last = first * self._columns, last * self._columns
-            return np.asarray(self._data[first:last], dtype=np.float64).reshape(-1, self._columns)
-        except OSError as error:
-            raise InputError(
-                f"events up to {stop} cannot be read, damaged file: {error}",
-                file=self._path,
-                entry=start,
-                field=self._name,
-            ) from error
-
-    def _read(self, dataset: Any) -> npt.NDArray[Any]:
-        try:
-            return np.asarray(dataset[()])
-        except OSError as error:
-            raise self._error(f"'{dataset.name}' cannot be read, damaged file: {error}") from error
 
     def _attributes(self, group: Any) -> tuple[dict[str, Any], int]:
         for attribute in ("form", "length"):
@@ -132,20 +142,17 @@ class TableReader:
 
     def _assembled(self, group: Any, form: dict[str, Any], length: int) -> tuple[Index, npt.NDArray[Any]]:
         try:
-            buffers = {key: self._read(value) for key, value in group.items()}
+            buffers = {key: value[()] for key, value in group.items()}
             prefix = "part0-" if any(key.startswith("part0-") for key in buffers) else ""
             array = ak.from_buffers(
                 ak.forms.from_json(json.dumps(form)), length, buffers, buffer_key=prefix + "{form_key}-{attribute}"
             )
             flat = ak.to_numpy(ak.to_regular(ak.flatten(array, axis=1), axis=1))
             counts = ak.to_numpy(ak.num(array, axis=1))
-        except InputError:
-            raise
         except Exception as error:  # whatever a form that does not fit its buffers makes Awkward raise
-            text = str(error).strip().splitlines()
             raise self._error(
-                "expected an Awkward array [event, row, column] of numbers as ak.to_buffers takes it apart"
-                f" ({type(error).__name__}: {text[0] if text else ''})"
+                "expected an Awkward array [event, row, column] of numbers as ak.to_buffers takes it apart:"
+                f" {first_line(error)}"
             ) from error
         if flat.ndim != 2 or flat.dtype.kind not in "fiu":
             raise self._error(f"expected numbers [event, row, column], found {array.type}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import awkward as ak
 
-from pflow.errors import InputError
+from pflow.errors import InputError, first_line
 
 __all__ = ["read_branch", "read_note", "write_note"]
 
@@ -26,7 +26,7 @@ def read_branch(table: Any, branch: str, start: int, stop: int, path: str | Path
         return table[branch].array(entry_start=start, entry_stop=stop, library="ak")
     except Exception as error:  # broken bytes fail anywhere in uproot and its decompressors, with errors of any type
         raise InputError(
-            f"cannot be read up to entry {stop}, truncated or damaged file: {_short(error)}",
+            f"cannot be read up to entry {stop}, truncated or damaged file: {first_line(error)}",
             file=path,
             entry=start,
             field=branch,
@@ -57,12 +57,7 @@ def read_note(file: Any, key: str, path: str | Path) -> dict[str, Any] | None:
     try:
         content = json.loads(str(file[key]))
     except Exception as error:  # not JSON, or broken bytes as above
-        raise InputError(f"expected a JSON object: {_short(error)}", file=path, field=key) from error
+        raise InputError(f"expected a JSON object: {first_line(error)}", file=path, field=key) from error
     if not isinstance(content, dict):
         raise InputError(f"expected a JSON object, found {type(content).__name__}", file=path, field=key)
     return content
-
-
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
