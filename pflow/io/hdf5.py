@@ -1,6 +1,5 @@
 """The HDF5 files of the first paper: one row a hit or track, features and labels side by side.
 
-P. Wahlen, T. Suehara, "Particle flow reconstruction with transformers" code, and the ILD clustering code it grew from.
 Groups ``feature`` and ``label`` each hold an Awkward array [event, row, column] taken apart with `ak.to_buffers`: the
 form as JSON and the length in the group's attributes, the buffers as datasets. Columns:
 
@@ -9,7 +8,7 @@ form as JSON and the length in the group's attributes, the buffers as datasets. 
 ``label``   hitid, mcid, pdg, charge, mass, px, py, pz [GeV], status
 =========== ============================================================================================
 
-A hit has no charge and momentum (0); a track has no energy (0), x, y, z are where it enters the calorimeter, and px,
+What they mean is what the data loader of the paper's code says of them. A hit has no charge and momentum (0); a track has no energy (0), x, y, z are where it enters the calorimeter, and px,
 py, pz its momentum there. ``hitid`` counts hits from 1 and is not positive for tracks. ``mcid`` names the particle
 within its event and ``pdg`` to ``status`` describe it, again on each of its rows; a negative one names none.
 ``status`` is the simulator's, not the generator's, so of the truth rules only ``calo`` (the paper's) fits these files.

@@ -229,3 +229,7 @@ def test_the_input_is_not_overwritten(sample_dir: Path) -> None:
     path = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match="it is the input"):
         write_events(path, by_hand(), inputs=[path])
+
+
+def test_the_small_samples_stay_small(sample_dir: Path) -> None:
+    assert 0 < sum(path.stat().st_size for path in sample_dir.iterdir()) <= 3_000_000
