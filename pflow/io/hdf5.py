@@ -10,8 +10,8 @@ form as JSON and the length in the group's attributes, the buffers as datasets. 
 
 The columns mean what the data loader of the paper's code says. A hit has no charge and momentum (0); a track has no
 energy (0), x, y, z are where it enters the calorimeter, and px, py, pz its momentum there. ``hitid`` counts hits from 1
-and is not positive for tracks. ``mcid`` names the particle within its event and ``pdg`` to ``status`` describe it, again
-on each of its rows; a negative one names none.
+and is not positive for tracks. ``mcid`` names the particle within its event and ``pdg`` to ``status`` describe it,
+again on each of its rows; a negative one names none.
 ``status`` is the simulator's, not the generator's, so of the truth rules only ``calo`` (the paper's) fits these files.
 """
 
