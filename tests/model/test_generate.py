@@ -275,3 +275,16 @@ def test_arguments_that_make_no_sense(arguments, name, make_batch, make_model):
 def test_training_mode_is_rejected(make_batch, make_model):
     with pytest.raises(ValueError, match="training mode"):
         generate(make_model().train(), make_batch([3]), max_particles=2)
+
+
+def test_finished_events_leave_the_batch_and_the_source_is_read_once(make_batch, make_model, monkeypatch):
+    batch = make_batch(UNEQUAL)
+    model = with_unequal_ends(make_model(), "flags", batch)
+    sizes, calls = [], {"encode": 0, "project": 0}
+    step, encode, project = model.step, model.encode, model.decoder.project
+    monkeypatch.setattr(model, "step", lambda tokens, state: sizes.append(len(tokens.kind)) or step(tokens, state))
+    monkeypatch.setattr(model, "encode", lambda b: calls.update(encode=calls["encode"] + 1) or encode(b))
+    monkeypatch.setattr(model.decoder, "project", lambda m: calls.update(project=calls["project"] + 1) or project(m))
+    written = generate(model, batch, max_particles=10)
+    assert sizes == [len(UNEQUAL), *written.mask.sum(0).tolist()]
+    assert calls == {"encode": 1, "project": 1}
