@@ -34,7 +34,7 @@ from pflow.errors import ConfigError, InputError, nearest
 from pflow.events import Events, make_links
 from pflow.pdg import is_neutrino
 
-__all__ = ["RULES", "Targets", "select_targets"]
+__all__ = ["RULES", "Targets", "owners", "select_targets"]
 
 RULES = ("calo", "stable", "entering")
 """Names of the truth rules."""
@@ -77,6 +77,26 @@ class Targets:
         return len(self.particles)
 
 
+def owners(events: Events, *, rule: str) -> npt.NDArray[np.int64]:
+    """Owner of every Monte Carlo particle under a rule, whether it becomes a target or not.
+
+    Returns
+    -------
+    int64 [N] over the flat list of all events' ``truth``: index into the same list, -1 for no owner.
+
+    Raises
+    ------
+    ConfigError
+        No such rule.
+    InputError
+        The events hold no truth, or particles that are their own ancestors.
+    """
+    _check_rule(rule)
+    if events.truth is None:
+        raise InputError(f"truth rule '{rule}' needs truth particles; the file holds none", file=events.path or None)
+    return _OWNERS[rule](_Family(events, events.truth), events.detector)
+
+
 def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, use_tracks: bool = True) -> Targets:
     """Apply a truth rule to events.
 
@@ -98,10 +118,7 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     InputError
         The events hold no truth, no links to it, or particles that are their own ancestors.
     """
-    if rule not in RULES:
-        close = nearest(rule, RULES)
-        hint = f" (nearest matches: {', '.join(close)})" if close else ""
-        raise ConfigError(f"no truth rule '{rule}': expected one of {', '.join(RULES)}{hint}")
+    _check_rule(rule)
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
         raise InputError(
@@ -110,7 +127,7 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
             field="truth" if truth is None else "hit_links",
         )
     family = _Family(events, truth)
-    owner = {"calo": _itself, "stable": _generator_stable, "entering": _entering}[rule](family, events.detector)
+    owner = _OWNERS[rule](family, events.detector)
 
     hits = _Shares.of(hit_links, events.hits, family, owner)
     tracks = None
@@ -208,6 +225,16 @@ def _entering(family: _Family, detector: Detector) -> Index:
         owner = np.where(at >= 0, np.where(above >= 0, above, at), owner)
         at = np.where(above >= 0, nearest_inside[above], -1)
     return owner
+
+
+_OWNERS = {"calo": _itself, "stable": _generator_stable, "entering": _entering}
+
+
+def _check_rule(rule: str) -> None:
+    if rule not in RULES:
+        close = nearest(rule, RULES)
+        hint = f" (nearest matches: {', '.join(close)})" if close else ""
+        raise ConfigError(f"no truth rule '{rule}': expected one of {', '.join(RULES)}{hint}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import awkward as ak
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, make_hits, make_links, make_tracks, make_truth
 from pflow.pdg import charge_of, mass_of
+from pflow.truth import owners as all_owners
 from pflow.truth import select_targets
 
 DETECTOR = load_detector("ild_g4")  # calorimeter from r = 1805 mm and |z| = 2412 mm
@@ -302,3 +305,24 @@ def test_cld_track_pt_is_that_of_the_linked_truth(cld):
     links = cld.track_links[0]
     ratio = cld.tracks.momentum.pt[0][links.source] / cld.truth.momentum.pt[0][links.particle]
     assert np.median(ratio) == pytest.approx(1.0, abs=0.01)
+
+
+def test_owners_of_all_particles_target_or_not():
+    particles = [
+        {"pdg": 22, "p": 10.0, "status": 1, "parent": -1, "r": 0.0},
+        {"pdg": 11, "p": 6.0, "status": 0, "parent": 0, "r": 100.0},
+        {"pdg": 22, "p": 1.0, "status": 0, "parent": 1, "r": 1900.0},
+    ]
+    events = event(particles, hits=[])
+    assert all_owners(events, rule="calo").tolist() == [0, 1, 2]
+    assert all_owners(events, rule="stable").tolist() == [0, 0, 0]
+    assert all_owners(events, rule="entering").tolist() == [0, 1, 1]
+
+
+def test_owners_need_truth_and_a_rule():
+    events = event([], hits=[])
+    with pytest.raises(ConfigError, match="no truth rule 'best'"):
+        all_owners(events, rule="best")
+    bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
+    with pytest.raises(InputError, match="needs truth particles"):
+        all_owners(bare, rule="calo")
