@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cut", default="3", metavar="COST", help="largest cost of a match, or 'none' (default: %(default)s)"
     )
+    parser.add_argument(
+        "--no-limit", action="store_true", help="leave out the line of perfect pattern recognition, which takes time"
+    )
     parser.add_argument("--detector", help="detector of the truth files (built-in name or YAML file)")
     parser.add_argument("--schema", help="how the truth files are laid out, if looking at them is not enough")
     parser.add_argument("--layout", help="YAML table from branches to fields, for flat files of your own")
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
     matching = Matching.named(args.match, cut=_cut(args.cut))
     settings = Settings(rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=matching)
-    evaluation = Evaluation(name=args.name, settings=settings)
+    evaluation = Evaluation(name=args.name, settings=settings, limit=not args.no_limit)
     folder = _prepare_folder(args.output)
     try:
         provenance: dict[str, Any] | None = read_provenance(args.reco)

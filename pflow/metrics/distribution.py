@@ -9,7 +9,7 @@ alone: neither their order nor the way they were split over chunks and merged ch
 Intervals are free of assumptions on the shape: a quantile q of n values moves between the quantiles
 q -+ sqrt(q (1 - q) / n), and an interval of content c between those of content c -+ sqrt(c (1 - c) / n) (to first
 order that is the standard error of a sample quantile, and of the length of the narrowest interval: R. Grübel,
-Annals of Statistics 16 (1988) 619).
+Annals of Statistics 16 (1988) 619). Fewer than three values have no interval (NaN).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Distribution:
             float(ordered.at(np.array([(self.count - 1) * min(1.0, max(0.0, x))]))[0])
             for x in (q - spread, q, q + spread)
         )
-        return Number(value, low, high)
+        return self._number(value, low, high)
 
     def median(self) -> Number:
         """Quantile 1/2."""
@@ -124,7 +124,7 @@ class Distribution:
         low, value, high = (
             0.5 * self._narrowest(ordered, min(1.0, c))[1] for c in (CONTENT - spread, CONTENT, CONTENT + spread)
         )
-        return Number(value, low, high)
+        return self._number(value, low, high)
 
     def resolution_68_over_median(self) -> Number:
         """`resolution_68` in units of the median, which does not depend on the scale; undefined for a median of 0.
@@ -144,7 +144,7 @@ class Distribution:
             float(np.diff(ordered.at((self.count - 1) * np.array([(1 - c) / 2, (1 + c) / 2])))[0]) / IQR_TO_SIGMA
             for c in (max(0.0, 0.5 - spread), 0.5, min(1.0, 0.5 + spread))
         )
-        return Number(value, low, high)
+        return self._number(value, low, high)
 
     def rms90(self) -> Number:
         """Standard deviation of the values in the narrowest interval that holds 90% of them; needs two.
@@ -168,7 +168,10 @@ class Distribution:
         inside = content * float(np.average(influence, weights=weights))
         spread = content * float(np.average(influence**2, weights=weights)) - inside**2
         error = math.sqrt(max(0.0, spread) / self.count) / content / (2 * rms)
-        return Number(rms, max(0.0, rms - error), rms + error)
+        return self._number(rms, max(0.0, rms - error), rms + error)
+
+    def _number(self, value: float, low: float, high: float) -> Number:
+        return Number(value, low, high) if self.count >= 3 else Number(value, float("nan"), float("nan"))
 
     def _narrowest(self, ordered: _Ordered, content: float) -> tuple[float, float]:
         """First rank and length of the narrowest interval from value to value with this share of all of them."""

@@ -11,9 +11,12 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, Flag
+from pflow.metrics.calibration import load_calibration
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
 from pflow.metrics.legacy import LegacyMetrics
+from pflow.metrics.limit import NAME as LIMIT
+from pflow.metrics.limit import perfect_reconstruction
 from pflow.metrics.match import Matching, match
 from pflow.metrics.number import Tree
 from pflow.metrics.particles import ParticleMetrics
@@ -22,7 +25,16 @@ from pflow.pdg import is_neutrino
 from pflow.reconstruction import Reconstruction
 from pflow.truth import RULES, Targets, select_targets
 
-__all__ = ["CLASSICAL", "Evaluation", "EvaluationResult", "LineMetrics", "Settings", "evaluate", "visible_truth"]
+__all__ = [
+    "CLASSICAL",
+    "LIMIT",
+    "Evaluation",
+    "EvaluationResult",
+    "LineMetrics",
+    "Settings",
+    "evaluate",
+    "visible_truth",
+]
 
 CLASSICAL = "classical"
 """Name of the line of another algorithm's particles that the truth file itself holds (`Events.reference`)."""
@@ -97,9 +109,12 @@ class EvaluationResult:
     name
         The line under evaluation.
     lines
-        Results by line, `name` first; ``classical`` if the truth file holds another algorithm's particles.
+        Results by line, `name` first; ``limit`` if asked for; ``classical`` if the truth file holds another algorithm's
+        particles.
     titles
         Name of the algorithm behind each line, for tables and plots.
+    calibrations
+        By detector, what the calibration of the limit was fitted on.
     """
 
     settings: Settings
@@ -109,6 +124,7 @@ class EvaluationResult:
     name: str
     lines: dict[str, Tree]
     titles: dict[str, str]
+    calibrations: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Evaluation:
@@ -120,6 +136,9 @@ class Evaluation:
         The reconstruction under evaluation: its line in the results.
     settings
         Truth rule and matching.
+    limit
+        Whether to add the line ``limit``: what perfect pattern recognition would reconstruct (`pflow.metrics.limit`).
+        With `name` ``limit`` it is itself what is evaluated.
 
     Raises
     ------
@@ -127,8 +146,9 @@ class Evaluation:
         `settings.rule` is not a truth rule, or e_min is negative.
     """
 
-    def __init__(self, *, name: str = "PFlow", settings: Settings | None = None) -> None:
+    def __init__(self, *, name: str = "PFlow", settings: Settings | None = None, limit: bool = False) -> None:
         self.name = name
+        self.limit = limit
         self.settings = settings or Settings()
         if self.settings.rule not in RULES:
             raise ConfigError(f"no truth rule '{self.settings.rule}': expected one of {', '.join(RULES)}")
@@ -139,6 +159,7 @@ class Evaluation:
         self.n_max_particles = 0
         self.lines: dict[str, LineMetrics] = {}
         self.titles: dict[str, str] = {}
+        self.calibrations: dict[str, str] = {}
 
     def update(self, events: Events, reconstructions: Mapping[str, Reconstruction]) -> None:
         """Count events.
@@ -148,7 +169,7 @@ class Evaluation:
         events
             With truth particles and links.
         reconstructions
-            Answers for these very events, by the name of their line; `name` must be among them.
+            Answers for these very events, by the name of their line; `name` must be among them (or be the limit).
 
         Raises
         ------
@@ -157,7 +178,7 @@ class Evaluation:
         ValueError
             `reconstructions` lacks the line under evaluation.
         """
-        if self.name not in reconstructions:
+        if self.name not in reconstructions and not (self.limit and self.name == LIMIT):
             raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
         good = (events.flags & Flag.BAD_INPUT) == 0
         for line, reconstruction in reconstructions.items():
@@ -165,8 +186,8 @@ class Evaluation:
             good &= (reconstruction.flags & Flag.BAD_INPUT) == 0
         self.n_events += len(events)
         self.n_bad_input += int(np.sum(~good))
-        limited = (reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0
-        self.n_max_particles += int(np.sum(limited))
+        if self.name in reconstructions:
+            self.n_max_particles += int(np.sum((reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0))
 
         events = events[good]
         targets = select_targets(
@@ -174,6 +195,12 @@ class Evaluation:
         )
         particles = {line: reco.particles[good] for line, reco in reconstructions.items()}
         titles = {line: reco.name for line, reco in reconstructions.items()}
+        if self.limit:
+            calibration = load_calibration(events.detector)
+            perfect = perfect_reconstruction(events, targets, calibration, use_tracks=self.settings.use_tracks)
+            particles[LIMIT] = perfect.particles
+            titles[LIMIT] = perfect.name
+            self.calibrations[events.detector.name] = calibration.origin
         if events.reference is not None:
             particles[CLASSICAL] = events.reference
             titles[CLASSICAL] = events.reference_name or CLASSICAL
@@ -195,7 +222,7 @@ class Evaluation:
         ValueError
             It was made with other settings or for another line.
         """
-        if (self.name, self.settings) != (other.name, other.settings):
+        if (self.name, self.settings, self.limit) != (other.name, other.settings, other.limit):
             raise ValueError("cannot merge evaluations of different lines or with different settings")
         self.n_events += other.n_events
         self.n_bad_input += other.n_bad_input
@@ -203,6 +230,7 @@ class Evaluation:
         for line, metrics in other.lines.items():
             self.lines.setdefault(line, LineMetrics()).merge(metrics)
         self.titles.update(other.titles)
+        self.calibrations.update(other.calibrations)
 
     def result(self) -> EvaluationResult:
         """The numbers so far."""
@@ -215,6 +243,7 @@ class Evaluation:
             name=self.name,
             lines=lines,
             titles=_distinct(self.titles),
+            calibrations=dict(self.calibrations),
         )
 
 

@@ -75,6 +75,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
             },
             "interval": "68.3%; Clopper-Pearson for fractions, ranks for quantiles, standard error for means",
         },
+        "limit_calibration": result.calibrations,
         "definitions": {d.keys: {"unit": d.unit, "definition": d.text} for d in DEFINITIONS},
         "titles": result.titles,
         "n_events_read": result.n_events,

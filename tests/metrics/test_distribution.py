@@ -178,3 +178,11 @@ def test_values_are_copied():
     distribution = filled(values)
     values[:] = 0
     assert distribution.median().value == 2
+
+
+@pytest.mark.parametrize("name", ["median", "resolution_68", "resolution_iqr", "rms90"])
+def test_two_values_have_no_interval(name):
+    number = getattr(filled([1.0, 2.0]), name)()
+    assert math.isfinite(number.value)
+    assert math.isnan(number.low)
+    assert math.isnan(number.high)

@@ -120,6 +120,12 @@ def test_chunks_and_merging_equal_one_pass(make_records):
     assert second.result().n_events == 4
 
 
+def test_limit_alone_needs_no_reconstruction():
+    evaluation = Evaluation(name="limit", limit=True)
+    evaluation.update(events_of(TRUTH), {})
+    assert evaluation.result().lines["limit"]["count"]["exact_fraction"].value == 1
+
+
 def test_merging_other_settings_is_refused():
     with pytest.raises(ValueError, match="different settings"):
         Evaluation().merge(Evaluation(settings=Settings(e_min=1.0)))
