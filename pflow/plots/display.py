@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
@@ -65,7 +65,7 @@ def plot_event(scene: Scene) -> Figure:
         handles = [*_group_handles(scene), *(_line_handle(line) for line in lines)]
         if handles:
             figure.legend(handles=handles, loc="outside right upper", fontsize=10, frameon=False)
-        figure.suptitle(f"{scene.title}\n{scene.note}", fontsize=12)
+        figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
         return figure
 
 
@@ -99,6 +99,11 @@ def _hit_options(scene: Scene, group: int, norm: LogNorm | None) -> dict[str, An
     return {**options, "c": np.maximum(scene.energy[index], norm.vmin or 0.0), "cmap": ENERGY_MAP, "norm": norm}
 
 
+def _line_options(line: Lines) -> dict[str, Any]:
+    # As numbers: matplotlib would read two names of colours as one colour and its opacity.
+    return {"colors": [to_rgb(colour) for colour in line.colours], **STYLES[line.kind]}
+
+
 def _draw_2d(axes: Axes, scene: Scene, lines: list[Lines], project: Any, norm: LogNorm | None) -> None:
     axes.set_aspect("equal")
     axes.tick_params(labelsize=10)
@@ -111,8 +116,7 @@ def _draw_2d(axes: Axes, scene: Scene, lines: list[Lines], project: Any, norm: L
         faces = [[(z, 0.0), (z, radius)] for z in (-half, half)]
         axes.add_collection(LineCollection(faces, colors=OUTLINE, linewidths=1.0, zorder=1))
     for line in lines:
-        collection = LineCollection(project(line.points), colors=line.colours, zorder=3, **STYLES[line.kind])
-        axes.add_collection(collection)
+        axes.add_collection(LineCollection(project(line.points), zorder=3, **_line_options(line)))
     for k, group in enumerate(scene.groups):
         position = project(scene.position[group.index])
         axes.scatter(position[:, 0], position[:, 1], **_hit_options(scene, k, norm))
@@ -127,7 +131,7 @@ def _draw_3d(axes: Any, scene: Scene, lines: list[Lines], norm: LogNorm | None) 
     for frame in outline_points(scene.detector):
         axes.add_collection3d(Line3DCollection(_zxy(frame), colors=OUTLINE, linewidths=0.6))
     for line in lines:
-        axes.add_collection3d(Line3DCollection(_zxy(line.points), colors=line.colours, **STYLES[line.kind]))
+        axes.add_collection3d(Line3DCollection(_zxy(line.points), **_line_options(line)))
     for k, group in enumerate(scene.groups):
         position = _zxy(scene.position[group.index])
         axes.scatter(*position.T, depthshade=False, **_hit_options(scene, k, norm))
@@ -144,7 +148,14 @@ def _group_handles(scene: Scene) -> list[Line2D]:
     if scene.colour_by == "energy":
         return []
     return [
-        Line2D([], [], linestyle="", marker="o", color=group.colour, label=f"{group.name} ({len(group.index)} hits)")
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker="o",
+            color=group.colour,
+            label=_plain(f"{group.name} ({len(group.index)} hits)"),
+        )
         for group in scene.groups
     ]
 
@@ -157,5 +168,10 @@ def _line_handle(line: Lines) -> Line2D:
         color="#303030",
         linewidth=style["linewidths"],
         linestyle=style["linestyles"],
-        label=f"{line.name} ({len(line)})",
+        label=_plain(f"{line.name} ({len(line)})"),
     )
+
+
+def _plain(text: str) -> str:
+    """Text from a file, in which a dollar sign begins no formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from pflow.io.read import read_events
+from pflow.plots.display_html import event_page, interactive_figure
+from pflow.plots.scene import make_scene
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+PROBE = """<script>
+const seen = [];
+for (const kind of ["error", "warn"]) {
+  console[kind] = (...what) => seen.push("console." + kind + ": " + what.join(" "));
+}
+window.addEventListener("error", e => seen.push("error: " + e.message));
+window.addEventListener("unhandledrejection", e => seen.push("rejection: " + e.reason));
+document.addEventListener("securitypolicyviolation", e => seen.push("loads " + e.blockedURI));
+window.addEventListener("load", () => setTimeout(() => {
+  const plot = document.getElementById("event");
+  const report = {
+    seen,
+    traces: plot._fullData.length,
+    canvases: plot.querySelectorAll("canvas").length,
+    legend: [...plot.querySelectorAll(".legendtext")].map(e => e.textContent),
+    buttons: [...plot.querySelectorAll(".modebar-btn")].map(e => e.getAttribute("data-title")),
+    resources: performance.getEntriesByType("resource").map(e => e.name),
+  };
+  const out = document.createElement("pre");
+  out.id = "report";
+  out.textContent = JSON.stringify(report);
+  document.body.append(out);
+}, 500));
+</script>"""
+"""Put first into a page: notes whatever goes wrong and, in the end, writes it into the page."""
+
+
+def opened(page, folder):
+    """Open a page in a real browser that reaches no network; what `PROBE` saw."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    path = folder / "page.html"
+    path.write_text(page.replace("<body>", f"<body>{PROBE}", 1), encoding="utf-8")
+    command = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader"),
+        *("--disable-background-networking", "--no-first-run", "--disable-dev-shm-usage"),
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        f"--user-data-dir={folder / 'profile'}",
+        *("--virtual-time-budget=20000", "--dump-dom", path.as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    report = re.search(r'<pre id="report">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert report, f"the page did not finish: {done.stderr[-2000:]}"
+    return json.loads(report[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+
+
+def traces(figure, **fields):
+    return [trace for trace in figure.data if all(getattr(trace, key) == value for key, value in fields.items())]
+
+
+def test_one_trace_a_group_and_not_one_a_hit(event):
+    figure = interactive_figure(make_scene(event))
+    assert [trace.name for trace in traces(figure, mode="markers")] == [
+        "gamma 10 GeV (3 hits)",
+        "pi+ 5 GeV (2 hits)",
+        "no true particle (1 hits)",
+    ]
+
+
+def test_hits_stand_at_their_place_with_their_values(event):
+    photon = traces(interactive_figure(make_scene(event)), mode="markers")[0]
+    np.testing.assert_array_equal(photon.x, np.float32([1810, 1820, 1830]))
+    np.testing.assert_array_equal(photon.customdata, np.float32([[3, 0, 6], [2, 1, 6], [1, 2, 6]]))
+    assert list(photon.text) == ["ecal_barrel"] * 3
+    for unit in ("GeV", "mm", "ns", "layer"):
+        assert unit in photon.hovertemplate
+
+
+def test_a_time_that_is_not_known_is_not_shown(event):
+    scene = make_scene(event)
+    unknown = dataclasses.replace(scene, time=np.full(6, np.nan, np.float32))
+    assert "ns" not in traces(interactive_figure(unknown), mode="markers")[0].hovertemplate
+
+
+def test_lines_are_apart_and_say_what_they_are(event):
+    scene = make_scene(event)
+    lines = traces(interactive_figure(scene), legendgroup="truth", showlegend=False)[0]
+    assert np.isnan(lines.x).sum() == 2
+    assert len(lines.x) == len(lines.text) == len(lines.line.color) == 2 * 11
+    assert lines.text[0].startswith("true: pi+ 5 GeV (PDG 211)<br>")
+
+
+def test_energy_has_a_colour_bar(event):
+    hits = traces(interactive_figure(make_scene(event, colour_by="energy")), mode="markers")[0]
+    assert hits.marker.colorbar.title.text == "log10(E / GeV)"
+    np.testing.assert_allclose(hits.marker.color, np.log10([3, 2, 1, 0.5, 0.25, 0.125]), atol=1e-6)
+
+
+def test_a_second_answer_waits_for_a_click(event, reconstruction):
+    both = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
+    figure = interactive_figure(make_scene(both, reconstruction=reconstruction))
+    assert {trace.visible for trace in traces(figure, legendgroup="reference")} == {"legendonly"}
+    assert {trace.visible for trace in traces(figure, legendgroup="reco")} == {True}
+
+
+def test_the_page_holds_the_library_and_loads_nothing(event):
+    page = event_page(make_scene(event))
+    assert page.startswith("<!DOCTYPE html>")
+    assert len(page) > 1_000_000
+    assert "connect-src 'none'" in page
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
+
+
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>'])
+def test_names_from_files_are_text(event, reconstruction, text):
+    evil = dataclasses.replace(event, reference=reconstruction.particles, reference_name=text, path=f"{text}.root")
+    detector = dataclasses.replace(
+        event.detector,
+        calorimeters=tuple(
+            dataclasses.replace(calorimeter, name=f"{text}{k}")
+            for k, calorimeter in enumerate(event.detector.calorimeters)
+        ),
+    )
+    page = event_page(make_scene(dataclasses.replace(evil, detector=detector), colour_by="subdetector"))
+    assert text not in page
+
+
+@pytest.mark.parametrize("colour_by", ["truth", "energy"])
+def test_a_browser_shows_the_page_without_errors(sample_dir, tmp_path, colour_by):
+    scene = make_scene(read_events(sample_dir / "zqq_test_small.root", entry_stop=1), colour_by=colour_by)
+    report = opened(event_page(scene), tmp_path)
+    assert report["seen"] == []
+    assert report["resources"] == []
+    assert report["canvases"] > 0
+    expected = {f"{group.name} ({len(group.index)} hits)" for group in scene.groups}
+    assert expected <= set(report["legend"])
+    assert not [button for button in report["buttons"] if button and "hare" in button]
+
+
+def test_a_browser_shows_an_event_without_anything(empty_event, tmp_path):
+    report = opened(event_page(make_scene(empty_event)), tmp_path)
+    assert report["seen"] == []
+    assert report["traces"] == 1
+
+
+def test_the_probe_sees_errors_and_loading(event, tmp_path):
+    page = event_page(make_scene(event))
+    broken = page.replace("</main>", '</main><script>fetch("http://example.org/"); console.error("bad")</script>')
+    seen = opened(broken, tmp_path)["seen"]
+    assert any("console.error: bad" in line for line in seen)
+    assert any("example.org" in line for line in seen)

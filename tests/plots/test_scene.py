@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+import pytest
+from pflow.errors import ConfigError, InputError
+from pflow.events import Events, concatenate, make_hits, make_particles
+from pflow.io.read import read_events
+from pflow.plots.scene import COLOUR_BY, colours, make_scene
+
+
+def contents(scene):
+    return {group.name: group.index.tolist() for group in scene.groups}
+
+
+def kinds(scene):
+    return [lines.kind for lines in scene.lines]
+
+
+def without_truth(event):
+    return dataclasses.replace(event, truth=None, hit_links=None, track_links=None)
+
+
+def test_a_hit_belongs_to_the_true_particle_with_its_largest_share(event):
+    assert contents(make_scene(event, colour_by="truth")) == {
+        "gamma 10 GeV": [0, 1, 2],
+        "pi+ 5 GeV": [3, 4],
+        "no true particle": [5],
+    }
+
+
+@pytest.mark.parametrize("colour_by", COLOUR_BY)
+def test_every_hit_is_in_one_group(event, reconstruction, colour_by):
+    scene = make_scene(event, reconstruction=reconstruction, colour_by=colour_by)
+    assert sorted(np.concatenate([group.index for group in scene.groups])) == list(range(6))
+
+
+def test_hits_by_the_reconstructed_particle_nearest_in_angle(event, reconstruction):
+    # The pi+ bends by 11 degrees towards +x on its way; the hit at -x is 101 degrees from it, 180 from the photon.
+    scene = make_scene(event, reconstruction=reconstruction, colour_by="reco")
+    assert contents(scene) == {"gamma 9 GeV": [0, 1, 2], "pi+ 5.1 GeV": [3, 4, 5]}
+
+
+def test_a_charged_particle_is_looked_for_where_its_helix_meets_the_calorimeter(event):
+    # Both start along y. In 3.5 T the pi+ of pt 1.2 GeV has R = 1.2 / (0.299792458e-3 * 3.5) = 1143.648 mm and meets
+    # r = 1805 mm at an angle of arcsin(1805 / (2 R)) = 52.107 degrees from y, towards +x.
+    turn = np.arcsin(1805 / (2 * 1143.648))
+    hits = make_hits(
+        energy=[[1.0, 1.0]],
+        x=[[1805 * np.sin(turn), 0.0]],
+        y=[[1805 * np.cos(turn), 1805.0]],
+        z=[[0.0, 0.0]],
+    )
+    particles = make_particles(
+        pdg=[[22, 211]], charge=[[0.0, 1.0]], energy=[[1.0, 1.208]], px=[[0.0, 0.0]], py=[[1.0, 1.2]], pz=[[0.0, 0.0]]
+    )
+    here = Events(detector=event.detector, hits=hits, reference=particles, reference_name="Hand")
+    assert contents(make_scene(here, colour_by="reco")) == {"pi+ 1.21 GeV": [0], "gamma 1 GeV": [1]}
+
+
+def test_the_note_says_that_hits_are_not_assigned(event, reconstruction):
+    scene = make_scene(event, reconstruction=reconstruction, colour_by="reco")
+    assert scene.note == "hits coloured by the nearest PFlow particle in angle (it assigns no hits)"
+
+
+def test_hits_by_subdetector(event):
+    assert contents(make_scene(event, colour_by="subdetector")) == {
+        "ecal_barrel": [0, 1, 2, 3, 5],
+        "hcal_barrel": [4],
+    }
+
+
+def test_hits_by_energy_are_one_group_with_their_numbers(event):
+    scene = make_scene(event, colour_by="energy")
+    assert contents(scene) == {"hits": [0, 1, 2, 3, 4, 5]}
+    np.testing.assert_array_equal(scene.energy, np.float32([3, 2, 1, 0.5, 0.25, 0.125]))
+    np.testing.assert_array_equal(scene.position[4], np.float32([240, 2100, 0]))
+
+
+def test_small_particles_share_a_group(event):
+    assert contents(make_scene(event, colour_by="truth", max_particles=1)) == {
+        "gamma 10 GeV": [0, 1, 2],
+        "1 other particles": [3, 4],
+        "no true particle": [5],
+    }
+
+
+def test_a_particle_its_track_and_its_hits_have_one_colour(event):
+    scene = make_scene(event, colour_by="truth")
+    tracks, truth = scene.lines
+    pion = next(group.colour for group in scene.groups if group.name.startswith("pi+"))
+    assert tracks.colours == (pion,)
+    assert truth.colours[0] == pion
+    assert len({group.colour for group in scene.groups}) == 3
+
+
+def test_tracks_begin_at_the_beam_and_end_at_the_calorimeter(event):
+    points = make_scene(event).lines[0].points[0]
+    np.testing.assert_array_equal(points[0], 0)
+    assert np.hypot(points[-1, 0], points[-1, 1]) == pytest.approx(event.detector.ecal_inner_radius, rel=1e-5)
+
+
+def test_tracks_begin_at_their_point_nearest_to_the_beam(event):
+    # EDM4hep: x = -d0 sin(phi), y = d0 cos(phi); phi = pi / 2 here.
+    tracks = event.tracks
+    for name, value in (("d0", 2.0), ("z0", -3.0)):
+        tracks = ak.with_field(tracks, ak.Array(np.float32([[value]])), name)
+    scene = make_scene(dataclasses.replace(event, tracks=tracks))
+    np.testing.assert_allclose(scene.lines[0].points[0, 0], [-2.0, 0.0, -3.0], atol=1e-5)
+
+
+def test_arrows_begin_where_particles_enter_the_calorimeter(event):
+    truth = make_scene(event).lines[1]
+    np.testing.assert_allclose(truth.points[1, 0], [1805.0, 0, 0], atol=1e-3)
+    # 10 GeV: one and a half units of a quarter of the radius.
+    np.testing.assert_allclose(truth.points[1, 1], [1805.0 * (1 + 0.375), 0, 0], rtol=1e-6, atol=1e-3)
+
+
+def test_texts_hold_the_values(event):
+    assert make_scene(event).lines[1].texts[1] == (
+        "true: gamma 10 GeV (PDG 22)\np = 10 GeV, theta = 1.571, phi = 0.000 rad"
+    )
+
+
+def test_the_title_says_which_event(event):
+    assert make_scene(event).title == "hand.root, entry 0, event 0: 6 hits, 6.9 GeV, 1 tracks"
+
+
+def test_lines_are_tracks_truth_reconstruction_and_reference_in_this_order(event, reconstruction):
+    both = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
+    scene = make_scene(both, reconstruction=reconstruction)
+    assert kinds(scene) == ["tracks", "truth", "reco", "reference"]
+    assert [lines.name for lines in scene.lines[2:]] == ["PFlow particles", "Other particles"]
+
+
+def test_a_reference_takes_the_place_of_a_missing_reconstruction(event, reconstruction):
+    scene = make_scene(dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other"))
+    assert kinds(scene) == ["tracks", "truth", "reco"]
+
+
+def test_colours_are_by_truth_then_reconstruction_then_energy(event, reconstruction, empty_event):
+    assert make_scene(event, reconstruction=reconstruction).colour_by == "truth"
+    assert make_scene(without_truth(event), reconstruction=reconstruction).colour_by == "reco"
+    assert make_scene(without_truth(event)).colour_by == "energy"
+
+
+def test_an_event_without_anything_has_nothing_to_draw(empty_event):
+    scene = make_scene(empty_event)
+    assert (scene.groups, scene.lines, len(scene.position)) == ((), (), 0)
+
+
+@pytest.mark.parametrize("colour_by", COLOUR_BY)
+def test_hits_may_be_absent_where_all_else_is_there(event, reconstruction, colour_by):
+    bare = dataclasses.replace(event, hits=event.hits[:, :0], hit_links=event.hit_links[:, :0])
+    scene = make_scene(bare, reconstruction=reconstruction, colour_by=colour_by)
+    assert scene.groups == ()
+    assert kinds(scene) == ["tracks", "truth", "reco"]
+
+
+def test_truth_without_links_is_shown_as_arrows(event):
+    scene = make_scene(dataclasses.replace(event, hit_links=None, track_links=None))
+    assert scene.colour_by == "energy"
+    assert len(scene.lines[1]) == 2
+
+
+def test_a_particle_without_momentum_has_no_arrow(event):
+    particles = make_particles(
+        pdg=[[22, 22]], charge=[[0.0, 0.0]], energy=[[1.0, 2.0]], px=[[0.0, 2.0]], py=[[0.0, 0.0]], pz=[[0.0, 0.0]]
+    )
+    scene = make_scene(dataclasses.replace(event, reference=particles, reference_name="Other"))
+    assert len(scene.lines[-1]) == 1
+
+
+def test_the_index_says_which_event(event):
+    other = dataclasses.replace(event, hits=event.hits[:, :2], hit_links=event.hit_links[:, :2])
+    assert len(make_scene(concatenate([event, other]), 1).position) == 2
+
+
+def test_every_entry_of_the_cld_file_can_be_drawn(data_dir):
+    events = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    scene = make_scene(events)
+    assert len(scene.position) == 5015
+    assert {lines.kind: len(lines) for lines in scene.lines}["reco"] == 64
+
+
+def test_many_colours_are_all_different():
+    assert len(set(colours(60))) == 60
+    assert colours(0) == ()
+
+
+def test_an_index_outside_is_refused(event):
+    with pytest.raises(IndexError):
+        make_scene(event, 1)
+
+
+def test_an_unknown_colour_names_the_nearest(event):
+    with pytest.raises(ConfigError, match="nearest matches: truth"):
+        make_scene(event, colour_by="thruth")
+
+
+def test_an_unknown_rule_is_refused(event):
+    with pytest.raises(ConfigError, match="no truth rule"):
+        make_scene(event, rule="all")
+
+
+def test_colours_by_particles_need_particles(event):
+    with pytest.raises(ConfigError, match="no reconstructed particles"):
+        make_scene(event, colour_by="reco")
+
+
+def test_colours_by_truth_need_truth(event):
+    with pytest.raises(InputError, match=r"hand\.root: holds no truth"):
+        make_scene(without_truth(event), colour_by="truth")
+
+
+def test_a_reconstruction_of_other_events_is_refused(event, reconstruction):
+    with pytest.raises(ConfigError, match="1 reconstructed events for 2 events"):
+        make_scene(concatenate([event, event]), reconstruction=reconstruction)
+
+
+def test_a_negative_number_of_colours_is_refused(event):
+    with pytest.raises(ValueError, match="max_particles is -1"):
+        make_scene(event, max_particles=-1)
