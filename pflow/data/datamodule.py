@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import pytorch_lightning as pl
@@ -24,8 +25,8 @@ Paths = str | list[str] | None
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     """Event files for training, validation, test and prediction.
 
-    Vocabularies and normalisers are fitted on the training files alone, in one streaming pass; from a checkpoint
-    (``ckpt_path`` of the trainer) they are taken as they are. Files are read in chunks and never held whole.
+    Vocabularies and normalisers are fitted on the training files alone, in one streaming pass; with `use_checkpoint`
+    they are taken from there. Files are read in chunks and never held whole.
 
     Parameters
     ----------
@@ -108,6 +109,19 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.checkpoint: Checkpoint | None = None
         self._datasets: dict[str, EventDataset] = {}
 
+    def use_checkpoint(self, path: str | Path) -> None:
+        """Take the tokeniser of a checkpoint, and let the module take its network; call it before the trainer runs.
+
+        Lightning tells nobody of ``ckpt_path`` before the network must exist, so it has to be said here as well.
+
+        Raises
+        ------
+        InputError
+            Not a checkpoint that pflow can use.
+        """
+        self.checkpoint = read_checkpoint(path)
+        self.tokeniser = self.checkpoint.tokeniser
+
     def setup(self, stage: str) -> None:
         """Find the files of a stage, and in fitting without a checkpoint fit the tokeniser on the training split.
 
@@ -121,17 +135,13 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """
         if self.trainer is not None and self.trainer.world_size > 1:
             raise ConfigError("training runs on one device; set trainer.devices to 1")
-        path = getattr(self.trainer, "ckpt_path", None)
-        if path is not None and (self.checkpoint is None or self.checkpoint.path != str(path)):
-            self.checkpoint = read_checkpoint(path)
-            self.tokeniser = self.checkpoint.tokeniser
         if stage == "fit" and self.checkpoint is not None:
             self._check_recipe(self.checkpoint.tokeniser.recipe)
         splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("predict",)}[stage]
         chunks = {name: split(expand(self.paths[name], name), self.options, self.chunk) for name in splits}
         if self.tokeniser is None:
             if stage != "fit":
-                raise ConfigError(f"'{stage}' needs a trained model: give its checkpoint with --ckpt_path")
+                raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --ckpt_path")
             self.tokeniser = Tokeniser.fit(read_chunks(chunks["train"], self.options), self.recipe)
         for name, part in chunks.items():
             self._datasets[name] = self._dataset(name, part)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pflow.data.buckets import bucket, cut
@@ -30,12 +31,12 @@ class LabelledBatch(NamedTuple):
     ----------
     batch : Batch
     event : int64 [B], event numbers
-    flags : uint32 [B], `pflow.events.Flag` bits
+    flags : int64 [B], `pflow.events.Flag` bits
     """
 
     batch: Batch
-    event: npt.NDArray[np.int64]
-    flags: npt.NDArray[np.uint32]
+    event: Tensor
+    flags: Tensor
 
 
 class _Item(NamedTuple):
@@ -144,8 +145,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
         for items in batches:
             yield LabelledBatch(
                 batch=collate([item.tokens for item in items]),
-                event=np.array([item.event for item in items], dtype=np.int64),
-                flags=np.array([item.flags for item in items], dtype=np.uint32),
+                event=torch.tensor([item.event for item in items]),
+                flags=torch.tensor([item.flags for item in items]),
             )
 
     def _items(self, chunks: Sequence[Chunk]) -> Iterator[_Item]:

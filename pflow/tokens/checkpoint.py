@@ -144,6 +144,6 @@ def _load(path: str | Path) -> Any:
             "not a checkpoint, or one that holds more than weights and plain data; pflow runs no code from files",
             file=path,
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except Exception as error:  # the unpickler reads any bytes as instructions and fails in any way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"not a checkpoint, or a truncated one: {reason}", file=path) from error

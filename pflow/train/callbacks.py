@@ -10,7 +10,6 @@ from pytorch_lightning.callbacks import RichProgressBar
 
 from pflow.errors import ConfigError
 from pflow.io.reco import RecoWriter
-from pflow.reconstruction import Reconstruction
 from pflow.train.module import ParticleFlow
 
 __all__ = ["EpochLine", "ParticleWriter", "ProgressBar"]
@@ -86,9 +85,8 @@ class ParticleWriter(pl.Callback):  # type: ignore[misc]
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
         """Write a batch."""
-        assert isinstance(outputs, Reconstruction)
         assert self._writer is not None
-        self._writer.extend(outputs)
+        self._writer.extend(pl_module.decode(outputs))
 
     def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the file, which then appears."""

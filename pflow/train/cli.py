@@ -28,7 +28,7 @@ CHATTER = (
     r".*`__len__` defined.*",
     r".*args parameter is intended to run from within Python.*",
     r".*Checkpoint directory .* exists and is not empty.*",
-    r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+    r".*callbacks used to create the checkpoint need to be provided.*",
     r".*A single task has no `requires_grad`.*",
     r".*number of training batches .* is smaller than the logging interval.*",
 )
@@ -86,19 +86,16 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def instantiate_trainer(self, **options: Any) -> pl.Trainer:
         """The trainer with our loggers, progress bar and callbacks."""
         config = self.config_init[self.subcommand]
-        own: list[pl.Callback] = [ProgressBar()]
-        if config["trainer"]["enable_progress_bar"] is False:
-            own = []
+        own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.subcommand == "fit":
-            own += [EpochLine(), LearningRateMonitor("step")]
+            own += [EpochLine(), LearningRateMonitor("epoch"), config["checkpoint"], config["early_stopping"]]
             if config["trainer"]["logger"] in (None, True):
                 options["logger"] = _loggers(Path(config["output"]))
         else:
-            options["logger"] = False
+            options.update(logger=False, enable_checkpointing=False)
         if self.subcommand == "predict":
             own.append(ParticleWriter(config["output"]))
-        self.trainer_defaults["callbacks"] = own
-        return super().instantiate_trainer(**options)
+        return self._instantiate_trainer({**config["trainer"], **options}, own)
 
     def before_instantiate_classes(self) -> None:
         """Check `output`.
@@ -112,6 +109,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         if self.subcommand == "predict":
             if config["output"] is None:
                 raise ConfigError("'predict' writes a ROOT file: say which with --output")
+            config["return_predictions"] = False  # they are written as they come, not kept
             return
         if self.subcommand != "fit":
             return
@@ -126,6 +124,18 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 f"{folder} already holds a run ({', '.join(held)}): choose another folder with --output, or continue "
                 f"it with --ckpt_path {folder / held[-1]}"
             )
+
+    def after_instantiate_classes(self) -> None:
+        """Let the data module know of the checkpoint.
+
+        Raises
+        ------
+        InputError
+            Not a checkpoint that pflow can use.
+        """
+        path = self.config_init[self.subcommand].get("ckpt_path")
+        if path is not None:
+            self.datamodule.use_checkpoint(path)
 
     def after_fit(self) -> None:
         """Say where the best model is."""
@@ -167,6 +177,9 @@ def main(argv: list[str]) -> int:
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
     defaults = str(config_dir() / "base.yaml")
     with warnings.catch_warnings():
+        # What Lightning calls in its own libraries is theirs to renew.
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=category)
         for message in CHATTER:
             warnings.filterwarnings("ignore", message=message)
         try:
@@ -176,6 +189,7 @@ def main(argv: list[str]) -> int:
                 save_config_callback=SaveConfig,
                 seed_everything_default=1,
                 auto_configure_optimizers=False,
+                load_from_checkpoint_support=False,
                 parser_kwargs={verb: {"default_config_files": [defaults]} for verb in VERBS},
                 args=argv,
             )

@@ -219,23 +219,31 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """The same on test files."""
         self._evaluate("test", labelled)
 
-    def predict_step(self, labelled: LabelledBatch, batch_idx: int) -> Reconstruction:
-        """Write the particles of a batch; an event without source tokens has none."""
+    def predict_step(self, labelled: LabelledBatch, batch_idx: int) -> dict[str, Tensor]:
+        """Write the particles of a batch; an event without source tokens has none.
+
+        Returns
+        -------
+        dict
+            Plain tensors, as Lightning wants them; `decode` makes particles of them.
+        """
         assert self.network is not None
-        assert self.data.tokeniser is not None
         batch = labelled.batch
         generated = generate(self.network, batch, max_particles=self.max_particles)
         parts = (part for part in (batch.hits, batch.tracks, batch.tracker_hits) if part is not None)
         seen = torch.stack([part.mask.any(dim=1) for part in parts]).any(dim=0)  # [B]
-        columns = {
-            field.name: getattr(generated, field.name).cpu().numpy()
-            for field in dataclasses.fields(generated)
-            if field.name != "truncated"
-        }
-        columns["mask"] &= seen.cpu().numpy()[:, np.newaxis]
-        truncated = (generated.truncated & seen).cpu().numpy()
-        flags = labelled.flags | np.where(truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
-        return self.data.tokeniser.decode(**columns, event=labelled.event, flags=flags)
+        columns = {field.name: getattr(generated, field.name) for field in dataclasses.fields(generated)}
+        columns["mask"] &= seen[:, None]
+        columns["truncated"] &= seen
+        return {**columns, "event": labelled.event, "flags": labelled.flags}
+
+    def decode(self, output: Mapping[str, Tensor]) -> Reconstruction:
+        """Particles from what `predict_step` returned."""
+        assert self.data.tokeniser is not None
+        columns: dict[str, Any] = {name: values.cpu().numpy() for name, values in output.items()}
+        truncated = columns.pop("truncated")
+        columns["flags"] = columns["flags"] | np.where(truncated, int(Flag.MAX_PARTICLES), 0)
+        return self.data.tokeniser.decode(**columns)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the header: tokeniser, network, loss and where the weights come from."""

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pflow.data.collate import collate
+from pflow.errors import ConfigError
+from pflow.tokens.tokens import EventTokens
+
+
+def event(n_hits: int, n_target: int | None = 1, seed: int = 0, tracks: int | None = None) -> EventTokens:
+    rng = np.random.default_rng([seed, n_hits])
+    target = {}
+    if n_target is not None:
+        target = {
+            "charge": rng.integers(0, 3, n_target),
+            "pdg": rng.integers(0, 5, n_target),
+            "energy": rng.normal(size=n_target).astype(np.float32),
+            "direction": rng.normal(size=(n_target, 3)).astype(np.float32),
+        }
+    return EventTokens(
+        hits=rng.normal(size=(n_hits, 4)).astype(np.float32),
+        tracks=None if tracks is None else rng.normal(size=(tracks, 2)).astype(np.float32),
+        **target,
+    )
+
+
+def test_a_batch_is_as_long_as_its_own_longest_event():
+    batch = collate([event(3, 1), event(7, 0), event(0, 2)])
+    assert batch.hits.features.shape == (3, 7, 4)
+    assert batch.target.energy.shape == (3, 2)
+    assert batch.tracks is None
+
+
+def test_masks_are_true_for_real_tokens():
+    batch = collate([event(3, 1), event(5, 2)])
+    assert batch.hits.mask.sum(dim=1).tolist() == [3, 5]
+    assert batch.hits.mask[0].tolist() == [True] * 3 + [False] * 2
+    assert batch.target.mask.tolist() == [[True, False], [True, True]]
+
+
+def test_padding_is_zero():
+    batch = collate([event(3, 1), event(5, 2)])
+    assert not batch.hits.features[~batch.hits.mask].any()
+    assert not batch.target.direction[~batch.target.mask].any()
+
+
+def test_dtypes_are_those_of_the_model():
+    batch = collate([event(2, 1)])
+    assert batch.hits.features.dtype == batch.target.energy.dtype == batch.target.direction.dtype == torch.float32
+    assert batch.target.charge.dtype == batch.target.pdg.dtype == torch.int64
+    assert batch.hits.mask.dtype == torch.bool
+
+
+def test_a_batch_of_one_equals_its_place_in_a_batch_of_64():
+    events = [event(n, n % 4, seed=n, tracks=n % 3) for n in range(64)]
+    together = collate(events)
+    for i in (0, 1, 17, 63):
+        alone = collate([events[i]])
+        for name in ("hits", "tracks"):
+            n = getattr(alone, name).mask.shape[1]
+            assert torch.equal(getattr(together, name).features[i, :n], getattr(alone, name).features[0])
+            assert torch.equal(getattr(together, name).mask[i, :n], getattr(alone, name).mask[0])
+            assert not getattr(together, name).mask[i, n:].any()
+        n = alone.target.mask.shape[1]
+        for name in ("charge", "pdg", "energy", "direction", "mask"):
+            assert torch.equal(getattr(together.target, name)[i, :n], getattr(alone.target, name)[0])
+
+
+def test_without_truth_there_is_no_target():
+    assert collate([event(3, None), event(2, None)]).target is None
+
+
+def test_events_without_any_hits_make_an_empty_sentence():
+    batch = collate([event(0, 0), event(0, 0)])
+    assert batch.hits.features.shape == (2, 0, 4)
+    assert batch.target.mask.shape == (2, 0)
+
+
+def test_no_events_are_an_error():
+    with pytest.raises(ConfigError, match="at least one event"):
+        collate([])
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([event(3, 1), event(3, None)], "1 of the batch's 2 events have a target"),
+        ([event(3, 1, tracks=2), event(3, 1)], "1 of the batch's 2 events have tracks"),
+    ],
+)
+def test_parts_that_only_some_events_have_are_an_error(events, message):
+    with pytest.raises(ConfigError, match=message):
+        collate(events)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pflow.data.datamodule import ParticleFlowData
+from pflow.errors import ConfigError, InputError
+from pflow.io.read import read_events
+from pflow.tokens.tokeniser import Tokeniser
+
+
+@pytest.fixture
+def data(train_files, val_file) -> ParticleFlowData:
+    return ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk=16)
+
+
+def test_the_tokeniser_is_fitted_on_the_training_split_alone(data, train_files):
+    data.setup("fit")
+    alone = Tokeniser.fit([read_events(path) for path in train_files])
+    assert data.tokeniser.n_events == 70
+    np.testing.assert_allclose(data.tokeniser.energy.mean, alone.energy.mean, rtol=1e-12)
+    np.testing.assert_allclose(data.tokeniser.scales["hits"].mean, alone.scales["hits"].mean, rtol=1e-9)
+    # The validation events have a hundred times the energy: any one of them would show.
+    assert 10 ** data.tokeniser.energy.mean[0] < 10
+
+
+def test_other_splits_are_not_even_read_in_fitting(train_files, val_file, monkeypatch):
+    from pflow.data import datamodule
+
+    read = []
+
+    def spy(chunks, options, **more):
+        chunks = list(chunks)
+        read.extend(chunk.path for chunk in chunks)
+        return real(chunks, options, **more)
+
+    real = datamodule.read_chunks
+    monkeypatch.setattr(datamodule, "read_chunks", spy)
+    data = ParticleFlowData(train=train_files, val=val_file, test="absent_test.root", predict="absent.root")
+    data.setup("fit")
+    assert set(read) == set(train_files)
+
+
+def test_a_tokeniser_that_is_there_is_not_fitted_again(data):
+    data.setup("fit")
+    first = data.tokeniser
+    data.setup("fit")
+    assert data.tokeniser is first
+
+
+def test_training_is_shuffled_and_validation_is_not(data):
+    data.setup("fit")
+    order = np.concatenate([batch.event for batch in data.train_dataloader()])
+    assert sorted(order.tolist()) == list(range(70))
+    assert order.tolist() != sorted(order.tolist())
+    assert np.concatenate([batch.event for batch in data.val_dataloader()]).tolist() == list(range(1000, 1010))
+    assert (data.n_events("train"), data.n_events("val")) == (70, 10)
+
+
+def test_epochs_differ(data):
+    data.setup("fit")
+    first = [batch.event.tolist() for batch in data.train_dataloader()]
+    data.set_epoch(1)
+    assert [batch.event.tolist() for batch in data.train_dataloader()] != first
+
+
+def test_files_to_predict_need_no_truth_and_stay_in_order(data, train_files, val_file):
+    data.setup("fit")
+    data.paths["predict"] = [val_file, *train_files]
+    data.num_workers = 3
+    data.setup("predict")
+    batches = list(data.predict_dataloader())
+    assert all(batch.batch.target is None for batch in batches)
+    assert np.concatenate([batch.event for batch in batches]).tolist() == [*range(1000, 1010), *range(70)]
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_other_stages_need_a_trained_tokeniser(train_files, stage):
+    data = ParticleFlowData(val=train_files, test=train_files, predict=train_files)
+    with pytest.raises(ConfigError, match="--ckpt_path"):
+        data.setup(stage)
+
+
+@pytest.mark.parametrize("missing", ["train", "val"])
+def test_a_split_that_is_not_given_is_an_error_that_names_it(train_files, missing):
+    paths = {"train": train_files, "val": train_files, missing: None}
+    with pytest.raises(ConfigError, match=rf"set data\.{missing}"):
+        ParticleFlowData(**paths).setup("fit")
+
+
+def test_a_file_that_is_not_there_is_an_error_that_names_it(val_file):
+    with pytest.raises(InputError, match=r"absent\.root"):
+        ParticleFlowData(train="absent.root", val=val_file).setup("fit")
+
+
+def test_a_recipe_that_cannot_work_is_an_error_at_once():
+    with pytest.raises(ConfigError, match="nearest matches: log_energy"):
+        ParticleFlowData(hit_features=["log_enrgy"])

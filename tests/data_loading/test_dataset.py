@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+import torch
+from pflow.data.dataset import EventDataset
+from pflow.data.files import FileOptions, read_chunks, split
+from pflow.errors import ConfigError
+from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.vocab import PdgVocabulary
+from torch.utils.data import DataLoader
+
+OPTIONS = FileOptions()
+
+
+@pytest.fixture(scope="module")
+def chunks(train_files):
+    return split(train_files, OPTIONS, 16)
+
+
+@pytest.fixture(scope="module")
+def tokeniser(chunks) -> Tokeniser:
+    return Tokeniser.fit(read_chunks(chunks, OPTIONS))
+
+
+@pytest.fixture
+def dataset(chunks, tokeniser):
+    def build(**more) -> EventDataset:
+        options = {"options": OPTIONS, "tokeniser": tokeniser, "batch_size": 8, "buffer": 32, "seed": 3, **more}
+        return EventDataset(chunks, **options)
+
+    return build
+
+
+def numbers(batches) -> list[list[int]]:
+    return [batch.event.tolist() for batch in batches]
+
+
+def flat(batches) -> list[int]:
+    return [number for batch in numbers(batches) for number in batch]
+
+
+def test_in_order_events_come_as_the_files_have_them(dataset):
+    assert flat(dataset()) == list(range(70))
+    assert [len(batch) for batch in numbers(dataset())] == [8] * 8 + [6]
+
+
+def test_shuffled_each_event_comes_once(dataset):
+    order = flat(dataset(shuffle=True))
+    assert sorted(order) == list(range(70))
+    assert order != list(range(70))
+
+
+@pytest.mark.parametrize("buffer", [8, 20, 1000])
+def test_shuffled_only_the_last_batch_is_short(dataset, buffer):
+    sizes = sorted(len(batch) for batch in numbers(dataset(shuffle=True, buffer=buffer)))
+    assert sizes == [6] + [8] * 8
+
+
+def test_the_same_seed_and_epoch_give_the_same_batches(dataset):
+    one, other = dataset(shuffle=True), dataset(shuffle=True)
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a.event, b.event)
+        assert torch.equal(a.batch.hits.features, b.batch.hits.features)
+
+
+def test_another_epoch_or_seed_gives_another_order(dataset):
+    one, other = dataset(shuffle=True), dataset(shuffle=True)
+    other.set_epoch(1)
+    orders = [numbers(data) for data in (one, other, dataset(shuffle=True, seed=4))]
+    assert orders[0] != orders[1]
+    assert orders[0] != orders[2]
+
+
+def test_events_of_far_chunks_are_mixed(dataset):
+    first = flat(dataset(shuffle=True))[:32]
+    assert len({number // 16 for number in first}) > 2
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_the_length_is_that_of_a_pass(dataset, workers):
+    data = dataset(shuffle=True, num_workers=workers)
+    batches = list(DataLoader(data, batch_size=None, num_workers=workers))
+    assert len(batches) == len(data)
+    assert sorted(flat(batches)) == list(range(70))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_workers_reshuffle_with_the_epoch(dataset):
+    data = dataset(shuffle=True, num_workers=2)
+    first = flat(DataLoader(data, batch_size=None, num_workers=2))
+    data.set_epoch(1)
+    assert flat(DataLoader(data, batch_size=None, num_workers=2)) != first
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_budget_of_tokens_is_kept(dataset, shuffle):
+    data = dataset(shuffle=shuffle, max_tokens=24)
+    batches = list(data)
+    assert all(batch.batch.hits.mask.numel() <= 24 for batch in batches)
+    assert sorted(flat(batches)) == list(range(70))
+
+
+def test_with_a_budget_the_length_is_not_known(dataset):
+    with pytest.raises(TypeError, match="max_tokens"):
+        len(dataset(max_tokens=24))
+
+
+def test_batches_in_order_do_not_depend_on_the_chunks(train_files, tokeniser, dataset):
+    whole = EventDataset(split(train_files, OPTIONS, 1000), options=OPTIONS, tokeniser=tokeniser, batch_size=8)
+    for one, other in zip(whole, dataset(), strict=True):
+        assert torch.equal(one.batch.hits.features, other.batch.hits.features)
+        assert torch.equal(one.batch.target.energy, other.batch.target.energy)
+
+
+def test_no_more_than_a_chunk_and_the_buffer_is_read_ahead(dataset, monkeypatch):
+    read = []
+
+    def spy(chunks, options, **more):
+        for events in read_chunks(chunks, options, **more):
+            read.append(len(events))
+            yield events
+
+    monkeypatch.setattr("pflow.data.dataset.read_chunks", spy)
+    next(iter(dataset(shuffle=True, buffer=16)))
+    assert sum(read) <= 16 + 16
+
+
+def test_without_truth_batches_have_no_target(dataset):
+    assert next(iter(dataset(truth=False))).batch.target is None
+
+
+def test_codes_not_in_the_vocabulary_are_counted_in_one_warning(chunks, tokeniser, dataset):
+    electrons = dataclasses.replace(tokeniser, pdg=PdgVocabulary.from_counts(Counter({11: 1})))
+    with pytest.warns(UserWarning, match=r"70 particles .* 22 \(70 times\)") as caught:
+        batches = list(dataset(tokeniser=electrons))
+    assert len(caught) == 1
+    assert all((batch.flags == 4).all() for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"batch_size": 0}, "batch size"), ({"shuffle": True, "buffer": 4}, "buffer of 4 events")],
+)
+def test_options_that_cannot_work_are_errors(dataset, more, message):
+    with pytest.raises(ConfigError, match=message):
+        dataset(**more)
+
+
+def test_no_chunks_are_an_error(tokeniser):
+    with pytest.raises(ConfigError, match="at least one chunk"):
+        EventDataset([], options=OPTIONS, tokeniser=tokeniser, batch_size=8)

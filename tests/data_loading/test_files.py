@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
+from pflow.errors import ConfigError, InputError
+from pflow.io.write import write_events
+
+
+def test_patterns_are_expanded_in_sorted_order_and_nothing_is_taken_twice(train_files):
+    folder = train_files[0].removesuffix("a.root")
+    assert expand([train_files[1], f"{folder}*.root"], "train") == [train_files[1], train_files[0]]
+    assert expand(train_files[0], "train") == [train_files[0]]
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(InputError, match=r"none\*\.root: no file matches"):
+        expand(str(tmp_path / "none*.root"), "train")
+
+
+@pytest.mark.parametrize("paths", [None, []])
+def test_no_paths_are_an_error_that_names_the_option(paths):
+    with pytest.raises(ConfigError, match=r"set data\.val"):
+        expand(paths, "val")
+
+
+def test_chunks_cover_each_file_and_never_span_two(train_files):
+    chunks = split(train_files, FileOptions(), 16)
+    a, b = train_files
+    assert chunks == [Chunk(a, 0, 16), Chunk(a, 16, 32), Chunk(a, 32, 40), Chunk(b, 0, 16), Chunk(b, 16, 30)]
+    assert sum(len(chunk) for chunk in chunks) == 70
+
+
+def test_a_chunk_of_nothing_is_an_error(train_files):
+    with pytest.raises(ConfigError, match="at least 1 entry"):
+        split(train_files, FileOptions(), 0)
+
+
+def test_an_empty_file_is_an_error_that_names_it(tmp_path, make_photons):
+    write_events(tmp_path / "empty.root", make_photons(2)[:0])
+    with pytest.raises(InputError, match=r"empty\.root"):
+        split([str(tmp_path / "empty.root")], FileOptions(), 16)
+
+
+def test_chunks_are_read_in_the_order_given(train_files):
+    chunks = split(train_files, FileOptions(), 16)[::-1]
+    numbers = [events.event.tolist() for events in read_chunks(chunks, FileOptions())]
+    assert [part[0] for part in numbers] == [56, 40, 32, 16, 0]
+    assert sorted(np.concatenate(numbers).tolist()) == list(range(70))
+
+
+def test_truth_is_left_out_where_it_is_not_asked_for(train_files):
+    (events,) = read_chunks([Chunk(train_files[0], 0, 3)], FileOptions(), truth=False)
+    assert events.truth is None

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+from pathlib import Path
+
+import awkward as ak
+import numpy as np
+import pytest
+import torch
+import yaml
+from pflow.errors import ConfigError, InputError
+from pflow.io.read import read_events
+from pflow.io.reco import read_provenance, read_reco
+from pflow.reco.load import load_model
+from pflow.tokens.checkpoint import read_checkpoint
+from pflow.train.cli import main
+
+
+def rows(folder, version: int = 0) -> list[dict[str, str]]:
+    with open(folder / "logs" / f"version_{version}" / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def logged(folder, key: str, version: int = 0) -> list[float]:
+    return [float(row[key]) for row in rows(folder, version) if row.get(key)]
+
+
+def test_a_fit_leaves_the_best_and_the_last_checkpoint_and_its_configuration(run):
+    assert {"best.ckpt", "last.ckpt", "config.yaml", "logs"} <= set(os.listdir(run))
+    assert yaml.safe_load((run / "config.yaml").read_text())["network"]["width"] == 8
+
+
+def test_logs_are_kept_as_csv_and_for_tensorboard(run):
+    (events,) = (run / "logs" / "version_0").glob("events.out.tfevents.*")
+    assert events.stat().st_size > 0
+    assert len(logged(run, "val/loss")) == 2
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("name", ["loss", "charge", "pdg", "energy", "direction"])
+def test_each_loss_is_logged_by_name(run, split, name):
+    values = logged(run, f"{split}/{name}")
+    assert len(values) == 2
+    assert np.isfinite(values).all()
+
+
+def test_errors_a_physicist_understands_are_logged(run):
+    assert all(value > 0 for value in logged(run, "val/energy_error"))
+    assert all(0 < value < 180 for value in logged(run, "val/angle_deg"))
+
+
+def test_the_total_is_the_sum_of_the_named_losses(run):
+    total = logged(run, "val/loss")
+    parts = [logged(run, f"val/{name}") for name in ("charge", "pdg", "energy", "direction")]
+    np.testing.assert_allclose(total, np.sum(parts, axis=0), rtol=1e-4)
+
+
+def test_the_checkpoint_says_where_it_comes_from(run):
+    header = read_checkpoint(run / "best.ckpt").header
+    assert header["provenance"]["train"] == ["gamma1_val_small.root"]
+    assert header["provenance"]["n_events"] == 50
+    assert header["network"]["width"] == 8
+    assert header["max_particles"] == 3
+
+
+def test_checkpoints_hold_weights_and_plain_data_only(run):
+    for name in ("best.ckpt", "last.ckpt"):
+        torch.load(run / name, weights_only=True)
+
+
+def test_the_model_of_a_checkpoint_is_ready_to_use(run):
+    model = load_model(run / "best.ckpt")
+    assert not model.network.training
+    assert model.tokeniser.recipe.hit_energy_min == 0.05
+    assert model.max_particles == 3
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")  # the copy, not the run itself, is continued
+def test_a_fit_continues_where_it_stopped(run, tmp_path, small):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    config = ["--config", str(folder / "config.yaml"), "--trainer.max_epochs=3", f"--output={folder}"]
+    assert main(["fit", *config, f"--ckpt_path={folder / 'last.ckpt'}"]) == 0
+    assert logged(folder, "val/loss") == logged(run, "val/loss")
+    assert len(logged(folder, "val/loss", version=1)) == 1
+    assert read_checkpoint(folder / "last.ckpt").header["provenance"]["step"] == 21
+
+
+def test_the_same_seed_gives_the_same_losses(run, tiny, tmp_path, small):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
+    main(["fit", *tiny, *data, "--trainer.max_epochs=2", f"--output={tmp_path / 'again'}"])
+    assert logged(tmp_path / "again", "train/loss") == logged(run, "train/loss")
+
+
+def test_a_folder_with_a_run_is_not_overwritten(run, tiny, small):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
+    with pytest.raises(ConfigError, match=r"already holds a run .*--ckpt_path"):
+        main(["fit", *tiny, *data, f"--output={run}"])
+
+
+@pytest.mark.parametrize("verb", ["validate", "test"])
+def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, verb, capsys):
+    split = {"validate": "val", "test": "test"}[verb]
+    code = main(
+        [
+            verb,
+            f"--ckpt_path={run / 'best.ckpt'}",
+            f"--data.{split}={small['val']}",
+            "--trainer.enable_progress_bar=false",
+        ]
+    )
+    assert code == 0
+    assert f"{split}/energy_error" in capsys.readouterr().out
+
+
+def test_predictions_are_written_one_entry_an_event(run, small, tmp_path):
+    path = tmp_path / "out.root"
+    code = main(
+        [
+            "predict",
+            f"--ckpt_path={run / 'best.ckpt'}",
+            f"--data.predict={small['test']}",
+            "--trainer.enable_progress_bar=false",
+            f"--output={path}",
+        ]
+    )
+    assert code == 0
+    found = read_reco(path)
+    assert found.event.tolist() == read_events(small["test"]).event.tolist()
+    assert ak.max(ak.num(found.particles)) <= 3
+    assert read_provenance(path)["checkpoint_sha256"] == load_model(run / "best.ckpt").digest
+
+
+def test_predicting_needs_a_file_to_write(run, small):
+    with pytest.raises(ConfigError, match="--output"):
+        main(["predict", f"--ckpt_path={run / 'best.ckpt'}", f"--data.predict={small['test']}"])
+
+
+def test_predicting_without_a_checkpoint_is_an_error(small, tmp_path):
+    with pytest.raises(ConfigError, match="--ckpt_path"):
+        main(["predict", f"--data.predict={small['test']}", f"--output={tmp_path / 'out.root'}"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_prediction_that_fails_leaves_nothing_behind(run, small, tmp_path):
+    broken = tmp_path / "broken.root"
+    content = Path(small["test"]).read_bytes()
+    broken.write_bytes(content[: len(content) // 2])
+    output = tmp_path / "out"
+    output.mkdir()
+    with pytest.raises(InputError, match=r"broken\.root"):
+        main(
+            [
+                "predict",
+                f"--ckpt_path={run / 'best.ckpt'}",
+                f"--data.predict={broken}",
+                f"--output={output / 'out.root'}",
+                "--trainer.enable_progress_bar=false",
+            ]
+        )
+    assert not list(output.iterdir())
+
+
+def test_stacked_files_change_only_what_they_name(tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text("network: {width: 16, heads: 2}\nmodel: {lr: 0.5}\n")
+    (tmp_path / "b.yaml").write_text("network: {width: 32}\n")
+    config = [f"--config={tmp_path / 'a.yaml'}", f"--config={tmp_path / 'b.yaml'}", "--model.weight_decay=0.25"]
+    assert main(["fit", *config, "--print_config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["network"]["width"], printed["network"]["heads"]) == (32, 2)
+    assert (printed["model"]["lr"], printed["model"]["weight_decay"]) == (0.5, 0.25)
+
+
+def test_a_small_file_can_be_named_for_a_group(tmp_path, capsys):
+    (tmp_path / "small.yaml").write_text("width: 16\n")
+    (tmp_path / "a.yaml").write_text("network: small.yaml\n")
+    assert main(["fit", f"--config={tmp_path / 'a.yaml'}", "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["network"]["width"] == 16
+
+
+@pytest.mark.parametrize("name", ["gamma1", "demo"])
+def test_shipped_configurations_are_valid(name, capsys):
+    from pflow.resources import config_dir
+
+    assert main(["fit", "--config", str(config_dir() / f"{name}.yaml"), "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["network"]["special"] == "flags"
+
+
+def test_an_option_that_does_not_exist_is_wrong_usage(capsys):
+    assert main(["fit", "--network.widht=3"]) == 2
+    assert "widht" in capsys.readouterr().err
+
+
+def test_a_network_that_cannot_be_is_a_clear_error(tiny, small, tmp_path):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=r"network or loss: .*heads"):
+        main(["fit", *tiny, *data, "--network.heads=3"])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--network.width=16", "width 8, not 16"), ("--data.order=pt", "order energy, not pt")],
+)
+def test_continuing_with_another_configuration_is_an_error(run, small, tmp_path, option, message):
+    config = ["--config", str(run / "config.yaml"), option, f"--output={tmp_path / 'other'}"]
+    with pytest.raises(ConfigError, match=message):
+        main(["fit", *config, f"--ckpt_path={run / 'last.ckpt'}"])
+
+
+class Payload:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
+    content = torch.load(run / "last.ckpt", weights_only=True)
+    torch.save({**content, "callbacks": Payload(tmp_path / "ran")}, tmp_path / "bad.ckpt")
+    for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")):
+        options = [f"--data.{split}={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / verb}"]
+        with pytest.raises(InputError, match="runs no code"):
+            main([verb, *options, f"--ckpt_path={tmp_path / 'bad.ckpt'}"])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_mixed_precision_is_an_option(tiny, small, tmp_path):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    assert main(["fit", *tiny, *data, "--trainer.max_epochs=1", "--trainer.precision=bf16-mixed"]) == 0
+    assert np.isfinite(logged(tmp_path / "run", "val/loss")).all()
