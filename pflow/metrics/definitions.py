@@ -74,6 +74,9 @@ DEFINITIONS = (
     Definition(
         "event.visible_mass.rms90", "1", "standard deviation of that response in its narrowest interval with 90%"
     ),
+    Definition("jets.*.efficiency", "1", "true jets of at least 10 GeV with a reconstructed jet within 0.1 rad / all"),
+    Definition("jets.*.response_median", "1", "median of E_reco / E_true of matched jets"),
+    Definition("jets.*.iqr_over_median", "1", "interquartile range / median of E_reco / E_true of matched jets"),
     Definition("legacy.count_difference", "1", "mean of reconstructed minus true number of particles"),
     Definition("legacy.mean_abs_rel_error", "1", "mean of |E_reco - E_true| / E_true of pairs by rank in energy"),
     Definition("legacy.mean_rel_error", "1", "mean of (E_reco - E_true) / E_true of pairs by rank in energy"),

@@ -146,6 +146,11 @@ class Distribution:
         )
         return self._number(value, low, high)
 
+    def iqr_over_median(self) -> Number:
+        """Interquartile range in units of the median; undefined for a median of 0. The median is taken as exact."""
+        median = self.median().value
+        return self.resolution_iqr() * (IQR_TO_SIGMA / median) if median > 0 else Number.undefined()
+
     def rms90(self) -> Number:
         """Standard deviation of the values in the narrowest interval that holds 90% of them; needs two.
 

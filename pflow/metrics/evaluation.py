@@ -11,9 +11,11 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, Flag
+from pflow.metrics import jets
 from pflow.metrics.calibration import load_calibration
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
+from pflow.metrics.jets import JetMetrics
 from pflow.metrics.legacy import LegacyMetrics
 from pflow.metrics.limit import NAME as LIMIT
 from pflow.metrics.limit import perfect_reconstruction
@@ -60,7 +62,7 @@ class Settings:
 
 
 class LineMetrics:
-    """All metrics of one algorithm: the accumulators of this package side by side."""
+    """All metrics of one algorithm: the accumulators of this package side by side; jets where fastjet is installed."""
 
     def __init__(self) -> None:
         self.n_events = 0
@@ -68,6 +70,7 @@ class LineMetrics:
         self.counts = CountMetrics()
         self.events = EventMetrics()
         self.legacy = LegacyMetrics()
+        self.jets = JetMetrics() if jets.available() else None
 
     def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matching: Matching) -> None:
         """Count events: their targets, their visible truth and what was reconstructed."""
@@ -76,6 +79,8 @@ class LineMetrics:
         self.counts.update(truth, reco)
         self.events.update(visible, reco)
         self.legacy.update(truth, reco)
+        if self.jets is not None:
+            self.jets.update(visible, reco)
 
     def merge(self, other: LineMetrics) -> None:
         """Count what another one has counted."""
@@ -84,6 +89,8 @@ class LineMetrics:
         self.counts.merge(other.counts)
         self.events.merge(other.events)
         self.legacy.merge(other.legacy)
+        if self.jets is not None and other.jets is not None:
+            self.jets.merge(other.jets)
 
     def result(self) -> Tree:
         """Results by name; the keys are those of ``metrics.json``."""
@@ -92,6 +99,7 @@ class LineMetrics:
             "count": self.counts.result(),
             **self.particles.result(),
             "event": self.events.result(),
+            **({} if self.jets is None else {"jets": self.jets.result()}),
             "legacy": self.legacy.result(),
         }
 

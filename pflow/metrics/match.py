@@ -29,6 +29,11 @@ def angle_energy(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) ->
     return np.asarray(np.hypot(relative, angle / ANGLE_SCALE))
 
 
+def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
+    """Angle between the directions of the pairs (i, j), rad, float64 [P]: for jets."""
+    return np.asarray(angle_between(truth.momentum[i], reco.momentum[j]))
+
+
 def pt_delta_r(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     """Cost sqrt((dpt / pt_true)^2 + dR^2) of the pairs (i, j), float64 [P]; charged with neutral costs infinity.
 
@@ -50,6 +55,7 @@ Cost = Callable[[ParticleTable, ParticleTable, Ints, Ints], Floats]
 
 COSTS: dict[str, tuple[Cost, str]] = {
     "angle_energy": (angle_energy, "sqrt((dE/E_true)^2 + (angle/0.1 rad)^2)"),
+    "angle": (angle, "angle in rad"),
     "pt_delta_r": (pt_delta_r, "sqrt((dpt/pt_true)^2 + (Delta R)^2), charged and neutral particles apart"),
 }
 """Costs by name, with the formula that is reported beside every number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ __all__ = ["SCHEMA", "document", "number_text", "table"]
 SCHEMA = "pflow-metrics-1"
 """Changes when a key changes its meaning or goes; new keys do not change it."""
 
-VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot")
+VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
 
 TABLE_KEYS = (
     "count.exact_fraction",
@@ -41,6 +41,9 @@ TABLE_KEYS = (
     "event.visible_energy.resolution_68",
     "event.visible_energy.resolution_68_over_median",
     "event.visible_mass.resolution_68_over_median",
+    "jets.durham_2.response_median",
+    "jets.durham_2.iqr_over_median",
+    "jets.genkt_r04.iqr_over_median",
     "legacy.count_difference",
     "legacy.mean_abs_rel_error",
     "legacy.charge_accuracy",
@@ -62,7 +65,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
     top = lines.pop(result.name, {})
     return {
         "schema": SCHEMA,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in VERSIONS}},
         "inputs": dict(inputs or {}),
         "settings": {
             "truth_rule": settings.rule,
@@ -87,6 +90,13 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
     }
 
 
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def table(result: EvaluationResult) -> Table:
     """A table for a terminal: a row a metric, a column a line; metrics that no line has are left out."""
     table = Table(title=_title(result), title_justify="left", caption=_caption(result), caption_justify="left")
@@ -106,7 +116,7 @@ def table(result: EvaluationResult) -> Table:
 
 def _add_rows(table: Table, flat: Mapping[str, Mapping[str, Any]], keys: list[str]) -> None:
     for key in keys:
-        numbers = [tree[key] for tree in flat.values()]
+        numbers = [tree.get(key, Number.undefined()) for tree in flat.values()]
         if any(not math.isnan(number.value) for number in numbers):
             unit = definition_of(key).unit
             label = key if unit == "1" else f"{key.removesuffix(f'_{unit}')} [{unit}]"

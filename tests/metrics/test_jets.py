@@ -1,0 +1,127 @@
+"""Jets of hand-made events; fastjet is optional."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pflow.errors import ConfigError
+from pflow.metrics import jets as module
+from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets
+
+# Two back-to-back pairs of photons, each pair 2 degrees wide
+DIJET = [(22, 20.0, 90, -1), (22, 20.0, 90, 1), (22, 25.0, 90, 179), (22, 15.0, 90, 181)]
+
+
+@pytest.fixture(autouse=True)
+def _fastjet():
+    pytest.importorskip("fastjet")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_pairs_become_jets(make_table, algorithm):
+    jets = find_jets(make_table([DIJET]), algorithm)
+    assert jets.counts.tolist() == [2]
+    assert sorted(jets.energy.tolist()) == pytest.approx([40, 40])
+
+
+def test_four_momenta_are_added(make_table):
+    jets = find_jets(make_table([DIJET[:2]]), "genkt_r04")
+    assert jets.momentum[0] == pytest.approx([40 * math.cos(math.radians(1)), 0, 0], abs=1e-5)
+
+
+def test_radius_decides(make_table):
+    # 0.55 rad apart
+    pair = [(22, 20.0, 90, 0), (22, 20.0, 90, math.degrees(0.55))]
+    assert find_jets(make_table([pair]), "genkt_r04").counts.tolist() == [2]
+    assert find_jets(make_table([pair]), "genkt_r07").counts.tolist() == [1]
+
+
+def test_two_exclusive_jets_whatever_the_event(make_table):
+    three = [(22, 30.0, 90, 0), (22, 30.0, 90, 120), (22, 30.0, 90, 240)]
+    assert find_jets(make_table([three, DIJET]), "durham_2").counts.tolist() == [2, 2]
+
+
+def test_events_with_too_few_particles_have_no_exclusive_jets(make_table):
+    jets = find_jets(make_table([[], DIJET, DIJET[:1]]), "durham_2")
+    assert jets.counts.tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("events", [[], [[]], [[], []]])
+def test_nothing_has_no_jets(make_table, algorithm, events):
+    jets = find_jets(make_table(events), algorithm)
+    assert jets.counts.tolist() == [0] * len(events)
+    assert len(jets) == 0
+
+
+def test_response_by_hand(make_table):
+    # Jets of 40 and 40 GeV are seen as 36 and 44: median 1, quartiles 0.95 and 1.05
+    reco = [(22, 18.0, 90, -1), (22, 18.0, 90, 1), (22, 44.0, 90, 180)]
+    metrics = JetMetrics()
+    metrics.update(make_table([DIJET]), make_table([reco]))
+    for name in ALGORITHMS:
+        result = metrics.result()[name]
+        assert result["response_median"].value == pytest.approx(1.0, rel=1e-5)
+        assert result["iqr_over_median"].value == pytest.approx(0.1, rel=1e-4)
+        assert result["efficiency"].value == 1
+        assert result["n_true"] == 2
+
+
+def test_jet_more_than_a_tenth_of_a_radian_away_does_not_match(make_table):
+    metrics = JetMetrics()
+    metrics.update(make_table([[(22, 20.0, 90, 0)]]), make_table([[(22, 20.0, 90, math.degrees(0.11))]]))
+    metrics.update(make_table([[(22, 20.0, 90, 0)]]), make_table([[(22, 20.0, 90, math.degrees(0.09))]]))
+    assert metrics.result()["genkt_r04"]["efficiency"].value == 0.5
+
+
+def test_soft_true_jets_are_not_counted(make_table):
+    metrics = JetMetrics()
+    metrics.update(make_table([[(22, 9.9, 90, 0), (22, 10.1, 90, 90)]]), make_table([[]]))
+    assert metrics.result()["genkt_r04"]["n_true"] == 1
+
+
+def test_nothing_is_undefined():
+    result = JetMetrics().result()["durham_2"]
+    assert math.isnan(result["response_median"].value)
+    assert math.isnan(result["iqr_over_median"].value)
+    assert math.isnan(result["efficiency"].value)
+
+
+def test_merging_equals_one_pass(make_table):
+    truth = [DIJET, DIJET[:3], [(22, 50.0, 40, 0), *DIJET]]
+    reco = [DIJET[1:], DIJET, DIJET]
+    whole, merged, part = JetMetrics(), JetMetrics(), JetMetrics()
+    whole.update(make_table(truth), make_table(reco))
+    merged.update(make_table(truth[:1]), make_table(reco[:1]))
+    part.update(make_table(truth[1:]), make_table(reco[1:]))
+    merged.merge(part)
+    assert merged.result() == whole.result()
+
+
+def test_nothing_goes_to_standard_output(make_table, capfd):
+    find_jets(make_table([DIJET]), "genkt_r04")
+    assert capfd.readouterr().out == ""
+
+
+def test_unknown_algorithm_is_refused(make_table):
+    with pytest.raises(ConfigError, match="no jet algorithm 'cone'"):
+        find_jets(make_table([DIJET]), "cone")
+
+
+def test_missing_package_is_named(make_table, monkeypatch):
+    monkeypatch.setattr(module, "available", lambda: False)
+    with pytest.raises(ConfigError, match="pip install"):
+        find_jets(make_table([DIJET]), "genkt_r04")
+
+
+def test_evaluation_goes_on_without_the_package(make_table, monkeypatch):
+    from pflow.metrics.evaluation import LineMetrics
+    from pflow.metrics.match import Matching
+
+    monkeypatch.setattr(module, "available", lambda: False)
+    table = make_table([DIJET])
+    line, other = LineMetrics(), LineMetrics()
+    line.update(truth=table, visible=table, reco=table, matching=Matching())
+    line.merge(other)
+    assert "jets" not in line.result()
