@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.cache import KeyValue, KVCache
+from pflow.model.cache import Cache, KeyValue
 
 __all__ = ["CrossAttention", "SelfAttention"]
 
@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
         causal: bool = False,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Attend.
 

@@ -5,12 +5,12 @@ Letters: B events, H heads, S sequence length, D width of a head.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Compaction", "KVCache", "KeyValue"]
+__all__ = ["Cache", "Compaction", "KVCache", "KeyValue"]
 
 
 class KeyValue(NamedTuple):
@@ -58,6 +58,13 @@ class Compaction(NamedTuple):
         if self.gaps.numel():
             rows[self.gaps] = rows[self.movers]
         return rows[: self.size]
+
+
+class Cache(Protocol):
+    """What attention asks of a cache; an exported graph, whose past comes in as tensors, brings its own."""
+
+    def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
+        """Append the keys and values of new tokens, float [B, H, S, D]; those of all tokens so far."""
 
 
 class KVCache:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pflow.model.cache import KeyValue, KVCache
+from pflow.model.cache import Cache, KeyValue
 from pflow.model.layers import DecoderLayer, FullyConnected, LayerStyle, Residual, final_norm, stack
 
 __all__ = ["Decoder", "MultiProjectionDecoder", "VanillaDecoder"]
@@ -49,7 +49,7 @@ class VanillaDecoder(nn.Module):
         memory: Sequence[KeyValue],
         *,
         memory_mask: Tensor | None = None,
-        caches: Sequence[KVCache] | None = None,
+        caches: Sequence[Cache] | None = None,
     ) -> Tensor:
         """Decode.
 
@@ -97,7 +97,7 @@ class _MultiProjectionLayer(nn.Module):
         memory: Sequence[KeyValue],
         *,
         memory_mask: Tensor | None,
-        caches: Sequence[KVCache | None],
+        caches: Sequence[Cache | None],
     ) -> Tensor:
         def translate(y: Tensor) -> Tensor:
             parts = self.projections(y).chunk(len(self.branches), dim=-1)  # [B, T, W] -> n of [B, T, W / n]
@@ -149,7 +149,7 @@ class MultiProjectionDecoder(nn.Module):
         memory: Sequence[KeyValue],
         *,
         memory_mask: Tensor | None = None,
-        caches: Sequence[KVCache] | None = None,
+        caches: Sequence[Cache] | None = None,
     ) -> Tensor:
         """Decode; as `VanillaDecoder.forward`, with W = n * memory_width."""
         past = caches if caches is not None else [None] * len(memory)

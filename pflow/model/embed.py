@@ -87,7 +87,9 @@ class TokenEmbedder(nn.Module):
         super().__init__()
         self.special = special
         self.network = style.build(features + special.n_marks, width)
-        self.vectors = nn.Parameter(torch.empty(2, width)) if special.vectors and has_special else None  # bos, eos
+        learned = special.vectors and has_special
+        self.bos = nn.Parameter(torch.empty(width)) if learned else None
+        self.eos = nn.Parameter(torch.empty(width)) if learned else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -110,9 +112,9 @@ class TokenEmbedder(nn.Module):
         with torch.autocast(features.device.type, enabled=False):
             marked = torch.cat([features.to(self.dtype), self.special.marks(kind).to(self.dtype)], dim=-1)
             embedded: Tensor = self.network(marked)
-            if self.vectors is not None:
-                embedded = torch.where((kind == BOS)[..., None], self.vectors[0], embedded)
-                embedded = torch.where((kind == EOS)[..., None], self.vectors[1], embedded)
+            for which, vector in ((BOS, self.bos), (EOS, self.eos)):
+                if vector is not None:
+                    embedded = torch.where((kind == which)[..., None], vector, embedded)
         return embedded
 
 
@@ -162,7 +164,7 @@ class SourceEmbedder(nn.Module):
         if self.framed:
             features = functional.pad(features, (0, 0, 2, 0))
             mask = functional.pad(mask, (2, 0), value=True)
-            frame = torch.tensor([BOS, EOS], device=kind.device).expand(len(kind), 2)
+            frame = torch.tensor([BOS, EOS], device=kind.device).expand(kind.shape[0], 2)
             kind = torch.cat([frame, kind], dim=1)
         return self.embed(features, kind), None if sentence.full else mask
 

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 from torch import Tensor, nn
 
 from pflow.model.attention import CrossAttention, SelfAttention
-from pflow.model.cache import KeyValue, KVCache
+from pflow.model.cache import Cache, KeyValue
 
 __all__ = ["DecoderLayer", "EncoderLayer", "FullyConnected", "LayerStyle", "Residual", "final_norm", "stack"]
 
@@ -165,7 +165,7 @@ class DecoderLayer(nn.Module):
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
         causal: bool = False,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Apply.
 

@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 import torch
 from pflow.model.batch import Batch, Sentence, Target
+from pflow.model.cache import KeyValue
+from pflow.model.embed import TargetTokens
 from pflow.model.generate import generate
 from pflow.model.loss import ParticleLoss
 
@@ -293,6 +295,64 @@ def test_compiles_as_one_graph(special, decoder, source, hits, make_batch, make_
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for name, value in compiled(batch).items():
         torch.testing.assert_close(value, model(batch)[name])
+
+
+class Past:
+    """A cache without storage of its own, as an exported decoding step has."""
+
+    def __init__(self, key, value):
+        self.known = KeyValue(key, value)
+
+    def update(self, k_val, v_val):
+        joined = (torch.cat(pair, dim=2) for pair in zip(self.known, (k_val, v_val), strict=True))
+        self.known = KeyValue(*joined)
+        return self.known
+
+
+class Encode(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, features, mask):
+        memory = self.model.encode(Batch(hits=Sentence(features, mask, full=False)))
+        return [part for pair in self.model.decoder.project(memory.states) for part in pair]
+
+
+class Decode(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens, memory, past):
+        known = [KeyValue(*pair) for pair in zip(memory[::2], memory[1::2], strict=True)]
+        caches = [Past(*pair) for pair in zip(past[::2], past[1::2], strict=True)]
+        x = self.model.decoder(self.model.target(TargetTokens(*tokens)), known, caches=caches)
+        return self.model.heads(x), [part for cache in caches for part in cache.known]
+
+
+@torch.no_grad()
+def test_encoder_exports_with_any_number_of_events_and_hits(make_batch, make_model):
+    encode, hits = Encode(make_model()), make_batch([5, 3, 0]).hits
+    free = {0: torch.export.Dim("B", max=512), 1: torch.export.Dim("S", max=100_000)}
+    exported = torch.export.export(encode, (hits.features, hits.mask), dynamic_shapes=(free, free)).module()
+    other = make_batch([9, 2], seed=1).hits
+    for got, expected in zip(exported(other.features, other.mask), encode(other.features, other.mask), strict=True):
+        torch.testing.assert_close(got[0], expected[0])  # padding, in the second event, is encoded where not packed
+
+
+@torch.no_grad()
+def test_decoding_step_exports_with_any_past(make_batch, make_model):
+    model = make_model()
+    decode, hits = Decode(model), make_batch([5, 3]).hits
+    memory, tokens = Encode(model)(hits.features, hits.mask), TargetTokens.bos(2, torch.device("cpu"))
+    B, S, T = (torch.export.Dim(name, min=least, max=1000) for name, least in (("B", 1), ("S", 2), ("T", 0)))
+    shapes = (tuple({0: B} for _ in tokens), [{0: B, 2: S} for _ in memory], [{0: B, 2: T} for _ in memory])
+    past = [torch.randn(2, 2, 3, 8, generator=torch.Generator().manual_seed(0)) for _ in memory]
+    exported = torch.export.export(decode, (tuple(tokens), memory, past), dynamic_shapes=shapes).module()
+    cut = [part[:1, :, :4] for part in memory], [part[:1, :, :1] for part in past]
+    one = tuple(TargetTokens.bos(1, torch.device("cpu")))
+    torch.testing.assert_close(exported(one, *cut), decode(one, *cut))
 
 
 @pytest.mark.parametrize(
