@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Reconstruction"]
+__all__ = ["Reconstruction", "concatenate"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,3 +49,23 @@ class Reconstruction:
         return dataclasses.replace(
             self, particles=self.particles[where], event=self.event[where], flags=self.flags[where]
         )
+
+
+def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
+    """One reconstruction from consecutive chunks of one; the name is the first one's.
+
+    Raises
+    ------
+    ValueError
+        Nothing to join.
+    """
+    if not chunks:
+        raise ValueError("no reconstructions to concatenate")
+    if len(chunks) == 1:
+        return chunks[0]
+    return dataclasses.replace(
+        chunks[0],
+        particles=ak.concatenate([chunk.particles for chunk in chunks]),
+        event=np.concatenate([chunk.event for chunk in chunks]),
+        flags=np.concatenate([chunk.flags for chunk in chunks]),
+    )

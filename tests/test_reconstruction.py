@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 from pflow.events import make_particles
-from pflow.reconstruction import Reconstruction
+from pflow.reconstruction import Reconstruction, concatenate
 
 
 def made() -> Reconstruction:
@@ -29,3 +29,16 @@ def test_lengths_must_agree(field: str) -> None:
     values = {"event": whole.event, "flags": whole.flags} | {field: getattr(whole, field)[:2]}
     with pytest.raises(ValueError, match=f"{field} has 2 events, particles have 3"):
         Reconstruction(particles=whole.particles, **values)
+
+
+def test_chunks_join_to_the_whole() -> None:
+    whole = made()
+    joined = concatenate([whole[:1], whole[1:1], whole[1:]])
+    assert joined.particles.to_list() == whole.particles.to_list()
+    assert joined.event.tolist() == whole.event.tolist()
+    assert joined.flags.tolist() == whole.flags.tolist()
+
+
+def test_nothing_cannot_be_joined() -> None:
+    with pytest.raises(ValueError, match="no reconstructions"):
+        concatenate([])
