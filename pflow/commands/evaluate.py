@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--truth", required=True, nargs="+", metavar="IN.root", help="the event files it was made from, in that order"
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder for metrics.json and the plots")
+    parser.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="NAME=RECO2.root",
+        help="another reconstruction of the same events, as a line of its own; may be given several times",
+    )
     parser.add_argument("--name", default="PFlow", help="collection of particles in RECO.root (default: PFlow)")
     parser.add_argument(
         "--rule", choices=("stable", "entering", "calo"), default="stable", help="which true particles are targets"
@@ -61,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     from pflow.errors import InputError
     from pflow.io.read import iterate_events
-    from pflow.io.reco import iterate_reco, read_provenance
+    from pflow.io.reco import iterate_reco
     from pflow.metrics.evaluation import Evaluation, Settings
     from pflow.metrics.match import Matching
     from pflow.metrics.report import table
@@ -70,11 +78,6 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=matching)
     evaluation = Evaluation(name=args.name, settings=settings, limit=not args.no_limit)
     folder = _prepare_folder(args.output)
-    try:
-        provenance: dict[str, Any] | None = read_provenance(args.reco)
-    except InputError:
-        provenance = None  # another program's file of the same members, or none at all: the next read says which
-
     events = iterate_events(
         args.truth,
         detector=args.detector,
@@ -83,11 +86,12 @@ def run(args: argparse.Namespace) -> int:
         step=args.step,
         on_error=args.on_error,
     )
-    answers = iterate_reco(args.reco, name=args.name, step=args.step)
+    files = {args.name: args.reco, **_compared(args.compare, taken=args.name)}
+    answers = {line: iterate_reco(path, name=args.name, step=args.step) for line, path in files.items()}
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
-        for chunk, answer in in_step(events, answers, file=args.reco):
-            evaluation.update(chunk, {args.name: answer})
+        for chunk, found in in_step(events, answers, files=files):
+            evaluation.update(chunk, {line: dataclasses.replace(answer, name=line) for line, answer in found.items()})
             progress.update(task, advance=len(chunk), description=f"evaluating: {evaluation.n_events} events")
     if not evaluation.n_events:
         raise InputError("no events to evaluate", file=args.reco)
@@ -95,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
     result = evaluation.result()
     if not args.quiet:
         Console().print(table(result))
-    inputs = {"reco": str(args.reco), "truth": [str(path) for path in args.truth], "provenance": provenance}
+    inputs = {
+        "reco": {line: str(path) for line, path in files.items()},
+        "truth": [str(path) for path in args.truth],
+        "provenance": {line: _provenance(path) for line, path in files.items()},
+    }
     written = _write(result, inputs, folder, plots=not args.no_plots)
     if not args.quiet:
         plots = f" and {written} plots" if written else ""
@@ -104,37 +112,83 @@ def run(args: argparse.Namespace) -> int:
 
 
 def in_step(
-    events: Iterator[Events], answers: Iterator[Reconstruction], *, file: str | Path
-) -> Iterator[tuple[Events, Reconstruction]]:
-    """Pair chunks of events with chunks of answers of other lengths: each pair covers the same entries.
+    events: Iterator[Events], answers: Mapping[str, Iterator[Reconstruction]], *, files: Mapping[str, str | Path]
+) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
+    """Add to each chunk of events the answers for the same entries, from iterators of chunks of other lengths.
 
     Raises
     ------
     InputError
-        One has fewer entries than the other; names `file` and the first entry without a partner.
+        An iterator of answers has fewer or more entries than the events; names its file and the first entry without a
+        partner.
     """
     from pflow.errors import InputError
 
     entry = 0
-    waiting: Reconstruction | None = None
+    waiting = {line: _Waiting(chunks) for line, chunks in answers.items()}
     for chunk in events:
-        rest = chunk
-        while len(rest):
-            if waiting is None or not len(waiting):
-                waiting = next(answers, None)
-                if waiting is None:
-                    raise InputError(
-                        f"ends here, but the truth goes on for at least {len(rest)} more", file=file, entry=entry
-                    )
-            n = min(len(rest), len(waiting))
-            yield rest[:n], waiting[:n]
-            rest, waiting = rest[n:], waiting[n:]
-            entry += n
-    while waiting is None or not len(waiting):
-        waiting = next(answers, None)
-        if waiting is None:
-            return
-    raise InputError("goes on, but the truth ends here", file=file, entry=entry)
+        for line, queue in waiting.items():
+            there = queue.fill(len(chunk))
+            if there < len(chunk):
+                raise InputError("ends here, but the truth goes on", file=files[line], entry=entry + there)
+        if len(chunk):
+            yield chunk, {line: queue.take(len(chunk)) for line, queue in waiting.items()}
+        entry += len(chunk)
+    for line, queue in waiting.items():
+        if queue.fill(1):
+            raise InputError("goes on, but the truth ends here", file=files[line], entry=entry)
+
+
+class _Waiting:
+    """Entries of an iterator of chunks, to be taken in any numbers."""
+
+    def __init__(self, chunks: Iterator[Reconstruction]) -> None:
+        self._chunks = chunks
+        self._rest: list[Reconstruction] = []
+
+    def fill(self, n: int) -> int:
+        """Read until `n` entries wait or none are left; return how many wait."""
+        while (waiting := sum(map(len, self._rest))) < n:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            self._rest.append(chunk)
+        return waiting
+
+    def take(self, n: int) -> Reconstruction:
+        """The next `n` entries, which must be waiting."""
+        from pflow.reconstruction import concatenate
+
+        whole = concatenate(self._rest)
+        self._rest = [whole[n:]]
+        return whole[:n]
+
+
+def _compared(options: Sequence[str], *, taken: str) -> dict[str, str]:
+    """Files by the name of their line, from NAME=FILE."""
+    from pflow.errors import ConfigError
+    from pflow.metrics.evaluation import CLASSICAL, LIMIT
+
+    files: dict[str, str] = {}
+    for option in options:
+        name, _, path = option.partition("=")
+        if not name or not path:
+            raise ConfigError(f"--compare: expected NAME=FILE, found '{option}'")
+        if name in (taken, CLASSICAL, LIMIT, *files) or not name.isidentifier():
+            raise ConfigError(f"--compare: the name '{name}' is taken or is not a plain word")
+        files[name] = path
+    return files
+
+
+def _provenance(path: str | Path) -> dict[str, Any] | None:
+    """What a file says of its origin; None for another program's file of the same members."""
+    from pflow.errors import InputError
+    from pflow.io.reco import read_provenance
+
+    try:
+        return read_provenance(path)
+    except InputError:
+        return None
 
 
 def _cut(text: str) -> float | None:

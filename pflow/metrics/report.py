@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from pflow.metrics.definitions import DEFINITIONS, definition_of
-from pflow.metrics.evaluation import EvaluationResult
+from pflow.metrics.evaluation import CLASSICAL, LIMIT, EvaluationResult
 from pflow.metrics.number import Histogram, Number, Series, leaves
 
 __all__ = ["SCHEMA", "document", "number_text", "table"]
@@ -57,12 +57,14 @@ CLASS_KEYS = ("efficiency", "fake_rate", "purity", "response_median", "resolutio
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Everything of a result as plain data for JSON, with the keys of ``metrics.json``.
 
-    The line under evaluation lies at the top, the others under their names. A number `x` has its 68.3% interval
+    The line under evaluation lies at the top, ``limit`` and ``classical`` under their names, any other under
+    ``compare``. A number `x` has its 68.3% interval
     beside it as ``x_interval``: [low, high]. What the data do not define is null. `inputs` says which files were read.
     """
     settings = result.settings
     lines = {name: _plain(tree) for name, tree in result.lines.items()}
     top = lines.pop(result.name, {})
+    known = {name: lines.pop(name) for name in (LIMIT, CLASSICAL) if name in lines}
     return {
         "schema": SCHEMA,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in VERSIONS}},
@@ -86,7 +88,8 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         "n_max_particles": result.n_max_particles,
         "name": result.name,
         **top,
-        **lines,
+        **known,
+        **({"compare": lines} if lines else {}),
     }
 
 

@@ -69,7 +69,7 @@ def test_writes_metrics_and_plots(truth_file, reco_file, tmp_path, capsys):
     assert content["count"]["exact_fraction"] == 1.0
     assert content["energy"]["response_median"] == 1.0
     assert content["n_events_read"] == N_EVENTS
-    assert content["inputs"]["provenance"] == {"checkpoint": "abc"}
+    assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": "abc"}}
     assert (out / "response.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "response.pdf").read_bytes().startswith(b"%PDF")
     assert not list(out.glob("*.tmp-*"))
@@ -175,25 +175,66 @@ def test_failing_plot_leaves_no_metrics(truth_file, reco_file, tmp_path, monkeyp
     assert not list(out.iterdir())
 
 
+def chunks(lengths):
+    """Consecutive chunks of these lengths; event numbers count from 0."""
+    start = 0
+    for n in lengths:
+        yield reconstruction(range(start, start + n))
+        start += n
+
+
 @pytest.mark.parametrize("sizes", [([5], [5]), ([2, 3], [5]), ([5], [1, 4]), ([2, 2, 1], [3, 2]), ([0, 5], [5, 0])])
 def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
-    def chunks(lengths):
-        start = 0
-        for n in lengths:
-            yield reconstruction(range(start, start + n))
-            start += n
-
     seen = []
-    for left, right in in_step(chunks(sizes[0]), chunks(sizes[1]), file="x"):
-        assert left.event.tolist() == right.event.tolist()
+    for left, right in in_step(chunks(sizes[0]), {"a": chunks(sizes[1])}, files={"a": "x"}):
+        assert left.event.tolist() == right["a"].event.tolist()
         seen += left.event.tolist()
     assert seen == list(range(5))
 
 
+def test_several_answers_are_paired_with_the_same_entries():
+    answers = {"a": chunks([1, 4]), "b": chunks([3, 2])}
+    for left, right in in_step(chunks([2, 3]), answers, files={"a": "x", "b": "y"}):
+        assert left.event.tolist() == right["a"].event.tolist() == right["b"].event.tolist()
+
+
+def test_the_file_that_ends_early_is_named():
+    answers = {"a": chunks([5]), "b": chunks([3])}
+    with pytest.raises(InputError, match="y, entry 3: ends here"):
+        list(in_step(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
+
+
 def test_nothing_against_nothing_gives_nothing():
-    assert list(in_step(iter([]), iter([]), file="x")) == []
+    assert list(in_step(iter([]), {"a": iter([])}, files={"a": "x"})) == []
 
 
 def test_something_against_nothing_is_refused():
-    with pytest.raises(InputError, match="entry 0: goes on"):
-        list(in_step(iter([]), iter([reconstruction([1])]), file="x"))
+    with pytest.raises(InputError, match="x, entry 0: goes on"):
+        list(in_step(iter([]), {"a": chunks([1])}, files={"a": "x"}))
+
+
+def test_another_reconstruction_is_a_line_of_its_own(truth_file, reco_file, tmp_path, capsys):
+    other, out = tmp_path / "other.root", tmp_path / "out"
+    with RecoWriter(other, provenance={"checkpoint": "def"}) as writer:
+        writer.extend(reconstruction(range(10, 10 + N_EVENTS), n_particles=2))
+    options = ["--compare", f"Twice={other}", "--no-plots"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, *options) == 0
+    content = json.loads((out / "metrics.json").read_text())
+    assert content["count"]["exact_fraction"] == 1.0
+    assert content["compare"]["Twice"]["count"]["exact_fraction"] == 0.0
+    assert content["compare"]["Twice"]["class"]["photon"]["fake_rate"] == 0.5
+    assert content["limit"]["count"]["exact_fraction"] == 1.0
+    assert content["inputs"]["provenance"]["Twice"] == {"checkpoint": "def"}
+    assert "Twice" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["Twice", "=x.root", "PFlow=x.root", "limit=x.root", "two words=x.root"])
+def test_comparison_without_a_name_of_its_own_is_refused(truth_file, reco_file, tmp_path, capsys, option):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--compare", option, "-q") == 1
+    assert "--compare" in capsys.readouterr().err
+
+
+def test_limit_can_be_left_out(truth_file, reco_file, tmp_path):
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", "--no-limit") == 0
+    assert "limit" not in json.loads((out / "metrics.json").read_text())
