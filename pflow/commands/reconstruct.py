@@ -35,13 +35,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="events at once (default: 16)")
     parser.add_argument("--chunk", type=int, default=256, metavar="N", help="entries read at once (default: 256)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
+    parser.add_argument(
+        "--cluster", help="local:N for N processes, or the address of a dask scheduler (needs pflow[cluster])"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     """Reconstruct the files, show progress on the error stream, and say what was written."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from pflow.reco.files import reconstruct_files
 
@@ -69,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
             batch_size=args.batch_size,
             chunk=args.chunk,
             device=args.device,
+            cluster=args.cluster,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     print(

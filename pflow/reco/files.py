@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +14,14 @@ import numpy as np
 
 from pflow.detector import Detector, load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, Flag
+from pflow.events import Flag
 from pflow.io.detect import geometry_fits
-from pflow.io.read import EventFile, open_events
+from pflow.io.read import EventFile
 from pflow.io.reco import RecoWriter
+from pflow.reco.chunks import Chunk, ChunkResult, Settings, Worker
+from pflow.reco.cluster import run_on_cluster
 from pflow.reco.load import Model, load_model
-from pflow.reco.reconstruct import MAX_HITS, pick_device, reconstruct
+from pflow.reco.reconstruct import MAX_HITS, pick_device
 
 __all__ = ["Summary", "reconstruct_files"]
 
@@ -53,6 +56,7 @@ def reconstruct_files(
     batch_size: int = 16,
     chunk: int = 256,
     device: str = "auto",
+    cluster: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """Reconstruct files into one ROOT file (see `pflow.io.reco` for its content), in bounded memory.
@@ -79,6 +83,9 @@ def reconstruct_files(
         As for `pflow.reconstruct`.
     chunk
         Entries in memory at a time.
+    cluster
+        ``local:N`` for N processes, or the address of a dask scheduler (`pflow.reco.cluster`); by default this process
+        does all. Each process then uses `device`.
     on_progress
         Called with the number of entries done and of all.
 
@@ -91,61 +98,69 @@ def reconstruct_files(
     """
     if chunk < 1:
         raise ConfigError(f"chunk must be at least 1 entry, found {chunk}")
+    if cluster is not None and isinstance(checkpoint, Model):
+        raise ConfigError("a cluster needs the path of the checkpoint, which its processes load on their own")
     model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
-    place = str(pick_device(device))
-    read_as = model.tokeniser.detector if detector is None else load_detector(detector)
-    longest = model.max_particles if max_particles is None else max_particles
-
-    files: list[EventFile] = []
-    try:
-        # extend, so that the ones already open are closed if a later one cannot be opened.
-        files.extend(open_events(path, detector=read_as, schema=schema, layout=layout) for path in inputs)
+    settings = Settings(
+        detector=model.tokeniser.detector if detector is None else load_detector(detector),
+        schema=schema,
+        layout=layout,
+        on_error=on_error,
+        max_particles=model.max_particles if max_particles is None else max_particles,
+        max_hits=max_hits,
+        batch_size=batch_size,
+        device=str(pick_device(device)),
+    )
+    with Worker(model, settings) as worker:
+        files = [worker.open(str(path)) for path in inputs]
         if detector is None:
             for file in files:
                 _check_geometry(file, model)
         total = sum(file.num_entries for file in files)
-        counts = {"particles": 0, "skipped": 0, "truncated": 0}
-        done = 0
-        begin = time.perf_counter()
-        options = {
-            "max_particles": longest,
-            "max_hits": max_hits,
-            "format": format,
-            "detector": read_as.name,
-            "on_error": on_error,
-        }
-        provenance = _provenance(files, model, options)
+        chunks = _chunks(files, chunk)
+        results: Iterator[ChunkResult]
+        if cluster is None:
+            results = map(worker.run, chunks)
+        else:
+            results = run_on_cluster(cluster, model.path, settings, chunks)
+        provenance = _provenance(files, model, settings, format)
         with RecoWriter(output, provenance=provenance, format=format, inputs=inputs) as writer:
-            for file in files:
-                for start in range(0, file.num_entries, chunk):
-                    events = file.read(start, start + chunk, truth=False, on_error=on_error)
-                    reconstruction = reconstruct(
-                        _as_the_models(events, model),
-                        model,
-                        max_particles=longest,
-                        max_hits=max_hits,
-                        batch_size=batch_size,
-                        device=place,
-                        on_error=on_error,
-                    )
-                    writer.extend(reconstruction)
-                    counts["particles"] += int(ak.sum(ak.num(reconstruction.particles, axis=1)))
-                    counts["skipped"] += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
-                    counts["truncated"] += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
-                    done += len(events)
-                    if on_progress is not None:
-                        on_progress(done, total)
-        seconds = time.perf_counter() - begin
-    finally:
-        for file in files:
-            file.close()
+            return _write(results, writer, total, settings.max_particles, on_progress)
+
+
+def _chunks(files: Iterable[EventFile], size: int) -> Iterator[Chunk]:
+    for file in files:
+        for start in range(0, file.num_entries, size):
+            yield Chunk(file.path, start, min(start + size, file.num_entries))
+
+
+def _write(
+    results: Iterable[ChunkResult],
+    writer: RecoWriter,
+    total: int,
+    max_particles: int,
+    on_progress: Callable[[int, int], None] | None,
+) -> Summary:
+    begin = time.perf_counter()
+    n_events = n_particles = n_skipped = n_truncated = 0
+    for result in results:
+        for message in result.warnings:
+            warnings.warn(message, stacklevel=3)
+        reconstruction = result.reconstruction
+        writer.extend(reconstruction)
+        n_events += len(reconstruction)
+        n_particles += int(ak.sum(ak.num(reconstruction.particles, axis=1)))
+        n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
+        n_truncated += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
+        if on_progress is not None:
+            on_progress(n_events, total)
     return Summary(
-        n_events=done,
-        n_particles=counts["particles"],
-        n_skipped=counts["skipped"],
-        n_truncated=counts["truncated"],
-        max_particles=longest,
-        seconds=seconds,
+        n_events=n_events,
+        n_particles=n_particles,
+        n_skipped=n_skipped,
+        n_truncated=n_truncated,
+        max_particles=max_particles,
+        seconds=time.perf_counter() - begin,
     )
 
 
@@ -163,12 +178,7 @@ def _check_geometry(file: EventFile, model: Model) -> None:
         )
 
 
-def _as_the_models(events: Events, model: Model) -> Events:
-    """The events as if of the model's detector: who names another detector explicitly has decided to go on."""
-    return dataclasses.replace(events, detector=model.tokeniser.detector)
-
-
-def _provenance(files: Sequence[EventFile], model: Model, options: dict[str, Any]) -> dict[str, Any]:
+def _provenance(files: Sequence[EventFile], model: Model, settings: Settings, format: str) -> dict[str, Any]:
     from pflow import __version__
 
     return {
@@ -177,6 +187,12 @@ def _provenance(files: Sequence[EventFile], model: Model, options: dict[str, Any
             {"path": file.path, "uuid": file.uuid, "schema": file.schema, "entries": file.num_entries} for file in files
         ],
         "checkpoint": {"path": model.path, "sha256": model.digest},
-        "options": options,
+        "options": {
+            "format": format,
+            "detector": settings.detector.name,
+            "on_error": settings.on_error,
+            "max_particles": settings.max_particles,
+            "max_hits": settings.max_hits,
+        },
         "configuration": model.config,
     }

@@ -133,7 +133,10 @@ def _without_oversized(events: Events, max_hits: int, on_error: str) -> Events:
     )
     if on_error == "raise":
         raise error
-    warnings.warn(f"{int(too_many.sum())} entries skipped; the first: {error}", stacklevel=3)
+    warnings.warn(
+        f"{int(too_many.sum())} of {len(events)} entries are too large and were left empty; the first: {error}",
+        stacklevel=3,
+    )
     return events.emptied(too_many)
 
 

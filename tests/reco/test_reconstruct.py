@@ -89,7 +89,7 @@ def test_too_many_hits_are_refused_with_file_and_entry(model, events):
 
 def test_too_many_hits_can_be_skipped_with_a_count(model, events):
     large = ak.to_numpy(ak.num(events.hits)) > 600
-    with pytest.warns(UserWarning, match=f"{large.sum()} entries skipped"):
+    with pytest.warns(UserWarning, match=f"{large.sum()} of 25 entries are too large"):
         got = reconstruct(events, model, max_hits=600, on_error="skip")
     assert ((got.flags & Flag.BAD_INPUT) > 0).tolist() == large.tolist()
     assert not ak.num(got.particles)[large].to_numpy().any()
