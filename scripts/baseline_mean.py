@@ -20,6 +20,7 @@ from pflow.data.dataset import EventDataset
 from pflow.model.loss import ParticleLoss
 from pflow.model.special import IGNORE, Flags
 from pflow.resources import load_yaml
+from pflow.train.quality import next_particle_errors
 
 
 def frequencies(dataset: EventDataset, n_classes: dict[str, int]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -61,13 +62,7 @@ def main() -> None:
         # Normalised energies have mean 0 in training.
         prediction |= {"energy": torch.zeros(B, T + 1), "direction": mean_direction.expand(B, T + 1, 3)}
         named = {f"loss/{name}": value for name, value in loss(prediction, labelled.batch).items()}
-        true = target.direction[target.mask]
-        ratio = 10 ** (-std * target.energy[target.mask])
-        angle = torch.atan2(
-            torch.linalg.vector_norm(torch.linalg.cross(mean_direction.expand_as(true), true), dim=-1),
-            true @ mean_direction,
-        )
-        named |= {"energy_error": (ratio - 1).abs().mean(), "angle_deg": torch.rad2deg(angle).mean()}
+        named |= next_particle_errors(prediction, target, std)
         for name, value in named.items():
             weight = B if name.startswith("loss/") else int(target.mask.sum())
             sums[name] = sums.get(name, 0.0) + float(value) * weight

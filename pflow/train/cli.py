@@ -77,6 +77,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 "checkpoint.enable_version_counter": False,
                 "early_stopping.monitor": "val/loss",
                 "early_stopping.patience": 20,
+                "early_stopping.strict": False,  # a run may end in the middle of an epoch, before any validation
             }
         )
 

@@ -24,6 +24,7 @@ from pflow.model.loss import ParticleLoss
 from pflow.model.network import ParticleTransformer
 from pflow.reconstruction import Reconstruction
 from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
 
 __all__ = ["SIZES", "ParticleFlow", "complete_arguments"]
@@ -190,7 +191,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         ]
         optimiser = torch.optim.AdamW(groups, lr=self.lr)
         steps = self.trainer.estimated_stepping_batches
-        if not math.isfinite(steps):
+        if not 0 < steps < math.inf:
             raise ConfigError("the schedule needs the number of steps: set trainer.max_steps (or no data.max_tokens)")
         factor = warmup_cosine(
             total=int(steps),
@@ -295,11 +296,6 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         n = int(target.mask.sum())
         if n == 0:
             return
-        std = self.data.tokeniser.energy.std[0]
-        # Both are normalised logarithms: their difference is that of the energies' ratio.
-        ratio = 10 ** (std * (prediction["energy"][:, :-1].float() - target.energy)[target.mask])
-        found, true = prediction["direction"][:, :-1].float()[target.mask], target.direction[target.mask]
-        angle = torch.atan2(torch.linalg.vector_norm(torch.linalg.cross(found, true), dim=-1), (found * true).sum(-1))
-        errors = {"energy_error": (ratio - 1).abs().mean(), "angle_deg": torch.rad2deg(angle).mean()}
+        errors = next_particle_errors(prediction, target, self.data.tokeniser.energy.std[0])
         for name, value in errors.items():
             self.log(f"{prefix}/{name}", value, on_step=False, on_epoch=True, batch_size=n)

@@ -51,6 +51,11 @@ def test_errors_a_physicist_understands_are_logged(run):
     assert all(0 < value < 180 for value in logged(run, "val/angle_deg"))
 
 
+def test_training_lowers_the_loss(run):
+    first, second = logged(run, "train/loss")
+    assert second < first
+
+
 def test_the_total_is_the_sum_of_the_named_losses(run):
     total = logged(run, "val/loss")
     parts = [logged(run, f"val/{name}") for name in ("charge", "pdg", "energy", "direction")]

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+import pytorch_lightning as pl
+from pflow.data.datamodule import ParticleFlowData
+from pflow.errors import ConfigError
+from pflow.model.network import ParticleTransformer
+from pflow.train.cli import main
+from pflow.train.module import ParticleFlow, complete_arguments
+
+
+def test_arguments_that_are_not_given_have_the_networks_defaults():
+    arguments = complete_arguments(ParticleTransformer, {"width": 32}, "network")
+    assert arguments["width"] == 32
+    assert arguments["special"] == "flags"
+    assert "n_pdg" not in arguments
+
+
+def test_an_argument_that_does_not_exist_is_an_error_with_the_nearest_match():
+    with pytest.raises(ConfigError, match=r"network has no option 'widht' .*width"):
+        ParticleFlow(network={"widht": 32})
+
+
+def test_a_size_that_follows_from_the_data_cannot_be_set():
+    with pytest.raises(ConfigError, match="'n_pdg' follows from the data"):
+        ParticleFlow(network={"n_pdg": 5})
+
+
+def test_the_loss_has_the_networks_special_tokens():
+    assert ParticleFlow(network={"special": "kind"}).loss_arguments["special"] == "kind"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "expected lr > 0"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"warmup": 1.0}, "warmup"),
+        ({"final_lr": 2.0}, "final_lr"),
+        ({"schedule": "linear"}, "no schedule 'linear'"),
+        ({"max_particles": 0}, "max_particles"),
+    ],
+)
+def test_options_that_cannot_work_are_errors(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ParticleFlow(**options)
+
+
+def test_another_data_module_is_an_error():
+    module = ParticleFlow()
+    module.trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.raises(ConfigError, match="needs a ParticleFlowData"):
+        _ = module.data
+
+
+def test_several_devices_are_refused(small):
+    data = ParticleFlowData(train=small["val"], val=small["val"])
+    data.trainer = type("Trainer", (), {"world_size": 2})()
+    with pytest.raises(ConfigError, match="one device"):
+        data.setup("fit")
+
+
+def test_a_cosine_needs_to_know_the_number_of_steps(tiny, small, tmp_path):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
+    with pytest.raises(ConfigError, match=r"set trainer\.max_steps"):
+        main(["fit", *tiny, *data, f"--output={tmp_path / 'run'}"])
+
+
+def test_a_budget_of_tokens_trains_with_a_number_of_steps(tiny, small, tmp_path, capsys):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
+    assert main(["fit", *tiny, *data, "--trainer.max_steps=12", f"--output={tmp_path / 'run'}"]) == 0
+    assert "best model" in capsys.readouterr().out
