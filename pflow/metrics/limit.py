@@ -207,7 +207,7 @@ def perfect_reconstruction(
         particles=_particles(targets, found, total, *components),
         event=events.event,
         flags=events.flags,
-        name="perfect pattern recognition",
+        name=NAME,
     )
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import CLASSICAL, LIMIT, EvaluationResult
 from pflow.metrics.number import Histogram, Number, Series, leaves
+from pflow.pdg import CLASSES
 
 __all__ = ["SCHEMA", "document", "number_text", "table"]
 
@@ -22,36 +23,42 @@ SCHEMA = "pflow-metrics-1"
 
 VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
 
-TABLE_KEYS = (
-    "count.exact_fraction",
-    "count.one_vs_two_accuracy",
-    "class.all.efficiency",
-    "class.all.fake_rate",
-    "fake_energy_fraction",
-    "energy.mean_abs_rel_error",
-    "energy.response_median",
-    "energy.resolution_68",
-    "angle.mean_deg",
-    "angle.median_deg",
-    "angle.q68_deg",
-    "charge.accuracy",
-    "pdg.accuracy",
-    "pdg.class_accuracy",
-    "event.visible_energy.response_median",
-    "event.visible_energy.resolution_68",
-    "event.visible_energy.resolution_68_over_median",
-    "event.visible_mass.resolution_68_over_median",
-    "jets.durham_2.response_median",
-    "jets.durham_2.iqr_over_median",
-    "jets.genkt_r04.iqr_over_median",
-    "legacy.count_difference",
-    "legacy.mean_abs_rel_error",
-    "legacy.charge_accuracy",
-    "legacy.pdg_accuracy",
-    "legacy.angle_mean_deg",
-)
-"""What the table on screen shows of every line; the classes follow."""
-CLASS_KEYS = ("efficiency", "fake_rate", "purity", "response_median", "resolution_68")
+TABLE_ROWS = {
+    "count.exact_fraction": "exact count",
+    "count.one_vs_two_accuracy": "one photon or two",
+    "class.all.efficiency": "efficiency",
+    "class.all.fake_rate": "fake rate",
+    "fake_energy_fraction": "fake energy",
+    "energy.mean_abs_rel_error": "mean |dE|/E",
+    "energy.response_median": "response",
+    "energy.resolution_68": "resolution",
+    "angle.mean_deg": "angle, mean",
+    "angle.median_deg": "angle, median",
+    "angle.q68_deg": "angle, 68%",
+    "charge.accuracy": "charge right",
+    "pdg.accuracy": "|PDG| right",
+    "pdg.class_accuracy": "class right",
+    "event.visible_energy.response_median": "visible E, response",
+    "event.visible_energy.resolution_68": "visible E, resolution",
+    "event.visible_energy.resolution_68_over_median": "  over response",
+    "event.visible_mass.resolution_68_over_median": "visible mass, the same",
+    "jets.durham_2.response_median": "Durham jets, response",
+    "jets.durham_2.iqr_over_median": "  IQR over it",
+    "jets.genkt_r04.iqr_over_median": "R 0.4 jets, the same",
+    "legacy.count_difference": "paper: count off by",
+    "legacy.mean_abs_rel_error": "paper: mean |dE|/E",
+    "legacy.charge_accuracy": "paper: charge right",
+    "legacy.pdg_accuracy": "paper: |PDG| right",
+    "legacy.angle_mean_deg": "paper: angle, mean",
+}
+"""Keys that the table on screen shows of every line, and what it calls them; the classes follow."""
+CLASS_ROWS = {
+    "efficiency": "efficiency",
+    "fake_rate": "fake rate",
+    "purity": "purity",
+    "response_median": "response",
+    "resolution_68": "resolution",
+}
 
 
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -103,43 +110,45 @@ def _version(package: str) -> str | None:
 def table(result: EvaluationResult) -> Table:
     """A table for a terminal: a row a metric, a column a line; metrics that no line has are left out."""
     table = Table(title=_title(result), title_justify="left", caption=_caption(result), caption_justify="left")
-    table.add_column("metric")
+    table.add_column("metric", no_wrap=True)
     for line in result.lines:
         table.add_column(result.titles.get(line, line), justify="right")
     flat = {line: dict(leaves(tree)) for line, tree in result.lines.items()}
-    _add_rows(table, flat, list(TABLE_KEYS))
-    first = next(iter(flat.values()), {})
-    classes = dict.fromkeys(key.split(".")[1] for key in first if key.startswith("class."))
-    for name in classes:
-        if name != "all" and any(tree[f"class.{name}.{n}"] for tree in flat.values() for n in ("n_truth", "n_reco")):
+    _add_rows(table, flat, TABLE_ROWS)
+    for name in CLASSES:
+        if any(tree[f"class.{name}.{n}"] for tree in flat.values() for n in ("n_truth", "n_reco")):
             table.add_section()
-            _add_rows(table, flat, [f"class.{name}.{key}" for key in CLASS_KEYS])
+            title = name.replace("_", " ")
+            _add_rows(table, flat, {f"class.{name}.{key}": f"{title}: {label}" for key, label in CLASS_ROWS.items()})
     return table
 
 
-def _add_rows(table: Table, flat: Mapping[str, Mapping[str, Any]], keys: list[str]) -> None:
-    for key in keys:
+def _add_rows(table: Table, flat: Mapping[str, Mapping[str, Any]], rows: Mapping[str, str]) -> None:
+    for key, label in rows.items():
         numbers = [tree.get(key, Number.undefined()) for tree in flat.values()]
         if any(not math.isnan(number.value) for number in numbers):
             unit = definition_of(key).unit
-            label = key if unit == "1" else f"{key.removesuffix(f'_{unit}')} [{unit}]"
-            table.add_row(label.replace("[", "\\["), *(number_text(number) for number in numbers))
+            shown = label if unit == "1" else f"{label} [{unit}]"
+            table.add_row(shown.replace("[", "\\["), *(number_text(number) for number in numbers))
 
 
 def number_text(number: Number) -> str:
-    """Value with its two errors, to two digits of the smaller one: ``0.934 -0.012 +0.010``.
+    """Value with half its interval, to two digits of it: ``0.934 ±0.012``; with the other end where one is the value.
 
     >>> number_text(Number(0.93421, 0.92219, 0.94412))
-    '0.9342 -0.0120 +0.0099'
+    '0.934 ±0.011'
+    >>> number_text(Number(1.0, 0.9963, 1.0))
+    '1.0000 -0.0037'
     """
     if math.isnan(number.value):
         return "-"
     below, above = number.value - number.low, number.high - number.value
-    errors = [error for error in (below, above) if error > 0 and math.isfinite(error)]
-    digits = min(6, max(0, 1 - math.floor(math.log10(min(errors))))) if errors else 4
     if math.isnan(below) or math.isnan(above):
-        return f"{number.value:.{digits}f}"
-    return f"{number.value:.{digits}f} -{below:.{digits}f} +{above:.{digits}f}"
+        return f"{number.value:.4f}"
+    error = 0.5 * (below + above) if below and above else below + above
+    digits = min(6, max(0, 1 - math.floor(math.log10(error)))) if error else 4
+    sign = "±" if (below > 0) == (above > 0) else ("-" if below > 0 else "+")
+    return f"{number.value:.{digits}f} {sign}{error:.{digits}f}"
 
 
 def _title(result: EvaluationResult) -> str:
@@ -156,7 +165,7 @@ def _caption(result: EvaluationResult) -> str:
     tracks = "" if settings.use_tracks else ", tracks not used"
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
-        f"Matching: {settings.matching.definition}. Intervals: 68.3%."
+        f"Matching: {settings.matching.definition}. Errors: half the 68.3% interval; all numbers: metrics.json."
     )
 
 

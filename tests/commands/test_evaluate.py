@@ -73,7 +73,7 @@ def test_writes_metrics_and_plots(truth_file, reco_file, tmp_path, capsys):
     assert (out / "response.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "response.pdf").read_bytes().startswith(b"%PDF")
     assert not list(out.glob("*.tmp-*"))
-    assert "count.exact_fraction" in capsys.readouterr().out
+    assert "exact count" in capsys.readouterr().out
 
 
 def test_chunk_size_does_not_change_the_numbers(truth_file, reco_file, tmp_path):
