@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from pflow.model.generate import Choice, Generated, generate
+from pflow.model.loss import ParticleLoss
 from pflow.model.special import EOS
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
@@ -53,8 +54,6 @@ def with_unequal_ends(model, special, batch):
 @pytest.fixture(scope="module")
 def trained(make_batch, make_model):
     """A network that has learned sentences of very unequal lengths by heart, with the special tokens asked for."""
-    from pflow.model.loss import ParticleLoss
-
     batch = make_batch(UNEQUAL, [5, 0, 2, 9, 1, 3, 0, 6])
 
     def train(special: str):

@@ -10,6 +10,7 @@ from pflow.model.batch import Batch, Sentence, Target
 from pflow.model.cache import KeyValue
 from pflow.model.embed import TargetTokens
 from pflow.model.generate import generate
+from pflow.model.initialise import initialise
 from pflow.model.loss import ParticleLoss
 
 HITS, PARTICLES = [12, 0, 5, 9], [3, 0, 1, 4]
@@ -272,8 +273,6 @@ def test_a_generator_of_ones_own_gives_the_weights(special, make_model):
 
 
 def test_weights_at_birth_keep_the_variance():
-    from pflow.model.initialise import initialise
-
     linear = torch.nn.Linear(400, 300)
     initialise(linear, torch.Generator().manual_seed(0))
     assert linear.weight.var().item() == pytest.approx(1 / 400, rel=0.02)
