@@ -38,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tracks", action="store_true", help="a track does not make a particle a target")
     parser.add_argument(
         "--match",
-        choices=("angle_energy", "none-cut"),
+        choices=("angle_energy", "hits", "none-cut"),
         default="angle_energy",
-        help="cost of a match: energy and angle with a cut, or transverse momentum and Delta R without (Glow's rule)",
+        help="cost of a match: energy and angle with a cut; shared hits, where the reconstruction assigns hits; or "
+        "transverse momentum and Delta R without a cut (Glow's rule)",
     )
     parser.add_argument(
         "--cut", default="3", metavar="COST", help="largest cost of a match, or 'none' (default: %(default)s)"

@@ -14,7 +14,7 @@ from pflow.kinematics import angle_between
 from pflow.metrics.number import Floats
 from pflow.metrics.table import Ints, ParticleTable
 
-__all__ = ["COSTS", "Matches", "Matching", "match"]
+__all__ = ["COSTS", "Matches", "Matching", "best_pairs", "match"]
 
 ANGLE_SCALE = 0.1
 """Angle that costs as much as an energy wrong by 100%, rad."""
@@ -89,8 +89,13 @@ class Matching:
         Raises
         ------
         ConfigError
-            Another name.
+            Another name; or ``hits``, which needs more than the particles (`pflow.metrics.overlap`).
         """
+        if name == "hits":
+            raise ConfigError(
+                "matching by hits needs to know which hits a particle was made of, which this reconstruction does not "
+                "say; with such assignments in memory, use pflow.metrics.overlap.match_by_hits"
+            )
         if name == "none-cut":
             return cls(cost="pt_delta_r", cut=None)
         return cls(cost=name, cut=cut)
@@ -169,14 +174,31 @@ def _match_pairs(
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = COSTS[matching.cost][0](truth, reco, i, j)
     cost[np.isnan(cost)] = np.inf  # no energy or no transverse momentum to divide by
-    possible = np.isfinite(cost) if matching.cut is None else cost <= matching.cut
+    return best_pairs(truth.event, i, j, cost, matching.cut)
+
+
+def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> tuple[Ints, Ints, Floats]:
+    """Choose among pairs (i, j) of any number of events, as `match` says.
+
+    Parameters
+    ----------
+    event
+        int64 [N]: event of each true particle.
+    i, j
+        int64 [P]: the pairs, those of an event together.
+    cost
+        float64 [P]; infinite where a pair cannot be.
+    cut
+        Largest cost of a match, or None.
+    """
+    possible = np.isfinite(cost) if cut is None else cost <= cut
     i, j, cost = i[possible], j[possible], cost[possible]
     # A pair whose partners have no other possible partner needs no solver.
     alone = (np.bincount(i, minlength=1)[i] == 1) & (np.bincount(j, minlength=1)[j] == 1)
     found = [(i[alone], j[alone], cost[alone])]
     i, j, cost = i[~alone], j[~alone], cost[~alone]
-    for first, last in _runs(truth.event[i]):
-        chosen = first + _assign(i[first:last], j[first:last], cost[first:last], matching.cut)
+    for first, last in _runs(event[i]):
+        chosen = first + _assign(i[first:last], j[first:last], cost[first:last], cut)
         found.append((i[chosen], j[chosen], cost[chosen]))
     a, b, c = (np.concatenate(columns) for columns in zip(*found, strict=True))
     return a, b, c

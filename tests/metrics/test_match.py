@@ -205,6 +205,11 @@ def test_impossible_cut_is_refused(cut):
         Matching(cut=cut)
 
 
+def test_hits_alone_do_not_say_which_particle_they_made():
+    with pytest.raises(ConfigError, match="match_by_hits"):
+        Matching.named("hits")
+
+
 def test_definition_names_cost_and_cut():
     assert "angle/0.1 rad" in RULE.definition
     assert "above cost 3" in RULE.definition

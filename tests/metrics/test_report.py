@@ -71,7 +71,7 @@ def at(tree, key):
 def shown(result) -> str:
     console = Console(file=io.StringIO(), width=400)
     console.print(table(result))
-    return console.file.getvalue()
+    return " ".join(console.file.getvalue().split())
 
 
 @pytest.mark.parametrize("key", ISSUE_KEYS)

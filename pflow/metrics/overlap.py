@@ -1,0 +1,111 @@
+"""Matching by the hits that two particles share, for reconstructions that say which hits a particle was made of.
+
+The rule of HitPF: intersection over union of the energy-weighted hit sets, at least
+0.25. With shares, the intersection of two particles counts min(share_true, share_reco) of each hit's energy and the
+union max(share_true, share_reco).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+
+from pflow.metrics.match import Matches, best_pairs
+from pflow.metrics.number import Floats
+from pflow.metrics.table import Ints
+
+__all__ = ["LEAST_OVERLAP", "HitSets", "match_by_hits", "overlaps"]
+
+LEAST_OVERLAP = 0.25
+"""Intersection over union that a match must have."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class HitSets:
+    """Hits of the particles of consecutive events, with shares; flat indices.
+
+    Parameters
+    ----------
+    counts
+        int64 [event]: number of particles of each event.
+    hit, particle
+        int64 [L]: index of the hit among all events' hits, and of the particle among all events' particles.
+    share
+        float64 [L]: share of the hit's energy, 0 to 1.
+    """
+
+    counts: Ints
+    hit: Ints
+    particle: Ints
+    share: Floats
+
+    @classmethod
+    def from_links(cls, links: ak.Array, *, n_hits: Ints, n_particles: Ints) -> HitSets:
+        """From links [event, link] {source, particle, weight}, with the number of hits and particles of each event."""
+        event = np.repeat(np.arange(len(links)), ak.to_numpy(ak.num(links, axis=1)))
+        source, particle, weight = (
+            np.asarray(ak.to_numpy(ak.flatten(links[name], axis=1))) for name in ("source", "particle", "weight")
+        )
+        return cls(
+            counts=np.asarray(n_particles, dtype=np.int64),
+            hit=source.astype(np.int64) + (np.cumsum(n_hits) - n_hits)[event],
+            particle=particle.astype(np.int64) + (np.cumsum(n_particles) - n_particles)[event],
+            share=weight.astype(np.float64),
+        )
+
+    def energy(self, hit_energy: Floats) -> Floats:
+        """Energy of each particle's hits, float64 [N], GeV."""
+        n = int(self.counts.sum())
+        return np.bincount(self.particle, self.share * hit_energy[self.hit], n).astype(np.float64)
+
+
+def overlaps(truth: HitSets, reco: HitSets, hit_energy: Floats) -> tuple[Ints, Ints, Floats]:
+    """Pairs of particles that share a hit, and their intersection over union, each [P], sorted by the true particle.
+
+    Parameters
+    ----------
+    truth, reco
+        Hits of the two kinds of particles.
+    hit_energy
+        float64 [hits], GeV.
+    """
+    # All pairs of a true and a reconstructed share of one hit: true ones in any order, partners sorted by hit.
+    order = np.argsort(reco.hit, kind="stable")
+    first = np.searchsorted(reco.hit[order], truth.hit, side="left")
+    partners = np.searchsorted(reco.hit[order], truth.hit, side="right") - first
+    left = np.repeat(np.arange(len(truth.hit)), partners)
+    within = np.arange(len(left)) - np.repeat(np.cumsum(partners) - partners, partners)
+    right = order[np.repeat(first, partners) + within]
+
+    shared = np.minimum(truth.share[left], reco.share[right]) * hit_energy[truth.hit[left]]
+    n_reco = max(1, int(reco.counts.sum()))
+    pair, at = np.unique(truth.particle[left] * n_reco + reco.particle[right], return_inverse=True)
+    i, j = pair // n_reco, pair % n_reco
+    intersection = np.bincount(at, shared, len(pair)).astype(np.float64)
+    union = truth.energy(hit_energy)[i] + reco.energy(hit_energy)[j] - intersection
+    return i, j, np.divide(intersection, union, out=np.zeros(len(pair)), where=union > 0)
+
+
+def match_by_hits(
+    truth: HitSets, reco: HitSets, hit_energy: Floats, *, least_overlap: float = LEAST_OVERLAP
+) -> Matches:
+    """One-to-one assignment of the largest total overlap among pairs of at least `least_overlap`.
+
+    The cost of a match, 1 - overlap, is treated as in `pflow.metrics.match.match` with the cut 1 - `least_overlap`.
+
+    Raises
+    ------
+    ValueError
+        The two do not have the same number of events, or not 0 < least_overlap <= 1.
+    """
+    if len(truth.counts) != len(reco.counts):
+        raise ValueError(f"truth has {len(truth.counts)} events, reconstruction has {len(reco.counts)}")
+    if not 0 < least_overlap <= 1:
+        raise ValueError(f"the least overlap must be above 0 and at most 1, found {least_overlap}")
+    i, j, overlap = overlaps(truth, reco, hit_energy)
+    event = np.repeat(np.arange(len(truth.counts)), truth.counts)
+    i, j, cost = best_pairs(event, i, j, 1.0 - overlap, 1.0 - least_overlap)
+    order = np.argsort(i)
+    return Matches(truth=i[order], reco=j[order], cost=cost[order])
