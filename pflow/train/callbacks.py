@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import RichProgressBar
 
+from pflow.data.datamodule import ParticleFlowData
+from pflow.data.files import expand
 from pflow.errors import ConfigError
 from pflow.io.reco import RecoWriter
 from pflow.train.module import ParticleFlow
@@ -71,14 +74,20 @@ class ParticleWriter(pl.Callback):  # type: ignore[misc]
         data = pl_module.data
         if data.checkpoint is None:
             raise ConfigError("'predict' needs a trained model: give its checkpoint with --ckpt_path")
-        given = data.paths["predict"]
+        inputs = expand(data.paths["predict"], "predict")
         provenance = {
-            "inputs": [given] if isinstance(given, str) else list(given or ()),
-            "checkpoint": data.checkpoint.path,
-            "checkpoint_sha256": data.checkpoint.digest,
-            "config": data.checkpoint.header,
+            "pflow_version": version("pflow"),
+            "inputs": [_describe(path, data) for path in inputs],
+            "checkpoint": {"path": data.checkpoint.path, "sha256": data.checkpoint.digest},
+            "options": {
+                "format": self.format,
+                "detector": data.checkpoint.tokeniser.detector.name,
+                "on_error": data.options.on_error,
+                "max_particles": pl_module.max_particles,
+            },
+            "configuration": data.checkpoint.header,
         }
-        self._writer = RecoWriter(self.path, provenance=provenance, format=self.format)
+        self._writer = RecoWriter(self.path, provenance=provenance, format=self.format, inputs=inputs)
         self._writer.__enter__()
 
     def on_predict_batch_end(
@@ -99,6 +108,12 @@ class ParticleWriter(pl.Callback):  # type: ignore[misc]
         if self._writer is not None:
             self._writer.__exit__(type(exception), exception, exception.__traceback__)
             self._writer = None
+
+
+def _describe(path: str, data: ParticleFlowData) -> dict[str, Any]:
+    """What the provenance says of an input file."""
+    with data.options.open(path) as file:
+        return {"path": file.path, "uuid": file.uuid, "schema": file.schema, "entries": file.num_entries}
 
 
 class ProgressBar(RichProgressBar):  # type: ignore[misc]

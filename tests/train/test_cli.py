@@ -135,7 +135,31 @@ def test_predictions_are_written_one_entry_an_event(run, small, tmp_path):
     found = read_reco(path)
     assert found.event.tolist() == read_events(small["test"]).event.tolist()
     assert ak.max(ak.num(found.particles)) <= 3
-    assert read_provenance(path)["checkpoint_sha256"] == load_model(run / "best.ckpt").digest
+    provenance = read_provenance(path)
+    assert provenance["checkpoint"]["sha256"] == load_model(run / "best.ckpt").digest
+    assert [(source["path"], source["entries"]) for source in provenance["inputs"]] == [(small["test"], 100)]
+
+
+def test_predictions_are_those_of_reconstruct(run, small, tmp_path):
+    from pflow.reco.reconstruct import reconstruct
+
+    path = tmp_path / "out.root"
+    options = [f"--ckpt_path={run / 'best.ckpt'}", f"--data.predict={small['val']}", f"--output={path}"]
+    main(["predict", *options, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"])
+    direct = reconstruct(read_events(small["val"]), run / "best.ckpt", device="cpu")
+    written = read_reco(path)
+    assert written.flags.tolist() == direct.flags.tolist()
+    assert ak.num(written.particles).to_list() == ak.num(direct.particles).to_list()
+    np.testing.assert_allclose(ak.flatten(written.particles.energy), ak.flatten(direct.particles.energy), rtol=1e-4)
+
+
+def test_an_input_is_not_overwritten_by_its_prediction(run, small, tmp_path):
+    copy = tmp_path / "events.root"
+    shutil.copy(small["val"], copy)
+    before = copy.read_bytes()
+    with pytest.raises(ConfigError):
+        main(["predict", f"--ckpt_path={run / 'best.ckpt'}", f"--data.predict={copy}", f"--output={copy}"])
+    assert copy.read_bytes() == before
 
 
 def test_predicting_needs_a_file_to_write(run, small):
