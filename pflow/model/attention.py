@@ -24,7 +24,7 @@ def _check_heads(width: int, heads: int) -> None:
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
-    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)  # [B, S, W] -> [B, H, S, D]
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)  # [B, S, W] -> [B, H, S, D]
 
 
 def _join(x: Tensor) -> Tensor:

@@ -137,30 +137,30 @@ def generate(
         if position == max_particles:
             written.truncated[rows] = ~pick.ended
             break
-        going = ~pick.ended
-        compaction = Compaction.of(going)
-        if compaction.size < len(rows):
+        new = {
+            "charge": pick.charge,
+            "pdg": pick.pdg,
+            "energy": prediction["energy"],
+            "direction": prediction["direction"],
+            "score": pick.score,
+        }
+        if bool(pick.ended.any()):
+            compaction = Compaction.of(~pick.ended)
+            if compaction.size == 0:
+                break
             rows = compaction.apply(rows)
             state.compact(compaction)
-        if compaction.size == 0:
-            break
-        charge, pdg, score, energy, direction = (
-            compaction.apply(part.clone())
-            for part in (pick.charge, pick.pdg, pick.score, prediction["energy"], prediction["direction"])
-        )
-        written.charge[rows, position] = charge
-        written.pdg[rows, position] = pdg
-        written.score[rows, position] = score
-        written.energy[rows, position] = energy
-        written.direction[rows, position] = direction
+            new = {name: compaction.apply(value) for name, value in new.items()}
+        for name, value in new.items():
+            getattr(written, name)[rows, position] = value
         written.mask[rows, position] = True
         longest = position + 1
         tokens = TargetTokens(
-            charge=charge[:, None],
-            pdg=pdg[:, None],
-            energy=energy[:, None],
-            direction=direction[:, None],
-            kind=torch.full_like(charge, SAMPLE)[:, None],
+            charge=new["charge"][:, None],
+            pdg=new["pdg"][:, None],
+            energy=new["energy"][:, None],
+            direction=new["direction"][:, None],
+            kind=torch.full_like(new["pdg"], SAMPLE)[:, None],
         )
     return _first(written, longest)
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from pflow.model.batch import Batch, Sentence
 from pflow.model.generate import Choice, Generated, generate
 from pflow.model.loss import ParticleLoss
 from pflow.model.special import EOS
@@ -186,6 +187,14 @@ def test_pad_and_bos_are_never_particles(special, make_batch, make_model):
 def test_events_without_any_hit_can_be_written(make_batch, make_model):
     written = generate(make_model(), make_batch([0, 0]), max_particles=3)
     assert written.energy.isfinite().all()
+
+
+def test_a_batch_without_events_can_be_written(variant, make_model):
+    def nothing(features):
+        return Sentence(torch.zeros(0, 0, features), torch.zeros(0, 0, dtype=torch.bool))
+
+    written = generate(make_model(**variant), Batch(nothing(4), nothing(5), nothing(3)), max_particles=3)
+    assert len(written.mask) == len(written.truncated) == 0
 
 
 def test_padding_holds_zeros(make_batch, make_model):
