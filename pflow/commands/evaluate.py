@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--truth", required=True, nargs="+", metavar="IN.root", help="the event files it was made from, in that order"
     )
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder for metrics.json and the plots")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIR", help="folder for metrics.json, report.html and the plots"
+    )
     parser.add_argument(
         "--compare",
         action="append",
@@ -49,6 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-limit", action="store_true", help="leave out the line of perfect pattern recognition, which takes time"
     )
+    parser.add_argument(
+        "--classes",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="NAME,...",
+        help="classes of particles that get figures of their own against energy and angle, e.g. photon,neutral_hadron; "
+        "the table then shows these alone",
+    )
     parser.add_argument("--detector", help="detector of the truth files (built-in name or YAML file)")
     parser.add_argument("--schema", help="how the truth files are laid out, if looking at them is not enough")
     parser.add_argument("--layout", help="YAML table from branches to fields, for flat files of your own")
@@ -59,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an entry that cannot be used: stop, or leave it out with a counted warning",
     )
     parser.add_argument("--step", type=int, default=500, metavar="N", help="events in memory at once (default: 500)")
-    parser.add_argument("--no-plots", action="store_true", help="write metrics.json alone")
+    parser.add_argument(
+        "--no-plots", action="store_true", help="write metrics.json alone, without figures and report.html"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no table and no progress bar")
 
 
@@ -74,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
     from pflow.metrics.evaluation import Evaluation, Settings
     from pflow.metrics.match import Matching
     from pflow.metrics.report import table
+    from pflow.pdg import CLASSES
 
+    _check_classes(args.classes)
     matching = Matching.named(args.match, cut=_cut(args.cut))
     settings = Settings(rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=matching)
     evaluation = Evaluation(name=args.name, settings=settings, limit=not args.no_limit)
@@ -99,15 +113,15 @@ def run(args: argparse.Namespace) -> int:
 
     result = evaluation.result()
     if not args.quiet:
-        Console().print(table(result))
+        Console().print(table(result, args.classes or CLASSES))
     inputs = {
         "reco": {line: str(path) for line, path in files.items()},
         "truth": [str(path) for path in args.truth],
         "provenance": {line: _provenance(path) for line, path in files.items()},
     }
-    written = _write(result, inputs, folder, plots=not args.no_plots)
+    written = _write(result, inputs, folder, plots=not args.no_plots, classes=args.classes)
     if not args.quiet:
-        plots = f" and {written} plots" if written else ""
+        plots = f", report.html and {written} plots" if written else ""
         Console().print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
     return 0
 
@@ -181,6 +195,17 @@ def _compared(options: Sequence[str], *, taken: str) -> dict[str, str]:
     return files
 
 
+def _check_classes(names: Sequence[str]) -> None:
+    from pflow.errors import ConfigError, nearest
+    from pflow.pdg import CLASSES
+
+    for name in names:
+        if name not in CLASSES:
+            close = nearest(name, CLASSES)
+            hint = f" (nearest matches: {', '.join(close)})" if close else ""
+            raise ConfigError(f"--classes: no class '{name}': expected some of {', '.join(CLASSES)}{hint}")
+
+
 def _provenance(path: str | Path) -> dict[str, Any] | None:
     """What a file says of its origin; None for another program's file of the same members."""
     from pflow.errors import InputError
@@ -214,24 +239,31 @@ def _prepare_folder(path: str) -> Path:
     return folder
 
 
-def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, *, plots: bool) -> int:
-    """Write the plots, then metrics.json; return the number of plots."""
+def _write(
+    result: EvaluationResult, inputs: dict[str, Any], folder: Path, *, plots: bool, classes: Sequence[str]
+) -> int:
+    """Write the plots and report.html, then metrics.json; return the number of plots."""
     import json
 
     from pflow.io.atomic import replacing
     from pflow.metrics.report import document
 
     written = 0
+    content = document(result, inputs=inputs)
     if plots:
         from pflow.plots.evaluation import figures
+        from pflow.plots.html import html_report
         from pflow.plots.style import save
 
-        for name, figure in figures(result).items():
+        drawn = figures(result, classes)
+        for name, figure in drawn.items():
             for suffix in ("png", "pdf"):
                 with replacing(folder / f"{name}.{suffix}") as partial:
                     save(figure, partial, format=suffix)
             written += 1
+        with replacing(folder / "report.html") as partial:
+            partial.write_text(html_report(result, content, drawn), "utf-8")
     # Last, so that numbers on disk mean that everything is there.
     with replacing(folder / "metrics.json") as partial:
-        partial.write_text(json.dumps(document(result, inputs=inputs), indent=1, allow_nan=False) + "\n", "utf-8")
+        partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
     return written

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import CLASSICAL, LIMIT, EvaluationResult
 from pflow.metrics.number import Histogram, Number, Series, leaves
 from pflow.pdg import CLASSES
 
-__all__ = ["SCHEMA", "document", "number_text", "table"]
+__all__ = ["SCHEMA", "Row", "document", "method", "number_text", "rows", "summary", "table"]
 
 SCHEMA = "pflow-metrics-1"
 """Changes when a key changes its meaning or goes; new keys do not change it."""
@@ -107,29 +109,49 @@ def _version(package: str) -> str | None:
         return None
 
 
-def table(result: EvaluationResult) -> Table:
-    """A table for a terminal: a row a metric, a column a line; metrics that no line has are left out."""
-    table = Table(title=_title(result), title_justify="left", caption=_caption(result), caption_justify="left")
-    table.add_column("metric", no_wrap=True)
-    for line in result.lines:
-        table.add_column(result.titles.get(line, line), justify="right")
-    flat = {line: dict(leaves(tree)) for line, tree in result.lines.items()}
-    _add_rows(table, flat, TABLE_ROWS)
-    for name in CLASSES:
-        if any(tree[f"class.{name}.{n}"] for tree in flat.values() for n in ("n_truth", "n_reco")):
-            table.add_section()
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of the table of results."""
+
+    section: str
+    """Class of particles; "" for all together."""
+    key: str
+    label: str
+    """What the row is called, with its unit."""
+    numbers: tuple[Number, ...]
+    """One for each line."""
+
+
+def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> list[Row]:
+    """The rows of the table: what any line has a number for, first all together, then class by class."""
+    flat = [dict(leaves(tree)) for tree in result.lines.values()]
+    wanted = [("", key, label) for key, label in TABLE_ROWS.items()]
+    for name in classes:
+        if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
             title = name.replace("_", " ")
-            _add_rows(table, flat, {f"class.{name}.{key}": f"{title}: {label}" for key, label in CLASS_ROWS.items()})
-    return table
-
-
-def _add_rows(table: Table, flat: Mapping[str, Mapping[str, Any]], rows: Mapping[str, str]) -> None:
-    for key, label in rows.items():
-        numbers = [tree.get(key, Number.undefined()) for tree in flat.values()]
+            wanted += [(name, f"class.{name}.{key}", f"{title}: {label}") for key, label in CLASS_ROWS.items()]
+    found = []
+    for section, key, label in wanted:
+        numbers = tuple(tree.get(key, Number.undefined()) for tree in flat)
         if any(not math.isnan(number.value) for number in numbers):
             unit = definition_of(key).unit
-            shown = label if unit == "1" else f"{label} [{unit}]"
-            table.add_row(shown.replace("[", "\\["), *(number_text(number) for number in numbers))
+            found.append(Row(section, key, label if unit == "1" else f"{label} [{unit}]", numbers))
+    return found
+
+
+def table(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> Table:
+    """The rows as a table for a terminal: a row a metric, a column a line."""
+    table = Table(title=summary(result), title_justify="left", caption=method(result), caption_justify="left")
+    table.add_column("metric", no_wrap=True)
+    for line in result.lines:
+        table.add_column(Text(result.titles.get(line, line)), justify="right")
+    section = ""
+    for row in rows(result, classes):
+        if row.section != section:
+            section = row.section
+            table.add_section()
+        table.add_row(Text(row.label), *(number_text(number) for number in row.numbers))
+    return table
 
 
 def number_text(number: Number) -> str:
@@ -151,7 +173,8 @@ def number_text(number: Number) -> str:
     return f"{number.value:.{digits}f} {sign}{error:.{digits}f}"
 
 
-def _title(result: EvaluationResult) -> str:
+def summary(result: EvaluationResult) -> str:
+    """How many events there were, and what was special about them."""
     text = f"{result.n_events} events"
     if result.n_bad_input:
         text += f", {result.n_bad_input} of them left out (bad input)"
@@ -160,7 +183,8 @@ def _title(result: EvaluationResult) -> str:
     return text
 
 
-def _caption(result: EvaluationResult) -> str:
+def method(result: EvaluationResult) -> str:
+    """Truth rule, matching and errors in a few sentences."""
     settings = result.settings
     tracks = "" if settings.use_tracks else ", tracks not used"
     return (

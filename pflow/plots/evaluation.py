@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,29 @@ BINNED = (
 """Metric in bins, label, and how it is drawn."""
 
 
-def figures(result: EvaluationResult) -> dict[str, Figure]:
+def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, Figure]:
     """Figures of whatever the result holds numbers for.
 
     Response, resolution, angle, efficiency and fake rate against energy and polar angle; residuals; difference of
     counts; confusion matrix; separation of two photons; visible energy and mass of events.
+
+    Parameters
+    ----------
+    result
+        The numbers.
+    classes
+        Classes of particles that get the binned figures of their own, beside those of all particles.
     """
     lines = {result.titles.get(line, line): tree for line, tree in result.lines.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     drawn: dict[str, Figure] = {}
-    for axis in (ENERGY, THETA):
-        for metric, label, options in BINNED:
-            series = {name: tree["binned"][axis.name]["all"][metric] for name, tree in lines.items()}
-            if any(np.isfinite(s.value).any() for s in series.values()):
-                shown = _reconstructed(axis) if metric == "fake_rate" else axis
-                drawn[f"{metric}_vs_{axis.name}"] = plot_binned(shown, series, label=label, text=text, **options)
+    for axis, group, (metric, label, options) in itertools.product((ENERGY, THETA), ("all", *classes), BINNED):
+        series = {name: tree["binned"][axis.name][group][metric] for name, tree in lines.items()}
+        if any(np.isfinite(s.value).any() for s in series.values()):
+            shown = _reconstructed(axis) if metric == "fake_rate" else axis
+            suffix, of = ("", "") if group == "all" else (f"_{group}", f"{group.replace('_', ' ')}, ")
+            name = f"{metric}_vs_{axis.name}{suffix}"
+            drawn[name] = plot_binned(shown, series, label=label, text=of + text, **options)
     drawn["response"] = plot_distribution(
         {name: tree["histograms"]["response"] for name, tree in lines.items()},
         label="$E_{reco}/E_{true}$",

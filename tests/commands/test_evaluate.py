@@ -238,3 +238,29 @@ def test_limit_can_be_left_out(truth_file, reco_file, tmp_path):
     out = tmp_path / "out"
     assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", "--no-limit") == 0
     assert "limit" not in json.loads((out / "metrics.json").read_text())
+
+
+def test_report_is_written_beside_the_plots(truth_file, reco_file, tmp_path):
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "-q") == 0
+    text = (out / "report.html").read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert text.count("<img ") == len(list(out.glob("*.png")))
+
+
+def test_classes_have_figures_of_their_own(truth_file, reco_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--classes", "photon") == 0
+    assert (out / "efficiency_vs_energy_photon.png").is_file()
+    assert not (out / "efficiency_vs_energy_muon.png").exists()
+    assert "photon: efficiency" in capsys.readouterr().out
+
+
+def test_unknown_class_is_refused(truth_file, reco_file, tmp_path, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--classes", "photons", "-q") == 1
+    assert "no class 'photons'" in capsys.readouterr().err
+
+
+def test_matching_by_hits_says_what_it_needs(truth_file, reco_file, tmp_path, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--match", "hits", "-q") == 1
+    assert "which hits a particle was made of" in capsys.readouterr().err

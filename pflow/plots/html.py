@@ -1,0 +1,92 @@
+"""One self-contained HTML file of an evaluation: numbers, figures, definitions and provenance, without a network."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from pflow.metrics.definitions import DEFINITIONS, definition_of
+from pflow.metrics.evaluation import EvaluationResult
+from pflow.metrics.report import method, number_text, rows, summary
+from pflow.plots.style import save
+
+__all__ = ["html_report"]
+
+CSS = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }
+table { border-collapse: collapse; } th, td { padding: .2em .8em; text-align: left; }
+thead th { border-bottom: 2px solid #888; } tr.section > * { border-top: 1px solid #bbb; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tbody tr:hover { background: #f3f6fa; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 1em; }
+figure { margin: 0; } figure img { width: 100%; } figcaption { font-size: .85em; color: #555; text-align: center; }
+pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
+.note { color: #555; }
+""".strip()
+
+
+def html_report(result: EvaluationResult, content: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
+    """The file's text.
+
+    Parameters
+    ----------
+    result
+        The numbers.
+    content
+        The same as plain data, as `pflow.metrics.report.document` makes it: settings, versions and inputs are shown.
+    figures
+        By name; embedded as PNG.
+    """
+    origin = {key: content[key] for key in ("inputs", "settings", "limit_calibration", "versions") if key in content}
+    title = f"pflow evaluation: {result.titles.get(result.name, result.name)}"
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{CSS}</style></head><body>',
+        f"<h1>{escape(title)}</h1>",
+        f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>',
+        "<h2>Results</h2>",
+        _results(result),
+        "<h2>Figures</h2>",
+        '<div class="figures">',
+        *(_figure(name, figure) for name, figure in figures.items()),
+        "</div>",
+        "<h2>Definitions</h2>",
+        _table(("key in metrics.json", "unit", "definition"), ((d.keys, d.unit, d.text) for d in DEFINITIONS)),
+        "<h2>Provenance</h2>",
+        f"<pre>{escape(json.dumps(origin, indent=2))}</pre>",
+        "</body></html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _results(result: EvaluationResult) -> str:
+    heads = "".join(f"<th>{escape(result.titles.get(line, line))}</th>" for line in result.lines)
+    body, section = [], ""
+    for row in rows(result):
+        cells = "".join(f'<td class="number">{escape(number_text(number))}</td>' for number in row.numbers)
+        style = ' class="section"' if row.section != section else ""
+        section = row.section
+        meaning = escape(f"{row.key}: {definition_of(row.key).text}")
+        body.append(f'<tr{style}><td title="{meaning}">{escape(row.label)}</td>{cells}</tr>')
+    return f"<table><thead><tr><th>metric</th>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in line)}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _figure(name: str, figure: Figure) -> str:
+    buffer = io.BytesIO()
+    save(figure, buffer, format="png")
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    text = escape(name.replace("_", " "))
+    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'

@@ -1,0 +1,95 @@
+"""The report is one file that needs nothing else, holds the numbers, and shows every name as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.figure import Figure
+from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
+from pflow.metrics.report import document
+from pflow.plots.html import html_report
+
+VOID = {"meta", "img"}
+
+
+class Outline(HTMLParser):
+    """Collects text, references and whether the tags close as they opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def result() -> EvaluationResult:
+    tree = LineMetrics().result()
+    return EvaluationResult(
+        settings=Settings(),
+        n_events=7,
+        n_bad_input=0,
+        n_max_particles=0,
+        name="PFlow",
+        lines={"PFlow": tree, "classical": tree},
+        titles={"PFlow": "PFlow", "classical": "Classic"},
+    )
+
+
+def parsed(text: str) -> Outline:
+    outline = Outline()
+    outline.feed(text)
+    outline.close()
+    assert outline.open == []
+    return outline
+
+
+def report(result, figures=()) -> str:
+    return html_report(result, document(result, inputs={"reco": "a.root"}), dict(figures))
+
+
+def test_needs_nothing_from_outside(result):
+    outline = parsed(report(result, {"response": Figure()}))
+    assert len(outline.sources) == 1
+    assert all(source.startswith("data:image/png;base64,") for source in outline.sources)
+    assert not {"script", "link", "iframe"} & set(outline.tags)
+
+
+def test_holds_events_method_definitions_and_provenance(result):
+    text = parsed(report(result)).text
+    assert "7 events" in text
+    assert "rule 'stable'" in text
+    assert "class.*.efficiency" in text
+    assert "a.root" in text
+    assert "Classic" in text
+
+
+def test_numbers_are_those_of_the_result(result, tmp_path):
+    tree = {**result.lines["PFlow"], "count": {**result.lines["PFlow"]["count"]}}
+    tree["count"]["exact_fraction"] = type(tree["count"]["exact_fraction"])(0.934, 0.922, 0.946)
+    changed = dataclasses.replace(result, lines={"PFlow": tree, "classical": result.lines["classical"]})
+    assert "0.934 ±0.012" in parsed(report(changed)).text
+
+
+def test_names_are_text_and_not_markup(result):
+    evil = "<script>alert(1)</script>"
+    changed = dataclasses.replace(result, titles={"PFlow": evil, "classical": "A & B"})
+    outline = parsed(html_report(changed, document(changed, inputs={"reco": evil}), {evil: Figure()}))
+    assert "script" not in outline.tags
+    assert evil in outline.text
+    assert "A & B" in outline.text
