@@ -99,7 +99,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         return self._instantiate_trainer({**config["trainer"], **options}, own)
 
     def before_instantiate_classes(self) -> None:
-        """Check `output`.
+        """Check `output`, and see to it that no code comes with a checkpoint.
 
         Raises
         ------
@@ -107,6 +107,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             The folder already holds another run, or no file to write is given.
         """
         config = self.config[self.subcommand]
+        if "weights_only" in config:
+            config["weights_only"] = True  # whatever is asked for: no code from files
         if self.subcommand == "predict":
             if config["output"] is None:
                 raise ConfigError("'predict' writes a ROOT file: say which with --output")

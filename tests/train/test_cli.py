@@ -93,6 +93,18 @@ def test_a_fit_continues_where_it_stopped(run, tmp_path, small):
     assert read_checkpoint(folder / "last.ckpt").header["provenance"]["step"] == 21
 
 
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
+def test_a_fit_in_two_parts_is_the_fit_in_one(tiny, small, tmp_path):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
+    common = ["fit", *tiny, *data, "--model.schedule=constant", "--model.warmup=0"]
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    main([*common, "--trainer.max_epochs=2", f"--output={whole}"])
+    main([*common, "--trainer.max_epochs=1", f"--output={part}"])
+    main([*common, "--trainer.max_epochs=2", f"--output={part}", f"--ckpt_path={part / 'last.ckpt'}"])
+    for key in ("train/loss", "val/loss", "val/angle_deg"):
+        assert logged(part, key) + logged(part, key, version=1) == logged(whole, key), key
+
+
 def test_the_same_seed_gives_the_same_losses(run, tiny, tmp_path, small):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
     main(["fit", *tiny, *data, "--trainer.max_epochs=2", f"--output={tmp_path / 'again'}"])
@@ -252,7 +264,7 @@ def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
     for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")):
         options = [f"--data.{split}={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / verb}"]
         with pytest.raises(InputError, match="runs no code"):
-            main([verb, *options, f"--ckpt_path={tmp_path / 'bad.ckpt'}"])
+            main([verb, *options, f"--ckpt_path={tmp_path / 'bad.ckpt'}", "--weights_only=false"])
     assert not (tmp_path / "ran").exists()
 
 
