@@ -23,7 +23,9 @@ COMMANDS = {
     "inspect": "say what a file holds: schema, entries, collections, truth, which detector fits",
     "convert": "turn the first paper's HDF5 files into ROOT files and back",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
-    "evaluate": "compare reconstructed particles with the truth: metrics, table, plots",
+    "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
+    "display": "draw an event: a figure, or an interactive page",
+    "export": "write the networks as ONNX, with all that inference from C++ needs",
 }
 
 
