@@ -253,16 +253,17 @@ def _write(
     if plots:
         from pflow.plots.evaluation import figures
         from pflow.plots.html import html_report
-        from pflow.plots.style import save
+        from pflow.plots.style import rendered
 
-        drawn = figures(result, classes)
-        for name, figure in drawn.items():
-            for suffix in ("png", "pdf"):
+        images = {}
+        for name, figure in figures(result, classes).items():
+            images[name] = rendered(figure, "png")
+            for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):
                 with replacing(folder / f"{name}.{suffix}") as partial:
-                    save(figure, partial, format=suffix)
-            written += 1
+                    partial.write_bytes(data)
+                written += 1
         with replacing(folder / "report.html") as partial:
-            partial.write_text(html_report(result, content, drawn), "utf-8")
+            partial.write_text(html_report(result, content, images), "utf-8")
     # Last, so that numbers on disk mean that everything is there.
     with replacing(folder / "metrics.json") as partial:
         partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")

@@ -19,7 +19,7 @@ from pflow.plots.distributions import plot_count_difference, plot_distribution
 
 __all__ = ["figures"]
 
-BINNED = (
+BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("response_median", "Median of $E_{reco}/E_{true}$", {"reference": 1.0}),
     ("resolution_68", r"Resolution $\sigma_{68}$ of $E_{reco}/E_{true}$", {"limits": (0.0, None)}),
     ("q68_deg", "68% quantile of the angle [deg]", {"log": True}),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.report import method, number_text, rows, summary
-from pflow.plots.style import save
 
 __all__ = ["html_report"]
 
@@ -32,7 +28,7 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 """.strip()
 
 
-def html_report(result: EvaluationResult, content: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
+def html_report(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
     """The file's text.
 
     Parameters
@@ -41,8 +37,8 @@ def html_report(result: EvaluationResult, content: Mapping[str, Any], figures: M
         The numbers.
     content
         The same as plain data, as `pflow.metrics.report.document` makes it: settings, versions and inputs are shown.
-    figures
-        By name; embedded as PNG.
+    images
+        Figures as PNG, by name; embedded.
     """
     origin = {key: content[key] for key in ("inputs", "settings", "limit_calibration", "versions") if key in content}
     title = f"pflow evaluation: {result.titles.get(result.name, result.name)}"
@@ -55,7 +51,7 @@ def html_report(result: EvaluationResult, content: Mapping[str, Any], figures: M
         _results(result),
         "<h2>Figures</h2>",
         '<div class="figures">',
-        *(_figure(name, figure) for name, figure in figures.items()),
+        *(_figure(name, png) for name, png in images.items()),
         "</div>",
         "<h2>Definitions</h2>",
         _table(("key in metrics.json", "unit", "definition"), ((d.keys, d.unit, d.text) for d in DEFINITIONS)),
@@ -84,9 +80,7 @@ def _table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _figure(name: str, figure: Figure) -> str:
-    buffer = io.BytesIO()
-    save(figure, buffer, format="png")
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+def _figure(name: str, png: bytes) -> str:
+    data = base64.b64encode(png).decode("ascii")
     text = escape(name.replace("_", " "))
     return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'

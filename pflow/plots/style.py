@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import mplhep
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "MARKERS", "new_figure", "save", "styled", "title"]
+__all__ = ["COLORS", "MARKERS", "new_figure", "rendered", "save", "styled", "title"]
 
 COLORS = ("#3f90da", "#bd1f01", "#94a4a2", "#ffa90e", "#832db6", "#a96b59", "#e76300", "#b9ac70")
 """Lines in their order, told apart by people with any colour vision (M. Petroff, arXiv:2107.02270)."""
@@ -58,3 +59,10 @@ def save(figure: Figure, path: Path | BinaryIO, *, format: str) -> None:
     metadata = {"Software": None} if format == "png" else {"CreationDate": None}
     with styled():
         figure.savefig(path, format=format, metadata=metadata)
+
+
+def rendered(figure: Figure, format: str) -> bytes:
+    """What `save` would write."""
+    buffer = io.BytesIO()
+    save(figure, buffer, format=format)
+    return buffer.getvalue()

@@ -29,10 +29,10 @@ def reconstruction(numbers, n_particles=1) -> Reconstruction:
     )
 
 
-@pytest.fixture
-def truth_file(tmp_path):
+@pytest.fixture(scope="module")
+def truth_file(tmp_path_factory):
     """A flat file of single photons of 1 GeV along x, each with one hit; event numbers 10, 11, ..."""
-    path = tmp_path / "truth.root"
+    path = tmp_path_factory.mktemp("truth") / "truth.root"
     one = ak.unflatten(np.ones(N_EVENTS), np.ones(N_EVENTS, dtype=np.int64))
     zero = 0 * one
     integer = ak.values_astype(zero, np.int32)
@@ -50,9 +50,9 @@ def truth_file(tmp_path):
     return path
 
 
-@pytest.fixture
-def reco_file(tmp_path):
-    path = tmp_path / "reco.root"
+@pytest.fixture(scope="module")
+def reco_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reco") / "reco.root"
     with RecoWriter(path, provenance={"checkpoint": "abc"}) as writer:
         writer.extend(reconstruction(range(10, 10 + N_EVENTS)))
     return path
@@ -62,18 +62,50 @@ def evaluate(*arguments) -> int:
     return main(["evaluate", *map(str, arguments)])
 
 
-def test_writes_metrics_and_plots(truth_file, reco_file, tmp_path, capsys):
-    out = tmp_path / "deep" / "er"
-    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--detector", "ild_g4") == 0
-    content = json.loads((out / "metrics.json").read_text())
+@pytest.fixture(scope="module")
+def written(truth_file, reco_file, tmp_path_factory):
+    """The folder of a whole evaluation: numbers, report, figures."""
+    out = tmp_path_factory.mktemp("whole") / "deep" / "er"
+    options = ["--detector", "ild_g4", "--classes", "photon", "-q"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, *options) == 0
+    return out
+
+
+def test_metrics_are_written(written):
+    content = json.loads((written / "metrics.json").read_text())
     assert content["count"]["exact_fraction"] == 1.0
     assert content["energy"]["response_median"] == 1.0
     assert content["n_events_read"] == N_EVENTS
     assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": "abc"}}
-    assert (out / "response.png").read_bytes().startswith(b"\x89PNG")
-    assert (out / "response.pdf").read_bytes().startswith(b"%PDF")
-    assert not list(out.glob("*.tmp-*"))
-    assert "exact count" in capsys.readouterr().out
+
+
+def test_figures_are_written(written):
+    assert (written / "response.png").read_bytes().startswith(b"\x89PNG")
+    assert (written / "response.pdf").read_bytes().startswith(b"%PDF")
+    assert len(list(written.glob("*.png"))) == len(list(written.glob("*.pdf")))
+
+
+def test_classes_have_figures_of_their_own(written):
+    assert (written / "efficiency_vs_energy_photon.png").is_file()
+    assert not (written / "efficiency_vs_energy_muon.png").exists()
+
+
+def test_report_holds_every_figure(written):
+    text = (written / "report.html").read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert text.count("<img ") == len(list(written.glob("*.png")))
+
+
+def test_nothing_unfinished_is_left(written):
+    assert not list(written.glob("*.tmp-*"))
+
+
+def test_table_is_printed(truth_file, reco_file, tmp_path, capsys):
+    options = ["--classes", "photon", "--no-plots"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", *options) == 0
+    shown = capsys.readouterr().out
+    assert "exact count" in shown
+    assert "photon: efficiency" in shown
 
 
 def test_chunk_size_does_not_change_the_numbers(truth_file, reco_file, tmp_path):
@@ -168,7 +200,7 @@ def test_failing_plot_leaves_no_metrics(truth_file, reco_file, tmp_path, monkeyp
     def fail(*_, **__):
         raise RuntimeError("out of paper")
 
-    monkeypatch.setattr("pflow.plots.style.save", fail)
+    monkeypatch.setattr("pflow.plots.style.rendered", fail)
     out = tmp_path / "out"
     with pytest.raises(RuntimeError, match="out of paper"):
         evaluate(reco_file, "--truth", truth_file, "-o", out, "-q")
@@ -238,22 +270,6 @@ def test_limit_can_be_left_out(truth_file, reco_file, tmp_path):
     out = tmp_path / "out"
     assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", "--no-limit") == 0
     assert "limit" not in json.loads((out / "metrics.json").read_text())
-
-
-def test_report_is_written_beside_the_plots(truth_file, reco_file, tmp_path):
-    out = tmp_path / "out"
-    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "-q") == 0
-    text = (out / "report.html").read_text("utf-8")
-    assert text.startswith("<!doctype html>")
-    assert text.count("<img ") == len(list(out.glob("*.png")))
-
-
-def test_classes_have_figures_of_their_own(truth_file, reco_file, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--classes", "photon") == 0
-    assert (out / "efficiency_vs_energy_photon.png").is_file()
-    assert not (out / "efficiency_vs_energy_muon.png").exists()
-    assert "photon: efficiency" in capsys.readouterr().out
 
 
 def test_unknown_class_is_refused(truth_file, reco_file, tmp_path, capsys):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from pflow.metrics.number import Axis, Histogram, Number, Series
 from pflow.plots.binned import plot_binned
 from pflow.plots.confusion import plot_confusion
 from pflow.plots.distributions import plot_count_difference, plot_distribution
-from pflow.plots.style import save, styled
+from pflow.plots.style import rendered, styled
 
 AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
 FLAT = Axis(name="theta", label="Polar angle", unit="", edges=np.array([0.0, 1.0, 2.0]))
@@ -27,12 +25,6 @@ def points(axes):
         data = container.lines[0]
         bars = container.lines[2][1].get_segments()
         yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
-
-
-def drawn(figure) -> bytes:
-    buffer = io.BytesIO()
-    save(figure, buffer, format="png")
-    return buffer.getvalue()
 
 
 def test_points_are_the_values_with_their_intervals():
@@ -74,7 +66,7 @@ def test_empty_bins_are_left_out():
 def test_nothing_at_all_is_an_empty_frame():
     figure = plot_binned(AXIS, {"PFlow": series(float("nan"), float("nan"))}, label="Efficiency", log=True)
     assert figure.axes[0].get_legend() is None
-    assert drawn(figure).startswith(b"\x89PNG")
+    assert rendered(figure, "png").startswith(b"\x89PNG")
 
 
 def test_reference_line_and_limits():
@@ -127,20 +119,16 @@ def test_confusion_of_another_shape_is_refused():
 
 def test_no_global_state_changes():
     before = dict(mpl.rcParams)
-    drawn(plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency"))
+    rendered(plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency"), "png")
     assert dict(mpl.rcParams) == before
 
 
 @pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_files_are_of_the_format_and_the_same_every_time(format, start):
     figure = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency")
-    contents = []
-    for _ in range(2):
-        buffer = io.BytesIO()
-        save(figure, buffer, format=format)
-        contents.append(buffer.getvalue())
-    assert contents[0].startswith(start)
-    assert contents[0] == contents[1]
+    first, second = rendered(figure, format), rendered(figure, format)
+    assert first.startswith(start)
+    assert first == second
 
 
 def test_style_is_left_again():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
-from matplotlib.figure import Figure
 from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
 from pflow.metrics.report import document
 from pflow.plots.html import html_report
+from pflow.plots.style import new_figure, rendered
 
+PNG = b"\x89PNG"
 VOID = {"meta", "img"}
 
 
@@ -64,7 +67,7 @@ def report(result, figures=()) -> str:
 
 
 def test_needs_nothing_from_outside(result):
-    outline = parsed(report(result, {"response": Figure()}))
+    outline = parsed(report(result, {"response": PNG}))
     assert len(outline.sources) == 1
     assert all(source.startswith("data:image/png;base64,") for source in outline.sources)
     assert not {"script", "link", "iframe"} & set(outline.tags)
@@ -89,7 +92,22 @@ def test_numbers_are_those_of_the_result(result, tmp_path):
 def test_names_are_text_and_not_markup(result):
     evil = "<script>alert(1)</script>"
     changed = dataclasses.replace(result, titles={"PFlow": evil, "classical": "A & B"})
-    outline = parsed(html_report(changed, document(changed, inputs={"reco": evil}), {evil: Figure()}))
+    outline = parsed(html_report(changed, document(changed, inputs={"reco": evil}), {evil: PNG}))
     assert "script" not in outline.tags
     assert evil in outline.text
     assert "A & B" in outline.text
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no headless browser installed")
+def test_opens_in_a_browser_without_errors(result, tmp_path):
+    page = tmp_path / "report.html"
+    figure, _ = new_figure()
+    page.write_text(report(result, {"response": rendered(figure, "png")}), "utf-8")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    options = ["--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--dump-dom", page.as_uri()]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=True)
+    assert "7 events" in done.stdout
+    assert "CONSOLE" not in done.stderr
