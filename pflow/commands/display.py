@@ -158,6 +158,6 @@ def _write(path: Path, scene: Scene, inputs: Sequence[str]) -> None:
             partial.write_text(event_page(scene), encoding="utf-8")
         else:
             from pflow.plots.display import plot_event
-            from pflow.plots.style import save
+            from pflow.plots.style import rendered
 
-            save(plot_event(scene), partial, format=suffix.removeprefix("."))
+            partial.write_bytes(rendered(plot_event(scene), suffix.removeprefix(".")))

@@ -106,7 +106,7 @@ def interactive_figure(scene: Scene) -> go.Figure:
             "yaxis": {**axis, "title": {"text": "y [mm]"}},
             "zaxis": {**axis, "title": {"text": "z [mm]"}},
             "aspectmode": "data",
-            "camera": {"up": {"x": 0, "y": 1, "z": 0}, "eye": {"x": 1.1, "y": 0.6, "z": 0.6}},
+            "camera": {"up": {"x": 0, "y": 1, "z": 0}, "eye": {"x": 1.2, "y": 0.65, "z": 0.65}},
         },
         legend={"itemsizing": "constant", "font": {"size": 11}, "tracegroupgap": 0},
         margin={"l": 0, "r": 0, "t": 34, "b": 0},
@@ -134,6 +134,7 @@ def _hits(scene: Scene, k: int) -> go.Scatter3d:
     energy, time = scene.energy[index], scene.time[index]
     names = np.array([html.escape(calorimeter.name) for calorimeter in scene.detector.calorimeters])
     marker: dict[str, Any] = {
+        "symbol": "square",  # drawn in half the time of a circle where there is no GPU
         "size": np.round(2.0 + 4.0 * hit_size(energy), 1).astype(np.float32),
         "color": group.colour,
         "line": {"width": 0},

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 
 import matplotlib as mpl
 import numpy as np
@@ -10,14 +9,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from pflow.plots.display import plot_event
 from pflow.plots.scene import COLOUR_BY, make_scene
-from pflow.plots.style import save
+from pflow.plots.style import rendered
 
 
 def drawn(figure):
     """The bytes of a figure: drawing is where most mistakes show."""
-    buffer = io.BytesIO()
-    save(figure, buffer, format="png")
-    return buffer.getvalue()
+    return rendered(figure, "png")
 
 
 def labels(figure):
