@@ -255,12 +255,14 @@ class Evaluation:
         )
 
 
-def evaluate(events: Events, reconstruction: Reconstruction, *, settings: Settings | None = None) -> EvaluationResult:
-    """Evaluate a reconstruction of events that are in memory; raises as `Evaluation.update`.
+def evaluate(
+    events: Events, reconstruction: Reconstruction, *, settings: Settings | None = None, limit: bool = False
+) -> EvaluationResult:
+    """Evaluate a reconstruction of events that are in memory; parameters and errors as for `Evaluation`.
 
     Files of any size: `pflow evaluate` on the command line, or `Evaluation` fed chunk by chunk.
     """
-    evaluation = Evaluation(name=reconstruction.name, settings=settings)
+    evaluation = Evaluation(name=reconstruction.name, settings=settings, limit=limit)
     evaluation.update(events, {reconstruction.name: reconstruction})
     return evaluation.result()
 

@@ -76,6 +76,11 @@ def test_in_memory(make_records):
     assert list(result.lines) == ["PFlow"]
 
 
+def test_limit_beside_it(make_records):
+    result = evaluate(events_of(TRUTH), answer(make_records(RECO)), limit=True)
+    assert list(result.lines) == ["PFlow", "limit"]
+
+
 def test_reference_of_the_file_is_the_classical_line(make_records):
     events = events_of(TRUTH, reference=make_records([[], [(22, 20.0, 90, 0)], [], []]))
     result = evaluate(events, answer(make_records(RECO)))
