@@ -21,7 +21,7 @@ def clopper_pearson(passed: float, total: float, level: float = LEVEL) -> tuple[
 
     >>> low, high = clopper_pearson(5, 10)
     >>> round(low, 3), round(high, 3)
-    (0.306, 0.694)
+    (0.305, 0.695)
 
     Raises
     ------
