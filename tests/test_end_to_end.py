@@ -42,7 +42,7 @@ def folder(tmp_path_factory, sample_dir):
 
 def test_fit_leaves_checkpoints_logs_and_its_configuration(folder):
     names = {path.name for path in (folder / "run").rglob("*")}
-    assert {"best.ckpt", "last.ckpt", "config.yaml", "metrics.csv"} <= names
+    assert {"best.ckpt", "last.ckpt", "config.yaml", "metrics.csv", "training.png", "training.pdf"} <= names
 
 
 def test_logs_name_each_loss(folder):

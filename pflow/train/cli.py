@@ -15,10 +15,14 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
+from pflow.io.atomic import replacing
 from pflow.model.loss import ParticleLoss
 from pflow.model.network import ParticleTransformer
+from pflow.plots.style import rendered
+from pflow.plots.training import plot_training
 from pflow.resources import config_dir
 from pflow.train.callbacks import EpochLine, ParticleWriter, ProgressBar
+from pflow.train.history import read_history
 from pflow.train.module import SIZES, ParticleFlow
 
 __all__ = ["TrainingCLI", "main"]
@@ -47,7 +51,7 @@ class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
             return
         folder = Path(self.config["output"])
         folder.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, folder / self.config_filename, skip_none=False, overwrite=True)
+        self.parser.save(self.config, folder / self.config_filename, skip_none=False, overwrite=True, multifile=False)
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
@@ -141,7 +145,14 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             self.datamodule.use_checkpoint(path)
 
     def after_fit(self) -> None:
-        """Say where the best model is."""
+        """Draw the training curves, and say where the best model is."""
+        folder = Path(self.config["fit"]["output"])
+        history = read_history(folder)
+        if history and self.trainer.is_global_zero:
+            figure = plot_training(history, text=folder.name)
+            for kind in ("png", "pdf"):
+                with replacing(folder / f"training.{kind}") as path:
+                    path.write_bytes(rendered(figure, kind))
         best = self.trainer.checkpoint_callback.best_model_path
         if best and self.trainer.is_global_zero:
             print(f"best model: {best}")
