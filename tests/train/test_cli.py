@@ -229,6 +229,16 @@ def test_shipped_configurations_are_valid(name, capsys):
     assert yaml.safe_load(capsys.readouterr().out)["network"]["special"] == "flags"
 
 
+def test_the_configuration_that_is_kept_is_one_whole_file(tiny, small, tmp_path):
+    (tmp_path / "small.yaml").write_text("width: 16\n")
+    (tmp_path / "a.yaml").write_text("network: small.yaml\n")
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    others = [option for option in tiny if not option.startswith("--network.width")]
+    main(["fit", f"--config={tmp_path / 'a.yaml'}", *others, *data, "--trainer.max_epochs=1"])
+    assert [path.name for path in (tmp_path / "run").glob("*.yaml")] == ["config.yaml"]
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["network"]["width"] == 16
+
+
 def test_an_option_that_does_not_exist_is_wrong_usage(capsys):
     assert main(["fit", "--network.widht=3"]) == 2
     assert "widht" in capsys.readouterr().err
