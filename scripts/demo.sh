@@ -14,10 +14,10 @@ echo "== 1. What is in a file: pflow inspect"
 pflow inspect "$test_file"
 
 echo "== 2. Training: pflow fit (about two minutes)"
-pflow fit --config configs/demo.yaml --trainer.default_root_dir "$out"
+pflow fit --config configs/demo.yaml --output "$out/model"
 
 echo "== 3. Reconstruction of events the model has not seen: pflow reconstruct"
-pflow reconstruct "$test_file" --checkpoint "$out/checkpoints/best.ckpt" --output "$out/reco.root"
+pflow reconstruct "$test_file" --checkpoint "$out/model/best.ckpt" --output "$out/reco.root"
 
 echo "== 4. Evaluation against the truth: pflow evaluate"
 pflow evaluate "$out/reco.root" --truth "$test_file" --output "$out/evaluation"
