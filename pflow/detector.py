@@ -75,6 +75,9 @@ class Detector:
     hcal_inner_radius, hcal_inner_z
         Where the HCAL begins, mm: between ECAL and HCAL a hit's position decides in files that do not name its
         subdetector (the first paper's). None where it cannot.
+    phi_symmetry
+        Rotations about the z axis that leave the calorimeters as they are: multiples of 2 pi / `phi_symmetry`. None for
+        calorimeters that are cylinders and discs, which any rotation leaves as they are.
     tracks, tracker_hits
         Collections of tracks (the first that a file holds is read) and of tracker hits (all are joined).
     tracks_required
@@ -94,6 +97,7 @@ class Detector:
     ecal_outer_radius: float
     hcal_inner_radius: float | None = None
     hcal_inner_z: float | None = None
+    phi_symmetry: int | None = None
     tracks: tuple[str, ...] = ()
     tracks_required: bool = False
     tracker_hits: tuple[str, ...] = ()
@@ -115,6 +119,8 @@ class Detector:
             value = getattr(self, field)
             if value is not None and not value > inner:
                 raise ConfigError(f"detector '{self.name}': {field} must be above the ECAL's, {inner:g} mm")
+        if self.phi_symmetry is not None and self.phi_symmetry < 1:
+            raise ConfigError(f"detector '{self.name}': phi_symmetry must be at least 1, found {self.phi_symmetry}")
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, origin: str = "detector") -> Detector:
@@ -175,8 +181,11 @@ def _checked(cls: type[Any], content: Any, origin: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in content.items():
         wanted = str(fields[name].type)
-        if wanted == "float | None" and value is None:
+        if wanted in ("float | None", "int | None") and value is None:
             pass
+        elif wanted == "int | None":
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{origin}: '{name}' must be a whole number, found {value!r}")
         elif wanted in ("float", "float | None"):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{origin}: '{name}' must be a number, found {value!r}")

@@ -38,6 +38,16 @@ def test_the_field_is_that_of_the_design(name: str, field: float) -> None:
     assert load_detector(name).b_field == field
 
 
+@pytest.mark.parametrize(("name", "symmetry"), [("cld", 12), ("clic", 12), ("ild", 4), ("ild_g4", None)])
+def test_the_symmetry_is_that_of_the_design(name: str, symmetry: int | None) -> None:
+    assert load_detector(name).phi_symmetry == symmetry
+
+
+def test_a_detector_written_before_symmetries_were_known_is_one_of_cylinders(plain: dict[str, Any]) -> None:
+    del plain["phi_symmetry"]
+    assert Detector.from_dict(plain).phi_symmetry is None
+
+
 @pytest.mark.parametrize("name", BUILTIN)
 def test_every_detector_has_ecal_and_hcal_barrel_and_endcap(name: str) -> None:
     regions = {(own.kind, own.region) for own in load_detector(name).calorimeters if own.required}
@@ -108,6 +118,9 @@ def test_a_missing_field_is_named(plain: dict[str, Any]) -> None:
         ("calorimeters", [], "has no calorimeters"),
         ("ecal_inner_radius", 0.0, "must be a length in mm above 0"),
         ("ecal_inner_z", -1, "must be a length in mm above 0"),
+        ("phi_symmetry", 12.0, "must be a whole number"),
+        ("phi_symmetry", True, "must be a whole number"),
+        ("phi_symmetry", 0, "must be at least 1"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named(plain: dict[str, Any], field: str, value: Any, expected: str) -> None:
