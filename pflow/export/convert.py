@@ -1,0 +1,90 @@
+"""From a graph to an ONNX file."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pflow.errors import ConfigError
+from pflow.export.graphs import Graph
+
+__all__ = ["OPSET", "require_onnx", "to_onnx"]
+
+OPSET = 17
+"""Version of ONNX's operators: the oldest with a layer norm of its own, so that old runtimes (onnxruntime from 1.12)
+read the files too."""
+
+_EXPECTED = (
+    ("Converting a tensor to a Python boolean might cause the trace to be incorrect", Warning),
+    ("torch.tensor results are registered as constants in the trace", Warning),
+    ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
+    ("The feature will be removed", DeprecationWarning),  # what torch's exporter uses of its own
+    ("Constant folding - Only steps=1 can be constant folded", UserWarning),
+)
+
+
+def require_onnx() -> Any:
+    """The module `onnx`.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed; says how to.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ConfigError(
+            "the export needs the package onnx, which is not installed: pip install 'pflow[onnx]'"
+        ) from error
+    return onnx
+
+
+def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
+    """Convert a graph and write it to a file.
+
+    Parameters
+    ----------
+    graph
+        From `pflow.export.graphs.graphs_of`.
+    path
+        The file.
+    metadata
+        Texts to put into the file, which a runtime shows.
+
+    Raises
+    ------
+    ConfigError
+        The package onnx is not installed.
+
+    Notes
+    -----
+    By torch's older exporter, which traces: the newer one (``dynamo=True``) cannot convert these graphs in torch 2.5
+    and takes ten times as long in 2.13. A trace keeps sizes that Python looks at as constants, of which torch warns;
+    here those are numbers of features and of heads, and tests run the files with other lengths than the example's.
+    """
+    onnx = require_onnx()
+    specs = (*graph.inputs, *graph.outputs)
+    with warnings.catch_warnings():
+        for message, category in _EXPECTED:
+            warnings.filterwarnings("ignore", message, category)
+        torch.onnx.export(
+            graph.module,
+            graph.example,
+            str(path),
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=[spec.name for spec in graph.inputs],
+            output_names=[spec.name for spec in graph.outputs],
+            dynamic_axes={spec.name: spec.axes for spec in specs},
+        )
+    model = onnx.load(str(path))
+    for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # a trace forgets which sizes are fixed
+        element = value.type.tensor_type.elem_type
+        value.CopyFrom(onnx.helper.make_tensor_value_info(spec.name, element, spec.shape))
+    onnx.helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))

@@ -1,0 +1,148 @@
+"""What stands in ``tokens.json``: all that turns hits into a graph's inputs and its outputs into particles."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pflow.errors import ConfigError
+from pflow.export.graphs import Graph, TensorSpec
+from pflow.model.special import BOS, EOS, PAD, SAMPLE, SPECIAL, SpecialTokens
+from pflow.pdg import charges, masses, name_of
+from pflow.reco.load import Model
+from pflow.tokens.decode import REST_MOMENTUM
+from pflow.tokens.features import FEATURES
+from pflow.tokens.recipe import PARTS
+from pflow.tokens.scale import LOG_FLOOR, Normaliser
+from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.vocab import CHARGES
+
+__all__ = ["FORMAT", "HOW_TO", "describe"]
+
+FORMAT = 1
+"""Version of the layout of ``tokens.json``."""
+
+_END = {"flags": ("charge_logits", EOS, EOS), "kind": ("kind_logits", EOS, EOS), "learned": ("stop_logits", 0, 1)}
+"""By the treatment of special tokens: the output that ends a sentence, the first of its classes that is a candidate,
+and the class that means the end."""
+
+HOW_TO = (
+    "Letters: B events of a batch; classes and indices count from 0; masks are true for real tokens.",
+    "1. Source. For each part in 'source' (hits, tracks, ...): leave out hits whose energy is not above 'energy_above' "
+    "(GeV). A token is the list of 'features' in their order. Each is v, in the unit of its description; where its "
+    "transform is log10, v becomes log10(max(v, log10_floor)); then v becomes (v - mean) / std. The order of tokens "
+    "means nothing. Features of a direction are those of a unit vector, 0 for a null vector.",
+    "2. Batch. Pad the events to one length per part; the mask says which tokens are real, what padding holds does not "
+    "matter. An event without any token is not to be run: it has no particles. A part may have length 0.",
+    "3. Run 'encoder' once. Its outputs are inputs of 'step' under the same names, the same at each step.",
+    "4. Start: last_kind = kinds.bos, and 0 for last_charge, last_pdg, last_energy and last_direction of each event; "
+    "each past_* has length 0 on its axis 'past'.",
+    "5. Run 'step'. An event has ended if, in the output end.output, the largest of the classes from end.first_class "
+    "on is end.class. Otherwise its next particle has: charge index = position of the largest of "
+    "charge_logits[first_class:], pdg index = position of the largest of pdg_logits[first_class:], both counted from "
+    "first_class; score = softmax of pdg_logits[first_class:] at that position; energy and direction as given.",
+    "6. Those values are last_charge, last_pdg, last_energy and last_direction of the next step, with last_kind = "
+    "kinds.sample; each output present_* is the input past_* of the same name behind the prefix. Go back to 5. Events "
+    "that have ended may stay in the batch (what they give means nothing) or be cut out of all inputs. Stop when all "
+    "have ended; an event that has not ended after max_particles particles, by one more step, is truncated.",
+    "7. Particles. Charge q = charge[charge index], entry p = pdg[pdg index]. If q * p.charge < 0 the code is -p.code "
+    "and the charge -p.charge, otherwise they are p.code and p.charge. E = 10^(energy * std + mean) GeV with mean and "
+    "std of 'energy'; m = p.mass; |p| = sqrt(E^2 - m^2), or rest_momentum * m where E^2 - m^2 is below the square of "
+    "that; then E = sqrt(|p|^2 + m^2). The momentum is |p| along the direction, made a unit vector (+z if it is null).",
+)
+"""How to use the files, step by step, in the names of ``tokens.json``."""
+
+
+def describe(
+    model: Model, *, encoder: Graph, step: Graph, files: dict[str, str], opset: int, version: str
+) -> dict[str, Any]:
+    """The content of ``tokens.json``.
+
+    Parameters
+    ----------
+    model
+        The one that was exported.
+    encoder, step
+        Its graphs.
+    files
+        Names of their files, under ``encoder`` and ``step``.
+    opset
+        Version of the ONNX operators in them.
+    version
+        Version of pflow.
+
+    Returns
+    -------
+    dict
+        Plain data.
+
+    Raises
+    ------
+    ConfigError
+        A treatment of special tokens that is not known here; names it.
+    """
+    tokeniser = model.tokeniser
+    return {
+        "format": FORMAT,
+        "pflow_version": version,
+        "checkpoint_sha256": model.digest,
+        "how_to": list(HOW_TO),
+        "encoder": {"file": files["encoder"], "opset": opset, **_tensors(encoder)},
+        "step": {"file": files["step"], "opset": opset, **_tensors(step)},
+        "max_particles": model.max_particles,
+        "log10_floor": LOG_FLOOR,
+        "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.recipe.features(part)},
+        **_special(model.network.special),
+        "charge": list(CHARGES),
+        "pdg": _vocabulary(tokeniser.pdg.codes),
+        "energy": {"unit": "GeV", **_scale(tokeniser.energy)[0]},
+        "rest_momentum": REST_MOMENTUM,
+        "target": {
+            "rule": tokeniser.recipe.rule,
+            "energy_above": tokeniser.recipe.e_min,
+            "order": tokeniser.recipe.order,
+            "coarse": tokeniser.pdg.coarse,
+        },
+        "detector": tokeniser.detector.to_dict(),
+    }
+
+
+def _tensors(graph: Graph) -> dict[str, Any]:
+    return {"inputs": _plain(graph.inputs), "outputs": _plain(graph.outputs)}
+
+
+def _plain(specs: Iterable[TensorSpec]) -> list[dict[str, Any]]:
+    return [{**dataclasses.asdict(spec), "shape": list(spec.shape)} for spec in specs]
+
+
+def _source(part: str, tokeniser: Tokeniser) -> dict[str, Any]:
+    features = [
+        {"name": scale["name"], "description": FEATURES[part][scale["name"]].description, **scale}
+        for scale in _scale(tokeniser.scales[part])
+    ]
+    cut = {"energy_above": tokeniser.recipe.hit_energy_min} if part == "hits" else {}
+    return {**cut, "features": features}
+
+
+def _scale(scale: Normaliser) -> list[dict[str, Any]]:
+    columns = zip(scale.names, scale.transforms, scale.mean, scale.std, strict=True)
+    return [dict(zip(("name", "transform", "mean", "std"), column, strict=True)) for column in columns]
+
+
+def _special(special: SpecialTokens) -> dict[str, Any]:
+    name = next((name for name, kind in SPECIAL.items() if type(special) is kind), None)
+    if name not in _END:
+        raise ConfigError(f"a network with the special tokens {type(special).__name__} cannot be exported to ONNX")
+    output, first, end = _END[name]
+    return {
+        "special": name,
+        "kinds": {"pad": PAD, "bos": BOS, "eos": EOS, "sample": SAMPLE},
+        "first_class": special.offset,
+        "end": {"output": output, "first_class": first, "class": end},
+    }
+
+
+def _vocabulary(codes: Sequence[int]) -> list[dict[str, Any]]:
+    columns = zip(codes, map(name_of, codes), charges(codes).tolist(), masses(codes).tolist(), strict=True)
+    return [dict(zip(("code", "name", "charge", "mass"), column, strict=True)) for column in columns]
