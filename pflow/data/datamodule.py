@@ -14,6 +14,7 @@ from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError
 from pflow.tokens.checkpoint import Checkpoint, read_checkpoint
+from pflow.tokens.merge import Merge
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -46,6 +47,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Hits with at most this energy, GeV, are left out.
     coarse
         Whether to tell five particle classes apart only, instead of every PDG code in training.
+    merge
+        Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
+        the number of ``layers`` summed together; none: a token for each hit.
     batch_size
         Most events in a batch.
     max_tokens
@@ -79,6 +83,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         tracker_hit_features: Sequence[str] = (),
         hit_energy_min: float = 0.0,
         coarse: bool = False,
+        merge: Merge | None = None,
         batch_size: int = 32,
         max_tokens: int | None = None,
         chunk: int = 256,
@@ -98,6 +103,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             tracker_hit_features=tuple(tracker_hit_features),
             hit_energy_min=hit_energy_min,
             coarse=coarse,
+            merge=merge,
         )
         self.batch_size = batch_size
         self.max_tokens = max_tokens

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pflow.errors import InputError
 from pflow.events import Events, Flag
 from pflow.tokens.features import feature_matrix
+from pflow.tokens.merge import merge_hits
 from pflow.tokens.order import sort_particles
 from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.tokens import Tokens
@@ -23,16 +24,43 @@ from pflow.truth import select_targets
 if TYPE_CHECKING:
     from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["encode", "select_hits", "target_particles", "unknown_pdg_message"]
+__all__ = ["encode", "hit_tokens", "select_hits", "target_particles", "unknown_pdg_message"]
 
 
 def select_hits(events: Events, recipe: Recipe) -> Events:
-    """The events without the calorimeter hits that the recipe leaves out.
+    """The events without the calorimeter hits that the recipe leaves out, and with the others summed as it says.
 
     Links count hits and are dropped too, so targets are to be selected before.
+
+    Raises
+    ------
+    InputError
+        Hits are to be summed and one has no finite energy or position.
     """
-    kept = events.hits[events.hits.energy > recipe.hit_energy_min]
-    return dataclasses.replace(events, hits=kept, hit_links=None)
+    kept = dataclasses.replace(events, hits=events.hits[_is_kept(events, recipe)], hit_links=None)
+    return kept if recipe.merge is None else dataclasses.replace(kept, hits=merge_hits(kept, recipe.merge).hits)
+
+
+def hit_tokens(events: Events, recipe: Recipe) -> ak.Array:
+    """The way back from tokens to hits.
+
+    Returns
+    -------
+    ak.Array
+        int64 [event, hit]: index of the source token that each hit of the events is part of; -1 for one left out.
+
+    Raises
+    ------
+    InputError
+        As `select_hits`.
+    """
+    is_kept = _is_kept(events, recipe)
+    kept = dataclasses.replace(events, hits=events.hits[is_kept], hit_links=None)
+    index = ak.local_index(kept.hits, axis=1) if recipe.merge is None else merge_hits(kept, recipe.merge).cell_of
+    flat = ak.to_numpy(ak.flatten(is_kept, axis=1))
+    token = np.full(len(flat), -1, dtype=np.int64)
+    token[flat] = ak.to_numpy(ak.flatten(index, axis=1))
+    return ak.unflatten(token, ak.to_numpy(ak.num(events.hits, axis=1)))
 
 
 def target_particles(events: Events, recipe: Recipe) -> ak.Array:
@@ -106,6 +134,10 @@ def unknown_pdg_message(unknown: Counter[int]) -> str:
     """What to tell of PDG codes that training did not show."""
     codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
     return f"{unknown.total()} particles have codes that training did not show and go by their class: {codes}"
+
+
+def _is_kept(events: Events, recipe: Recipe) -> ak.Array:
+    return events.hits.energy > recipe.hit_energy_min
 
 
 def _offsets(jagged: ak.Array) -> npt.NDArray[np.int64]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pflow.errors import ConfigError, nearest
 from pflow.tokens.features import feature_transforms
+from pflow.tokens.merge import Merge
 from pflow.tokens.order import check_order
 from pflow.truth import RULES
 
@@ -37,11 +38,14 @@ class Recipe:
         Hits with at most this energy, GeV, are left out.
     coarse
         Whether the PDG vocabulary holds the five classes only.
+    merge
+        How the hits that are left are summed into coarser cells, one token each (`pflow.tokens.merge.Merge`, or plain
+        data for it); None: a token for each hit.
 
     Raises
     ------
     ConfigError
-        An unknown rule, order or feature, no hit features, or a negative energy.
+        An unknown rule, order or feature, no hit features, a negative energy, or cells that cannot be.
     """
 
     rule: str = "stable"
@@ -52,6 +56,7 @@ class Recipe:
     tracker_hit_features: tuple[str, ...] = ()
     hit_energy_min: float = 0.0
     coarse: bool = False
+    merge: Merge | None = None
 
     def __post_init__(self) -> None:
         for name in ("hit_features", "track_features", "tracker_hit_features"):
@@ -68,6 +73,7 @@ class Recipe:
         for name in ("e_min", "hit_energy_min"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
+        object.__setattr__(self, "merge", _merge(self.merge))
 
     def features(self, part: str) -> tuple[str, ...]:
         """Names of the features of a part: ``hits``, ``tracks`` or ``tracker_hits``."""
@@ -99,3 +105,21 @@ class Recipe:
             return cls(**content)
         except TypeError as error:
             raise ConfigError(f"not a token recipe: {error}") from error
+
+
+def _merge(content: Merge | Mapping[str, Any] | None) -> Merge | None:
+    """From plain data, as it is, or none."""
+    if content is None or isinstance(content, Merge):
+        return content
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"merge: expected ecal_mm, hcal_mm and layers, found {content!r}")
+    known = {field.name for field in dataclasses.fields(Merge)}
+    for name in content:
+        if name not in known:
+            close = nearest(str(name), known)
+            hint = f" (nearest matches: {', '.join(close)})" if close else ""
+            raise ConfigError(f"merge: unknown field '{name}'{hint}")
+    try:
+        return Merge(**content)
+    except TypeError as error:
+        raise ConfigError(f"merge: {error}") from error
