@@ -28,5 +28,5 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.output)
     require_onnx()
     for path in export_model(load_model(args.checkpoint), args.output):
-        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

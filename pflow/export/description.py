@@ -33,8 +33,9 @@ HOW_TO = (
     "(GeV). A token is the list of 'features' in their order. Each is v, in the unit of its description; where its "
     "transform is log10, v becomes log10(max(v, log10_floor)); then v becomes (v - mean) / std. The order of tokens "
     "means nothing. Features of a direction are those of a unit vector, 0 for a null vector.",
-    "2. Batch. Pad the events to one length per part; the mask says which tokens are real, what padding holds does not "
-    "matter. An event without any token is not to be run: it has no particles. A part may have length 0.",
+    "2. Batch. Pad the events to one length per part, at least 1: a part that no event has is one token of padding "
+    "(some runtimes fail on an axis of length 0 here). The mask says which tokens are real; what padding holds does "
+    "not matter. An event without any token is not to be run: it has no particles.",
     "3. Run 'encoder' once. Its outputs are inputs of 'step' under the same names, the same at each step.",
     "4. Start: last_kind = kinds.bos, and 0 for last_charge, last_pdg, last_energy and last_direction of each event; "
     "each past_* has length 0 on its axis 'past'.",

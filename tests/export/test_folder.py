@@ -46,7 +46,7 @@ def make_source(model, lengths, *, seed: int = 0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     source = {}
     for part, scale in model.tokeniser.scales.items():
-        mask = np.arange(max(lengths[part])) < np.array(lengths[part])[:, None]
+        mask = np.arange(max(1, *lengths[part])) < np.array(lengths[part])[:, None]
         features = random.normal(size=(*mask.shape, len(scale.names))).astype(np.float32)
         source |= {part: features * mask[..., None], f"{part}_mask": mask}
     return source
