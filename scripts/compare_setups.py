@@ -83,8 +83,8 @@ TEXT = """\
 
 What `configs/paper_v1_flags.yaml`, `paper_v1_kind`, `paper_v2_kind`, `tracks_cross` and `tracks_typed` find on the test
 files after the same budget: {epochs} epochs of the {events:,} events of `gamma1_train` and `gammasep_train` together
-({seen:,} events seen), {overrides}. The weights are those of the epoch with the least loss on both validation files.
-Tests: {tests} events.
+({seen:,} events seen), with {overrides}. The weights are those of the epoch with the least loss on both validation
+files. Tests: {tests} events.
 
 {results}
 
@@ -97,8 +97,8 @@ hits; PandoraPFA's energy scale is not tuned to this detector, which is part of 
 
 {cost}
 
-Measured on {machine}. The machine was shared with other work: compare CPU times, the rest is rough. Events per second
-are those of `pflow reconstruct` with its defaults.
+Measured on {machine}, a machine shared with other work: compare CPU times, the rest is
+rough. Events per second are those of `pflow reconstruct` with its defaults.
 {missing}
 {caution}
 
@@ -322,18 +322,19 @@ def section(results: dict[str, Any]) -> str:
         if found:
             named[line] = (title, found)
     overrides = " ".join(budget["override"])
+    missing = [f"`{name}`" for name in SETUPS if name not in setups]
     return TEXT.format(
         epochs=budget["epochs"],
         events=some["training_events"],
         seen=budget["epochs"] * some["training_events"],
-        overrides=f"and `{overrides}`" if overrides else "and nothing else changed",
+        overrides=f"`{overrides}`" if overrides else "nothing changed in the configurations",
         option=f" --override {overrides}" if tuple(budget["override"]) != SMALL else "",
         tests=" and ".join(f"{part['events']} of `{sample}_test`" for sample, part in some["samples"].items()),
         machine=f"{machine['processor']}, {machine['threads']} of {machine['cores']} cores, torch {machine['torch']}",
         results=table(["set-up", *(column[2] for column in COLUMNS)], (result_row(*line) for line in named.values())),
         cost=table(COST, (cost_row(name, result) for name, result in setups.items())),
         caution=CAUTION.format(what=SHORT if tuple(budget["override"]) == SMALL else f"{budget['epochs']} epochs"),
-        missing="".join(f"\n`{name}` has no result.\n" for name in SETUPS if name not in setups),
+        missing=f"\nNo result: {', '.join(missing)}.\n" if missing else "",
     )
 
 
