@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from pflow.data.augment import Augmentation
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError
@@ -61,7 +62,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     num_workers
         Processes that read and encode; 0: the training process does it itself.
     seed
-        Of the shuffling.
+        Of the shuffling and the augmentation.
+    augment
+        What is done to training events, anew in every epoch (`pflow.data.augment.Augmentation`): ``rotate`` in phi,
+        ``reflect`` in z, ``overlay`` of several events in one. Other splits are read as they are, and the tokeniser is
+        fitted on the training events before any of this.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         buffer: int = 1024,
         num_workers: int = 0,
         seed: int = 1,
+        augment: Augmentation | None = None,
     ) -> None:
         super().__init__()
         self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
@@ -111,6 +117,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.buffer = buffer
         self.num_workers = num_workers
         self.seed = seed
+        self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
         self.checkpoint: Checkpoint | None = None
         self._datasets: dict[str, EventDataset] = {}
@@ -195,6 +202,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             buffer=max(self.buffer, self.batch_size),
             seed=self.seed,
             num_workers=self._workers(name),
+            augmentation=self.augmentation if name == "train" else None,
         )
 
     def _workers(self, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from pflow.data.augment import Augmentation, augment
 from pflow.data.buckets import bucket, cut
 from pflow.data.collate import collate
 from pflow.data.files import Chunk, FileOptions, read_chunks
@@ -72,6 +73,9 @@ class EventDataset(IterableDataset[LabelledBatch]):
         Of the shuffling.
     num_workers
         Workers that the loader will use (0: none), to know the number of batches beforehand.
+    augmentation
+        What to do to the events of a chunk before they are encoded, from (seed, epoch, worker, chunk); for training
+        alone. Their number stays the same.
 
     Raises
     ------
@@ -92,6 +96,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         buffer: int = 1024,
         seed: int = 0,
         num_workers: int = 0,
+        augmentation: Augmentation | None = None,
     ) -> None:
         super().__init__()
         if not chunks:
@@ -110,6 +115,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         self.buffer = buffer
         self.seed = seed
         self.num_workers = num_workers
+        self.augmentation = augmentation
         self.epoch = 0
 
     @property
@@ -138,10 +144,11 @@ class EventDataset(IterableDataset[LabelledBatch]):
         worker = get_worker_info()
         index, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         generator = np.random.default_rng([self.seed, self.epoch, index])
-        chunks = list(self.chunks[index::workers])
+        numbers = list(range(index, len(self.chunks), workers))
         if self.shuffle:
-            generator.shuffle(chunks)
-        batches = self._shuffled(chunks, generator) if self.shuffle else self._in_order(chunks)
+            generator.shuffle(numbers)
+        stream = self._items(numbers, index)
+        batches = self._shuffled(stream, generator) if self.shuffle else self._in_order(stream)
         for items in batches:
             yield LabelledBatch(
                 batch=collate([item.tokens for item in items]),
@@ -149,10 +156,15 @@ class EventDataset(IterableDataset[LabelledBatch]):
                 flags=torch.tensor([item.flags for item in items]),
             )
 
-    def _items(self, chunks: Sequence[Chunk]) -> Iterator[_Item]:
-        """Encoded events, one by one; warns at the end of codes that training did not show."""
+    def _items(self, numbers: Sequence[int], worker: int) -> Iterator[_Item]:
+        """Encoded events of some chunks, one by one; warns at the end of codes that training did not show."""
         unknown: Counter[int] = Counter()
-        for events in read_chunks(chunks, self.options, truth=self.truth):
+        chunks = read_chunks([self.chunks[number] for number in numbers], self.options, truth=self.truth)
+        for number, events in zip(numbers, chunks, strict=True):
+            if self.augmentation is not None:
+                # One more than the number: trailing zeros do not change a seed, and the shuffling has one without it.
+                generator = np.random.default_rng([self.seed, self.epoch, worker, number + 1])
+                events = augment(events, self.augmentation, generator)
             tokens = self.tokeniser.encode(events, truth=self.truth, warn=False)
             unknown.update(tokens.unknown)
             for i in range(len(tokens)):
@@ -160,9 +172,9 @@ class EventDataset(IterableDataset[LabelledBatch]):
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
 
-    def _in_order(self, chunks: Sequence[Chunk]) -> Iterator[list[_Item]]:
+    def _in_order(self, items: Iterable[_Item]) -> Iterator[list[_Item]]:
         pool: list[_Item] = []
-        for item in self._items(chunks):
+        for item in items:
             pool.append(item)
             if len(pool) > self.batch_size:
                 # One event too many: it shows that the first batch is complete.
@@ -172,9 +184,9 @@ class EventDataset(IterableDataset[LabelledBatch]):
         for batch in cut([one.tokens.n_source for one in pool], self.batch_size, self.max_tokens):
             yield [pool[i] for i in batch]
 
-    def _shuffled(self, chunks: Sequence[Chunk], generator: np.random.Generator) -> Iterator[list[_Item]]:
+    def _shuffled(self, items: Iterable[_Item], generator: np.random.Generator) -> Iterator[list[_Item]]:
         pool: list[_Item] = []
-        for item in self._items(chunks):
+        for item in items:
             pool.append(item)
             if len(pool) == self.buffer:
                 yield from self._emptied(pool, generator, keep=self.buffer % self.batch_size)
