@@ -331,7 +331,8 @@ def _dropped(
             "index": local[at].astype(np.int64),
             "pdg": _flat(truth.pdg)[at],
             "energy": energy[at],
-            "reason": ak.from_iter([reason(int(i)) for i in at]) if len(at) else ak.Array(np.array([], dtype="U1")),
+            # The text behind the last one gives an empty list its type.
+            "reason": ak.Array([*(reason(int(i)) for i in at), ""])[:-1],
         },
         depth_limit=1,
     )
