@@ -113,7 +113,8 @@ SHORT = "This is a short training, for a CPU: small networks, part of the hits"
 CAUTION = """\
 **{what}, and one seed each.** It says which set-up learns first, not which one is best; what a larger budget changes in
 the order is not known. The samples are photons, with tracks from conversions only, so the two set-ups with tracks
-cannot show here what tracks are for."""
+cannot show here what tracks are for. The best model of the paper, on samples and with a training of its own: 5% energy
+error, 2.98 degrees, 99.6% of one or two photons told right."""
 ABOVE = 30.0  # mrad, opening angle from which on pairs are also counted apart
 
 
