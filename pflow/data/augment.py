@@ -9,7 +9,7 @@ measured on augmented validation or test events is not what the files hold.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -43,8 +43,8 @@ class Overlay:
 
     Parameters
     ----------
-    number
-        Relative frequency of each number of events in a group, e.g. ``{1: 1, 2: 2}`` for pairs in two of three.
+    frequencies
+        How often a group is of 1, 2, 3 ... events, in any unit: ``[1, 2]`` are pairs in two of three.
     cone
         Largest angle in rad between the axis of the first event (the energy-weighted mean direction of its hits) and
         those of the others, which are drawn from events of about its polar angle and rotated towards it; groups are
@@ -55,20 +55,18 @@ class Overlay:
     Raises
     ------
     ConfigError
-        Numbers or frequencies that cannot be, or an angle or a tolerance that cannot be.
+        Frequencies, an angle or a tolerance that cannot be.
     """
 
-    number: Mapping[int, float] = dataclasses.field(default_factory=lambda: {1: 1.0, 2: 1.0, 3: 1.0})
+    frequencies: Sequence[float] = (1.0, 1.0, 1.0)
     cone: float | None = None
     ecal_tolerance: float = ECAL_TOLERANCE
     hcal_tolerance: float = HCAL_TOLERANCE
 
     def __post_init__(self) -> None:
-        if not self.number or any(int(number) != number or number < 1 for number in self.number):
-            raise ConfigError(f"overlay: number must map whole numbers of at least 1 to frequencies: {self.number}")
-        frequencies = np.array(list(self.number.values()), dtype=np.float64)
+        frequencies = np.array(self.frequencies, dtype=np.float64)
         if not (np.isfinite(frequencies).all() and (frequencies >= 0).all() and frequencies.sum() > 0):
-            raise ConfigError(f"overlay: frequencies must be at least 0 and not all 0, found {dict(self.number)}")
+            raise ConfigError(f"overlay: frequencies must be at least 0 and not all 0, found {self.frequencies}")
         if self.cone is not None and not 0 < self.cone <= np.pi:
             raise ConfigError(f"overlay: cone must be an angle in rad, above 0 and at most pi, found {self.cone}")
         for name in ("ecal_tolerance", "hcal_tolerance"):
@@ -207,9 +205,8 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     """
     if len(events) == 0:
         return overlay(events, [])
-    numbers = np.array([int(number) for number in options.number])
-    frequencies = np.array(list(options.number.values()), dtype=np.float64)
-    sizes = generator.choice(numbers, size=len(events), p=frequencies / frequencies.sum())
+    frequencies = np.array(options.frequencies, dtype=np.float64)
+    sizes = 1 + generator.choice(len(frequencies), size=len(events), p=frequencies / frequencies.sum())
     if options.cone is None:
         members, sizes = _any_others(sizes, generator)
         phi = random_phi(events.detector, members.size, generator).reshape(members.shape)
