@@ -19,7 +19,7 @@ class Reconstruction:
     Parameters
     ----------
     particles
-        [event, particle] records as `pflow.events.make_particles` builds them: pdg, charge [e], energy [GeV],
+        [event, particle] records as `pflow.records.make_particles` builds them: pdg, charge [e], energy [GeV],
         mass [GeV], momentum {px, py, pz} [GeV], score.
     event
         int64 [event]: event number of the input.

@@ -31,8 +31,9 @@ import numpy.typing as npt
 
 from pflow.detector import Detector
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import Events, make_links
+from pflow.events import Events
 from pflow.pdg import is_neutrino
+from pflow.records import make_links
 
 __all__ = ["RULES", "Targets", "owners", "select_targets"]
 

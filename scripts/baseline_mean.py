@@ -15,6 +15,7 @@ import json
 
 import numpy as np
 import torch
+
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import EventDataset
 from pflow.model.loss import ParticleLoss

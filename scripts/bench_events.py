@@ -6,9 +6,10 @@ import argparse
 import time
 
 import torch
+from torch.nn.functional import normalize
+
 from pflow.model.batch import Batch, Sentence, Target
 from pflow.model.network import ParticleTransformer
-from torch.nn.functional import normalize
 
 N_CHARGE, N_PDG, HIT_FEATURES = 3, 12, 5
 

@@ -22,13 +22,13 @@ import sys
 import time
 
 import torch
+from bench_events import add_common_options, network, now, random_batch
+from naive_generation import generate_naively
+
 from pflow.model.batch import Batch
 from pflow.model.generate import generate
 from pflow.model.network import ParticleTransformer
 from pflow.model.special import EOS
-
-from bench_events import add_common_options, network, now, random_batch
-from naive_generation import generate_naively
 
 
 @dataclasses.dataclass(frozen=True)

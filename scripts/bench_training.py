@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable
 
 import torch
-from pflow.model.batch import Batch
-from pflow.model.loss import ParticleLoss
-from pflow.model.network import ParticleTransformer
+from bench_events import add_common_options, network, now, random_batch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from bench_events import add_common_options, network, now, random_batch
+from pflow.model.batch import Batch
+from pflow.model.loss import ParticleLoss
+from pflow.model.network import ParticleTransformer
 
 
 def seconds(run: Callable[[], object], device: str, repeats: int = 5) -> float:

@@ -12,6 +12,7 @@ import resource
 import time
 
 import numpy as np
+
 from pflow.metrics.evaluation import LineMetrics
 from pflow.metrics.match import Matching
 from pflow.metrics.table import ParticleTable

@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sections import replace_section
+
 from pflow.io.atomic import replacing
 from pflow.io.read import iterate_events
 from pflow.io.reco import iterate_reco
@@ -39,8 +41,6 @@ from pflow.metrics.table import ParticleTable
 from pflow.reco.load import load_model
 from pflow.tokens.checkpoint import read_checkpoint
 from pflow.truth import select_targets
-
-from sections import replace_section
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUPS = ("paper_v1_flags", "paper_v1_kind", "paper_v2_kind", "tracks_cross", "tracks_typed")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from pflow.detector import load_detector
 from pflow.io.atomic import replacing
 from pflow.io.read import iterate_events

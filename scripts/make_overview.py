@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import pflow
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+
+import pflow
 
 
 def main() -> None:

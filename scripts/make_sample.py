@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 import uproot
+
 from pflow.io.flat import FlatReader
 from pflow.io.write import write_events
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from torch import Tensor
+
 from pflow.model.batch import Batch, Target
 from pflow.model.generate import Choice, Generated
 from pflow.model.network import ParticleTransformer
-from torch import Tensor
 
 
 @torch.inference_mode()

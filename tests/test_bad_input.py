@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 import uproot
+
 from pflow.cli import main
-from pflow.events import Events, Flag, make_hits
+from pflow.events import Events, Flag
 from pflow.io.read import read_events
 from pflow.io.reco import read_reco
 from pflow.io.write import write_events
 from pflow.model.network import ParticleTransformer
+from pflow.records import make_hits
 from pflow.tokens.checkpoint import KEY, pack_header
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser

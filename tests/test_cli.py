@@ -5,6 +5,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+
 from pflow.cli import COMMANDS, TRAINING, main
 
 

@@ -12,6 +12,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import yaml
+
 from pflow.data.datamodule import ParticleFlowData
 from pflow.io.read import read_events
 from pflow.model.loss import ParticleLoss

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from pflow.detector import Calorimeter, Detector, load_detector
 from pflow.errors import ConfigError
 from pflow.resources import builtin_names

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import uproot
+
 from pflow.cli import main
 from pflow.io.reco import read_provenance
 

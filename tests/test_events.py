@@ -6,21 +6,11 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import InputError
-from pflow.events import (
-    LINKED,
-    PARTS,
-    Events,
-    Flag,
-    concatenate,
-    make_hits,
-    make_links,
-    make_particles,
-    make_tracker_hits,
-    make_tracks,
-    make_truth,
-)
+from pflow.events import LINKED, PARTS, Events, Flag, concatenate
+from pflow.records import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 
 DETECTOR = load_detector("ild_g4")
 ONE = ak.Array([[1.0, 2.0], [], [3.0]])

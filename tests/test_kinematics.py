@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pflow import kinematics
 
 MOMENTUM = st.floats(-100.0, 100.0).filter(lambda p: abs(p) > 1e-3)

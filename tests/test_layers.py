@@ -13,6 +13,7 @@ LAYERS = (
     {"errors", "units"},
     {"resources", "pdg"},
     {"detector", "kinematics"},
+    {"problems", "records"},
     {"events", "reconstruction"},
     {"truth"},
     {"io", "tokens", "metrics", "model"},

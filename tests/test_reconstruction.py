@@ -3,8 +3,9 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 import pytest
-from pflow.events import make_particles
+
 from pflow.reconstruction import Reconstruction, concatenate
+from pflow.records import make_particles
 
 
 def made() -> Reconstruction:

@@ -7,10 +7,12 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, make_hits, make_links, make_tracks, make_truth
+from pflow.events import Events
 from pflow.pdg import charge_of, mass_of
+from pflow.records import make_hits, make_links, make_tracks, make_truth
 from pflow.truth import owners as all_owners
 from pflow.truth import select_targets
 

@@ -18,7 +18,8 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
-from pflow.events import LINKED, Events, make_hits, make_links
+from pflow.events import LINKED, Events
+from pflow.records import make_hits, make_links
 from pflow.tokens.merge import sum_hits
 
 __all__ = ["ECAL_TOLERANCE", "HCAL_TOLERANCE", "overlay"]

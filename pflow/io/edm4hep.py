@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from pflow.detector import Calorimeter, Detector
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import Events, make_hits, make_links, make_particles, make_tracker_hits, make_truth
+from pflow.events import Events
 from pflow.io.cellid import layer_from_cell_id
 from pflow.io.podio import Joined, PodioFile, expand, flat, relation
 from pflow.io.sim import Contributions, earliest_times, read_contributions, shares
 from pflow.io.tracks import read_tracks
+from pflow.records import make_hits, make_links, make_particles, make_tracker_hits, make_truth
 
 __all__ = ["Edm4hepReader", "missing_collections"]
 

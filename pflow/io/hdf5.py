@@ -27,9 +27,10 @@ import numpy.typing as npt
 
 from pflow.detector import Detector, load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, make_hits, make_links, make_tracks, make_truth
+from pflow.events import Events
 from pflow.io.buffers import TableReader, open_hdf5
 from pflow.kinematics import momentum_at_perigee
+from pflow.records import make_hits, make_links, make_tracks, make_truth
 
 __all__ = ["FEATURES", "LABELS", "LegacyReader", "subdetectors"]
 

@@ -35,11 +35,11 @@ import numpy as np
 import uproot
 
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import make_particles
 from pflow.io.atomic import check_output, replacing
 from pflow.io.columns import open_root, open_tree
 from pflow.io.rootfile import read_branch, read_note, write_note
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_particles
 
 __all__ = ["FORMATS", "RecoWriter", "iterate_reco", "read_provenance", "read_reco"]
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pflow import kinematics
 from pflow.errors import InputError
-from pflow.events import make_tracks
 from pflow.io.podio import PodioFile, expand, flat, vector_member
+from pflow.records import make_tracks
 
 __all__ = ["AT_CALORIMETER", "AT_FIRST_HIT", "AT_IP", "AT_LAST_HIT", "read_tracks"]
 
@@ -23,7 +23,7 @@ VERTEX_PREFERENCE = (AT_IP, AT_FIRST_HIT, AT_LAST_HIT, AT_CALORIMETER)
 
 
 def read_tracks(file: PodioFile, collection: str, start: int, stop: int, *, b_field: float) -> ak.Array:
-    """Tracks of one collection in entries `start` to `stop`, as `pflow.events.make_tracks` builds them.
+    """Tracks of one collection in entries `start` to `stop`, as `pflow.records.make_tracks` builds them.
 
     Momentum, charge and track parameters come from the state at the IP; a track without one uses its state at the
     first hit, then at the last, then at the calorimeter, then any. A track without states has NaN for them.

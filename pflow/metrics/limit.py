@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
-from pflow.events import Events, make_particles
+from pflow.events import Events
 from pflow.metrics.calibration import Calibration, CalibrationFit, shower_kind
 from pflow.metrics.number import Floats
 from pflow.metrics.table import Ints
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_particles
 from pflow.truth import Targets, owners
 
 __all__ = ["NAME", "Showers", "add_showers", "barycentres", "measure_showers", "perfect_reconstruction"]

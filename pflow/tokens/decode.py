@@ -8,9 +8,9 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.events import make_particles
 from pflow.pdg import masses
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_particles
 from pflow.tokens.vocab import CHARGES, signed_pdg
 
 if TYPE_CHECKING:

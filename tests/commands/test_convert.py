@@ -6,13 +6,15 @@ from pathlib import Path
 import awkward as ak
 import pytest
 import uproot
+
 from pflow.commands import convert
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, make_hits
+from pflow.events import Events
 from pflow.io.flat import FlatReader
 from pflow.io.hdf5 import LegacyReader
 from pflow.io.write import write_events
+from pflow.records import make_hits
 
 
 def run(*words: object) -> int:

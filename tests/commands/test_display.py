@@ -4,11 +4,12 @@ import argparse
 
 import numpy as np
 import pytest
+
 from pflow.commands import display
 from pflow.errors import ConfigError, InputError
-from pflow.events import make_particles
 from pflow.io.reco import RecoWriter
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_particles
 
 
 def parsed(*arguments):

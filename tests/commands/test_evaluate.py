@@ -8,12 +8,13 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+
 from pflow.cli import main
 from pflow.commands.evaluate import in_step
 from pflow.errors import InputError
-from pflow.events import make_particles
 from pflow.io.reco import RecoWriter
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_particles
 
 N_EVENTS = 5
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+
 from pflow.commands import export
 from pflow.errors import ConfigError, InputError
 from pflow.io.read import read_events

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import uproot
+
 from pflow.commands import inspect
 from pflow.errors import ConfigError, InputError
 

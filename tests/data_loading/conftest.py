@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
-from pflow.events import Events, make_hits, make_links, make_truth
+from pflow.events import Events
 from pflow.io.write import write_events
+from pflow.records import make_hits, make_links, make_truth
 
 MakeEvents = Callable[..., Events]
 

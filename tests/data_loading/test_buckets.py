@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from pflow.data.buckets import bucket, cut
 from pflow.errors import ConfigError
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from pflow.data.collate import collate
 from pflow.errors import ConfigError
 from pflow.tokens.tokens import EventTokens

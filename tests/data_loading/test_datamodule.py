@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.io.read import read_events

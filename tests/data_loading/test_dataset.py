@@ -5,12 +5,13 @@ from collections import Counter
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
+
 from pflow.data.dataset import EventDataset
 from pflow.data.files import FileOptions, read_chunks, split
 from pflow.errors import ConfigError
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import PdgVocabulary
-from torch.utils.data import DataLoader
 
 OPTIONS = FileOptions()
 

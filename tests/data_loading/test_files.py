@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError, InputError
 from pflow.io.write import write_events

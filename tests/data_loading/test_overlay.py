@@ -5,20 +5,13 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.data.overlay import overlay
 from pflow.detector import load_detector
 from pflow.errors import ConfigError
-from pflow.events import (
-    Events,
-    concatenate,
-    make_hits,
-    make_links,
-    make_particles,
-    make_tracker_hits,
-    make_tracks,
-    make_truth,
-)
+from pflow.events import Events, concatenate
 from pflow.io.read import read_events
+from pflow.records import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.truth import RULES, select_targets
 
 ILD = load_detector("ild_g4")

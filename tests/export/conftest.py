@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from pflow.io.read import read_events
 from pflow.model.network import ParticleTransformer
 from pflow.reco.load import Model

@@ -9,6 +9,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import torch
+
 from pflow.errors import ConfigError
 from pflow.export import folder as folder_module
 from pflow.export.folder import check_folder, export_model

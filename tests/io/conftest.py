@@ -10,6 +10,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+
 from pflow.detector import Calorimeter, Detector
 
 Content = dict[str, list[list[float]]]

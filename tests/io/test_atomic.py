@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from pflow.errors import ConfigError
 from pflow.io.atomic import check_output, replacing
 

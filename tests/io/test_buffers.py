@@ -9,6 +9,7 @@ import awkward as ak
 import h5py
 import numpy as np
 import pytest
+
 from pflow.errors import InputError
 from pflow.io.buffers import TableReader, TableWriter, open_hdf5
 

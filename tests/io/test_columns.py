@@ -7,6 +7,7 @@ from typing import Any
 import awkward as ak
 import pytest
 import uproot
+
 from pflow.errors import InputError
 from pflow.io.columns import Columns, open_root, open_tree
 

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from pflow.detector import Detector, load_detector
 from pflow.errors import InputError
-from pflow.events import Events, make_hits
+from pflow.events import Events
 from pflow.io.detect import best_detector, detector_matches, fitting_detectors, geometry_fits
 from pflow.io.edm4hep import Edm4hepReader
 from pflow.io.flat import FlatReader
 from pflow.io.podio import open_podio
 from pflow.io.read import open_events, read_events
+from pflow.records import make_hits
 
 Write = Callable[..., Path]
 

@@ -8,6 +8,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import Detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events

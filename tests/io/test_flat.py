@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import uproot
 import yaml
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.io.flat import FlatReader, fits

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.io.buffers import TableWriter

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pflow.detector import Detector
 from pflow.errors import InputError
 from pflow.io.inspect import inspect_file, inspect_truth

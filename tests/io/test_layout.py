@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from pflow.errors import ConfigError, InputError
 from pflow.io.layout import FIELDS, Branch, load_layout
 

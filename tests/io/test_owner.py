@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import awkward as ak
-from pflow.events import make_links
+
 from pflow.io.owner import largest_share
+from pflow.records import make_links
 
 
 def test_the_largest_share_wins_and_nobody_is_minus_one() -> None:

@@ -8,6 +8,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+
 from pflow.errors import InputError
 from pflow.io.podio import Joined, expand, flat, open_podio, relation, vector_member
 

@@ -9,6 +9,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+
 from pflow.detector import Detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Flag

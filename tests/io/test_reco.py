@@ -8,10 +8,12 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+
 from pflow.errors import ConfigError, InputError
-from pflow.events import Flag, make_particles
+from pflow.events import Flag
 from pflow.io.reco import BASKET, FORMATS, MEMBERS, RecoWriter, iterate_reco, read_provenance, read_reco
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_particles
 
 PROVENANCE = {"inputs": [{"path": "in.root", "uuid": "ab-12"}], "version": "0.1.0", "note": "überall"}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.events import Events
 from pflow.io.read import read_events
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import uproot
+
 from pflow.errors import InputError
 from pflow.io.rootfile import read_branch, read_note, write_note
 

@@ -7,6 +7,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import Detector, load_detector
 from pflow.events import Events
 from pflow.io.edm4hep import Edm4hepReader

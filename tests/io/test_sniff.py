@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import uproot
+
 from pflow.errors import InputError
 from pflow.io.sniff import sniff
 

@@ -7,20 +7,13 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError
-from pflow.events import (
-    PARTS,
-    Events,
-    make_hits,
-    make_links,
-    make_particles,
-    make_tracker_hits,
-    make_tracks,
-    make_truth,
-)
+from pflow.events import PARTS, Events
 from pflow.io.flat import FlatReader
 from pflow.io.write import write_events
+from pflow.records import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 
 NAN = float("nan")
 

@@ -8,13 +8,15 @@ import awkward as ak
 import h5py
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, make_hits, make_links, make_tracks, make_truth
+from pflow.events import Events
 from pflow.io.flat import FlatReader
 from pflow.io.hdf5 import FEATURES, LABELS, LegacyReader
 from pflow.io.owner import largest_share
 from pflow.io.write_hdf5 import write_legacy
+from pflow.records import make_hits, make_links, make_tracks, make_truth
 
 
 def arrays(path: Path) -> dict[str, ak.Array]:

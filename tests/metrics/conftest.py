@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import awkward as ak
 import numpy as np
 import pytest
-from pflow.events import make_particles
+
 from pflow.metrics.table import ParticleTable
 from pflow.pdg import charge_of
+from pflow.records import make_particles
 
 Particle = tuple[int, float, float, float]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError
 from pflow.metrics.calibration import KINDS, Calibration, CalibrationFit, load_calibration, shower_kind

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.number import Axis
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from pflow.metrics.distribution import EXACT, RELATIVE_WIDTH, Distribution
 
 ALL = ("median", "resolution_68", "resolution_68_over_median", "resolution_iqr", "rms90")

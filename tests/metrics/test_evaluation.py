@@ -7,14 +7,16 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, Flag, make_hits, make_links, make_truth
+from pflow.events import Events, Flag
 from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
 from pflow.metrics.match import Matching
 from pflow.metrics.number import Number, Series, leaves
 from pflow.pdg import charge_of, mass_of
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_hits, make_links, make_truth
 from pflow.truth import select_targets
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+
 from pflow.metrics.grid import DistributionGrid
 
 ROWS = np.array([0, 1, 1, 0, 1])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from pflow.metrics.intervals import LEVEL, clopper_pearson, fraction
 from scipy import stats
+
+from pflow.metrics.intervals import LEVEL, clopper_pearson, fraction
 
 
 def test_ends_solve_the_binomial_tail_equations():

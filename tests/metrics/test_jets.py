@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from pflow.errors import ConfigError
 from pflow.metrics import jets as module
 from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from pflow.metrics.legacy import LegacyMetrics
 
 TRUTH = [[(211, 4.0, 90, 0), (22, 10.0, 90, 0)], [(22, 3.0, 90, 0)], []]

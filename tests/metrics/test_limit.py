@@ -7,12 +7,14 @@ import math
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import InputError
-from pflow.events import Events, make_hits, make_links, make_tracks, make_truth
+from pflow.events import Events
 from pflow.metrics.calibration import Calibration, CalibrationFit
 from pflow.metrics.limit import add_showers, barycentres, measure_showers, perfect_reconstruction
 from pflow.pdg import charge_of, mass_of
+from pflow.records import make_hits, make_links, make_tracks, make_truth
 from pflow.truth import select_targets
 
 DETECTOR = load_detector("ild_g4")

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+
 from pflow.errors import ConfigError
 from pflow.metrics import match as module
 from pflow.metrics.match import Matching, angle_energy, match, pt_delta_r

@@ -5,8 +5,9 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 import pytest
-from pflow.events import make_links
+
 from pflow.metrics.overlap import HitSets, match_by_hits, overlaps
+from pflow.records import make_links
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
 

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 import pytest
+
 from pflow.metrics.match import Matching, match
 from pflow.metrics.number import Axis, Number, Series, leaves
 from pflow.metrics.particles import ParticleMetrics

@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 import pytest
+from rich.console import Console
+
 from pflow.errors import ConfigError
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
@@ -15,7 +17,6 @@ from pflow.metrics.match import Matching
 from pflow.metrics.number import Number, Series, leaves
 from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
 from pflow.pdg import CLASSES
-from rich.console import Console
 
 ISSUE_KEYS = [
     "count.exact_fraction",

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from pflow.metrics.sums import ExactSum, Mean, WeightedFraction
 
 

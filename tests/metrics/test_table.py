@@ -5,6 +5,7 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.errors import InputError
 from pflow.metrics.table import ParticleTable
 from pflow.pdg import CLASSES

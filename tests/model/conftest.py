@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from pflow.model.batch import Batch, Sentence, Target
-from pflow.model.network import ParticleTransformer
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from pflow.model.batch import Batch, Sentence, Target
+from pflow.model.network import ParticleTransformer
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}

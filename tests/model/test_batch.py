@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+
 from pflow.model.batch import Batch, Sentence, Target
 
 

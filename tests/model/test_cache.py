@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pflow.model.cache import Compaction, KeyValue, KVCache
 
 B, H, D = 5, 2, 3

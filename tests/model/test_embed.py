@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pflow.model.batch import Sentence
 from pflow.model.embed import EmbedderStyle, SourceEmbedder, TargetEmbedder, TargetTokens, TokenEmbedder
 from pflow.model.initialise import initialise

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+
 from pflow.model.batch import Batch, Sentence
 from pflow.model.generate import Choice, Generated, generate
 from pflow.model.loss import ParticleLoss

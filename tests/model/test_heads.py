@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+
 from pflow.model.heads import Heads, unit_vector
 
 

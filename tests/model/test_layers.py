@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pflow.model.decoder import MultiProjectionDecoder
 from pflow.model.layers import DecoderLayer, EncoderLayer, FullyConnected, LayerStyle
 

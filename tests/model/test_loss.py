@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+
 from pflow.model.batch import Batch, Sentence, Target
 from pflow.model.loss import ParticleLoss
 

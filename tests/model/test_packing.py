@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pflow.model.attention import CrossAttention, SelfAttention
 from pflow.model.cache import KVCache
 from pflow.model.encoder import CrossEncoder, Encoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pflow.model.batch import Target
 from pflow.model.special import (
     BOS,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
-from pflow.events import Events, make_hits, make_links, make_particles, make_tracks, make_truth
+from pflow.events import Events
 from pflow.reconstruction import Reconstruction
+from pflow.records import make_hits, make_links, make_particles, make_tracks, make_truth
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+
 from pflow.plots.display import plot_event
 from pflow.plots.scene import COLOUR_BY, make_scene
 from pflow.plots.style import rendered

@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+
 from pflow.io.read import read_events
 from pflow.plots.display_html import event_page, interactive_figure
 from pflow.plots.scene import make_scene

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib as mpl
 import numpy as np
 import pytest
+
 from pflow.metrics.number import Axis, Histogram, Number, Series
 from pflow.plots.binned import plot_binned
 from pflow.plots.confusion import plot_confusion

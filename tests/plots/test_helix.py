@@ -3,6 +3,7 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.io.read import read_events
 from pflow.plots.helix import helix_end, helix_points
 

@@ -8,6 +8,7 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
+
 from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
 from pflow.metrics.report import document
 from pflow.plots.html import html_report

@@ -5,10 +5,12 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, concatenate, make_hits, make_particles
+from pflow.events import Events, concatenate
 from pflow.io.read import read_events
 from pflow.plots.scene import COLOUR_BY, colours, make_scene
+from pflow.records import make_hits, make_particles
 
 
 def contents(scene):

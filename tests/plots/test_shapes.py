@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.plots.shapes import arrow_points, hit_size, outline_points
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pflow.plots.training import plot_training
 
 HISTORY = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pflow.io.read import read_events
 from pflow.model.network import ParticleTransformer
 from pflow.reco.load import Model

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pflow.errors import ConfigError, InputError
 from pflow.io.reco import read_reco
 from pflow.reco.files import reconstruct_files

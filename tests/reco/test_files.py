@@ -5,9 +5,10 @@ import warnings
 
 import awkward as ak
 import numpy as np
-import pflow
 import pytest
 import uproot
+
+import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.events import Flag
 from pflow.io.reco import read_provenance, read_reco

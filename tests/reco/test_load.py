@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 import torch
+
 from pflow.errors import InputError
 from pflow.reco.load import PREFIX, load_model
 from pflow.tokens.checkpoint import KEY, pack_header

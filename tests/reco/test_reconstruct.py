@@ -4,8 +4,9 @@ import dataclasses
 
 import awkward as ak
 import numpy as np
-import pflow
 import pytest
+
+import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, Flag
 from pflow.reco.reconstruct import pick_device, reconstruct

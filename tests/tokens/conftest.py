@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from pflow.detector import load_detector
-from pflow.events import Events, make_hits, make_links, make_tracker_hits, make_tracks, make_truth
+from pflow.events import Events
+from pflow.records import make_hits, make_links, make_tracker_hits, make_tracks, make_truth
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+
 from pflow.errors import ConfigError, InputError
 from pflow.tokens.checkpoint import FORMAT, KEY, pack_header, read_checkpoint
 

@@ -5,6 +5,7 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.errors import InputError
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser

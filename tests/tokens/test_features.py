@@ -5,8 +5,9 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.errors import ConfigError, InputError
-from pflow.events import make_tracker_hits
+from pflow.records import make_tracker_hits
 from pflow.tokens.features import FEATURES, feature_matrix, feature_transforms
 
 

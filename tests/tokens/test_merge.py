@@ -6,13 +6,15 @@ import json
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, make_hits
+from pflow.events import Events
 from pflow.io.read import read_events
 from pflow.model.network import ParticleTransformer
 from pflow.reco.load import Model
 from pflow.reco.reconstruct import reconstruct
+from pflow.records import make_hits
 from pflow.tokens.encode import hit_tokens, select_hits
 from pflow.tokens.merge import Merge, merge_hits, sum_hits
 from pflow.tokens.recipe import Recipe

@@ -3,8 +3,9 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 import pytest
+
 from pflow.errors import ConfigError
-from pflow.events import make_truth
+from pflow.records import make_truth
 from pflow.tokens.order import ORDERS, sort_particles
 
 

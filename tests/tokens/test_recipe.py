@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from pflow.errors import ConfigError
 from pflow.tokens.recipe import Recipe
 

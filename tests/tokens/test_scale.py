@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from pflow.errors import ConfigError
 from pflow.tokens.scale import Moments, Normaliser
 

@@ -5,9 +5,11 @@ import json
 
 import numpy as np
 import pytest
+
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, make_hits, make_links, make_truth
+from pflow.events import Events
+from pflow.records import make_hits, make_links, make_truth
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

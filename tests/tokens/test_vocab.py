@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from pflow.errors import ConfigError
 from pflow.pdg import charge_of
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, signed_pdg

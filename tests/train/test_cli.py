@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+
 from pflow.errors import ConfigError, InputError
 from pflow.io.read import read_events
 from pflow.io.reco import read_provenance, read_reco

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import pytorch_lightning as pl
+
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
 from pflow.model.network import ParticleTransformer

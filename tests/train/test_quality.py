@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from pflow.model.batch import Target
 from pflow.train.quality import next_particle_errors
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pflow.train.schedule import warmup_cosine
 
 
