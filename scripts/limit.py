@@ -1,10 +1,10 @@
 """The limit of a detector: fit its calibration on training files, and measure it on test files.
 
     python scripts/limit.py fit --detector ild_g4 -o configs/limit/ild_g4.yaml ../shared/data/g4/*_train.root
-    python scripts/limit.py results -o limit.json ../shared/data/g4/*_test.root
+    python scripts/limit.py results ../shared/data/g4/*_test.root
 
 The first writes what `pflow evaluate` uses for its line `limit`; the second evaluates the limit and the classical
-algorithm of each file with the same code as any reconstruction, prints a table and writes all numbers as JSON.
+algorithm of each file with the same code as any reconstruction, writes all numbers as JSON and the table of RESULTS.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from sections import replace_section
 
 from pflow.detector import load_detector
 from pflow.io.atomic import replacing
@@ -38,6 +39,27 @@ COLUMNS = (
 )
 STEP = 200
 
+ROOT = Path(__file__).resolve().parent.parent
+
+RULES = {"tau10_test": "entering"}
+"""Truth rule of files for which it is not ``stable``: the generator's particle of `tau10` is the tau itself."""
+
+SECTION = """## The limit and the classical algorithm
+
+What the detector allows (perfect pattern recognition: `pflow/metrics/limit.py`, calibrated on the training files) and
+what Pandora, the classical algorithm, reaches on the Geant4 test files; truth rule `stable` (`tau10`: `entering`),
+matching by energy and angle with cut 3, by the same code as every reconstruction. A `resolution_68` is half the
+narrowest interval that holds 68.3%; that of the visible energy is relative to its median. The limit has one particle
+for each target by construction: its counts say nothing. Of the single photons, three that left tracks lie 1.5 to 2
+degrees off and make most of the limit's mean angle; without tracks it is 0.0149 degrees.
+
+    python scripts/limit.py results ../shared/data/g4/*_test.root
+
+{table}
+
+All numbers, with intervals: `scripts/results/limit.json`.
+"""
+
 
 def fit(files: list[Path], detector_name: str, output: Path) -> None:
     detector = load_detector(detector_name)
@@ -56,37 +78,44 @@ def fit(files: list[Path], detector_name: str, output: Path) -> None:
     print(f"wrote {output}")
 
 
-def results(files: list[Path], rule: str, output: Path) -> None:
+def results(files: list[Path], output: Path, report: Path) -> None:
     content: dict[str, Any] = {}
-    print(f"| sample | line | {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * len(COLUMNS)}")
+    table = [f"| sample | line | {' | '.join(COLUMNS)} |", f"|---|---|{'---:|' * len(COLUMNS)}"]
     for path in files:
-        evaluation = Evaluation(name=NAME, settings=Settings(rule=rule), limit=True)
+        evaluation = Evaluation(name=NAME, settings=Settings(rule=RULES.get(path.stem, "stable")), limit=True)
         for events in iterate_events(path, step=STEP):
             evaluation.update(events, {})
         result = evaluation.result()
         for line, tree in result.lines.items():
             flat: dict[str, Number] = dict(leaves(tree))
-            print(f"| {path.stem} | {line} | {' | '.join(number_text(flat[key]) for key in COLUMNS)} |")
+            table.append(f"| {path.stem} | {line} | {' | '.join(number_text(flat[key]) for key in COLUMNS)} |")
         content[path.stem] = document(result, inputs={"truth": [path.name]})
+    print("\n".join(table))
+    output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(output) as partial:
-        partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-    print(f"\nwrote {output}")
+        partial.write_text(json.dumps(content, allow_nan=False) + "\n", "utf-8")
+    before = report.read_text("utf-8") if report.is_file() else "# Results\n"
+    with replacing(report) as partial:
+        partial.write_text(replace_section(before, "limit", SECTION.format(table="\n".join(table))), "utf-8")
+    print(f"\nwrote {output} and {report}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("fit", "results"):
-        sub = verbs.add_parser(verb)
-        sub.add_argument("files", nargs="+", type=Path)
-        sub.add_argument("-o", "--output", required=True, type=Path)
-    verbs.choices["fit"].add_argument("--detector", required=True)
-    verbs.choices["results"].add_argument("--rule", default="stable")
+    fitting = verbs.add_parser("fit")
+    fitting.add_argument("files", nargs="+", type=Path)
+    fitting.add_argument("--detector", required=True)
+    fitting.add_argument("-o", "--output", required=True, type=Path)
+    measuring = verbs.add_parser("results")
+    measuring.add_argument("files", nargs="+", type=Path)
+    measuring.add_argument("-o", "--output", type=Path, default=ROOT / "scripts" / "results" / "limit.json")
+    measuring.add_argument("--report", type=Path, default=ROOT / "RESULTS.md")
     args = parser.parse_args()
     if args.verb == "fit":
         fit(args.files, args.detector, args.output)
     else:
-        results(args.files, args.rule, args.output)
+        results(args.files, args.output, args.report)
 
 
 if __name__ == "__main__":
