@@ -1,7 +1,7 @@
 """Overlay: several events in one, as if their particles had been made together.
 
-What is joined lies side by side, but for cells that several of the events hit, which are summed as the detector would.
-An answer of another algorithm (``reference``) is dropped: it was given to the events one by one.
+What is joined lies side by side, but for cells that several of the events hit, which are summed as the detector would;
+what each of them left below the threshold of a cell is in no file and stays lost. An answer of another algorithm (``reference``) is dropped: it was given to the events one by one.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _cells(picked: Events, owner: Index, ecal_tolerance: float, hcal_tolerance: 
         # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
         position = [ak.to_numpy(flat.position[axis])[among] / tolerances[subdetector] for axis in ("x", "y", "z")]
         pairs = among[cKDTree(np.stack([*position, 10.0 * place], axis=1)).query_pairs(1.0, output_type="ndarray")]
-        pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]]
+        pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]].astype(np.int32)
         links = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(event),) * 2)
         _, label = connected_components(links, directed=False)
     _, first, cell = np.unique(label, return_index=True, return_inverse=True)

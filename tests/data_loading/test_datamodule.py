@@ -6,6 +6,7 @@ import pytest
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.io.read import read_events
+from pflow.tokens.merge import Merge
 from pflow.tokens.tokeniser import Tokeniser
 
 
@@ -91,6 +92,16 @@ def test_a_split_that_is_not_given_is_an_error_that_names_it(train_files, missin
 def test_a_file_that_is_not_there_is_an_error_that_names_it(val_file):
     with pytest.raises(InputError, match=r"absent\.root"):
         ParticleFlowData(train="absent.root", val=val_file).setup("fit")
+
+
+def test_hits_are_merged_in_every_split(train_files, val_file):
+    whole = ParticleFlowData(train=train_files, val=val_file)
+    merged = ParticleFlowData(train=train_files, val=val_file, merge=Merge(ecal_mm=1e4, hcal_mm=1e4))
+    for data in (whole, merged):
+        data.setup("fit")
+    for name in ("train", "val"):
+        tokens = [next(iter(getattr(data, f"{name}_dataloader")())).batch.hits.mask for data in (whole, merged)]
+        assert tokens[1].shape[1] < tokens[0].shape[1]
 
 
 def test_a_recipe_that_cannot_work_is_an_error_at_once():
