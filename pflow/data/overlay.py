@@ -1,7 +1,8 @@
 """Overlay: several events in one, as if their particles had been made together.
 
 What is joined lies side by side, but for cells that several of the events hit, which are summed as the detector would;
-what each of them left below the threshold of a cell is in no file and stays lost. An answer of another algorithm (``reference``) is dropped: it was given to the events one by one.
+what each of them left below the threshold of a cell is in no file and stays lost. An answer of another algorithm
+(``reference``) is dropped: it was given to the events one by one.
 """
 
 from __future__ import annotations
