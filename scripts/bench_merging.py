@@ -62,12 +62,16 @@ def pass_through(tokeniser: Tokeniser, events: Events, batch_size: int) -> Calla
     return work
 
 
+def merging(kept: Events, merge: Merge, runs: int) -> float:
+    """Time of merging all events, ms."""
+    return fastest(runs, lambda: merge_hits(kept, merge))
+
+
 def bench(path: str, events: Events, passed: Events, recipe: Recipe, batch_size: int, runs: int) -> None:
     print(f"\n{path}: {len(events)} events, {len(passed)} of them through the network, {batch_size} at once")
     print("| ECAL, HCAL cell, layers | hits | tokens | merging, ms | encoding, ms | network, ms |")
     print("|---|---:|---:|---:|---:|---:|")
-    before = dataclasses.replace(recipe, merge=None)
-    kept = select_hits(events, before)
+    kept = select_hits(events, recipe)
     for merge in SETTINGS:
         own = dataclasses.replace(recipe, merge=merge)
         tokeniser = Tokeniser.fit([events], own)
@@ -80,10 +84,6 @@ def bench(path: str, events: Events, passed: Events, recipe: Recipe, batch_size:
             f"{fastest(runs, pass_through(tokeniser, passed, batch_size)) / len(passed):.1f}",
         ]
         print(f"| {' | '.join(columns)} |", flush=True)
-
-
-def merging(kept: Events, merge: Merge, runs: int) -> float:
-    return fastest(runs, lambda: merge_hits(kept, merge))
 
 
 def main() -> None:
