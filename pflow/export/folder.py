@@ -44,12 +44,16 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     ------
     ConfigError
         The folder cannot be made there, the package onnx is not installed, or the model has a part that cannot be
-        exported; says which.
+        exported (merging of hits among them); says which.
     """
     from pflow import __version__
 
     folder = check_folder(folder)
     require_onnx()
+    if model.tokeniser.recipe.merge is not None:
+        raise ConfigError(
+            f"{model.path}: the model reads merged hits, and the merging is not part of the exported files"
+        )
     encoder, step = graphs_of(model.network)
     description = describe(model, encoder=encoder, step=step, files=FILES, opset=OPSET, version=__version__)
     metadata = {"pflow_version": __version__, "checkpoint_sha256": model.digest}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ from pflow.export.folder import check_folder, export_model
 from pflow.model.batch import Batch, Sentence
 from pflow.model.generate import Generated, generate
 from pflow.reco.reconstruct import reconstruct
+from pflow.tokens.merge import Merge
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -276,3 +278,13 @@ def test_an_unknown_source_is_named(make_model, tmp_path):
     model.network.source = Clusters()
     with pytest.raises(ConfigError, match="Clusters"):
         export_model(model, tmp_path / "model")
+
+
+def test_a_model_of_merged_hits_is_refused(make_model, tmp_path):
+    model = make_model()
+    merge = Merge(ecal_mm=10.0, hcal_mm=60.0)
+    recipe = dataclasses.replace(model.tokeniser.recipe, merge=merge)
+    merging = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, recipe=recipe))
+    with pytest.raises(ConfigError, match="merged hits"):
+        export_model(merging, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
