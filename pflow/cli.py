@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f" Did you mean '{close[0]}'?" if close else ""
         print(f"pflow: no verb '{verb}'.{hint}\n\n{_usage()}", file=sys.stderr)
         return 2
-    # Before torch is loaded: waiting threads that spin make training ten times slower where another process wants a core.
+    # Before torch is loaded: threads that spin while they wait make training ten times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     run = _training if verb in TRAINING else _command
     try:
