@@ -114,8 +114,8 @@ All numbers are in `scripts/results/setups.json`.
 SHORT = "This is a short training, for a CPU: small networks, part of the hits"
 CAUTION = """\
 **{what}, and one seed each.**
-It hints at which set-up learns first, not at which is best; what a larger budget changes in the order is not known. More
-right in telling one from two than "always one photon", outside of both errors: {counting}. The samples are photons,
+It hints at which set-up learns first, not at which is best; what a larger budget changes in the order is not known.
+Better than "always one photon" in telling one from two, outside of both errors: {counting}. The samples are photons,
 with tracks from conversions only, so the two set-ups with tracks cannot show here what tracks are for. The best model
 of the paper, on samples and with a training of its own: 5% energy error, 2.98 degrees, 99.6% of one or two photons told
 right."""
