@@ -14,7 +14,7 @@ from typing import Any
 import awkward as ak
 import uproot
 
-from pflow.errors import InputError, nearest
+from pflow.errors import InputError, first_line, nearest
 from pflow.io.rootfile import read_branch
 
 __all__ = ["Columns", "open_root", "open_tree", "tree_names"]
@@ -42,7 +42,7 @@ def open_root(path: str | PathLike[str]) -> Any:
         directory = uproot.open(text, array_cache=None)  # what is streamed once is not worth 100 MB of memory
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
         raise InputError(
-            f"cannot be opened as a ROOT file, truncated or damaged: {_short(error)}", file=text
+            f"cannot be opened as a ROOT file, truncated or damaged: {first_line(error)}", file=text
         ) from error
     end, size = int(directory.file.fEND), Path(path).stat().st_size if local else None
     if size is not None and size < end:
@@ -72,7 +72,7 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
     try:
         return directory[name]
     except Exception as error:
-        raise InputError(f"tree '{name}' cannot be read: {_short(error)}", file=path) from error
+        raise InputError(f"tree '{name}' cannot be read: {first_line(error)}", file=path) from error
 
 
 class Columns:
@@ -173,9 +173,3 @@ def _check_local(path: Path) -> None:
     if head != ROOT_SIGNATURE:
         found = f"begins with {head!r}" if head else "is empty"
         raise InputError(f"not a ROOT file: it {found}, a ROOT file with {ROOT_SIGNATURE!r}", file=path)
-
-
-def _short(error: Exception) -> str:
-    """First line of what a library said, which may go on for pages."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

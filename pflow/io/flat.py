@@ -19,18 +19,13 @@ from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
 from pflow.records import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 
-__all__ = ["NOTE", "FlatReader", "fits", "missing_branches"]
+__all__ = ["NOTE", "FlatReader", "missing_branches"]
 
 NOTE = "pflow_flat"
 """Key of the note that pflow's own flat files carry: detector, codes of the calorimeters, name of the reference."""
 
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """What `read(truth=False)` leaves out."""
-
-
-def fits(keys: Iterable[str], layout: str | Path | Layout = "g4") -> bool:
-    """Whether a tree with the branches `keys` can be read through a layout: it holds what the hits need."""
-    return not missing_branches(keys, layout)
 
 
 def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") -> list[str]:
