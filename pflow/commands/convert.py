@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pflow.commands.options import add_file_options
+
 if TYPE_CHECKING:
     from pflow.events import Events
     from pflow.io.read import EventFile
@@ -23,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "output", metavar="OUT", help="OUT.root: flat ntuple in the layout g4; OUT.h5: the first paper's format"
     )
-    parser.add_argument("--detector", help="detector of the input (built-in name or YAML file)")
-    parser.add_argument("--schema", help="how the input is laid out, if looking at it is not enough")
-    parser.add_argument("--layout", help="YAML table from branches to fields, for a flat input of your own")
+    add_file_options(
+        parser,
+        detector="detector of the input (built-in name or YAML file)",
+    )
     parser.add_argument(
         "--on-error",
         choices=("raise", "skip"),

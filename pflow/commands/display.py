@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pflow.commands.options import add_file_options
+
 if TYPE_CHECKING:
     from pflow.events import Events
     from pflow.plots.scene import Scene
@@ -53,9 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="particles with a colour of their own, by energy (default: 12 in a figure, 40 in a page)",
     )
-    parser.add_argument("--detector", help="detector of the file (built-in name or YAML file)")
-    parser.add_argument("--schema", help="how the file is laid out, if looking at it is not enough")
-    parser.add_argument("--layout", help="YAML table from branches to fields, for a flat file of your own")
+    add_file_options(
+        parser,
+        detector="detector of the file (built-in name or YAML file)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pflow.commands.options import add_file_options
+
 if TYPE_CHECKING:
     from pflow.events import Events
     from pflow.metrics.evaluation import EvaluationResult
@@ -59,9 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="classes of particles that get figures of their own against energy and angle, e.g. photon,neutral_hadron; "
         "the table then shows these alone",
     )
-    parser.add_argument("--detector", help="detector of the truth files (built-in name or YAML file)")
-    parser.add_argument("--schema", help="how the truth files are laid out, if looking at them is not enough")
-    parser.add_argument("--layout", help="YAML table from branches to fields, for flat files of your own")
+    add_file_options(
+        parser,
+        detector="detector of the truth files (built-in name or YAML file)",
+    )
     parser.add_argument(
         "--on-error",
         choices=("raise", "skip"),

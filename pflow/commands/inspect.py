@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pflow.commands.options import add_file_options
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,9 +20,10 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow inspect`."""
     parser.add_argument("file", metavar="FILE", help="event file: EDM4hep (TTree or RNTuple), flat ntuple or HDF5")
-    parser.add_argument("--detector", help="built-in name or YAML file (default: the one that fits)")
-    parser.add_argument("--schema", help="how the file is laid out, if looking at it is not enough")
-    parser.add_argument("--layout", help="YAML table from branches to fields, for flat files of your own")
+    add_file_options(
+        parser,
+        detector="built-in name or YAML file (default: the one that fits)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--truth", action="store_true", help="list the targets and the dropped particles of each event")
     parser.add_argument(

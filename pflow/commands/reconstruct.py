@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from pflow.commands.options import add_file_options
+
 __all__ = ["add_arguments", "run"]
 
 
@@ -15,13 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("ttree", "rntuple"), default="ttree", help="how to store the particles (default: ttree)"
     )
-    parser.add_argument(
-        "--detector",
-        help="read the files as this detector (built-in name or YAML file) even if the checkpoint was trained on "
+    add_file_options(
+        parser,
+        detector="read the files as this detector (built-in name or YAML file) even if the checkpoint was trained on "
         "another; without it, files of another detector are refused",
     )
-    parser.add_argument("--schema", help="how the files are laid out, if looking at them is not enough")
-    parser.add_argument("--layout", help="YAML table from branches to fields, for flat files of your own")
     parser.add_argument(
         "--on-error",
         choices=("raise", "skip"),
