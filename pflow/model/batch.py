@@ -7,12 +7,13 @@ event and no further; padded positions hold zeros.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Sentence", "Target"]
+__all__ = ["Batch", "Readout", "Sentence", "Target"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,61 @@ class Sentence:
 
 
 @dataclasses.dataclass(frozen=True)
+class Readout:
+    """What the detector measured, in physical units: what a written particle can point at.
+
+    Parameters
+    ----------
+    energy : float32 [B, N], energy of a hit, GeV
+    position : float32 [B, N, 3], mm
+    subdetector : int64 [B, N], index into the detector's calorimeters
+    layer : int64 [B, N], -1 unknown
+    token : int64 [B, N], index of the token among the event's hit tokens that the hit is part of
+    mask : bool [B, N], True = real hit
+    track_momentum : float32 [B, K, 3], at the vertex, GeV
+    track_charge : float32 [B, K], e
+    track_position : float32 [B, K, 3], where the track enters the calorimeter, mm
+    track_direction : float32 [B, K, 3], unit vector of its momentum there
+    track_mask : bool [B, K], True = real track; K = 0 where tracks are not read
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not belong together.
+    """
+
+    energy: Tensor
+    position: Tensor
+    subdetector: Tensor
+    layer: Tensor
+    token: Tensor
+    mask: Tensor
+    track_momentum: Tensor
+    track_charge: Tensor
+    track_position: Tensor
+    track_direction: Tensor
+    track_mask: Tensor
+
+    def __post_init__(self) -> None:
+        hits, tracks = self.mask.shape, self.track_mask.shape
+        expected = {
+            **dict.fromkeys(("energy", "subdetector", "layer", "token"), hits),
+            "position": (*hits, 3),
+            "track_charge": tracks,
+            **dict.fromkeys(("track_momentum", "track_position", "track_direction"), (*tracks, 3)),
+        }
+        _check_shapes(self, expected)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Readout:
+        """The same on another device."""
+        return Readout(*(getattr(self, f.name).to(device, non_blocking=non_blocking) for f in dataclasses.fields(self)))
+
+    def pin_memory(self) -> Readout:
+        """A page-locked copy."""
+        return Readout(*(getattr(self, f.name).pin_memory() for f in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
     """Target particles, physical values only: special tokens are the model's business.
 
@@ -69,6 +125,8 @@ class Target:
     energy : float32 [B, T], log10(E / GeV), normalised
     direction : float32 [B, T, 3], unit vector
     mask : bool [B, T], True = real particle; those of an event come first, its padding behind
+    hit_share : float32 [B, T, N] or None, share of each hit of the readout that is the particle's, 0 to 1
+    track_share : float32 [B, T, K] or None, the same of each track
 
     Raises
     ------
@@ -81,23 +139,28 @@ class Target:
     energy: Tensor
     direction: Tensor
     mask: Tensor
+    hit_share: Tensor | None = None
+    track_share: Tensor | None = None
 
     def __post_init__(self) -> None:
         shape = self.mask.shape
-        expected = {"charge": shape, "pdg": shape, "energy": shape, "direction": (*shape, 3)}
-        for name, wanted in expected.items():
-            if getattr(self, name).shape != wanted:
-                raise ValueError(f"{name}: shape {list(getattr(self, name).shape)} where {list(wanted)} is needed")
+        _check_shapes(self, {"charge": shape, "pdg": shape, "energy": shape, "direction": (*shape, 3)})
+        for name in ("hit_share", "track_share"):
+            value = getattr(self, name)
+            if value is not None and value.shape[:2] != shape:
+                raise ValueError(f"{name}: shape {list(value.shape)} where {[*shape, '...']} is needed")
         if self.mask.device.type == "cpu" and bool((self.mask[:, 1:] & ~self.mask[:, :-1]).any()):
             raise ValueError("mask: the real particles of an event come first, its padding behind")
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Target:
         """The same on another device."""
-        return Target(*(getattr(self, f.name).to(device, non_blocking=non_blocking) for f in dataclasses.fields(self)))
+        values: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return Target(*(None if v is None else v.to(device, non_blocking=non_blocking) for v in values))
 
     def pin_memory(self) -> Target:
         """A page-locked copy."""
-        return Target(*(getattr(self, f.name).pin_memory() for f in dataclasses.fields(self)))
+        values: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return Target(*(None if v is None else v.pin_memory() for v in values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +174,15 @@ class Batch:
         Where the source asks for them.
     target : Target or None
         None in reconstruction.
+    readout : Readout or None
+        Where the tokeniser's recipe asks for it.
     """
 
     hits: Sentence
     tracks: Sentence | None = None
     tracker_hits: Sentence | None = None
     target: Target | None = None
+    readout: Readout | None = None
 
     def __len__(self) -> int:
         return int(self.hits.mask.shape[0])
@@ -132,3 +198,10 @@ class Batch:
         parts: Any = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         pinned: dict[str, Any] = {k: None if v is None else v.pin_memory() for k, v in parts.items()}
         return Batch(**pinned)
+
+
+def _check_shapes(holder: Readout | Target, expected: Mapping[str, Sequence[int]]) -> None:
+    for name, wanted in expected.items():
+        found = getattr(holder, name).shape
+        if tuple(found) != tuple(wanted):
+            raise ValueError(f"{name}: shape {list(found)} where {list(wanted)} is needed")
