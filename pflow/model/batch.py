@@ -154,13 +154,19 @@ class Target:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Target:
         """The same on another device."""
-        values: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        return Target(*(None if v is None else v.to(device, non_blocking=non_blocking) for v in values))
+        moved: dict[str, Any] = {
+            name: None if value is None else value.to(device, non_blocking=non_blocking)
+            for name, value in self._fields().items()
+        }
+        return Target(**moved)
 
     def pin_memory(self) -> Target:
         """A page-locked copy."""
-        values: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        return Target(*(None if v is None else v.pin_memory() for v in values))
+        pinned: dict[str, Any] = {k: None if v is None else v.pin_memory() for k, v in self._fields().items()}
+        return Target(**pinned)
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 @dataclasses.dataclass(frozen=True)
