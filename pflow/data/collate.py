@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from pflow.errors import ConfigError
-from pflow.model.batch import Batch, Sentence, Target
-from pflow.tokens.tokens import EventTokens
+from pflow.model.batch import Batch, Readout, Sentence, Target
+from pflow.tokens.tokens import EventTokens, Shares
 
 __all__ = ["collate"]
+
+Part = TypeVar("Part")
 
 
 def collate(events: Sequence[EventTokens]) -> Batch:
@@ -28,7 +31,7 @@ def collate(events: Sequence[EventTokens]) -> Batch:
     Returns
     -------
     Batch
-        With a target if the events have one; masks are True for real tokens, padding is 0.
+        With a target and a readout if the events have them; masks are True for real tokens, padding is 0.
 
     Raises
     ------
@@ -42,6 +45,7 @@ def collate(events: Sequence[EventTokens]) -> Batch:
         tracks=_optional([event.tracks for event in events], "tracks"),
         tracker_hits=_optional([event.tracker_hits for event in events], "tracker hits"),
         target=_target(events),
+        readout=_readout(events),
     )
 
 
@@ -63,7 +67,7 @@ def _sentence(parts: Sequence[npt.NDArray[np.float32]]) -> Sentence:
     return Sentence(features=_pad(parts), mask=_mask(parts))
 
 
-def _given(parts: Sequence[npt.NDArray[Any] | None], name: str) -> list[npt.NDArray[Any]]:
+def _given(parts: Sequence[Part | None], name: str) -> list[Part]:
     """The parts that are there: all of them, or none."""
     given = [part for part in parts if part is not None]
     if given and len(given) != len(parts):
@@ -80,10 +84,44 @@ def _target(events: Sequence[EventTokens]) -> Target | None:
     charge = _given([event.charge for event in events], "a target")
     if not charge:
         return None
+    readouts = _given([event.readout for event in events], "a readout")
     return Target(
         charge=_pad(charge),
         pdg=_pad(_given([event.pdg for event in events], "a target")),
         energy=_pad(_given([event.energy for event in events], "a target")),
         direction=_pad(_given([event.direction for event in events], "a target")),
         mask=_mask(charge),
+        hit_share=_shares(
+            charge, _given([one.hit_shares for one in readouts], "shares of hits"), [one.energy for one in readouts]
+        ),
+        track_share=_shares(
+            charge,
+            _given([one.track_shares for one in readouts], "shares of tracks"),
+            [one.track_charge for one in readouts],
+        ),
     )
+
+
+def _readout(events: Sequence[EventTokens]) -> Readout | None:
+    given = _given([event.readout for event in events], "a readout")
+    if not given:
+        return None
+    names = [field.name for field in dataclasses.fields(Readout) if not field.name.endswith("mask")]
+    return Readout(
+        **{name: _pad([getattr(one, name) for one in given]) for name in names},
+        mask=_mask([one.energy for one in given]),
+        track_mask=_mask([one.track_charge for one in given]),
+    )
+
+
+def _shares(
+    targets: Sequence[npt.NDArray[Any]], shares: Sequence[Shares], sources: Sequence[npt.NDArray[Any]]
+) -> Tensor | None:
+    """Sparse shares to float32 [B, T, N] (hits) or [B, T, K] (tracks), as long as the longest arrays given."""
+    if not shares:
+        return None
+    longest = max(len(one) for one in sources)
+    dense = np.zeros((len(targets), max(len(one) for one in targets), longest), dtype=np.float32)
+    for row, one in zip(dense, shares, strict=True):
+        row[one.target, one.source] = one.share
+    return torch.from_numpy(dense)

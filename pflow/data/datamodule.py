@@ -41,7 +41,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
     rule, e_min, order
         Truth rule (``stable``, ``calo``, ``entering``), least energy of a target in GeV, and order of the target
-        sentence (``energy``, ``pt``, ``angle``).
+        sentence (``energy``, ``pt``, ``angle``, ``tracks_first``).
     hit_features, track_features, tracker_hit_features
         What the network reads of each (names in `pflow.tokens.features`); none: not part of the source.
     hit_energy_min
@@ -51,6 +51,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     merge
         Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
         the number of ``layers`` summed together; none: a token for each hit.
+    readout
+        Whether the hits and tracks also go to the network in physical units, with the targets' shares of them; a
+        network that points at them needs it.
     batch_size
         Most events in a batch.
     max_tokens
@@ -89,6 +92,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         hit_energy_min: float = 0.0,
         coarse: bool = False,
         merge: Merge | None = None,
+        readout: bool = False,
         batch_size: int = 32,
         max_tokens: int | None = None,
         chunk: int = 256,
@@ -110,6 +114,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             hit_energy_min=hit_energy_min,
             coarse=coarse,
             merge=merge,
+            readout=readout,
         )
         self.batch_size = batch_size
         self.max_tokens = max_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -15,11 +15,12 @@ from pflow.errors import InputError
 from pflow.events import Events, Flag
 from pflow.tokens.features import feature_matrix
 from pflow.tokens.merge import merge_hits
-from pflow.tokens.order import sort_particles
+from pflow.tokens.order import OrderedTargets, sort_particles
+from pflow.tokens.readout import make_readout
 from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import charge_index
-from pflow.truth import select_targets
+from pflow.truth import Targets, select_targets
 
 if TYPE_CHECKING:
     from pflow.tokens.tokeniser import Tokeniser
@@ -37,8 +38,7 @@ def select_hits(events: Events, recipe: Recipe) -> Events:
     InputError
         Hits are to be summed and one has no finite energy or position.
     """
-    kept = dataclasses.replace(events, hits=events.hits[_is_kept(events, recipe)], hit_links=None)
-    return kept if recipe.merge is None else dataclasses.replace(kept, hits=merge_hits(kept, recipe.merge).hits)
+    return _select(events, recipe).tokens
 
 
 def hit_tokens(events: Events, recipe: Recipe) -> ak.Array:
@@ -54,12 +54,9 @@ def hit_tokens(events: Events, recipe: Recipe) -> ak.Array:
     InputError
         As `select_hits`.
     """
-    is_kept = _is_kept(events, recipe)
-    kept = dataclasses.replace(events, hits=events.hits[is_kept], hit_links=None)
-    index = ak.local_index(kept.hits, axis=1) if recipe.merge is None else merge_hits(kept, recipe.merge).cell_of
-    flat = ak.to_numpy(ak.flatten(is_kept, axis=1))
-    token = np.full(len(flat), -1, dtype=np.int64)
-    token[flat] = ak.to_numpy(ak.flatten(index, axis=1))
+    selection = _select(events, recipe)
+    token = np.full(len(selection.is_kept), -1, dtype=np.int64)
+    token[selection.is_kept] = selection.token
     return ak.unflatten(token, ak.to_numpy(ak.num(events.hits, axis=1)))
 
 
@@ -76,8 +73,7 @@ def target_particles(events: Events, recipe: Recipe) -> ak.Array:
     InputError
         The events hold no truth.
     """
-    targets = select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=bool(recipe.track_features))
-    return sort_particles(targets.particles, recipe.order)
+    return sort_particles(_targets(events, recipe).particles, recipe.order)
 
 
 def encode(events: Events, tokeniser: Tokeniser, *, truth: bool = True, warn: bool = True) -> Tokens:
@@ -103,13 +99,14 @@ def encode(events: Events, tokeniser: Tokeniser, *, truth: bool = True, warn: bo
     tokeniser.check_detector(events)
     recipe = tokeniser.recipe
     flags = events.flags.copy()
+    targets: OrderedTargets | None = None
     target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     offsets: dict[str, npt.NDArray[np.int64]] = {}
     unknown: Counter[int] = Counter()
     if truth:
-        particles = target_particles(events, recipe)
-        offsets["target"] = _offsets(particles)
-        flat = ak.flatten(particles, axis=1)
+        targets = OrderedTargets.of(_targets(events, recipe), recipe.order)
+        offsets["target"] = targets.offsets
+        flat = targets.particles
         codes = ak.to_numpy(flat.pdg)
         target["pdg"], is_unknown = tokeniser.pdg.encode(codes)
         target["charge"] = charge_index(ak.to_numpy(flat.charge))
@@ -120,14 +117,32 @@ def encode(events: Events, tokeniser: Tokeniser, *, truth: bool = True, warn: bo
         flags[np.unique(owner)] |= np.uint32(Flag.UNKNOWN_PDG)
         if warn and unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
-    kept = select_hits(events, recipe)
+    selection = _select(events, recipe)
     source: dict[str, Any] = dict.fromkeys(PARTS)
     for part in PARTS:
         names = recipe.features(part)
         if names:
-            source[part] = tokeniser.scales[part].apply(feature_matrix(kept, part, names))
-            offsets[part] = _offsets(getattr(kept, part))
-    return Tokens(**source, **target, offsets=offsets, event=events.event, flags=flags, unknown=unknown)
+            source[part] = tokeniser.scales[part].apply(feature_matrix(selection.tokens, part, names))
+            offsets[part] = _offsets(getattr(selection.tokens, part))
+    readout = None
+    if recipe.readout:
+        readout, its_offsets = make_readout(
+            events,
+            is_kept=selection.is_kept,
+            token=selection.token,
+            use_tracks=bool(recipe.track_features),
+            targets=targets,
+        )
+        offsets |= its_offsets
+    return Tokens(
+        **source,
+        **target,
+        readout=readout,
+        offsets=offsets,
+        event=events.event,
+        flags=flags,
+        unknown=unknown,
+    )
 
 
 def unknown_pdg_message(unknown: Counter[int]) -> str:
@@ -136,8 +151,27 @@ def unknown_pdg_message(unknown: Counter[int]) -> str:
     return f"{unknown.total()} particles have codes that training did not show and go by their class: {codes}"
 
 
-def _is_kept(events: Events, recipe: Recipe) -> ak.Array:
-    return events.hits.energy > recipe.hit_energy_min
+class _Selection(NamedTuple):
+    """What becomes of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept]."""
+
+    tokens: Events
+    is_kept: npt.NDArray[np.bool_]
+    token: npt.NDArray[np.int64]
+
+
+def _select(events: Events, recipe: Recipe) -> _Selection:
+    is_kept = events.hits.energy > recipe.hit_energy_min
+    kept = dataclasses.replace(events, hits=events.hits[is_kept], hit_links=None)
+    if recipe.merge is None:
+        index = ak.local_index(kept.hits, axis=1)
+    else:
+        merged = merge_hits(kept, recipe.merge)
+        kept, index = dataclasses.replace(kept, hits=merged.hits), merged.cell_of
+    return _Selection(kept, *(ak.to_numpy(ak.flatten(jagged, axis=1)) for jagged in (is_kept, index)))
+
+
+def _targets(events: Events, recipe: Recipe) -> Targets:
+    return select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=bool(recipe.track_features))
 
 
 def _offsets(jagged: ak.Array) -> npt.NDArray[np.int64]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, nearest
+from pflow.truth import Targets
 
-__all__ = ["ORDERS", "check_order", "sort_particles"]
+__all__ = ["ORDERS", "OrderedTargets", "check_order", "sort_particles"]
 
 Keys = list[npt.NDArray[np.float64]]
 """Sort keys of flat particles, most significant first; each sorts rising."""
@@ -41,8 +44,22 @@ def _by_angle(particles: ak.Array) -> Keys:
     return [np.arctan2(np.hypot(px, py), pz), np.arctan2(py, px)]
 
 
-ORDERS: dict[str, Callable[[ak.Array], Keys]] = {"energy": _by_energy, "pt": _by_pt, "angle": _by_angle}
-"""``energy``: falling energy. ``pt``: falling transverse momentum. ``angle``: rising polar angle, then azimuth."""
+def _tracks_first(particles: ak.Array) -> Keys:
+    has_track = _column(particles, "charge") != 0
+    if "n_tracks" in ak.fields(particles):
+        has_track &= _column(particles, "n_tracks") > 0
+    return [(~has_track).astype(np.float64)]
+
+
+ORDERS: dict[str, Callable[[ak.Array], Keys]] = {
+    "energy": _by_energy,
+    "pt": _by_pt,
+    "angle": _by_angle,
+    "tracks_first": _tracks_first,
+}
+"""``energy``: falling energy. ``pt``: falling transverse momentum. ``angle``: rising polar angle, then azimuth.
+``tracks_first``: charged particles that have a track (``n_tracks``, as `pflow.truth.select_targets` counts them; all
+charged ones where the records do not say), then all others, each by falling energy."""
 
 
 def check_order(order: str) -> None:
@@ -71,10 +88,54 @@ def sort_particles(particles: ak.Array, order: str = "energy") -> ak.Array:
     ConfigError
         No such order.
     """
-    check_order(order)
     counts = ak.to_numpy(ak.num(particles, axis=1))
     flat = ak.flatten(particles, axis=1)
+    return ak.unflatten(flat[_sorting(flat, counts, order)], counts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class OrderedTargets:
+    """The target sentences of events, flat, with the shares of hits and tracks still in the order of the truth.
+
+    Parameters
+    ----------
+    particles
+        [T] records: `pflow.truth.Targets.particles` of all events, each event's in the order of its sentence.
+    offsets : int64 [event + 1]
+        Where the events' sentences begin and end.
+    place : int64 [T]
+        Where in its event's sentence each particle of the unsorted flat list stands.
+    targets
+        The unsorted ones, to whose particles the links point.
+    """
+
+    particles: ak.Array
+    offsets: npt.NDArray[np.int64]
+    place: npt.NDArray[np.int64]
+    targets: Targets
+
+    @classmethod
+    def of(cls, targets: Targets, order: str) -> OrderedTargets:
+        """Sort targets.
+
+        Raises
+        ------
+        ConfigError
+            No such order.
+        """
+        counts = ak.to_numpy(ak.num(targets.particles, axis=1))
+        flat = ak.flatten(targets.particles, axis=1)
+        sort = _sorting(flat, counts, order)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        place = np.empty(len(sort), dtype=np.int64)
+        place[sort] = np.arange(len(sort)) - np.repeat(offsets[:-1], counts)
+        return cls(particles=flat[sort], offsets=offsets, place=place, targets=targets)
+
+
+def _sorting(flat: ak.Array, counts: npt.NDArray[np.integer[Any]], order: str) -> npt.NDArray[np.int64]:
+    """Flat index of the particle that stands at each place."""
+    check_order(order)
     event = np.repeat(np.arange(len(counts)), counts).astype(np.float64)
     ties = [-_column(flat, "energy"), np.abs(_column(flat, "pdg")), _column(flat, "charge"), *_momentum(flat)]
     keys = [event, *ORDERS[order](flat), *ties]
-    return ak.unflatten(flat[np.lexsort(keys[::-1])], counts)
+    return np.lexsort(keys[::-1]).astype(np.int64)

@@ -41,6 +41,8 @@ class Recipe:
     merge
         How the hits that are left are summed into coarser cells, one token each (`pflow.tokens.merge.Merge`, or plain
         data for it); None: a token for each hit.
+    readout
+        Whether the hits and tracks also go to the model in physical units, with the targets' shares of them.
 
     Raises
     ------
@@ -57,6 +59,7 @@ class Recipe:
     hit_energy_min: float = 0.0
     coarse: bool = False
     merge: Merge | None = None
+    readout: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hit_features", "track_features", "tracker_hit_features"):
@@ -74,6 +77,8 @@ class Recipe:
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
         object.__setattr__(self, "merge", _merge(self.merge))
+        if not isinstance(self.readout, bool):
+            raise ConfigError(f"readout must be true or false, found {self.readout!r}")
 
     def features(self, part: str) -> tuple[str, ...]:
         """Names of the features of a part: ``hits``, ``tracks`` or ``tracker_hits``."""
