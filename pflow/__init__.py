@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pflow.reco.load import load_model as load_model
     from pflow.reco.reconstruct import reconstruct as reconstruct
     from pflow.reconstruction import Reconstruction as Reconstruction
+    from pflow.resources import shipped_models as shipped_models
     from pflow.truth import select_targets as select_targets
 
 _EXPORTS = {
@@ -28,6 +29,7 @@ _EXPORTS = {
     "read_events": "pflow.io.read",
     "reconstruct": "pflow.reco.reconstruct",
     "select_targets": "pflow.truth",
+    "shipped_models": "pflow.resources",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "read_events",
     "reconstruct",
     "select_targets",
+    "shipped_models",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The YAML files that come with pflow: detectors, file layouts, model set-ups."""
+"""The files that come with pflow: YAML of detectors, file layouts and model set-ups, and trained weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 from pflow.errors import ConfigError, nearest
 
-__all__ = ["builtin_names", "config_dir", "load_yaml", "resolve"]
+__all__ = ["builtin_names", "config_dir", "load_yaml", "resolve", "shipped_models", "weights_dir"]
 
 
 def config_dir() -> Path:
@@ -17,6 +17,20 @@ def config_dir() -> Path:
     package = Path(__file__).parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
+
+
+def weights_dir() -> Path:
+    """The folder of the trained models that come with pflow, a folder each: inside the package, installed or not."""
+    return Path(__file__).parent / "weights"
+
+
+def shipped_models() -> list[str]:
+    """Sorted names of the trained models that come with pflow; `pflow.load_model` takes them.
+
+    >>> "best.ckpt" in shipped_models()
+    False
+    """
+    return sorted(path.parent.name for path in weights_dir().glob("*/model.safetensors"))
 
 
 def builtin_names(kind: str) -> list[str]:

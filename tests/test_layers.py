@@ -33,6 +33,7 @@ ONLY_IN = {
     "plotly": {"plots"},
     "fastjet": {"metrics"},
     "onnx": {"export"},
+    "safetensors": {"tokens", "export"},
     "pytorch_lightning": {"data", "train"},
     "jsonargparse": {"train"},
 }

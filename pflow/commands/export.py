@@ -1,32 +1,43 @@
-"""Write a trained model as ONNX files, for inference without Python."""
+"""Write a trained model for use elsewhere: as ONNX, for inference without Python, or its weights alone, to pass on."""
 
 from __future__ import annotations
 
 import argparse
+
+from pflow.commands.options import add_checkpoint_option
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow export`."""
-    parser.add_argument("--checkpoint", required=True, metavar="CKPT", help="checkpoint that `pflow fit` wrote")
+    add_checkpoint_option(parser)
     parser.add_argument(
-        "-o",
-        "--output",
-        required=True,
-        metavar="DIR",
-        help="folder to make: encoder.onnx, decoder_step.onnx and tokens.json, which says how to use them",
+        "--format",
+        choices=("onnx", "weights"),
+        default="onnx",
+        help="onnx: encoder.onnx, decoder_step.onnx and tokens.json, which says how to use them; weights: "
+        "model.safetensors and model.json, which pflow takes as a checkpoint (default: onnx)",
     )
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to make")
 
 
 def run(args: argparse.Namespace) -> int:
     """Export the model; the folder appears only when whole."""
-    from pflow.export.convert import require_onnx
-    from pflow.export.folder import check_folder, export_model
-    from pflow.reco.load import load_model
+    from pflow.io.atomic import check_folder
 
     check_folder(args.output)
-    require_onnx()
-    for path in export_model(load_model(args.checkpoint), args.output):
+    if args.format == "weights":
+        from pflow.export.weights import write_weights
+
+        written = write_weights(args.checkpoint, args.output)
+    else:
+        from pflow.export.convert import require_onnx
+        from pflow.export.folder import export_model
+        from pflow.reco.load import load_model
+
+        require_onnx()
+        written = export_model(load_model(args.checkpoint), args.output)
+    for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

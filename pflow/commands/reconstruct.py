@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pflow.commands.options import add_file_options
+from pflow.commands.options import add_checkpoint_option, add_file_options
 
 __all__ = ["add_arguments", "run"]
 
@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""
     parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; none of them needs truth")
-    parser.add_argument("--checkpoint", required=True, metavar="CKPT", help="checkpoint that `pflow fit` wrote")
+    add_checkpoint_option(parser)
     parser.add_argument("-o", "--output", required=True, metavar="OUT.root", help="file to write")
     parser.add_argument(
         "--format", choices=("ttree", "rntuple"), default="ttree", help="how to store the particles (default: ttree)"

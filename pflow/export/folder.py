@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, require_onnx, to_onnx
 from pflow.export.description import describe
 from pflow.export.graphs import graphs_of
-from pflow.io.atomic import check_output
+from pflow.io.atomic import check_folder, replacing_folder
 from pflow.reco.load import Model
 
-__all__ = ["FILES", "TOKENS", "check_folder", "export_model"]
+__all__ = ["FILES", "TOKENS", "export_model"]
 
 FILES = {"encoder": "encoder.onnx", "step": "decoder_step.onnx"}
 """Names of the graphs' files."""
@@ -57,39 +53,9 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     encoder, step = graphs_of(model.network)
     description = describe(model, encoder=encoder, step=step, files=FILES, opset=OPSET, version=__version__)
     metadata = {"pflow_version": __version__, "checkpoint_sha256": model.digest}
-    with _replacing_folder(folder) as partial:
+    with replacing_folder(folder) as partial:
         for name, graph in (("encoder", encoder), ("step", step)):
             to_onnx(graph, partial / FILES[name], metadata={**metadata, "graph": name})
         text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
         (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
     return tuple(folder / name for name in (*FILES.values(), TOKENS))
-
-
-def check_folder(folder: str | Path) -> Path:
-    """Check, before any work, that a folder can be made at `folder`; return it as a Path.
-
-    Raises
-    ------
-    ConfigError
-        Something is there that is not an empty folder, or nothing can be written beside it.
-    """
-    folder = Path(folder)
-    if folder.is_dir():
-        if any(folder.iterdir()):
-            raise ConfigError(f"cannot write {folder}: the folder exists and is not empty")
-        return folder
-    if folder.exists():
-        raise ConfigError(f"cannot write {folder}: it is a file")
-    return check_output(folder)
-
-
-@contextmanager
-def _replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder beside `folder`; rename it at the end, or remove it if anything fails."""
-    partial = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
-    partial.mkdir()
-    try:
-        yield partial
-        os.replace(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

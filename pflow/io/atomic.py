@@ -1,15 +1,16 @@
-"""Output files that appear only when whole: written beside their place, then renamed into it."""
+"""Output files and folders that appear only when whole: written beside their place, then renamed into it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pflow.errors import ConfigError
 
-__all__ = ["check_output", "replacing"]
+__all__ = ["check_folder", "check_output", "replacing", "replacing_folder"]
 
 
 def check_output(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Path:
@@ -66,3 +67,45 @@ def replacing(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Iterato
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_folder(folder: str | Path) -> Path:
+    """Check, before any work, that a folder can be made at `folder`; return it as a Path.
+
+    Raises
+    ------
+    ConfigError
+        Something is there that is not an empty folder, or nothing can be written beside it.
+    """
+    folder = Path(folder)
+    if folder.is_dir():
+        if any(folder.iterdir()):
+            raise ConfigError(f"cannot write {folder}: the folder exists and is not empty")
+        return folder
+    if folder.exists():
+        raise ConfigError(f"cannot write {folder}: it is a file")
+    return check_output(folder)
+
+
+@contextmanager
+def replacing_folder(folder: str | Path) -> Iterator[Path]:
+    """Yield a new folder beside `folder`; rename it to `folder` at the end, or remove it if anything fails.
+
+    Parameters
+    ----------
+    folder
+        Where the finished folder goes; one that exists must be empty.
+
+    Raises
+    ------
+    ConfigError
+        As `check_folder`, before anything is written.
+    """
+    target = check_folder(folder)
+    partial = target.with_name(f"{target.name}.tmp-{os.getpid()}")
+    partial.mkdir()
+    try:
+        yield partial
+        os.replace(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -55,7 +55,7 @@ class Worker:
     Parameters
     ----------
     model
-        Model, or path of its checkpoint.
+        Model, or what `load_model` takes.
     settings
         The job's settings.
     """

@@ -28,7 +28,7 @@ def run_on_cluster(cluster: str, checkpoint: str, settings: Settings, chunks: It
         ``local:N`` for N processes on this machine, or the address of a dask scheduler (``tcp://host:port``). Its
         workers need pflow, the checkpoint and the input files under the same paths.
     checkpoint
-        Path of the checkpoint.
+        What `load_model` takes.
     settings
         The job's settings.
     chunks

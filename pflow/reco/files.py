@@ -68,7 +68,7 @@ def reconstruct_files(
     inputs
         Event files of any schema; truth is not read.
     checkpoint
-        Model, or path of its checkpoint.
+        Model, or what `load_model` takes.
     output, format
         File to write, as ``ttree`` or ``rntuple``.
     detector

@@ -1,4 +1,4 @@
-"""Trained models from checkpoints: network and tokeniser together, without Lightning and without running code."""
+"""Trained models, ready to use: network and tokeniser together, without Lightning and without running code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pflow.errors import InputError
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import Network, build_network
 from pflow.tokens.checkpoint import read_checkpoint
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -30,14 +30,14 @@ class Model:
     max_particles
         Longest sentence to generate.
     digest
-        SHA-256 of the checkpoint, hexadecimal.
+        SHA-256, hexadecimal: of the checkpoint, or of a folder's weights.
     path
-        The checkpoint.
+        The checkpoint or folder of weights; of a model that comes with pflow, its name.
     config
         Its header: network and loss arguments, provenance, version of pflow.
     """
 
-    network: ParticleTransformer
+    network: Network
     tokeniser: Tokeniser
     max_particles: int
     digest: str
@@ -45,21 +45,27 @@ class Model:
     config: dict[str, Any]
 
 
-def load_model(path: str | Path) -> Model:
-    """Load a model from a checkpoint that `pflow fit` wrote.
+def load_model(source: str | Path) -> Model:
+    """Load a trained model.
+
+    Parameters
+    ----------
+    source
+        Path of a checkpoint that `pflow fit` wrote or of a folder of weights that `pflow export` wrote, or the name of
+        a model that comes with pflow (`pflow.shipped_models` lists them).
 
     Raises
     ------
     InputError
-        Not a checkpoint, one that would run code, one of a newer pflow, or one whose weights do not fit its
-        configuration; names the file.
+        Nothing of the kind, with the nearest names; one that would run code; one of a newer pflow; or one whose
+        weights do not fit its configuration. Names the file.
     """
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(source)
     arguments: dict[str, Any] = {**checkpoint.tokeniser.sizes, **checkpoint.header["network"]}
     try:
-        network = ParticleTransformer(**arguments)
+        network = build_network(arguments)
     except (TypeError, ValueError) as error:
-        raise InputError(f"its configuration makes no network: {error}", file=path, field="pflow.network") from error
+        raise InputError(f"its configuration makes no network: {error}", file=source, field="network") from error
     weights = {
         name.removeprefix(PREFIX): value for name, value in checkpoint.state_dict.items() if name.startswith(PREFIX)
     }
@@ -68,13 +74,13 @@ def load_model(path: str | Path) -> Model:
     except (RuntimeError, AttributeError) as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4]) or str(error)
         raise InputError(
-            f"its weights do not fit its configuration: {reason}", file=path, field="state_dict"
+            f"its weights do not fit its configuration: {reason}", file=source, field="state_dict"
         ) from error
     return Model(
         network=network.eval(),
         tokeniser=checkpoint.tokeniser,
         max_particles=int(checkpoint.header["max_particles"]),
         digest=checkpoint.digest,
-        path=str(path),
+        path=checkpoint.path,
         config=checkpoint.header,
     )

@@ -48,7 +48,7 @@ def reconstruct(
     events
         Events of the detector that the model was trained on.
     model
-        From `pflow.load_model`, or the path of a checkpoint.
+        From `pflow.load_model`, or what that takes.
     max_particles
         Longest answer; events that reach it are flagged ``MAX_PARTICLES``. Default: the model's own.
     max_hits

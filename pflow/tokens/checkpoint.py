@@ -1,4 +1,8 @@
-"""What a checkpoint carries beside its weights: one JSON text under the key ``pflow``, read without running code."""
+"""Trained models as stored: weights, and a header that says how to use them; read without running code.
+
+A checkpoint of a training is one file, with the header as JSON text under the key ``pflow``; weights without the state
+of their training are a folder (`pflow.tokens.weights`), and some of these come with pflow and are known by their name.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,10 @@ from typing import Any
 
 import torch
 
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, nearest
+from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.weights import HEADER, read_weights
 
 __all__ = ["FORMAT", "KEY", "Checkpoint", "pack_header", "read_checkpoint"]
 
@@ -70,14 +76,14 @@ def pack_header(
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Checkpoint:
-    """A checkpoint as read from a file.
+    """A trained model as read.
 
     Parameters
     ----------
     path
-        The file.
+        The file or folder; of a model that comes with pflow, its name.
     digest
-        SHA-256 of the file, hexadecimal.
+        SHA-256, hexadecimal: of the file, or of a folder's weights.
     header
         The parsed header.
     tokeniser
@@ -93,17 +99,36 @@ class Checkpoint:
     state_dict: dict[str, torch.Tensor]
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint that `pflow fit` wrote. Nothing in the file is run: weights and plain data only.
+def read_checkpoint(source: str | Path) -> Checkpoint:
+    """Read a trained model. Nothing in it is run: weights and plain data only.
+
+    Parameters
+    ----------
+    source
+        A checkpoint that `pflow fit` wrote, a folder of weights that `pflow export` wrote, or the name of a model that
+        comes with pflow. A file goes before a name and a name before a folder, which can be told apart as ``./NAME``.
 
     Raises
     ------
     InputError
-        No such file, not a checkpoint, one that would run code, one that pflow did not write, or one written by a
-        newer pflow; names the file and, if there is one, the field.
+        Nothing of the kind, one that would run code, one that pflow did not write, or one written by a newer pflow;
+        names the file and, if there is one, the field.
     """
-    if not Path(path).is_file():
-        raise InputError("no such checkpoint", file=path)
+    if Path(source).is_file():
+        return _read_file(source)
+    if str(source) in (shipped := shipped_models()):
+        return _read_folder(weights_dir() / source, path=str(source))
+    if Path(source).is_dir():
+        return _read_folder(Path(source), path=str(source))
+    known = ", ".join(shipped) or "none does"
+    raise InputError(
+        f"no such checkpoint or folder of weights, and no model of that name comes with pflow ({known})",
+        file=source,
+        suggestions=nearest(str(source), shipped),
+    )
+
+
+def _read_file(path: str | Path) -> Checkpoint:
     content = _load(path)
     if not isinstance(content, dict) or not isinstance(content.get(KEY), str):
         raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'", file=path, field=KEY)
@@ -111,29 +136,44 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         header = json.loads(content[KEY])
     except json.JSONDecodeError as error:
         raise InputError(f"the header is not JSON: {error}", file=path, field=KEY) from error
-    number = header.get("format") if isinstance(header, dict) else None
-    if not isinstance(number, int) or number < 1:
-        raise InputError("the header states no format", file=path, field=f"{KEY}.format")
-    if number > FORMAT:
-        raise InputError(
-            f"written by pflow {header.get('version', '(unknown version)')} in format {number}; this version reads "
-            f"formats up to {FORMAT}",
-            file=path,
-            field=f"{KEY}.format",
-        )
-    for field, kind in (("tokeniser", dict), ("network", dict), ("max_particles", int)):
-        if not isinstance(header.get(field), kind):
-            raise InputError("missing from the header, or not of the expected type", file=path, field=f"{KEY}.{field}")
-    try:
-        tokeniser = Tokeniser.from_dict(header["tokeniser"])
-    except ConfigError as error:
-        raise InputError(str(error), file=path, field=f"{KEY}.tokeniser") from error
+    tokeniser = _check_header(header, file=path, prefix=f"{KEY}.")
     weights = content.get("state_dict")
     if not isinstance(weights, dict):
         raise InputError("the weights are missing", file=path, field="state_dict")
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Checkpoint(path=str(path), digest=digest, header=header, tokeniser=tokeniser, state_dict=weights)
+
+
+def _read_folder(folder: Path, *, path: str) -> Checkpoint:
+    weights = read_weights(folder)
+    tokeniser = _check_header(weights.header, file=folder / HEADER, prefix="")
+    return Checkpoint(
+        path=path, digest=weights.digest, header=weights.header, tokeniser=tokeniser, state_dict=weights.state_dict
+    )
+
+
+def _check_header(header: Any, *, file: str | Path, prefix: str) -> Tokeniser:
+    """The tokeniser of a header that this version can use; `prefix` goes before the names of fields in errors."""
+    number = header.get("format") if isinstance(header, dict) else None
+    if not isinstance(number, int) or number < 1:
+        raise InputError("the header states no format", file=file, field=f"{prefix}format")
+    if number > FORMAT:
+        raise InputError(
+            f"written by pflow {header.get('version', '(unknown version)')} in format {number}; this version reads "
+            f"formats up to {FORMAT}",
+            file=file,
+            field=f"{prefix}format",
+        )
+    for field, kind in (("tokeniser", dict), ("network", dict), ("max_particles", int)):
+        if not isinstance(header.get(field), kind):
+            raise InputError(
+                "missing from the header, or not of the expected type", file=file, field=f"{prefix}{field}"
+            )
+    try:
+        return Tokeniser.from_dict(header["tokeniser"])
+    except ConfigError as error:
+        raise InputError(str(error), file=file, field=f"{prefix}tokeniser") from error
 
 
 def _load(path: str | Path) -> Any:

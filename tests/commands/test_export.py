@@ -47,6 +47,20 @@ def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
     assert all(str(tmp_path / "model" / name) in output for name in written)
 
 
+def test_weights_alone_are_a_format(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights") == 0
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
+
+
+def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path):
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    run("--checkpoint", checkpoint, "-o", tmp_path / "weights", "--format", "weights")
+    assert run("--checkpoint", tmp_path / "weights", "-o", tmp_path / "model") == 0
+    text = json.loads((tmp_path / "model" / "tokens.json").read_text())
+    assert text["checkpoint_sha256"] == load_model(tmp_path / "weights").digest
+
+
 def test_without_onnx_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError, match=r"pip install 'pflow\[onnx\]'"):

@@ -13,7 +13,7 @@ import torch
 
 from pflow.errors import ConfigError
 from pflow.export import folder as folder_module
-from pflow.export.folder import check_folder, export_model
+from pflow.export.folder import export_model
 from pflow.model.batch import Batch, Sentence
 from pflow.model.generate import Generated, generate
 from pflow.reco.reconstruct import reconstruct
@@ -247,17 +247,6 @@ def test_a_folder_that_holds_something_is_refused(make_model, tmp_path):
     with pytest.raises(ConfigError, match="not empty"):
         export_model(make_model(), tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "keep me"
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "model").write_text("")
-    with pytest.raises(ConfigError, match="it is a file"):
-        check_folder(tmp_path / "model")
-
-
-def test_a_folder_in_no_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="does not exist"):
-        check_folder(tmp_path / "nowhere" / "model")
 
 
 def test_unknown_special_tokens_are_named(make_model, tmp_path):

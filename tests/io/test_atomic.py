@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.io.atomic import check_output, replacing
+from pflow.io.atomic import check_folder, check_output, replacing, replacing_folder
 
 
 def write_half(target: Path, error: BaseException) -> None:
@@ -88,3 +88,42 @@ def test_another_file_may_be_overwritten(tmp_path: Path) -> None:
     (tmp_path / "in.root").write_text("")
     (tmp_path / "out.root").write_text("")
     assert check_output(str(tmp_path / "out.root"), inputs=[tmp_path / "in.root"]) == tmp_path / "out.root"
+
+
+def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    with replacing_folder(target) as partial:
+        (partial / "a.txt").write_text("whole")
+        assert not target.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (target / "a.txt").read_text() == "whole"
+
+
+def fill_half(target: Path, error: BaseException) -> None:
+    with replacing_folder(target) as partial:
+        (partial / "a.txt").write_text("half")
+        raise error
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="disk full"):
+        fill_half(tmp_path / "model", OSError("disk full"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_holds_something_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("keep me")
+    with pytest.raises(ConfigError, match="not empty"):
+        fill_half(tmp_path, OSError("not reached"))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("")
+    with pytest.raises(ConfigError, match="it is a file"):
+        check_folder(tmp_path / "model")
+
+
+def test_a_folder_in_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        check_folder(tmp_path / "nowhere" / "model")

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import pytest
+import safetensors.torch
 import torch
 
 from pflow.errors import InputError
+from pflow.export.weights import write_weights
 from pflow.reco.load import PREFIX, load_model
+from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.checkpoint import KEY, pack_header
 
 NETWORK = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
@@ -74,7 +78,7 @@ def test_weights_that_belong_nowhere_are_an_error(save, model):
 
 @pytest.mark.parametrize("network", [{"width": 30, "heads": 4}, {"breadth": 3}, {"special": "none"}])
 def test_a_configuration_that_makes_no_network_is_an_error(save, network):
-    with pytest.raises(InputError, match=r"'pflow\.network': its configuration makes no network"):
+    with pytest.raises(InputError, match=r"'network': its configuration makes no network"):
         load_model(save(network=network))
 
 
@@ -83,3 +87,77 @@ def test_a_file_that_is_no_checkpoint_is_an_error(tmp_path):
     path.write_text("not a model")
     with pytest.raises(InputError, match=r"notes\.txt"):
         load_model(path)
+
+
+def test_an_architecture_that_there_is_not_is_an_error(save):
+    with pytest.raises(InputError, match="no architecture 'recurrent': expected one of translation"):
+        load_model(save(network={**NETWORK, "architecture": "recurrent"}))
+
+
+@pytest.fixture
+def shipped(save, tmp_path, monkeypatch):
+    """A folder of models as pflow ships them, with one in it."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    write_weights(save(), folder / "toy-photon")
+    monkeypatch.setattr("pflow.resources.weights_dir", lambda: folder)
+    monkeypatch.setattr("pflow.tokens.checkpoint.weights_dir", lambda: folder)
+    return folder
+
+
+def test_a_folder_of_weights_is_the_same_model(save, model, tmp_path):
+    write_weights(save(), tmp_path / "toy")
+    loaded = load_model(tmp_path / "toy")
+    assert loaded.tokeniser == model.tokeniser
+    assert loaded.max_particles == 6
+    for name, value in model.network.state_dict().items():
+        assert torch.equal(loaded.network.state_dict()[name], value), name
+
+
+def test_the_digest_of_a_folder_is_that_of_its_weights(shipped):
+    content = (shipped / "toy-photon" / "model.safetensors").read_bytes()
+    assert load_model(shipped / "toy-photon").digest == hashlib.sha256(content).hexdigest()
+
+
+def test_a_model_that_comes_with_pflow_is_loaded_by_its_name(shipped):
+    loaded = load_model("toy-photon")
+    assert loaded.path == "toy-photon"
+    assert loaded.digest == load_model(shipped / "toy-photon").digest
+
+
+def test_models_that_come_with_pflow_are_listed(shipped):
+    (shipped / "notes").mkdir()
+    assert shipped_models() == ["toy-photon"]
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest(shipped):
+    with pytest.raises(
+        InputError, match=r"toy-foton: no such.* \(toy-photon\) \(nearest matches: toy-photon"
+    ):
+        load_model("toy-foton")
+
+
+def test_a_name_goes_before_a_folder_of_that_name(shipped, tmp_path, monkeypatch):
+    (tmp_path / "toy-photon").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_model("toy-photon").path == "toy-photon"
+    with pytest.raises(InputError, match="not a folder of weights"):
+        load_model("./toy-photon")
+
+
+def test_tensors_that_belong_nowhere_are_an_error_in_a_folder_too(shipped):
+    folder = shipped / "toy-photon"
+    content = safetensors.torch.save(
+        {**safetensors.torch.load_file(folder / "model.safetensors"), PREFIX + "extra": torch.zeros(1)}
+    )
+    (folder / "model.safetensors").write_bytes(content)
+    header = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**header, "sha256": hashlib.sha256(content).hexdigest()}))
+    with pytest.raises(InputError, match=r"toy-photon.*Unexpected key.*extra"):
+        load_model("toy-photon")
+
+
+def test_models_that_come_with_pflow_load_and_are_small():
+    for name in shipped_models():
+        assert load_model(name).max_particles >= 1
+    assert sum(path.stat().st_size for path in weights_dir().rglob("*") if path.is_file()) <= 8e6
