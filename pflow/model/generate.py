@@ -33,6 +33,11 @@ class Generated:
     score : float32 [B, T], probability of the chosen `pdg` among the physical classes
     mask : bool [B, T], True = real particle
     truncated : bool [B], True = `max_particles` were written and the event had not ended
+    pdg_probability : float32 [B, T, V] or None, probability of each physical `pdg`
+    energy_sigma : float32 [B, T] or None, standard deviation of ln E
+    direction_sigma : float32 [B, T] or None, that of each of the two angles in the tangent plane, rad
+    hit_share : float32 [B, T, N] or None, share of each hit of the readout that the particle has taken
+    track_share : float32 [B, T, K] or None, the same of each track
     """
 
     charge: Tensor
@@ -42,6 +47,11 @@ class Generated:
     score: Tensor
     mask: Tensor
     truncated: Tensor
+    pdg_probability: Tensor | None = None
+    energy_sigma: Tensor | None = None
+    direction_sigma: Tensor | None = None
+    hit_share: Tensor | None = None
+    track_share: Tensor | None = None
 
 
 class Choice:
@@ -178,5 +188,5 @@ def _empty(size: int, length: int, device: torch.device) -> Generated:
 
 
 def _first(written: Generated, length: int) -> Generated:
-    names = [f.name for f in dataclasses.fields(written) if f.name != "truncated"]
+    names = ("charge", "pdg", "energy", "direction", "score", "mask")
     return dataclasses.replace(written, **{name: getattr(written, name)[:, :length].clone() for name in names})

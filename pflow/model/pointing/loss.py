@@ -1,0 +1,109 @@
+"""What training of the pointing network minimises. Every loss is a mean over real particles (or steps).
+
+Letters: B batch, T target particles, S source tokens, P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.pointing.network import LN10, PointingTransformer
+from pflow.model.pointing.teach import Taught
+
+__all__ = ["PointingLoss"]
+
+NAMES = ("pointer", "incidence", "pdg", "charge", "energy", "direction")
+
+TAIL = 3.0
+"""Residuals of more standard deviations count linearly: a mistaken incidence is no measurement error (Huber 1964)."""
+
+
+class PointingLoss(nn.Module):
+    """Pointer, incidence, identity, energy and direction, and their weighted sum.
+
+    ``pointer``: minus the logarithm of the probability of a good seed, each token counted by how good it is, or of the
+    end. ``incidence``: binary cross-entropy of the share of what is left, weighted by the square root of the energy
+    that is left and normalised particle by particle. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``:
+    negative log-likelihood of a normal distribution of ln E, and of the two angles in the tangent plane, with the
+    widths that the network predicts and linear tails.
+
+    Parameters
+    ----------
+    weights
+        Weight of each loss by name, 1 where not given.
+
+    Raises
+    ------
+    ValueError
+        Naming a weight that makes no sense.
+    """
+
+    def __init__(self, *, weights: Mapping[str, float] | None = None) -> None:
+        super().__init__()
+        for name, weight in (weights or {}).items():
+            if name not in NAMES:
+                raise ValueError(f"weights: there is no loss '{name}', only {list(NAMES)}")
+            if not 0.0 <= weight < float("inf"):
+                raise ValueError(f"weights: {weight} of '{name}' is not a finite number from 0")
+        self.weights = {name: float((weights or {}).get(name, 1.0)) for name in NAMES}
+
+    def forward(self, taught: Taught, network: PointingTransformer) -> dict[str, Tensor]:
+        """Each loss by name, unweighted, and ``total``; scalars.
+
+        Parameters
+        ----------
+        taught
+            From `pflow.model.pointing.teach.teach`.
+        network
+            Says how energies are normalised.
+        """
+        target, made = taught.target, taught.particles
+        mask = target.mask
+        count = mask.sum().clamp(min=1)
+
+        def mean(values: Tensor) -> Tensor:
+            return values.masked_fill(~mask, 0.0).sum() / count
+
+        losses = {
+            "pointer": _pointer(taught),
+            "incidence": _incidence(taught),
+            "pdg": mean(functional.cross_entropy(made.pdg.transpose(1, 2), target.pdg, reduction="none")),
+            "charge": mean(functional.cross_entropy(made.charge.transpose(1, 2), target.charge, reduction="none")),
+        }
+        true = LN10 * (network.energy_mean + network.energy_std * target.energy)
+        width = made.energy_log_width
+        losses["energy"] = mean(_tailed((made.log_energy - true).abs() * (-width).exp()) + width)
+        away = (made.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, where it is small
+        width = made.direction_log_width
+        losses["direction"] = mean(_tailed(away * (-width).exp()) + 2.0 * width)
+        total = torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
+        return {**losses, "total": total}
+
+
+def _pointer(taught: Taught) -> Tensor:
+    mask = taught.target.mask
+    tokens = taught.pointer[:, :-1, :-1]  # [B, T, S]
+    weight = taught.seed_weight
+    good = torch.logsumexp(tokens + weight.clamp(min=1e-12).log(), dim=-1)
+    has_seed = mask & (weight.amax(-1) > 0)
+    last = mask.sum(1)  # position of the end
+    end = taught.pointer[torch.arange(len(last), device=last.device), last, -1]
+    return -(good.masked_fill(~has_seed, 0.0).sum() + end.sum()) / (has_seed.sum() + len(last))
+
+
+def _incidence(taught: Taught) -> Tensor:
+    mask = taught.target.mask
+    cost = functional.binary_cross_entropy_with_logits(taught.incidence, taught.wanted, reduction="none")
+    size = mask.numel()
+    norm = taught.pairs.sums(taught.weight * (taught.wanted + 0.05), size)
+    cost = taught.pairs.sums(taught.weight * cost, size) / norm.clamp(min=1e-3)
+    return cost.view_as(mask).masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def _tailed(residual: Tensor) -> Tensor:
+    """Half the square, and linear beyond `TAIL`."""
+    return functional.huber_loss(residual, torch.zeros_like(residual), reduction="none", delta=TAIL)

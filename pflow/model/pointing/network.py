@@ -1,0 +1,401 @@
+"""The pointing network: translation whose every written particle points at the hits and tracks that it is made of.
+
+A step of the decoder has four parts. It points at the token where the next particle begins (its seed) or ends the
+sentence; given the seed it says which hits and tracks belong to the particle (its incidence), hit by hit even where
+tokens are sums of hits; from these it forms proxies, as a physicist would (energy sum, log-weighted barycentre, track
+momentum); and it corrects them. What is spoken for goes back into the next step.
+
+Letters: B batch, S source tokens, N hits, K tracks, M = N + K items, T target particles, P pairs, W width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.batch import Batch
+from pflow.model.cache import Cache, KeyValue
+from pflow.model.heads import unit_vector
+from pflow.model.initialise import initialise
+from pflow.model.layers import FullyConnected
+from pflow.model.pointing.decoder import CoverageDecoder
+from pflow.model.pointing.encoder import LocalEncoder
+from pflow.model.pointing.point import Incidence, Pairs, Pointer, find_pairs
+from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features, tangent_basis
+from pflow.model.pointing.scene import Scene, gather, make_scene
+
+__all__ = ["Particles", "PointingTransformer", "Source", "Written"]
+
+LN10 = math.log(10.0)
+
+CORRECTION = 0.1
+"""Correction of ln E where the network says 1."""
+
+ENERGY_WIDTHS = (-6.0, 1.5)
+"""Least and largest logarithm of the standard deviation of ln E."""
+
+DIRECTION_WIDTHS = (-9.5, 0.0)
+"""Least and largest logarithm of the standard deviation of an angle, rad."""
+
+
+class Source(NamedTuple):
+    """The encoded source.
+
+    Parameters
+    ----------
+    scene
+        Tokens and items in space.
+    states : float [B, S, W]
+    known
+        Keys and values of the memory, one pair a decoder layer.
+    tokens : float [B, S, hidden], for the pointer
+    items : float [B, M, hidden], for the incidence
+    """
+
+    scene: Scene
+    states: Tensor
+    known: list[KeyValue]
+    tokens: Tensor
+    items: Tensor
+
+
+class Particles(NamedTuple):
+    """Particles made of their seeds and shares.
+
+    Parameters
+    ----------
+    pdg, charge : float [B, T, V], logits
+    log_energy : float [B, T], ln(E / GeV)
+    direction : float [B, T, 3], unit vector
+    energy_log_width : float [B, T], logarithm of the standard deviation of ln E
+    direction_log_width : float [B, T], logarithm of that of each of the two angles in the tangent plane, rad
+    pooled : float [B, T, W], energy-weighted mean memory
+    proxies
+        What they were corrected from.
+    by_track : bool [B, T]
+        Charged and begun at a track, whose momentum they then have.
+    """
+
+    pdg: Tensor
+    charge: Tensor
+    log_energy: Tensor
+    direction: Tensor
+    energy_log_width: Tensor
+    direction_log_width: Tensor
+    pooled: Tensor
+    proxies: Proxies
+    by_track: Tensor
+
+
+class Written(NamedTuple):
+    """Particles as the decoder reads them back.
+
+    Parameters
+    ----------
+    pdg, charge : int64 [B, T]
+    log_energy : float [B, T], ln(E / GeV)
+    direction : float [B, T, 3]
+    seed : int64 [B, T]
+    deposit : float [B, T], energy of the hits it took, GeV
+    pooled : float [B, T, W]
+    """
+
+    pdg: Tensor
+    charge: Tensor
+    log_energy: Tensor
+    direction: Tensor
+    seed: Tensor
+    deposit: Tensor
+    pooled: Tensor
+
+
+class PointingTransformer(nn.Module):
+    """Encoder, coverage-aware decoder, pointer, incidence and corrections.
+
+    Parameters
+    ----------
+    n_charge, n_pdg
+        Number of physical charges (-1, 0, +1) and |PDG| codes.
+    hit_features, track_features
+        Features of a token of each type; 0 tracks: not read.
+    n_subdetectors
+        Calorimeters of the detector.
+    masses
+        Mass of each |PDG| code, GeV.
+    charged
+        Whether each |PDG| code is of charged particles.
+    energy_mean, energy_std
+        Of the normalised log10 E of the targets.
+    width, heads, feedforward
+        Of encoder and decoder.
+    encoder_layers, decoder_layers
+        Their numbers.
+    hidden
+        Width of the maps from a particle and a token or an item to a logit.
+    dropout
+        In the hidden layers of feed-forward networks.
+    local
+        Whether the encoder's attention knows directions.
+    cone
+        Largest angle, rad, between a seed and the items that its particle may be made of.
+    proxies
+        Whether to correct proxies; else energy and direction come from the states alone.
+    coverage
+        Whether what is spoken for is known to the decoder, and an item can be given away only once.
+    own_incidence
+        In training, share of the batches in which the particles before are as the network itself makes them.
+    order_jitter
+        In training, uncertainty of the order by falling ln E.
+
+    Raises
+    ------
+    ValueError
+        Sizes that do not belong together.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_charge: int,
+        n_pdg: int,
+        hit_features: int,
+        track_features: int = 0,
+        n_subdetectors: int,
+        masses: Sequence[float],
+        charged: Sequence[bool],
+        energy_mean: float,
+        energy_std: float,
+        width: int = 128,
+        heads: int = 8,
+        feedforward: int = 512,
+        encoder_layers: int = 3,
+        decoder_layers: int = 3,
+        hidden: int = 48,
+        dropout: float = 0.0,
+        local: bool = True,
+        cone: float = 0.4,
+        proxies: bool = True,
+        coverage: bool = True,
+        own_incidence: float = 0.5,
+        order_jitter: float = 0.2,
+    ) -> None:
+        super().__init__()
+        if len(masses) != n_pdg or len(charged) != n_pdg:
+            raise ValueError(f"masses, charged: {len(masses)} and {len(charged)} values for {n_pdg} codes")
+        if n_charge != 3:
+            raise ValueError(f"n_charge: the charges are -1, 0 and +1, not {n_charge} values")
+        if not 0.0 < cone <= math.pi:
+            raise ValueError(f"cone: {cone} is not an angle in (0, pi] rad")
+        if not 0.0 <= own_incidence <= 1.0 or order_jitter < 0.0:
+            raise ValueError(
+                f"own_incidence, order_jitter: {own_incidence} is not in [0, 1] or {order_jitter} is negative"
+            )
+        self.own_incidence = own_incidence
+        self.order_jitter = order_jitter
+        self.n_pdg = n_pdg
+        self.n_subdetectors = n_subdetectors
+        self.cone = math.cos(cone)
+        self.use_proxies = proxies
+        self.use_coverage = coverage
+        self.energy_mean = energy_mean
+        self.energy_std = energy_std
+        self.register_buffer("masses", torch.tensor(list(masses), dtype=torch.float32), persistent=False)
+        self.register_buffer("charged", torch.tensor(list(charged), dtype=torch.bool), persistent=False)
+        self.embed_hit = FullyConnected((hit_features, width, width), activation="gelu")
+        self.embed_track = FullyConnected((track_features, width, width), activation="gelu") if track_features else None
+        self.encoder = LocalEncoder(
+            width=width, heads=heads, feedforward=feedforward, layers=encoder_layers, dropout=dropout, local=local
+        )
+        self.begin = nn.Parameter(torch.empty(width))
+        self.embed_particle = FullyConnected((n_pdg + n_charge + 7, width, width), activation="gelu")
+        self.embed_seed = nn.Linear(width, width, bias=False)
+        self.embed_pooled = nn.Linear(width, width, bias=False)
+        self.decoder = CoverageDecoder(
+            width=width, heads=heads, feedforward=feedforward, layers=decoder_layers, dropout=dropout
+        )
+        self.pointer = Pointer(width=width, hidden=hidden)
+        self.query = FullyConnected((2 * width, width, width), activation="gelu")
+        self.incidence = Incidence(width=width, hidden=hidden, n_subdetectors=n_subdetectors)
+        self.describe = FullyConnected((2 * width + n_proxy_features(n_subdetectors), width, width), activation="gelu")
+        self.identity = nn.Linear(width, n_pdg + n_charge)
+        self.correct = nn.Linear(width, 6)
+        self.initialise()
+
+    def initialise(self, generator: torch.Generator | None = None) -> None:
+        """Draw all weights anew, from `generator` or from torch's global one; corrections begin at none."""
+        initialise(self, generator)
+        with torch.no_grad():
+            self.encoder.initialise()
+            self.decoder.initialise()
+            if self.use_proxies:
+                self.correct.weight.zero_()
+            self.correct.bias.copy_(torch.tensor([0.0, -3.0, 0.0, 0.0, -2.0, -4.0]))
+            self.pointer.evidence.bias.fill_(-3.0)
+
+    def encode(self, batch: Batch) -> Source:
+        """Encode the source of a batch.
+
+        Raises
+        ------
+        ValueError
+            The batch has no readout, or lacks the tracks that the network reads.
+        """
+        scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
+        x = self.embed_hit(batch.hits.features)
+        if self.embed_track is not None:
+            if batch.tracks is None:
+                raise ValueError("tracks: the network reads them and the batch has none")
+            x = torch.cat([x, self.embed_track(batch.tracks.features)], dim=1)
+        states = self.encoder(x, scene.token_unit, scene.token_mask)
+        return Source(
+            scene=scene,
+            states=states,
+            known=self.decoder.project(states),
+            tokens=self.pointer.token(states),
+            items=self.incidence.items(states, scene),
+        )
+
+    def read_back(self, written: Written, source: Source) -> Tensor:
+        """Particles float [B, T, W] as the decoder reads them."""
+        numbers = torch.stack(
+            [
+                written.log_energy / 2.0,
+                ((written.deposit + 0.05).log() - written.log_energy).clamp(-4.0, 4.0),
+                (written.deposit + 1e-3).log() / 2.0,
+                gather(source.scene.token_is_track, written.seed).float(),
+            ],
+            dim=-1,
+        )
+        features = torch.cat(
+            [
+                functional.one_hot(written.pdg, self.n_pdg),
+                functional.one_hot(written.charge, 3),
+                numbers,
+                written.direction,
+            ],
+            dim=-1,
+        )
+        x = self.embed_particle(features)
+        return x + self.embed_seed(gather(source.states, written.seed)) + self.embed_pooled(written.pooled)  # type: ignore[no-any-return]
+
+    def sentence(self, particles: Tensor) -> Tensor:
+        """The beginning and then the particles read back, [B, T, W] to [B, T + 1, W]."""
+        return torch.cat([self.begin.expand(len(particles), 1, -1), particles], dim=1)
+
+    def state(
+        self, x: Tensor, source: Source, covered: Tensor, caches: Sequence[Cache] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Decoder states float [B, T, W] and the pointer's log probabilities float [B, T, S + 1].
+
+        Parameters
+        ----------
+        x : float [B, T, W], from `sentence`, or with caches the newest token
+        source
+            Of the batch.
+        covered : float [B, T, M], share of each item that is spoken for before each position
+        caches
+            Of the tokens before.
+        """
+        on_tokens = source.scene.on_tokens(covered)
+        h = self.decoder(x, source.known, covered=on_tokens, mask=source.scene.token_mask, caches=caches)
+        return h, self.pointer(h, source.tokens, source.scene, on_tokens)
+
+    def point(
+        self, h: Tensor, seed: Tensor, source: Source, covered: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Pairs, Tensor]:
+        """Which items belong to the particles that begin at some seeds.
+
+        Parameters
+        ----------
+        h : float [B, T, W], decoder states
+        seed : int64 [B, T]
+        source
+            Of the batch.
+        covered : float [B, T, M]
+        mask : bool [B, T], True = real particle
+
+        Returns
+        -------
+        query : float [B, T, W]
+        pairs : Pairs
+        logits : float [P]
+            Of the share of what is left of the pair's item.
+        """
+        query = self.query(torch.cat([h, gather(source.states, seed)], dim=-1))
+        pairs = find_pairs(source.scene, seed, mask, cone=self.cone)
+        return query, pairs, self.incidence(query, source.items, source.scene, seed, covered, pairs)
+
+    def share(self, logits: Tensor, pairs: Pairs, covered: Tensor) -> Tensor:
+        """Share float [P] of each item, of what is left of it."""
+        left = 1.0 - covered[pairs.event, pairs.particle, pairs.item]
+        return logits.sigmoid() * left
+
+    def particles(
+        self, query: Tensor, seed: Tensor, share: Tensor, pairs: Pairs, source: Source, pdg: Tensor | None = None
+    ) -> Particles:
+        """Make the particles.
+
+        Parameters
+        ----------
+        query : float [B, T, W], from `point`
+        seed : int64 [B, T]
+        share : float [P]
+        pairs, source
+            Of the batch.
+        pdg : int64 [B, T] or None
+            Identities where they are known (training); else the most probable.
+        """
+        scene = source.scene
+        made = make_proxies(share, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
+        weight = share * scene.item_weight.flatten()[pairs.item_of].square()
+        token = pairs.event * source.states.shape[1] + scene.item_token.flatten()[pairs.item_of]
+        summed = pairs.sums(weight[:, None] * source.states.flatten(0, 1)[token], seed.numel())
+        total = pairs.sums(weight, seed.numel()).clamp(min=1e-9)
+        pooled = (summed / total[:, None]).view_as(query)
+        described = self.describe(torch.cat([query, pooled, made.features], dim=-1))
+        described = functional.gelu(described)
+        identity = self.identity(described)
+        numbers = self.correct(described)
+        chosen = identity[..., : self.n_pdg].argmax(-1) if pdg is None else pdg
+
+        momentum = gather(scene.token_momentum, seed)
+        p = torch.linalg.vector_norm(momentum, dim=-1)
+        by_track = gather(scene.token_is_track, seed) & self.get_buffer("charged")[chosen] & (p > 0)
+        if self.use_proxies:
+            log_energy, direction = self._corrected(made, numbers)
+        else:
+            log_energy = LN10 * (self.energy_mean + self.energy_std * numbers[..., 0])
+            direction = unit_vector(numbers[..., 2] + torch.pi / 2, numbers[..., 3])
+            by_track = torch.zeros_like(by_track)
+        track_energy = torch.sqrt(p.square() + self.get_buffer("masses")[chosen].square()).clamp(min=1e-6)
+        return Particles(
+            pdg=identity[..., : self.n_pdg],
+            charge=identity[..., self.n_pdg :],
+            log_energy=torch.where(by_track, track_energy.log(), log_energy),
+            direction=torch.where(by_track[..., None], functional.normalize(momentum, dim=-1), direction),
+            energy_log_width=numbers[..., 4].clamp(*ENERGY_WIDTHS),
+            direction_log_width=numbers[..., 5].clamp(*DIRECTION_WIDTHS),
+            pooled=pooled,
+            proxies=made,
+            by_track=by_track,
+        )
+
+    def _corrected(self, made: Proxies, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """ln E and direction: the proxies', corrected."""
+        tracks = torch.linalg.vector_norm(made.track_momentum, dim=-1)
+        trust = numbers[..., 1].sigmoid()  # in tracks, for a neutral particle that turned into charged ones
+        base = (1.0 - trust) * made.energy + trust * tracks + 1e-2
+        theta, phi = tangent_basis(made.direction)
+        # In units of the width, or a narrow one would make the gradient as large as it is narrow.
+        turn = numbers[..., 5:6].clamp(*DIRECTION_WIDTHS).exp().detach() * numbers[..., 2:4]
+        direction = made.direction + turn[..., :1] * theta + turn[..., 1:] * phi
+        return base.log() + CORRECTION * numbers[..., 0], functional.normalize(direction, dim=-1)
+
+    def forward(self, batch: Batch) -> Source:
+        """Encode; see `pflow.model.pointing.teach` for training and `pflow.model.pointing.generate` for generation."""
+        return self.encode(batch)

@@ -1,0 +1,185 @@
+"""Pointing: which token a particle begins at (its seed), and which hits and tracks belong to it (its incidence).
+
+Letters: B batch, T particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.layers import FullyConnected
+from pflow.model.pointing.scene import ITEM_FEATURES, Scene, gather
+
+__all__ = ["Incidence", "Pairs", "Pointer", "find_pairs"]
+
+IMPOSSIBLE = -1e4
+"""Logit of padding: finite, so that an event without tokens has gradients."""
+
+N_GEOMETRY = 8
+"""Numbers that say where an item lies as seen from a seed."""
+
+
+class Pairs(NamedTuple):
+    """Particles and the items that they may be made of: those not too far from their seed in direction.
+
+    Parameters
+    ----------
+    event, particle, item : int64 [P]
+        Indices into B, T and M.
+    particle_of, item_of : int64 [P]
+        Indices into B * T and B * M.
+    """
+
+    event: Tensor
+    particle: Tensor
+    item: Tensor
+    particle_of: Tensor
+    item_of: Tensor
+
+    def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
+        """Values float [P] in a tensor of zeros [B, T, M]."""
+        return values.new_zeros(*shape).index_put((self.event, self.particle, self.item), values)
+
+    def sums(self, values: Tensor, size: int) -> Tensor:
+        """Sum of values float [P, ...] over the items of each of `size` = B * T particles."""
+        return values.new_zeros(size, *values.shape[1:]).index_add(0, self.particle_of, values)
+
+
+def find_pairs(scene: Scene, seed: Tensor, mask: Tensor, *, cone: float) -> Pairs:
+    """The items within an angle of each seed.
+
+    Parameters
+    ----------
+    scene
+        Of the batch.
+    seed : int64 [B, T], index of a token
+    mask : bool [B, T], True = real particle
+    cone
+        Cosine of the largest angle between the directions of seed and item, as seen from the origin.
+    """
+    towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
+    near = (towards > cone) & mask[..., None] & scene.item_mask[:, None]
+    event, particle, item = near.nonzero(as_tuple=True)
+    return Pairs(event, particle, item, event * near.shape[1] + particle, event * near.shape[2] + item)
+
+
+class Pointer(nn.Module):
+    """Where the next particle begins, and whether there is one.
+
+    Each token gives evidence that an unwritten particle begins there; the sentence ends when nothing does: the
+    probabilities of all tokens and of the end sum to 1.
+
+    Parameters
+    ----------
+    width
+        Of decoder states and memory.
+    hidden
+        Of the map from a state and a token to the evidence.
+    """
+
+    def __init__(self, *, width: int, hidden: int) -> None:
+        super().__init__()
+        self.state = nn.Linear(width, hidden)
+        self.token = nn.Linear(width, hidden, bias=False)
+        self.left = nn.Linear(2, hidden, bias=False)
+        self.evidence = nn.Linear(hidden, 1)
+        self.stop = FullyConnected((width, hidden, 1), activation="gelu")
+
+    def forward(self, state: Tensor, token: Tensor, scene: Scene, covered: Tensor) -> Tensor:
+        """Log probabilities float [B, T, S + 1] of each token and, last, of the end.
+
+        Parameters
+        ----------
+        state : float [B, T, W], of the decoder
+        token : float [B, S, hidden], ``self.token`` of the memory
+        scene
+            Of the batch.
+        covered : float [B, T, S], share of each token that is spoken for
+        """
+        energy = scene.token_energy[:, None] * (1.0 - covered)  # [B, T, S]
+        left = self.left(torch.stack([covered, (energy + 1e-3).log()], dim=-1))
+        hidden = functional.relu(self.state(state)[:, :, None] + token[:, None] + left)
+        evidence = self.evidence(hidden).squeeze(-1).masked_fill(~scene.token_mask[:, None], IMPOSSIBLE)
+        return torch.cat([evidence, self.stop(state)], dim=-1).log_softmax(-1)
+
+
+class Incidence(nn.Module):
+    """Which items belong to a particle, given its seed: one logit for each pair.
+
+    A logit is made of the particle's query, the memory of the item's token, the item itself, and where the item lies
+    as seen from the seed: along and across the axis of the shower that begins there.
+
+    Parameters
+    ----------
+    width
+        Of queries and memory.
+    hidden
+        Of the map from a pair to its logit.
+    n_subdetectors
+        Number of calorimeters.
+    """
+
+    def __init__(self, *, width: int, hidden: int, n_subdetectors: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, hidden)
+        self.token = nn.Linear(width, hidden, bias=False)
+        self.item = nn.Linear(ITEM_FEATURES + n_subdetectors, hidden, bias=False)
+        self.geometry = nn.Linear(N_GEOMETRY + 1, hidden, bias=False)
+        self.out = FullyConnected((hidden, 16, 1), activation="gelu")
+
+    def items(self, memory: Tensor, scene: Scene) -> Tensor:
+        """What all particles share, float [B, M, hidden]: memory float [B, S, W] at the items, and the items."""
+        return gather(self.token(memory), scene.item_token) + self.item(scene.item_features)  # type: ignore[no-any-return]
+
+    def forward(
+        self, query: Tensor, items: Tensor, scene: Scene, seed: Tensor, covered: Tensor, pairs: Pairs
+    ) -> Tensor:
+        """Logits float [P].
+
+        Parameters
+        ----------
+        query : float [B, T, W]
+        items : float [B, M, hidden], from `items`
+        scene
+            Of the batch.
+        seed : int64 [B, T]
+        covered : float [B, T, M], share of each item that is spoken for
+        pairs
+            From `find_pairs`.
+        """
+        geometry = _geometry(scene, seed, pairs)
+        taken = covered[pairs.event, pairs.particle, pairs.item]
+        hidden = self.query(query).flatten(0, 1)[pairs.particle_of] + items.flatten(0, 1)[pairs.item_of]
+        hidden = hidden + self.geometry(torch.cat([geometry, taken[:, None]], dim=-1))
+        return self.out(functional.gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def _geometry(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
+    """Where items lie as seen from the seeds, float [P, N_GEOMETRY]."""
+    start = gather(scene.token_position, seed).flatten(0, 1)[pairs.particle_of]
+    axis = gather(scene.token_axis, seed).flatten(0, 1)[pairs.particle_of]
+    unit = gather(scene.token_unit, seed).flatten(0, 1)[pairs.particle_of]
+    offset = scene.item_position.flatten(0, 1)[pairs.item_of] - start  # mm
+    along = (offset * axis).sum(-1)
+    across = (offset.square().sum(-1) - along.square()).clamp(min=0.0).sqrt()
+    away = scene.item_unit.flatten(0, 1)[pairs.item_of] - unit
+    angle = away.square().sum(-1).sqrt()  # rad, as long as it is small
+    same = scene.item_token.flatten()[pairs.item_of] == seed.flatten()[pairs.particle_of]
+    return torch.stack(
+        [
+            torch.log1p(across / 10.0),
+            torch.exp(-across / 10.0),
+            torch.exp(-across / 50.0),
+            (along / 300.0).clamp(-3.0, 5.0),
+            torch.exp(-along.abs() / 50.0),
+            (angle + 1e-3).log() / 2.0,
+            torch.exp(-angle / 0.02),
+            same.float(),
+        ],
+        dim=-1,
+    )

@@ -1,0 +1,127 @@
+"""Proxies: what a physicist would read off the hits and tracks that a particle is made of.
+
+Letters: B batch, T particles, P pairs of a particle and an item.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pflow.model.pointing.point import Pairs
+from pflow.model.pointing.scene import Scene, gather
+
+__all__ = ["LOG_WEIGHT", "Proxies", "make_proxies", "n_proxy_features", "tangent_basis"]
+
+LOG_WEIGHT = 4.0
+"""Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
+
+LEAST_ENERGY = 1e-3
+"""Added to energies before a logarithm, GeV."""
+
+_SHAPE_FEATURES = 12
+
+
+def n_proxy_features(n_subdetectors: int) -> int:
+    """Number of features that `make_proxies` computes."""
+    return _SHAPE_FEATURES + 2 * n_subdetectors
+
+
+class Proxies(NamedTuple):
+    """Proxies of the particles.
+
+    Parameters
+    ----------
+    energy : float [B, T], sum of the hits' energies by shares, GeV
+    track_momentum : float [B, T, 3], sum of the tracks' momenta by shares, GeV
+    direction : float [B, T, 3], unit vector to the log-weighted barycentre of the hits; without hits, along the
+        tracks' momentum or towards the seed
+    features : float [B, T, F], of both and of the shower's shape, of order 1
+    """
+
+    energy: Tensor
+    track_momentum: Tensor
+    direction: Tensor
+    features: Tensor
+
+
+def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_subdetectors: int) -> Proxies:
+    """Form the proxies.
+
+    Parameters
+    ----------
+    share : float [P], share of the pair's item that belongs to the particle
+    pairs, scene
+        Of the batch.
+    seed : int64 [B, T]
+    n_subdetectors
+        Number of calorimeters.
+    """
+    shape = seed.shape
+    size = seed.numel()
+
+    def total(values: Tensor) -> Tensor:
+        return pairs.sums(values, size)
+
+    deposit = share * scene.item_energy.flatten()[pairs.item_of]  # [P], GeV; 0 for tracks
+    energy = total(deposit)  # [B * T]
+    position = scene.item_position.flatten(0, 1)[pairs.item_of]
+    fraction = deposit / energy.clamp(min=1e-9)[pairs.particle_of]
+    weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
+    centre = total(weight[:, None] * position) / total(weight).clamp(min=1e-9)[:, None]  # [B * T, 3], mm
+
+    # Tracks are the items behind the hits, and tokens of their own.
+    is_track = (pairs.item >= scene.n_hits).float()
+    track_token = scene.item_token.flatten()[pairs.item_of]
+    momentum = scene.token_momentum[pairs.event, track_token] * (share * is_track)[:, None]
+    charge = scene.token_charge[pairs.event, track_token] * share * is_track
+    momenta = total(momentum)
+    length = torch.linalg.vector_norm(momentum, dim=-1)
+    track_energy = total(length)
+    seed_unit = gather(scene.token_unit, seed).flatten(0, 1)
+    along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=-1)
+    has_hits = (energy > 1e-6)[:, None]
+    direction = functional.normalize(torch.where(has_hits, centre, along_tracks), dim=-1)
+
+    axis = direction[pairs.particle_of]
+    along = (position * axis).sum(-1)
+    across = (position.square().sum(-1) - along.square()).clamp(min=0.0).sqrt()
+    mean_along = total(fraction * along)
+    spread = total(fraction * (along - mean_along[pairs.particle_of]).square()).clamp(min=0.0).sqrt()
+    features = scene.item_features.flatten(0, 1)[pairs.item_of]  # log energy, layer, is track, subdetectors
+    by_subdetector = total(fraction[:, None] * features[:, 3 : 3 + n_subdetectors])
+    depth = total((fraction * features[:, 1])[:, None] * features[:, 3 : 3 + n_subdetectors])
+    columns = [
+        (energy + LEAST_ENERGY).log() / 2.0,
+        (track_energy + LEAST_ENERGY).log() / 2.0,
+        ((energy + 0.05) / (track_energy + 0.05)).log(),
+        torch.log1p(total(share * (1.0 - is_track))) / 2.0,
+        total(share * is_track),
+        total(charge),
+        torch.log1p(total(fraction * across) / 10.0),
+        total(fraction * (across < 15.0)),
+        torch.log1p(spread / 50.0),
+        direction[:, 2].abs(),
+        direction[:, 2].square(),
+        total(fraction.square()),
+    ]
+    joined = torch.cat([torch.stack(columns, dim=-1), by_subdetector, depth], dim=-1)
+    return Proxies(
+        energy=energy.view(shape),
+        track_momentum=momenta.view(*shape, 3),
+        direction=direction.view(*shape, 3),
+        features=joined.view(*shape, -1),
+    )
+
+
+def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors of rising polar angle and azimuth at `direction`, unit vectors float [..., 3]; on the z axis, y."""
+    x, y, z = direction.unbind(-1)
+    on_axis = x.square() + y.square() < 1e-12
+    x = torch.where(on_axis, 1.0, x)
+    rho = torch.sqrt(x.square() + y.square())
+    phi = torch.stack([-y / rho, x / rho, torch.zeros_like(z)], dim=-1)
+    return torch.linalg.cross(phi, direction), phi
