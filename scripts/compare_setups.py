@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -28,13 +29,13 @@ from typing import Any
 
 import torch
 from sections import replace_section
+from separation import always_one, told_apart
 
 from pflow.io.atomic import replacing
 from pflow.io.read import iterate_events
 from pflow.io.reco import iterate_reco
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.evaluation import CLASSICAL, LIMIT
-from pflow.metrics.intervals import fraction
 from pflow.metrics.number import Number
 from pflow.metrics.report import number_text
 from pflow.metrics.table import ParticleTable
@@ -119,7 +120,6 @@ Better than "always one photon" in telling one from two, outside of both errors:
 with tracks from conversions only, so the two set-ups with tracks cannot show here what tracks are for. The best model
 of the paper, on samples and with a training of its own: 5% energy error, 2.98 degrees, 99.6% of one or two photons told
 right."""
-ABOVE = 30.0  # mrad, opening angle from which on pairs are also counted apart
 
 
 def main() -> None:
@@ -250,7 +250,7 @@ def figures(tree: dict[str, Any]) -> dict[str, list[float | None]]:
 
 
 def separation(truth: Path, reco: Path) -> dict[str, dict[str, list[float | None]]]:
-    """One photon told from two, in all events and where pairs open by more than `ABOVE`.
+    """One photon told from two, in all events and where pairs open by more than 30 mrad (`separation.ABOVE`).
 
     Of the model, of the classical line, and of always answering one.
     """
@@ -264,17 +264,14 @@ def separation(truth: Path, reco: Path) -> dict[str, dict[str, list[float | None
             counted.setdefault(line, CountMetrics()).update(targets, ParticleTable.from_records(particles))
     found: dict[str, dict[str, list[float | None]]] = {}
     for line, count in counted.items():
-        (one, ones), (two, twos) = count.singles, count.pairs.sum(axis=1)
-        wide, wides = count.pairs[:, : len(count.axis)][:, count.axis.edges[:-1] >= ABOVE].sum(axis=1)
-        found[line] = {"separated": plain(one + two, ones + twos), "separated_above": plain(one + wide, ones + wides)}
-        found[ALWAYS_ONE] = {"separated": plain(ones, ones + twos), "separated_above": plain(ones, ones + wides)}
+        found[line] = {name: plain(number) for name, number in told_apart(count).items()}
+        found[ALWAYS_ONE] = {name: plain(number) for name, number in always_one(count).items()}
     return found
 
 
-def plain(passed: int, total: int) -> list[float | None]:
+def plain(number: Number) -> list[float | None]:
     """A fraction as value, low and high; the value is null where nothing was tried."""
-    number = fraction(passed, total)
-    return [number.value if total else None, number.low, number.high]
+    return [None if math.isnan(number.value) else number.value, number.low, number.high]
 
 
 def pflow(log: Path, *arguments: object) -> tuple[float, float, str]:
