@@ -332,8 +332,7 @@ def _dropped(
             "index": local[at].astype(np.int64),
             "pdg": _flat(truth.pdg)[at],
             "energy": energy[at],
-            # The text behind the last one gives an empty list its type.
-            "reason": ak.Array([*(reason(int(i)) for i in at), ""])[:-1],
+            "reason": ak.from_numpy(np.array([reason(int(i)) for i in at], dtype=np.str_)),
         },
         depth_limit=1,
     )

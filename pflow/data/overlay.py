@@ -149,7 +149,8 @@ def _cells(picked: Events, owner: Index, ecal_tolerance: float, hcal_tolerance: 
         place = (owner[event[among]] * len(kinds) + subdetector) * n_layers + layer
         # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
         position = [ak.to_numpy(flat.position[axis])[among] / tolerances[subdetector] for axis in ("x", "y", "z")]
-        pairs = among[cKDTree(np.stack([*position, 10.0 * place], axis=1)).query_pairs(1.0, output_type="ndarray")]
+        tree = cKDTree(np.stack([*position, 10.0 * place], axis=1), balanced_tree=False)  # half the time to build
+        pairs = among[tree.query_pairs(1.0, output_type="ndarray")]
         pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]].astype(np.int32)
         links = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(event),) * 2)
         _, label = connected_components(links, directed=False)

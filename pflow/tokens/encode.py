@@ -161,13 +161,15 @@ class _Selection(NamedTuple):
 
 def _select(events: Events, recipe: Recipe) -> _Selection:
     is_kept = events.hits.energy > recipe.hit_energy_min
-    kept = dataclasses.replace(events, hits=events.hits[is_kept], hit_links=None)
+    flat = ak.to_numpy(ak.flatten(is_kept, axis=1))
+    # Most often all of them, and then there is nothing to copy.
+    kept = dataclasses.replace(events, hits=events.hits if flat.all() else events.hits[is_kept], hit_links=None)
     if recipe.merge is None:
         index = ak.local_index(kept.hits, axis=1)
     else:
         merged = merge_hits(kept, recipe.merge)
         kept, index = dataclasses.replace(kept, hits=merged.hits), merged.cell_of
-    return _Selection(kept, *(ak.to_numpy(ak.flatten(jagged, axis=1)) for jagged in (is_kept, index)))
+    return _Selection(kept, flat, ak.to_numpy(ak.flatten(index, axis=1)))
 
 
 def _targets(events: Events, recipe: Recipe) -> Targets:

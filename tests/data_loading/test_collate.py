@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from pflow.data.collate import collate
 from pflow.errors import ConfigError
-from pflow.tokens.tokens import EventTokens
+from pflow.model.batch import Readout
+from pflow.tokens.tokens import EventReadout, EventTokens, Shares
 
 
 def event(n_hits: int, n_target: int | None = 1, seed: int = 0, tracks: int | None = None) -> EventTokens:
@@ -78,6 +81,81 @@ def test_events_without_any_hits_make_an_empty_sentence():
     assert batch.target.mask.shape == (2, 0)
 
 
+def readout(n_hits: int, n_tracks: int, n_target: int | None = 1) -> EventReadout:
+    """Hit i has energy i + 1 and is half the first target's (if there is one), track i has charge i + 1."""
+
+    def half(n: int) -> Shares | None:
+        if n_target is None:
+            return None
+        source = np.arange(n if n_target else 0)
+        return Shares(source=source, target=0 * source, share=np.full(len(source), 0.5, dtype=np.float32))
+
+    vectors = np.ones((n_tracks, 3), dtype=np.float32)
+    return EventReadout(
+        energy=np.arange(1, n_hits + 1, dtype=np.float32),
+        position=np.ones((n_hits, 3), dtype=np.float32),
+        subdetector=np.ones(n_hits, dtype=np.int64),
+        layer=np.ones(n_hits, dtype=np.int64),
+        token=np.arange(n_hits) // 2,
+        track_momentum=vectors,
+        track_charge=np.arange(1, n_tracks + 1, dtype=np.float32),
+        track_position=vectors,
+        track_direction=vectors,
+        hit_shares=half(n_hits),
+        track_shares=half(n_tracks),
+    )
+
+
+def read_out(n_hits: int, n_tracks: int, n_target: int | None = 1) -> EventTokens:
+    return dataclasses.replace(event(n_hits // 2, n_target), readout=readout(n_hits, n_tracks, n_target))
+
+
+def test_a_readout_is_padded_to_its_own_longest_event():
+    batch = collate([read_out(6, 1), read_out(4, 3)])
+    assert batch.readout.energy.tolist() == [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 0, 0]]
+    assert batch.readout.track_charge.tolist() == [[1, 0, 0], [1, 2, 3]]
+    assert batch.readout.mask.sum(dim=1).tolist() == [6, 4]
+    assert batch.readout.track_mask.sum(dim=1).tolist() == [1, 3]
+    assert not batch.readout.position[~batch.readout.mask].any()
+
+
+def test_dtypes_of_the_readout_are_those_of_the_model():
+    batch = collate([read_out(4, 1)])
+    for field in dataclasses.fields(Readout):
+        kind = torch.int64 if field.name in ("subdetector", "layer", "token") else torch.float32
+        assert getattr(batch.readout, field.name).dtype == (torch.bool if "mask" in field.name else kind), field.name
+    assert batch.target.hit_share.dtype == batch.target.track_share.dtype == torch.float32
+
+
+def test_shares_are_dense_and_0_where_padded():
+    batch = collate([read_out(6, 1, 2), read_out(4, 3, 1), read_out(2, 0, 0)])
+    assert batch.target.hit_share.shape == (3, 2, 6)
+    assert batch.target.track_share.shape == (3, 2, 3)
+    assert batch.target.hit_share[:, 0].tolist() == [[0.5] * 6, [0.5] * 4 + [0.0] * 2, [0.0] * 6]
+    assert batch.target.track_share[:, 0].tolist() == [[0.5, 0, 0], [0.5] * 3, [0.0] * 3]
+    assert not batch.target.hit_share[:, 1].any()
+
+
+def test_a_readout_without_truth_has_no_shares():
+    batch = collate([read_out(4, 1, None), read_out(2, 1, None)])
+    assert batch.readout.mask.shape == (2, 4)
+    assert batch.target is None
+
+
+def test_events_without_a_readout_have_no_shares():
+    batch = collate([event(3, 1), event(2, 1)])
+    assert batch.readout is None
+    assert batch.target.hit_share is None
+    assert batch.target.track_share is None
+
+
+def test_a_readout_without_any_hits_or_tracks_is_empty():
+    batch = collate([read_out(0, 0, 1), read_out(0, 0, 0)])
+    assert batch.readout.position.shape == (2, 0, 3)
+    assert batch.target.hit_share.shape == (2, 1, 0)
+    assert batch.target.track_share.shape == (2, 1, 0)
+
+
 def test_no_events_are_an_error():
     with pytest.raises(ConfigError, match="at least one event"):
         collate([])
@@ -88,6 +166,7 @@ def test_no_events_are_an_error():
     [
         ([event(3, 1), event(3, None)], "1 of the batch's 2 events have a target"),
         ([event(3, 1, tracks=2), event(3, 1)], "1 of the batch's 2 events have tracks"),
+        ([event(3, None), read_out(4, 1, None)], "1 of the batch's 2 events have a readout"),
     ],
 )
 def test_parts_that_only_some_events_have_are_an_error(events, message):

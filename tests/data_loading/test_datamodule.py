@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
@@ -107,3 +110,35 @@ def test_hits_are_merged_in_every_split(train_files, val_file):
 def test_a_recipe_that_cannot_work_is_an_error_at_once():
     with pytest.raises(ConfigError, match="nearest matches: log_energy"):
         ParticleFlowData(hit_features=["log_enrgy"])
+
+
+def test_batches_have_a_readout_where_it_is_asked_for(train_files, val_file):
+    data = ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk=16, readout=True)
+    data.setup("fit")
+    for loader in (data.train_dataloader(), data.val_dataloader()):
+        batch = next(iter(loader)).batch
+        assert torch.equal(batch.readout.mask, batch.hits.mask)
+        # A photon's hits are all its own.
+        assert torch.equal(batch.target.hit_share[:, 0], batch.readout.mask.float())
+
+
+def continued(data: ParticleFlowData) -> SimpleNamespace:
+    """What `use_checkpoint` finds in a checkpoint that knows of no readout."""
+    content = data.tokeniser.to_dict()
+    del content["recipe"]["readout"]
+    return SimpleNamespace(tokeniser=Tokeniser.from_dict(content))
+
+
+def test_a_checkpoint_from_before_the_readout_is_continued(data):
+    data.setup("fit")
+    data.checkpoint = continued(data)
+    data.setup("fit")
+    assert data.n_events("train") == 70
+
+
+def test_a_checkpoint_without_a_readout_is_not_continued_with_one(data, train_files, val_file):
+    data.setup("fit")
+    other = ParticleFlowData(train=train_files, val=val_file, readout=True)
+    other.checkpoint = continued(data)
+    with pytest.raises(ConfigError, match="readout False, not True"):
+        other.setup("fit")

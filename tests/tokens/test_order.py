@@ -25,6 +25,16 @@ def test_orders(three, order, expected):
     assert sort_particles(three, order).pdg.to_list() == [expected, []]
 
 
+def test_tracks_first_is_charged_particles_with_a_track_then_all_others_by_energy():
+    px = [[1.0, 2.0, 3.0, 4.0, 5.0]]
+    none = [[0.0] * 5]
+    charge = [[-1.0, 1.0, 0.0, 1.0, 0.0]]
+    records = make_truth(pdg=[[1, 2, 3, 4, 5]], mass=none, charge=charge, px=px, py=none, pz=none)
+    assert sort_particles(records, "tracks_first").pdg.to_list() == [[4, 2, 1, 5, 3]]
+    with_tracks = ak.with_field(records, ak.Array([[1, 2, 0, 0, 1]]), "n_tracks")
+    assert sort_particles(with_tracks, "tracks_first").pdg.to_list() == [[2, 1, 5, 4, 3]]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_result_does_not_depend_on_how_the_file_lists_them(order):
     rng = np.random.default_rng(5)

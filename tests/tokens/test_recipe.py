@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -16,6 +17,17 @@ def test_lists_as_yaml_gives_them_are_taken():
     assert Recipe(hit_features=["x", "y"]).features("hits") == ("x", "y")
 
 
+def test_the_readout_goes_through_plain_data(recipe):
+    asked = dataclasses.replace(recipe, readout=True)
+    assert Recipe.from_dict(json.loads(json.dumps(asked.to_dict()))).readout
+
+
+def test_plain_data_from_before_the_readout_has_none(recipe):
+    content = recipe.to_dict()
+    del content["readout"]
+    assert Recipe.from_dict(content) == recipe
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -25,6 +37,7 @@ def test_lists_as_yaml_gives_them_are_taken():
         ({"hit_features": ()}, "at least one feature"),
         ({"e_min": -1.0}, "e_min must be"),
         ({"hit_energy_min": float("nan")}, "hit_energy_min must be"),
+        ({"readout": "yes"}, "readout must be"),
     ],
 )
 def test_options_that_cannot_work_are_errors(options, message):

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.data.augment import Augmentation, Overlay, augment
+from pflow.io.read import open_events
+from pflow.tokens.encode import hit_tokens, target_particles
+from pflow.tokens.merge import Merge
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+MERGE = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5)
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return Recipe(track_features=("log_p", "charge"), merge=MERGE, order="tracks_first", readout=True)
+
+
+@pytest.fixture(scope="module")
+def real(sample_dir):
+    """Eight events of two to ten particles, with tracks."""
+    with open_events(sample_dir / "multi_test_small.root") as file:
+        return file.read(0, 8)
+
+
+def encoded(events, recipe):
+    return Tokeniser.fit([events], recipe).encode(events)
+
+
+def dense(event) -> np.ndarray:
+    shares = event.readout.hit_shares
+    result = np.zeros((event.n_target, len(event.readout.energy)))
+    result[shares.target, shares.source] = shares.share
+    return result
+
+
+def test_the_hits_are_those_of_the_events_in_their_order(events, recipe):
+    readout = encoded(events, recipe)[1].readout
+    assert readout.energy.tolist() == [2.0, 2.5]
+    assert readout.position.tolist() == [[0.0, 1850.0, -500.0], [1900.0, 0.0, 30.0]]
+    assert (readout.subdetector.tolist(), readout.layer.tolist()) == ([2, 0], [3, 4])
+
+
+def test_the_tracks_are_those_of_the_events(events, recipe):
+    tokens = encoded(events, recipe)
+    readout = tokens[1].readout
+    np.testing.assert_allclose(readout.track_momentum, [[0.0, 2.9, -0.75]], rtol=1e-6)
+    assert readout.track_charge.tolist() == [-1.0]
+    assert len(tokens[0].readout.track_charge) == 0
+
+
+def test_dtypes_and_shapes(events, recipe):
+    readout = encoded(events, recipe)[1].readout
+    for name, shape in (("energy", (2,)), ("position", (2, 3)), ("track_momentum", (1, 3)), ("track_charge", (1,))):
+        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.float32, shape), name
+    for name in ("track_position", "track_direction"):
+        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.float32, (1, 3)), name
+    for name in ("subdetector", "layer", "token"):
+        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.int64, (2,)), name
+
+
+def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, recipe):
+    readout = encoded(real, recipe).readout
+    position = ak.flatten(real.tracks.calo_position, axis=1)
+    assert np.array_equal(readout.track_position, np.stack([ak.to_numpy(position[key]) for key in "xyz"], axis=1))
+    momentum = ak.flatten(real.tracks.calo_momentum, axis=1)
+    expected = np.stack([ak.to_numpy(momentum[key] / momentum.mag) for key in ("px", "py", "pz")], axis=1)
+    np.testing.assert_allclose(readout.track_direction, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("unknown", ["calo_position", "calo_momentum"])
+def test_a_track_unknown_at_the_calorimeter_has_a_null_position_and_the_direction_at_the_vertex(real, recipe, unknown):
+    keys = ak.fields(real.tracks[unknown])
+    nothing = ak.zip({key: ak.full_like(real.tracks[unknown][key], np.nan) for key in keys})
+    readout = encoded(dataclasses.replace(real, tracks=ak.with_field(real.tracks, nothing, unknown)), recipe).readout
+    assert len(readout.track_position) > 0
+    assert not readout.track_position.any()
+    unit = readout.track_momentum / np.linalg.norm(readout.track_momentum, axis=1, keepdims=True)
+    np.testing.assert_allclose(readout.track_direction, unit, atol=1e-6)
+
+
+def test_without_track_features_there_are_no_tracks(events):
+    tokens = encoded(events, Recipe(readout=True))
+    assert len(tokens[1].readout.track_momentum) == 0
+    assert len(tokens[1].readout.track_shares.share) == 0
+
+
+def test_without_truth_there_are_no_shares(events, recipe):
+    readout = Tokeniser.fit([events], recipe).encode(events, truth=False)[0].readout
+    assert len(readout.energy) == 3
+    assert readout.hit_shares is None
+    assert readout.track_shares is None
+
+
+def test_without_the_option_there_is_no_readout(events, recipe):
+    assert encoded(events, dataclasses.replace(recipe, readout=False))[0].readout is None
+
+
+def test_the_option_changes_no_token(real, recipe):
+    one, other = (encoded(real, each) for each in (recipe, dataclasses.replace(recipe, readout=False)))
+    for name in ("hits", "tracks", "charge", "pdg", "energy", "direction"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+@pytest.mark.parametrize("merge", [None, MERGE])
+def test_tokens_of_hits_are_those_of_hit_tokens(real, recipe, merge):
+    recipe = dataclasses.replace(recipe, merge=merge, hit_energy_min=0.003)
+    token = ak.to_numpy(ak.flatten(hit_tokens(real, recipe), axis=1))
+    assert (token < 0).any()
+    assert np.array_equal(encoded(real, recipe).readout.token, token[token >= 0])
+
+
+def test_hits_of_a_token_sum_to_its_energy(real, recipe):
+    tokeniser = Tokeniser.fit([real], recipe)
+    event = tokeniser.encode(real)[0]
+    summed = np.bincount(event.readout.token, event.readout.energy)
+    np.testing.assert_allclose(summed, tokeniser.scales["hits"].invert(event.hits)[:, 0], rtol=1e-4)
+
+
+def test_the_shares_of_a_hit_sum_to_at_most_1(real, recipe):
+    tokens = encoded(real, recipe)
+    sums = np.concatenate([dense(tokens[i]).sum(axis=0) for i in range(len(real))])
+    assert sums.max() <= 1 + 1e-6
+    assert sums.mean() > 0.9
+
+
+@pytest.mark.parametrize("order", ["energy", "angle", "tracks_first"])
+def test_energies_by_shares_are_those_of_the_targets_in_their_order(real, recipe, order):
+    recipe = dataclasses.replace(recipe, order=order)
+    tokens, particles = encoded(real, recipe), target_particles(real, recipe)
+    for i in range(len(real)):
+        own = dense(tokens[i]) @ tokens[i].readout.energy
+        np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", ["energy", "tracks_first"])
+def test_tracks_are_shared_by_the_targets_that_have_them(real, recipe, order):
+    recipe = dataclasses.replace(recipe, order=order)
+    tokens, particles = encoded(real, recipe), target_particles(real, recipe)
+    for i in range(len(real)):
+        shares = tokens[i].readout.track_shares
+        largest = np.zeros((tokens[i].n_target, len(tokens[i].tracks)))
+        largest[shares.target, shares.source] = shares.share > 0.5
+        assert largest.sum(axis=1).tolist() == particles.n_tracks[i].to_list()
+
+
+def test_shares_of_hits_left_out_are_left_out(events, recipe):
+    event = encoded(events, dataclasses.replace(recipe, hit_energy_min=6.0))[0]
+    assert event.readout.energy.tolist() == [12.0, 8.0]
+    assert event.readout.hit_shares.source.tolist() == [0, 1]
+    assert event.readout.hit_shares.target.tolist() == [0, 0]  # the photon of 20 GeV is written first
+
+
+def test_rotation_and_reflection_keep_the_shares(real, recipe):
+    turned = augment(real, Augmentation(rotate=True, reflect=True), np.random.default_rng(4))
+    one, other = encoded(real, recipe).readout, encoded(turned, recipe).readout
+    assert not np.allclose(one.position, other.position)
+    for kind in ("hit_shares", "track_shares"):
+        for name in ("source", "target", "share"):
+            assert np.array_equal(getattr(getattr(one, kind), name), getattr(getattr(other, kind), name))
+
+
+def test_an_overlay_has_the_shares_of_its_targets(real, recipe):
+    joined = augment(real, Augmentation(overlay=Overlay(frequencies=(0.0, 1.0))), np.random.default_rng(4))
+    tokens, particles = encoded(joined, recipe), target_particles(joined, recipe)
+    assert len(tokens.charge) > len(encoded(real, recipe).charge)
+    for i in range(len(real)):
+        shares = dense(tokens[i])
+        assert shares.sum(axis=0).max() <= 1 + 1e-6
+        own = shares @ tokens[i].readout.energy
+        np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
+
+
+def test_an_event_does_not_depend_on_its_neighbours(real, recipe):
+    tokeniser = Tokeniser.fit([real], recipe)
+    together = tokeniser.encode(real)
+    for i in (0, 3, 7):
+        one, other = together[i].readout, tokeniser.encode(real[i])[0].readout
+        for name in ("energy", "position", "token", "track_momentum", "track_direction"):
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        for name in ("source", "target", "share"):
+            assert np.array_equal(getattr(one.hit_shares, name), getattr(other.hit_shares, name)), name
+            assert np.array_equal(getattr(one.track_shares, name), getattr(other.track_shares, name)), name
+
+
+def test_an_event_without_hits_has_an_empty_readout(events, recipe):
+    readout = encoded(events, recipe)[2].readout
+    assert (readout.energy.shape, readout.position.shape, readout.track_position.shape) == ((0,), (0, 3), (0, 3))
+    assert len(readout.hit_shares.share) == 0
