@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
@@ -16,14 +17,17 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
 from pflow.io.atomic import replacing
+from pflow.model.architectures import ARCHITECTURES, DEFAULT, SIZES
 from pflow.model.loss import ParticleLoss
 from pflow.model.network import ParticleTransformer
+from pflow.model.pointing.network import PointingTransformer
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
 from pflow.resources import config_dir
 from pflow.train.callbacks import EpochLine, ParticleWriter, ProgressBar
+from pflow.train.ema import AveragedWeights
 from pflow.train.history import read_history
-from pflow.train.module import SIZES, ParticleFlow
+from pflow.train.module import ParticleFlow
 
 __all__ = ["TrainingCLI", "main"]
 
@@ -60,6 +64,19 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Declare what is ours, and what follows from what."""
         parser.add_class_arguments(ParticleTransformer, "network", skip=set(SIZES), instantiate=False, sub_configs=True)
+        parser.add_argument(
+            "--network.architecture",
+            type=Literal[tuple(ARCHITECTURES)],
+            default=DEFAULT,
+            help="kind of network (pflow.model.architectures)",
+        )
+        for name, parameter in _only_in(PointingTransformer, ParticleTransformer).items():
+            parser.add_argument(
+                f"--network.{name}",
+                type=type(parameter.default),
+                default=parameter.default,
+                help="of the pointing network (pflow.model.pointing.network.PointingTransformer)",
+            )
         parser.add_class_arguments(ParticleLoss, "loss", skip={"special"}, instantiate=False)
         parser.link_arguments("network", "model.network", compute_fn=_plain)
         parser.link_arguments("loss", "model.loss", compute_fn=_plain)
@@ -69,6 +86,13 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             type=str | None,
             default=None,
             help="fit: folder for checkpoints, logs and configuration (default: runs/pflow); predict: ROOT file",
+        )
+        parser.add_argument(
+            "--ema.decay",
+            type=float | None,
+            default=None,
+            help="fit: average the weights exponentially, keeping this share (e.g. 0.999) at each step; the average "
+            "is what is validated and stored (default: no average)",
         )
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
@@ -94,6 +118,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.subcommand == "fit":
             own += [EpochLine(), LearningRateMonitor("epoch"), config["checkpoint"], config["early_stopping"]]
+            if config["ema"]["decay"] is not None:
+                own.append(AveragedWeights(config["ema"]["decay"]))
             if config["trainer"]["logger"] in (None, True):
                 options["logger"] = _loggers(Path(config["output"]))
         else:
@@ -133,16 +159,28 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             )
 
     def after_instantiate_classes(self) -> None:
-        """Let the data module know of the checkpoint.
+        """Let the data module know of the checkpoint, from which the module takes its network.
 
         Raises
         ------
         InputError
-            Not a checkpoint that pflow can use.
+            Not a trained model that pflow can use.
+        ConfigError
+            A training to continue of which there are the weights alone, or whose average would be lost.
         """
-        path = self.config_init[self.subcommand].get("ckpt_path")
-        if path is not None:
-            self.datamodule.use_checkpoint(path)
+        config = self.config_init[self.subcommand]
+        path = config.get("ckpt_path")
+        if path is None:
+            return
+        self.datamodule.use_checkpoint(path)
+        if self.subcommand != "fit":
+            config["ckpt_path"] = None  # the module has all that it needs
+            return
+        if not Path(path).is_file():
+            raise ConfigError(f"{path} holds weights alone: to continue a training, --ckpt_path takes its last.ckpt")
+        decay = self.datamodule.checkpoint.header.get("provenance", {}).get("ema_decay")
+        if decay is not None and config["ema"]["decay"] is None:
+            raise ConfigError(f"the checkpoint to continue averages its weights: continue with --ema.decay {decay}")
 
     def after_fit(self) -> None:
         """Draw the training curves, and say where the best model is."""
@@ -156,6 +194,16 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         best = self.trainer.checkpoint_callback.best_model_path
         if best and self.trainer.is_global_zero:
             print(f"best model: {best}")
+
+
+def _only_in(one: type, other: type) -> dict[str, inspect.Parameter]:
+    """Options of one network that another does not have."""
+    known = inspect.signature(other).parameters
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(one).parameters.items()
+        if name not in known and name not in SIZES
+    }
 
 
 def _plain(group: Any) -> dict[str, Any]:

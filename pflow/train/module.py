@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Mapping
@@ -17,20 +16,30 @@ from torch import Tensor, nn
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
-from pflow.errors import ConfigError, nearest
+from pflow.errors import ConfigError, InputError, nearest
 from pflow.events import Flag
-from pflow.model.generate import generate
-from pflow.model.loss import ParticleLoss
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import ARCHITECTURES, DEFAULT, SIZES, Architecture, Taught, architecture, build_network
 from pflow.reconstruction import Reconstruction
-from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.tokens.checkpoint import KEY, Checkpoint, pack_header
+from pflow.train.ema import AveragedWeights
 from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
 
-__all__ = ["SIZES", "ParticleFlow", "complete_arguments"]
+__all__ = ["ParticleFlow", "complete_arguments", "network_arguments"]
 
-SIZES = ("n_charge", "n_pdg", "hit_features", "track_features", "tracker_hit_features")
-"""Arguments of the network that the tokeniser decides."""
+WRITTEN = (
+    "charge",
+    "pdg",
+    "energy",
+    "direction",
+    "score",
+    "pdg_probability",
+    "energy_sigma",
+    "direction_sigma",
+    "mask",
+    "truncated",
+)
+"""What a prediction keeps of the particles; links to hits need the events (`pflow.reconstruct`)."""
 
 
 def complete_arguments(function: Any, given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
@@ -57,8 +66,42 @@ def complete_arguments(function: Any, given: Mapping[str, Any] | None, what: str
     return {**known, **(given or {})}
 
 
+def network_arguments(given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+    """The complete arguments of a network, with its ``architecture``; sizes are left out.
+
+    Options of other architectures may be there, as a command line gives them all, as long as they have their default.
+
+    Raises
+    ------
+    ConfigError
+        No such architecture, an option that does not exist or is of another architecture, or one that the tokeniser
+        decides.
+    """
+    rest = dict(given or {})
+    name = rest.pop("architecture", DEFAULT)
+    try:
+        kind = architecture(name)
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from error
+    return {"architecture": name, **complete_arguments(kind.network, _own(rest, kind, "network", what), what)}
+
+
+def _own(given: dict[str, Any], kind: Architecture, part: Literal["network", "loss"], what: str) -> dict[str, Any]:
+    """The given arguments without those of other architectures that have their default."""
+    own = inspect.signature(getattr(kind, part)).parameters
+    kept = {}
+    for name, value in given.items():
+        others = [inspect.signature(getattr(other, part)).parameters for other in ARCHITECTURES.values()]
+        theirs = [parameters[name].default for parameters in others if name in parameters]
+        if name in own or not theirs:
+            kept[name] = value
+        elif value not in theirs:
+            raise ConfigError(f"{what}: '{name}' is no option of {getattr(kind, part).__name__}")
+    return kept
+
+
 class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
-    """Training of a `ParticleTransformer`.
+    """Training of a network of any architecture.
 
     The network is built once the data module has its tokeniser, whose vocabularies and features decide the sizes; with
     a checkpoint, from the checkpoint's own configuration.
@@ -66,9 +109,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     Parameters
     ----------
     network
-        Arguments of `pflow.model.network.ParticleTransformer` but for the sizes.
+        ``architecture`` (`pflow.model.architectures`) and the arguments of that network but for the sizes.
     loss
-        Arguments of `pflow.model.loss.ParticleLoss` but for ``special``, which is the network's.
+        Arguments of the architecture's loss but for ``special``, which is the network's.
     lr
         Highest learning rate of AdamW.
     weight_decay
@@ -113,9 +156,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             raise ConfigError(f"no schedule '{schedule}': expected cosine or constant")
         if max_particles < 1:
             raise ConfigError(f"max_particles must be at least 1, found {max_particles}")
-        self.network_arguments = complete_arguments(ParticleTransformer, network, "network")
-        self.loss_arguments = complete_arguments(ParticleLoss, loss, "loss")
-        self.loss_arguments["special"] = self.network_arguments["special"]
+        self.network_arguments = network_arguments(network, "network")
+        self.loss_arguments = self._complete_loss(loss, "loss")
         self.lr = lr
         self.weight_decay = weight_decay
         self.schedule = schedule
@@ -123,8 +165,21 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.final_lr = final_lr
         self.max_particles = max_particles
         self.compile_network = compile
-        self.network: ParticleTransformer | None = None
-        self.loss: ParticleLoss | None = None
+        self.network: nn.Module | None = None
+        self.loss: nn.Module | None = None
+
+    @property
+    def architecture(self) -> Architecture:
+        """What the network is."""
+        return architecture(self.network_arguments["architecture"])
+
+    def _complete_loss(self, given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+        """Arguments of the loss; how special tokens are treated is the network's to say."""
+        kind = self.architecture
+        arguments = complete_arguments(kind.loss, _own(dict(given or {}), kind, "loss", what), what)
+        if "special" in arguments:
+            arguments["special"] = self.network_arguments["special"]
+        return arguments
 
     @property
     def data(self) -> ParticleFlowData:
@@ -147,6 +202,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         ------
         ConfigError
             Arguments that make no network or loss, or a network other than that of the checkpoint to continue.
+        InputError
+            A checkpoint whose weights do not fit its configuration.
         """
         if self.network is not None:
             return
@@ -155,26 +212,37 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         if self.data.checkpoint is not None:
             self._adopt(self.data.checkpoint.header)
         try:
-            arguments: dict[str, Any] = {**tokeniser.sizes, **self.network_arguments}
-            self.network = ParticleTransformer(**arguments)
-            self.loss = ParticleLoss(**self.loss_arguments)
+            self.network = build_network(self.network_arguments, tokeniser.sizes)
+            self.loss = self.architecture.loss(**self.loss_arguments)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"network or loss: {error}") from error
+        if self.data.checkpoint is not None and not self.trainer.training:
+            self._take_weights(self.data.checkpoint)
         if self.compile_network:
             self.network.compile(dynamic=True)
 
+    def _take_weights(self, checkpoint: Checkpoint) -> None:
+        """Take the weights of a checkpoint; to continue a training, Lightning does that with all the rest."""
+        try:
+            self.load_state_dict(checkpoint.state_dict)
+        except RuntimeError as error:
+            reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+            raise InputError(
+                f"its weights do not fit its configuration: {reason}", file=checkpoint.path, field="state_dict"
+            ) from error
+
     def _adopt(self, header: Mapping[str, Any]) -> None:
         """Take the network of a checkpoint; one to continue must be the configured one."""
-        theirs = complete_arguments(ParticleTransformer, header["network"], "network of the checkpoint")
+        theirs = network_arguments(header["network"], "network of the checkpoint")
         if self.trainer.training:
             ours = self.network_arguments
-            differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ours if ours[key] != theirs[key]]
+            differing = [f"{key} {theirs.get(key)}, not {ours[key]}" for key in ours if ours[key] != theirs.get(key)]
             if differing:
                 raise ConfigError(f"the checkpoint to continue has a network with {'; '.join(differing)}")
-        else:
-            self.loss_arguments = complete_arguments(ParticleLoss, header.get("loss"), "loss of the checkpoint")
-            self.max_particles = int(header["max_particles"])
         self.network_arguments = theirs
+        if not self.trainer.training:
+            self.loss_arguments = self._complete_loss(header.get("loss"), "loss of the checkpoint")
+            self.max_particles = int(header["max_particles"])
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a learning rate that is set at each step.
@@ -207,7 +275,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
         """One step; logs each loss by name."""
-        losses, _prediction = self._losses(labelled)
+        losses = self._teach(labelled).losses
         self._log("train", losses, len(labelled.batch))
         self.log("loss", losses["total"].detach(), prog_bar=True, logger=False)
         return losses["total"]
@@ -230,10 +298,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """
         assert self.network is not None
         batch = labelled.batch
-        generated = generate(self.network, batch, max_particles=self.max_particles)
+        generated = self.architecture.generate(self.network, batch, max_particles=self.max_particles)
         parts = (part for part in (batch.hits, batch.tracks, batch.tracker_hits) if part is not None)
         seen = torch.stack([part.mask.any(dim=1) for part in parts]).any(dim=0)  # [B]
-        columns = {field.name: getattr(generated, field.name) for field in dataclasses.fields(generated)}
+        columns = {name: getattr(generated, name) for name in WRITTEN if getattr(generated, name) is not None}
         columns["mask"] &= seen[:, None]
         columns["truncated"] &= seen
         return {**columns, "event": labelled.event, "flags": labelled.flags}
@@ -262,6 +330,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def _provenance(self, data: ParticleFlowData) -> dict[str, Any]:
         given = data.paths["train"]
         files = [given] if isinstance(given, str) else list(given or ())
+        parts: list[pl.Callback] = self.trainer.callbacks
         return {
             "train": [Path(path).name for path in files],
             "n_events": data.tokeniser.n_events if data.tokeniser is not None else 0,
@@ -272,15 +341,13 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "lr": self.lr,
             "weight_decay": self.weight_decay,
             "schedule": self.schedule,
+            "ema_decay": next((part.decay for part in parts if isinstance(part, AveragedWeights)), None),
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
         }
 
-    def _losses(self, labelled: LabelledBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        assert isinstance(self.network, nn.Module)
-        assert self.loss is not None
-        prediction = self.network(labelled.batch)
-        return self.loss(prediction, labelled.batch), prediction
+    def _teach(self, labelled: LabelledBatch) -> Taught:
+        return self.architecture.teach(self.network, self.loss, labelled.batch)
 
     def _log(self, prefix: str, losses: Mapping[str, Tensor], size: int) -> None:
         for name, value in losses.items():
@@ -288,14 +355,12 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self.log(key, value.detach(), on_step=False, on_epoch=True, batch_size=size)
 
     def _evaluate(self, prefix: str, labelled: LabelledBatch) -> None:
-        losses, prediction = self._losses(labelled)
-        self._log(prefix, losses, len(labelled.batch))
-        target = labelled.batch.target
-        assert target is not None
+        taught = self._teach(labelled)
+        self._log(prefix, taught.losses, len(labelled.batch))
         assert self.data.tokeniser is not None
-        n = int(target.mask.sum())
+        n = int(taught.target.mask.sum())
         if n == 0:
             return
-        errors = next_particle_errors(prediction, target, self.data.tokeniser.energy.std[0])
+        errors = next_particle_errors(taught.prediction, taught.target, self.data.tokeniser.energy.std[0])
         for name, value in errors.items():
             self.log(f"{prefix}/{name}", value, on_step=False, on_epoch=True, batch_size=n)

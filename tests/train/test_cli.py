@@ -12,11 +12,13 @@ import torch
 import yaml
 
 from pflow.errors import ConfigError, InputError
+from pflow.export.weights import write_weights
 from pflow.io.read import read_events
 from pflow.io.reco import read_provenance, read_reco
 from pflow.reco.load import load_model
 from pflow.tokens.checkpoint import read_checkpoint
 from pflow.train.cli import main
+from pflow.train.ema import KEY
 
 
 def rows(folder, version: int = 0) -> list[dict[str, str]]:
@@ -164,6 +166,84 @@ def test_predictions_are_those_of_reconstruct(run, small, tmp_path):
     assert written.flags.tolist() == direct.flags.tolist()
     assert ak.num(written.particles).to_list() == ak.num(direct.particles).to_list()
     np.testing.assert_allclose(ak.flatten(written.particles.energy), ak.flatten(direct.particles.energy), rtol=1e-4)
+
+
+def test_weights_alone_predict_what_their_checkpoint_does(run, small, tmp_path):
+    write_weights(run / "best.ckpt", tmp_path / "toy")
+    written = {}
+    for name, source in (("checkpoint", run / "best.ckpt"), ("weights", tmp_path / "toy")):
+        path = tmp_path / f"{name}.root"
+        options = [f"--ckpt_path={source}", f"--data.predict={small['val']}", f"--output={path}"]
+        assert main(["predict", *options, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]) == 0
+        written[name] = read_reco(path).particles.energy.to_list()
+        assert read_provenance(path)["checkpoint"] == {"path": str(source), "sha256": load_model(source).digest}
+    assert written["weights"] == written["checkpoint"]
+
+
+def test_a_training_is_not_continued_from_weights_alone(run, tmp_path):
+    write_weights(run / "best.ckpt", tmp_path / "toy")
+    config = ["--config", str(run / "config.yaml"), f"--output={tmp_path / 'other'}"]
+    with pytest.raises(ConfigError, match=r"toy holds weights alone: .* last\.ckpt"):
+        main(["fit", *config, f"--ckpt_path={tmp_path / 'toy'}"])
+
+
+def test_weights_that_do_not_fit_are_a_clear_error(run, small, tmp_path):
+    content = torch.load(run / "best.ckpt", weights_only=True)
+    content["state_dict"]["network.extra"] = torch.zeros(1)
+    torch.save(content, tmp_path / "bad.ckpt")
+    with pytest.raises(InputError, match=r"bad\.ckpt, 'state_dict': its weights do not fit .*extra"):
+        main(["validate", f"--ckpt_path={tmp_path / 'bad.ckpt'}", f"--data.val={small['val']}"])
+
+
+@pytest.fixture(scope="module")
+def averaged(tiny, small, tmp_path_factory):
+    """Folder of a finished fit with averaged weights: two epochs."""
+    folder = tmp_path_factory.mktemp("averaged") / "run"
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--model.schedule=constant"]
+    main(["fit", *tiny, *data, "--ema.decay=0.9", "--trainer.max_epochs=2", f"--output={folder}"])
+    return folder
+
+
+def weights(path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+def test_checkpoints_of_averaged_weights_are_models_of_the_average(averaged):
+    content = torch.load(averaged / "best.ckpt", weights_only=True)
+    loaded = load_model(averaged / "best.ckpt").network.state_dict()
+    assert all(torch.equal(value, content["state_dict"][f"network.{name}"]) for name, value in loaded.items())
+    assert any(not torch.equal(value, content[KEY]["raw"][f"network.{name}"]) for name, value in loaded.items())
+
+
+def test_the_decay_of_the_average_is_in_the_provenance(averaged, run):
+    assert read_checkpoint(averaged / "best.ckpt").header["provenance"]["ema_decay"] == 0.9
+    assert read_checkpoint(run / "best.ckpt").header["provenance"]["ema_decay"] is None
+
+
+def test_the_logged_validation_is_that_of_the_averaged_weights(averaged, small, capsys):
+    options = ["--trainer.enable_progress_bar=false", "--data.batch_size=8", "--trainer.accelerator=cpu"]
+    main(["validate", f"--ckpt_path={averaged / 'last.ckpt'}", f"--data.val={small['val']}", *options])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "val/loss" in line)
+    (found,) = (float(word) for word in line.split() if word.replace(".", "").isdigit())
+    assert found == pytest.approx(logged(averaged, "val/loss")[-1], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
+def test_a_fit_with_averaged_weights_in_two_parts_is_the_fit_in_one(tiny, small, tmp_path):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--model.schedule=constant"]
+    common = ["fit", *tiny, *data, "--ema.decay=0.9", "--model.warmup=0", f"--output={tmp_path / 'part'}"]
+    whole = tmp_path / "whole"
+    main([*common, f"--output={whole}", "--trainer.max_epochs=2"])
+    main([*common, "--trainer.max_epochs=1"])
+    main([*common, "--trainer.max_epochs=2", f"--ckpt_path={tmp_path / 'part' / 'last.ckpt'}"])
+    expected, found = weights(whole / "last.ckpt"), weights(tmp_path / "part" / "last.ckpt")
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_continuing_without_the_average_is_an_error(averaged):
+    config = ["--config", str(averaged / "config.yaml"), "--ema.decay=null", f"--output={averaged}"]
+    with pytest.raises(ConfigError, match=r"continue with --ema\.decay 0\.9"):
+        main(["fit", *config, f"--ckpt_path={averaged / 'last.ckpt'}"])
 
 
 def test_an_input_is_not_overwritten_by_its_prediction(run, small, tmp_path):
