@@ -20,7 +20,7 @@ import torch
 from pflow.data.collate import collate
 from pflow.events import Events
 from pflow.io.read import read_events
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import build_network
 from pflow.tokens.encode import select_hits
 from pflow.tokens.merge import Merge, merge_hits
 from pflow.tokens.recipe import Recipe
@@ -49,7 +49,7 @@ def fastest(runs: int, work: Callable[[], object]) -> float:
 def pass_through(tokeniser: Tokeniser, events: Events, batch_size: int) -> Callable[[], None]:
     """One pass of all events through a network with random weights."""
     torch.manual_seed(0)
-    network = ParticleTransformer(**tokeniser.sizes).eval()
+    network = build_network({}, tokeniser.sizes).eval()
     tokens = tokeniser.encode(events)
     starts = range(0, len(events), batch_size)
     batches = [collate([tokens[i] for i in range(start, min(start + batch_size, len(events)))]) for start in starts]

@@ -15,7 +15,7 @@ from pflow.events import Events, Flag
 from pflow.io.read import read_events
 from pflow.io.reco import read_reco
 from pflow.io.write import write_events
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import build_network
 from pflow.records import make_hits
 from pflow.tokens.checkpoint import KEY, pack_header
 from pflow.tokens.recipe import Recipe
@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory, good):
     tokeniser = Tokeniser.fit([good], Recipe())
     network = {"width": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32}
     torch.manual_seed(3)
-    weights = ParticleTransformer(**tokeniser.sizes, **network).state_dict()
+    weights = build_network(network, tokeniser.sizes).state_dict()
     header = pack_header(tokeniser=tokeniser, network=network, loss={}, max_particles=4, provenance={}, version="0")
     path = tmp_path_factory.mktemp("checkpoint") / "random.ckpt"
     torch.save({KEY: header, "state_dict": {f"network.{name}": value for name, value in weights.items()}}, path)

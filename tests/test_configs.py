@@ -15,8 +15,8 @@ import yaml
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.io.read import read_events
+from pflow.model.architectures import build_network
 from pflow.model.loss import ParticleLoss
-from pflow.model.network import ParticleTransformer
 from pflow.reco.load import load_model
 from pflow.reco.reconstruct import reconstruct
 from pflow.resources import config_dir
@@ -66,7 +66,7 @@ def test_a_configuration_composes_and_builds_its_network_on_a_sample(name, sampl
     sample = str(sample_dir / "multi_test_small.root")
     data = ParticleFlowData(**{**config["data"], "train": sample, "val": sample})
     data.setup("fit")
-    network = ParticleTransformer(**{**data.tokeniser.sizes, **config["network"]})
+    network = build_network(config["network"], data.tokeniser.sizes)
     loss = ParticleLoss(special=config["network"]["special"], **config["loss"])
     labelled = next(iter(data.val_dataloader()))
     total = loss(network(labelled.batch), labelled.batch)["total"]

@@ -1,24 +1,58 @@
-"""The wheel works outside the checkout: detectors, layouts and training set-ups travel in it."""
+"""The wheel works outside the checkout: detectors, layouts, training set-ups and trained weights travel in it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from pflow.export.weights import write_weights
+from pflow.io.read import read_events
+from pflow.model.architectures import build_network
+from pflow.reco.load import PREFIX
+from pflow.resources import shipped_models
+from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+CONTENT = ("pyproject.toml", "README.md", "LICENSE", "pflow", "configs")
+"""What of the checkout a wheel is made from."""
+
+NETWORK = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def checkout(tmp_path_factory, sample_dir):
+    """A copy of the checkout with one more trained model in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in CONTENT:
+        source = REPOSITORY / name
+        shutil.copytree(source, folder / name) if source.is_dir() else shutil.copy(source, folder / name)
+    tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=10)], Recipe())
+    network = build_network(NETWORK, tokeniser.sizes)
+    header = pack_header(tokeniser=tokeniser, network=NETWORK, loss={}, max_particles=3, provenance={}, version="1")
+    weights = {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
+    torch.save({KEY: header, "state_dict": weights}, folder / "toy.ckpt")
+    (folder / "pflow" / "weights").mkdir(exist_ok=True)
+    write_weights(folder / "toy.ckpt", folder / "pflow" / "weights" / "toy")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(checkout, tmp_path_factory):
     """Folder with the wheel's content, as pip unpacks it."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(REPOSITORY)], check=True
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(checkout)], check=True
     )
     (wheel,) = folder.glob("pflow-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", str(folder / "site"), str(wheel)], check=True)
@@ -53,3 +87,8 @@ def test_training_starts_from_the_built_in_configuration(installed):
 
 def test_typing_information_travels_in_it(installed):
     assert (installed / "pflow" / "py.typed").is_file()
+
+
+def test_trained_models_travel_in_it_and_are_loaded_by_their_name(installed):
+    code = "import pflow; print(*[name for name in pflow.shipped_models() if pflow.load_model(name).path == name])"
+    assert run(installed, "-c", code).split() == sorted([*shipped_models(), "toy"])

@@ -10,7 +10,7 @@ import torch
 from pflow.commands import export
 from pflow.errors import ConfigError, InputError
 from pflow.io.read import read_events
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import build_network
 from pflow.reco.load import PREFIX, load_model
 from pflow.tokens.checkpoint import KEY, pack_header
 from pflow.tokens.recipe import Recipe
@@ -28,7 +28,7 @@ def run(*words: object) -> int:
 @pytest.fixture(scope="module")
 def checkpoint(sample_dir, tmp_path_factory):
     tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=10)], Recipe())
-    network = ParticleTransformer(**tokeniser.sizes, **NETWORK)
+    network = build_network(NETWORK, tokeniser.sizes)
     header = pack_header(tokeniser=tokeniser, network=NETWORK, loss={}, max_particles=3, provenance={}, version="1.2.3")
     weights = {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
     path = tmp_path_factory.mktemp("export") / "best.ckpt"

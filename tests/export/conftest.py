@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pflow.io.read import read_events
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import build_network
 from pflow.reco.load import Model
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -130,7 +130,7 @@ def make_model(tokenisers):
         if arguments.get("decoder") == "multi_projection":
             sizes["n_projections"] = 2
         torch.manual_seed(seed)
-        network = ParticleTransformer(**{**tokeniser.sizes, "source": source, **sizes, **arguments})
+        network = build_network({"source": source, **sizes, **arguments}, tokeniser.sizes)
         return Model(
             network=network.eval(),
             tokeniser=tokeniser,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.io.read import read_events
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import build_network
 from pflow.reco.load import Model
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -17,9 +17,8 @@ def model(sample_dir):
     training = read_events(sample_dir / "multi_test_small.root", entry_stop=20)
     tokeniser = Tokeniser.fit([training], Recipe())
     torch.manual_seed(7)
-    network = ParticleTransformer(
-        **tokeniser.sizes, width=32, heads=4, encoder_layers=1, decoder_layers=1, feedforward=64
-    )
+    arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
+    network = build_network(arguments, tokeniser.sizes)
     return Model(
         network=network.eval(),
         tokeniser=tokeniser,

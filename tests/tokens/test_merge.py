@@ -11,7 +11,7 @@ from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events
 from pflow.io.read import read_events
-from pflow.model.network import ParticleTransformer
+from pflow.model.architectures import build_network
 from pflow.reco.load import Model
 from pflow.reco.reconstruct import reconstruct
 from pflow.records import make_hits
@@ -314,9 +314,8 @@ def test_the_token_of_every_hit(real, merging, merge):
 
 
 def test_reconstruction_merges_as_the_model_was_trained(real, tokeniser):
-    network = ParticleTransformer(
-        **tokeniser.sizes, width=32, heads=4, encoder_layers=1, decoder_layers=1, feedforward=64
-    )
+    arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
+    network = build_network(arguments, tokeniser.sizes)
     model = Model(
         network=network.eval(), tokeniser=tokeniser, max_particles=4, digest="0" * 64, path="made.ckpt", config={}
     )
