@@ -22,7 +22,7 @@ from pflow.metrics.calibration import load_calibration
 from pflow.metrics.evaluation import CLASSICAL, LIMIT, Evaluation, Settings, visible_truth
 from pflow.metrics.intervals import fraction
 from pflow.metrics.limit import perfect_reconstruction
-from pflow.metrics.match import Matches, match
+from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.number import Floats, Tree
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.report import document
@@ -67,17 +67,17 @@ class LineExtras:
         truth: ParticleTable,
         visible: ParticleTable,
         reco: ParticleTable,
-        settings: Settings,
+        matching: Matching,
         covariance: Floats | None = None,
     ) -> None:
         """Count events: targets, generator particles, and what was reconstructed with its covariances, if any."""
-        matches = match(truth, reco, settings.matching)
+        matches = match(truth, reco, matching)
         self._count_classes(truth, reco, matches)
         trackless = (_n_tracks(events) == 0)[truth.event[matches.truth]]
         angle = angle_between(truth.momentum[matches.truth], reco.momentum[matches.reco])
         self.angle_no_track.add(np.degrees(angle[trackless]))
         self.losses.update(events, truth, reco, matches)
-        self.generator.update(visible, reco, match(visible, reco, settings.matching))
+        self.generator.update(visible, reco, match(visible, reco, matching))
         if covariance is not None:
             self.pulls = self.pulls or PullMetrics()
             self.pulls.update(truth, reco, covariance, matches)
@@ -133,7 +133,8 @@ def measure(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_tracks
     -------
     Plain data for JSON: settings, numbers of events, and ``lines``, each with the keys of ``metrics.json``.
     """
-    settings = Settings(rule=rule)
+    matching = Matching()
+    settings = Settings(rule=rule, matching=matching)
     evaluation = Evaluation(name=next(iter(recos)), settings=settings)
     extras: dict[str, LineExtras] = {}
     origins: set[str] = set()
@@ -160,7 +161,7 @@ def measure(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_tracks
                 truth=truth,
                 visible=visible,
                 reco=ParticleTable.from_records(records),
-                settings=settings,
+                matching=matching,
                 covariance=covariances(records),
             )
     result = evaluation.result()
