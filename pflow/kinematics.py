@@ -10,13 +10,22 @@ import numpy.typing as npt
 from pflow.units import GEV_PER_TESLA_MM
 
 __all__ = [
+    "COVARIANCE",
     "angle_between",
     "energy",
+    "four_momentum_covariance",
     "momentum_at_perigee",
     "momentum_from_track",
     "track_from_momentum",
     "transverse_momentum",
 ]
+
+COVARIANCE = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
+"""Elements of the covariance of (px, py, pz, E) as they are stored: x, y, z for the momentum's components, t for E.
+
+The lower triangle, row by row, as edm4hep::ReconstructedParticle::covMatrix holds it (edm4hep.yaml: "stored as lower
+triangle matrix of the four momentum (px,py,pz,E)"; element (i, j), i >= j, at i (i + 1) / 2 + j in its
+utils/cov_matrix_utils.h; coordinates named as in edm4hep::FourMomCoords)."""
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -100,3 +109,58 @@ def angle_between(a: Array, b: Array) -> Array:
     cross = np.linalg.norm(np.cross(a, b), axis=-1)
     dot = np.sum(np.asarray(a) * np.asarray(b), axis=-1)
     return np.asarray(np.arctan2(cross, dot))
+
+
+def four_momentum_covariance(
+    energy: Array, mass: Array, direction: Array, energy_sigma: Array, direction_sigma: Array
+) -> npt.NDArray[np.float64]:
+    """Covariance of (px, py, pz, E) of particles measured by energy and direction, of exactly known mass.
+
+    With p = sqrt(E^2 - m^2), the momentum p n moves along n by dp = (E / p) dE where the energy moves by dE, and across
+    n by p times the angle. With s_E = E sigma(ln E), the angles alike in both axes across n and independent of the
+    energy:
+
+    cov(p, p) = (E s_E / p)^2 n n^T + (p sigma_angle)^2 (1 - n n^T), cov(p, E) = (E s_E^2 / p) n, cov(E, E) = s_E^2.
+
+    Near rest dp / dE grows without bound; there dp is at most the momentum at the energy E + s_E. An energy below the
+    mass counts as rest.
+
+    Parameters
+    ----------
+    energy, mass
+        float [...], GeV.
+    direction
+        float [..., 3], unit vectors n.
+    energy_sigma
+        float [...], standard deviation of ln E.
+    direction_sigma
+        float [...], standard deviation of the angle in each of the two axes across the direction, rad.
+
+    Returns
+    -------
+    float64 [..., 10], GeV^2: elements in the order of `COVARIANCE`.
+
+    Raises
+    ------
+    ValueError
+        A negative standard deviation.
+    """
+    total, m, sigma_ln, sigma_angle = (
+        np.asarray(values, dtype=np.float64) for values in (energy, mass, energy_sigma, direction_sigma)
+    )
+    n = np.asarray(direction, dtype=np.float64)
+    if (sigma_ln < 0).any() or (sigma_angle < 0).any():
+        raise ValueError("a standard deviation is negative")
+    s_energy = total * sigma_ln
+    p = np.sqrt(np.maximum(total**2 - m**2, 0.0))
+    highest = np.sqrt(np.maximum((total + s_energy) ** 2 - m**2, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        linear = np.where(p > 0, total * s_energy / p, np.inf)
+    along = np.minimum(linear, highest)
+    # What one standard deviation of the energy does to (px, py, pz, E): [..., 4].
+    by_energy = np.concatenate([n * along[..., None], s_energy[..., None]], axis=-1)
+    matrix = by_energy[..., :, None] * by_energy[..., None, :]  # [..., 4, 4]
+    across = np.eye(3) - n[..., :, None] * n[..., None, :]  # [..., 3, 3]
+    matrix[..., :3, :3] += (p * sigma_angle)[..., None, None] ** 2 * across
+    rows, columns = np.tril_indices(4)
+    return np.asarray(matrix[..., rows, columns])  # [..., 10]

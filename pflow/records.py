@@ -14,6 +14,7 @@ import numpy.typing as npt
 from vector.backends.awkward import behavior as vector_behavior
 
 from pflow import kinematics
+from pflow.pdg import CLASSES
 
 __all__ = ["make_hits", "make_links", "make_particles", "make_tracker_hits", "make_tracks", "make_truth"]
 
@@ -137,12 +138,39 @@ def make_truth(
 
 
 def make_particles(
-    *, pdg: Any, charge: Any, energy: Any, px: Any, py: Any, pz: Any, mass: Any = None, score: Any = None
+    *,
+    pdg: Any,
+    charge: Any,
+    energy: Any,
+    px: Any,
+    py: Any,
+    pz: Any,
+    mass: Any = None,
+    score: Any = None,
+    scores: Any = None,
+    covariance: Any = None,
 ) -> ak.Array:
     """Reconstructed particles from jagged arrays [event, particle]; energy, momentum and mass in GeV, charge in e.
 
-    `score` is the algorithm's probability of the identity it gave (edm4hep's goodnessOfPID). A mass that is not
-    given is sqrt(max(0, E^2 - p^2)).
+    A mass that is not given is sqrt(max(0, E^2 - p^2)). The fields ``scores`` and ``covariance`` exist only where they
+    are given.
+
+    Parameters
+    ----------
+    pdg, charge, energy, px, py, pz, mass
+        What the particles are.
+    score
+        The algorithm's probability of the identity it gave (edm4hep's goodnessOfPID).
+    scores
+        [event, particle, 5]: its probability of each class, in the order of `pflow.pdg.CLASSES`.
+    covariance
+        [event, particle, 10]: lower triangle of the covariance of (px, py, pz, E), GeV^2, in the order of
+        `pflow.kinematics.COVARIANCE`.
+
+    Raises
+    ------
+    ValueError
+        `scores` or `covariance` of another length.
     """
     if mass is None:
         squared = _flat(energy).astype(np.float64) ** 2 - sum(_flat(p).astype(np.float64) ** 2 for p in (px, py, pz))
@@ -155,6 +183,14 @@ def make_particles(
         mass=(mass, np.float32, np.nan),
         momentum=_vector("Momentum3D", pdg, np.float32, px=px, py=py, pz=pz),
         score=(score, np.float32, np.nan),
+        **{
+            name: _fixed(name, values, pdg, width)
+            for name, values, width in (
+                ("scores", scores, len(CLASSES)),
+                ("covariance", covariance, len(kinematics.COVARIANCE)),
+            )
+            if values is not None
+        },
     )
 
 
@@ -197,6 +233,15 @@ def _flat(jagged: Any) -> npt.NDArray[Any]:
 def _jagged(like: Any, flat: Sequence[npt.NDArray[Any]]) -> tuple[ak.Array, ...]:
     counts = ak.num(ak.Array(like), axis=1)
     return tuple(ak.unflatten(values, counts) for values in flat)
+
+
+def _fixed(name: str, values: Any, like: Any, width: int) -> ak.Array:
+    """Flat float32 column [N, width] of values [event, object, width]."""
+    flat = _flat(values).astype(np.float32)
+    shape = (int(ak.sum(ak.num(ak.Array(like), axis=1))), width)
+    if flat.shape != shape and flat.size + shape[0] > 0:
+        raise ValueError(f"{name} of all particles has shape {flat.shape}, expected {shape}")
+    return ak.Array(flat.reshape(shape))
 
 
 def _column(like: Any, value: Any, dtype: Any, default: Any) -> npt.NDArray[Any]:
