@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import awkward as ak
 import numpy as np
 import pytest
 
@@ -58,3 +59,84 @@ def test_without_them_events_are_counted_and_unflagged(tokeniser):
     result = one(tokeniser, code=22, charge=0)
     assert (result.event.tolist(), result.flags.tolist()) == ([0], [0])
     assert np.isnan(result.particles.score[0, 0])
+
+
+def probabilities(tokeniser, **by_code):
+    """One particle's probability of each code of the vocabulary, [1, 1, V]."""
+    values = np.zeros((1, 1, len(tokeniser.pdg)))
+    for code, value in by_code.items():
+        values[0, 0, tokeniser.pdg.codes.index(int(code[1:]))] = value
+    return values
+
+
+def test_scores_of_classes_are_sums_over_their_codes(tokeniser):
+    # The vocabulary holds 22, 211 and 321; the last two are charged hadrons.
+    given = probabilities(tokeniser, p22=0.1, p211=0.7, p321=0.2)
+    scores = one(tokeniser, code=211, pdg_probability=given).particles.scores
+    assert str(scores.type) == "1 * var * 5 * float32"
+    assert scores[0, 0].to_list() == pytest.approx([0.9, 0.0, 0.1, 0.0, 0.0])
+
+
+def test_the_score_is_the_probability_of_the_code_given(tokeniser):
+    given = probabilities(tokeniser, p22=0.1, p211=0.7, p321=0.2)
+    assert one(tokeniser, code=321, pdg_probability=given).particles.score[0, 0] == pytest.approx(0.2)
+    assert one(tokeniser, code=321, pdg_probability=given, score=[[0.5]]).particles.score[0, 0] == pytest.approx(0.5)
+
+
+def test_covariance_is_that_of_the_four_momentum_written(tokeniser):
+    # Along z: var(px) = (10 * 0.01)^2, var(pz) = cov(pz, E) = var(E) = (10 * 0.05)^2
+    made = one(tokeniser, code=22, charge=0, energy_sigma=[[0.05]], direction_sigma=[[0.01]]).particles
+    assert str(made.covariance.type) == "1 * var * 10 * float32"
+    wanted = [0.01, 0.0, 0.01, 0.0, 0.0, 0.25, 0.0, 0.0, 0.25, 0.25]
+    assert made.covariance[0, 0].to_list() == pytest.approx(wanted, rel=1e-5, abs=1e-9)
+
+
+def test_covariance_of_an_energy_below_the_mass_is_finite(tokeniser):
+    made = one(tokeniser, code=321, energy=0.2, energy_sigma=[[0.1]], direction_sigma=[[0.1]]).particles
+    assert np.isfinite(made.covariance[0, 0].to_numpy()).all()
+
+
+def test_padding_has_no_scores_and_no_covariance(tokeniser):
+    shape = (2, 3)
+    result = tokeniser.decode(
+        charge=np.ones(shape, int),
+        pdg=np.zeros(shape, int),
+        energy=np.zeros(shape),
+        direction=np.ones((*shape, 3)),
+        mask=[[True, False, True], [False, False, False]],
+        pdg_probability=np.arange(6 * len(tokeniser.pdg)).reshape(*shape, -1),
+        energy_sigma=np.full(shape, 0.1),
+        direction_sigma=np.full(shape, 0.1),
+    )
+    assert result.particles.score.to_list() == [[0.0, 2.0 * len(tokeniser.pdg)], []]
+    assert ak.num(result.particles.scores).to_list() == ak.num(result.particles.covariance).to_list() == [2, 0]
+
+
+def test_without_particles_the_fields_have_their_types(tokeniser):
+    result = tokeniser.decode(
+        charge=np.zeros((2, 0), int),
+        pdg=np.zeros((2, 0), int),
+        energy=np.zeros((2, 0)),
+        direction=np.zeros((2, 0, 3)),
+        mask=np.zeros((2, 0), bool),
+        pdg_probability=np.zeros((2, 0, len(tokeniser.pdg))),
+        energy_sigma=np.zeros((2, 0)),
+        direction_sigma=np.zeros((2, 0)),
+    )
+    assert str(result.particles.scores.type) == "2 * var * 5 * float32"
+    assert str(result.particles.covariance.type) == "2 * var * 10 * float32"
+
+
+def test_without_them_there_are_no_such_fields(tokeniser):
+    assert not {"scores", "covariance"} & set(one(tokeniser, code=22, charge=0).particles.fields)
+
+
+@pytest.mark.parametrize("name", ["energy_sigma", "direction_sigma"])
+def test_one_deviation_alone_is_refused(tokeniser, name):
+    with pytest.raises(ValueError, match="needs energy_sigma and direction_sigma"):
+        one(tokeniser, code=22, **{name: [[0.1]]})
+
+
+def test_probabilities_of_another_vocabulary_are_refused(tokeniser):
+    with pytest.raises(ValueError, match=r"pdg_probability has shape \(1, 1, 2\), expected \(1, 1, 3\)"):
+        one(tokeniser, code=22, pdg_probability=[[[0.5, 0.5]]])
