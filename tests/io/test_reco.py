@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.events import Flag
 from pflow.io.reco import BASKET, FORMATS, MEMBERS, RecoWriter, iterate_reco, read_provenance, read_reco
 from pflow.reconstruction import Reconstruction
-from pflow.records import make_particles
+from pflow.records import make_links, make_particles
 
 PROVENANCE = {"inputs": [{"path": "in.root", "uuid": "ab-12"}], "version": "0.1.0", "note": "überall"}
 
@@ -40,6 +41,26 @@ def made(pdg: list[list[int]], first: int = 100, flags: list[int] | None = None)
         particles=particles(pdg),
         event=np.arange(first, first + len(pdg)),
         flags=np.array(flags or [0] * len(pdg), dtype=np.uint32),
+    )
+
+
+def complete(pdg: list[list[int]], first: int = 100) -> Reconstruction:
+    """As `made`, with numbers that differ from each other for scores, covariances and links."""
+    whole = made(pdg, first)
+    counts = ak.num(whole.particles).to_numpy()
+    index = ak.local_index(whole.particles, axis=1)
+    arrays = {
+        name: ak.unflatten(np.arange(counts.sum() * width, dtype=np.float32).reshape(-1, width), counts)
+        for name, width in (("scores", 5), ("covariance", 10))
+    }
+    records = whole.particles
+    for name, values in arrays.items():
+        records = ak.with_field(records, values, name)
+    return dataclasses.replace(
+        whole,
+        particles=records,
+        hit_links=make_links(source=7 * index, particle=index, weight=0.25 + 0 * index, normalise=False),
+        track_links=make_links(source=5 + index, particle=index),
     )
 
 
@@ -79,6 +100,77 @@ class TestBothFormats:
             for start in range(0, len(whole), 150):
                 writer.extend(whole[start : start + 150])
         assert same(read_reco(tmp_path / "out.root"), whole)
+
+    def test_links_scores_and_covariances_are_read_as_written(self, tmp_path: Path, format: Any) -> None:
+        whole = complete([[22], [], [11, 13, 211], [130]])
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            for chunk in (whole[:2], whole[2:2], whole[2:]):
+                writer.extend(chunk)
+        read = read_reco(tmp_path / "out.root")
+        assert same(read, whole)
+        for mine, theirs in ((read.hit_links, whole.hit_links), (read.track_links, whole.track_links)):
+            assert mine is not None
+            assert theirs is not None
+            assert mine.type.content == theirs.type.content
+            assert mine.to_list() == theirs.to_list()
+
+    def test_the_optional_branches_are_named_and_typed_as_documented(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(complete([[22, 11], []]))
+        scores = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
+        elements = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
+        wanted = dict.fromkeys([f"PFlow.pid_{name}" for name in scores], "float32")
+        wanted |= dict.fromkeys([f"PFlow.covMatrix.{name}" for name in elements], "float32")
+        for collection, source in (("PFlowCaloHitLink", "hit"), ("PFlowTrackLink", "track")):
+            wanted |= {f"{collection}.{source}": "int32", f"{collection}.particle": "int32"}
+            wanted[f"{collection}.weight"] = "float32"
+        with uproot.open(tmp_path / "out.root") as file:
+            for branch, kind in wanted.items():
+                assert str(file["events"][branch].array().type) == f"2 * var * {kind}"
+            assert file["events"]["PFlow.pid_photon"].array().to_list() == [[2.0, 7.0], []]
+            assert file["events"]["PFlow.covMatrix.tt"].array().to_list() == [[9.0, 19.0], []]
+
+    def test_what_the_algorithm_does_not_say_is_not_written(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(made([[22, 11], []]))
+        with uproot.open(tmp_path / "out.root") as file:
+            keys = file["events"].keys()
+        assert not [key for key in keys if "Link" in key or "pid" in key or "cov" in key]
+        read = read_reco(tmp_path / "out.root")
+        assert (read.hit_links, read.track_links) == (None, None)
+        assert not {"scores", "covariance"} & set(read.particles.fields)
+
+    def test_links_can_be_left_out_of_reading(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(complete([[22, 11], []]))
+        read = read_reco(tmp_path / "out.root", links="left out")
+        assert (read.hit_links, read.track_links) == (None, None)
+        assert "scores" in read.particles.fields
+
+    def test_links_that_are_required_and_not_there_are_named(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(made([[22]]))
+        with pytest.raises(InputError, match=r"'PFlowCaloHitLink\.hit': .* which hits the particles are made of"):
+            next(iterate_reco(tmp_path / "out.root", links="required"))
+
+    @pytest.mark.parametrize(
+        ("field", "value", "message"),
+        [("particle", 3, "expected the index of a particle, found 3"), ("weight", -0.5, "at least 0, found -0.5")],
+    )
+    def test_links_that_cannot_be_name_file_entry_and_branch(
+        self, tmp_path: Path, format: Any, field: str, value: float, message: str
+    ) -> None:
+        whole = complete([[22], [], [11, 13, 211], [130]])
+        assert whole.hit_links is not None
+        values = whole.hit_links[field].to_list()
+        values[3][-1] = value
+        wrong = ak.with_field(whole.hit_links, ak.Array(values), field)
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(dataclasses.replace(whole, hit_links=wrong))
+        with pytest.raises(InputError, match=message) as caught:
+            read_reco(tmp_path / "out.root", entry_start=1)
+        assert caught.value.entry == 3
+        assert (caught.value.file, caught.value.field) == (str(tmp_path / "out.root"), f"PFlowCaloHitLink.{field}")
 
     def test_no_events(self, tmp_path: Path, format: Any) -> None:
         with RecoWriter(tmp_path / "out.root", provenance=PROVENANCE, format=format):
@@ -241,3 +333,27 @@ def test_a_damaged_basket_names_file_entry_and_branch(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="truncated or damaged") as caught:
         read_reco(path, entry_start=3)
     assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 3, "PFlow.energy")
+
+
+@pytest.mark.parametrize("missing", ["PFlow.pid_muon", "PFlow.covMatrix.zt", "PFlowTrackLink.weight"])
+def test_a_part_of_what_is_optional_is_not_enough(tmp_path: Path, missing: str) -> None:
+    with RecoWriter(tmp_path / "out.root", provenance={}) as writer:
+        writer.extend(complete([[22, 11], []]))
+    with uproot.open(tmp_path / "out.root") as file:
+        keys = file["events"].keys()
+        columns = {key: file["events"][key].array() for key in keys if not key.startswith("n_")}
+    del columns[missing]
+    with uproot.recreate(tmp_path / "part.root") as file:
+        file.mktree("events", {key: str(column.type.content) for key, column in columns.items()}).extend(columns)
+    with pytest.raises(InputError, match="no such branch") as caught:
+        read_reco(tmp_path / "part.root")
+    assert caught.value.field == missing
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_chunks_that_differ_in_what_they_hold_are_refused(tmp_path: Path, order: int) -> None:
+    first, second = [made([[22]]), complete([[22]])][::order]
+    with RecoWriter(tmp_path / "out.root", provenance={}) as writer:
+        writer.extend(first)
+        with pytest.raises(ValueError, match="chunks of one reconstruction differ"):
+            writer.extend(second)
