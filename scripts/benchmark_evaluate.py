@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from pflow.metrics.evaluation import LineMetrics
-from pflow.metrics.match import Matching
+from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 
 SPECIES = np.array([22, 211, -211, 130, 11, 13])
@@ -64,7 +64,7 @@ def main() -> None:
         truth = toy(rng, min(args.step, args.events - start), args.particles)
         reco = smeared(rng, truth)
         begin = time.perf_counter()
-        line.update(truth=truth, visible=truth, reco=reco, matching=Matching())
+        line.update(truth=truth, visible=truth, reco=reco, matches=match(truth, reco, Matching()))
         spent += time.perf_counter() - begin
         done = start + len(truth.counts)
         if done * 10 // args.events > shown:

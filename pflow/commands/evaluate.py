@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pflow.commands.options import add_file_options
 
@@ -44,11 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--match",
         choices=("angle_energy", "hits", "none-cut"),
         default="angle_energy",
-        help="cost of a match: energy and angle with a cut; shared hits, where the reconstruction assigns hits; or "
-        "transverse momentum and Delta R without a cut (Glow's rule)",
+        help="cost of a match: energy and angle with a cut; shared hits, if RECO.root says which hits its particles "
+        "are made of (HitPF's rule); or transverse momentum and Delta R without a cut (Glow's rule)",
     )
     parser.add_argument(
-        "--cut", default="3", metavar="COST", help="largest cost of a match, or 'none' (default: %(default)s)"
+        "--cut",
+        default="3",
+        metavar="COST",
+        help="largest cost of a match by energy and angle, or 'none' (default: %(default)s)",
     )
     parser.add_argument(
         "--no-limit", action="store_true", help="leave out the line of perfect pattern recognition, which takes time"
@@ -88,11 +91,13 @@ def run(args: argparse.Namespace) -> int:
     from pflow.io.reco import iterate_reco
     from pflow.metrics.evaluation import Evaluation, Settings
     from pflow.metrics.match import Matching
+    from pflow.metrics.overlap import HitMatching
     from pflow.metrics.report import table
     from pflow.pdg import CLASSES
 
     _check_classes(args.classes)
-    matching = Matching.named(args.match, cut=_cut(args.cut))
+    cut, by_hits = _cut(args.cut), args.match == "hits"
+    matching = HitMatching() if by_hits else Matching.named(args.match, cut=cut)
     settings = Settings(rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=matching)
     evaluation = Evaluation(name=args.name, settings=settings, limit=not args.no_limit)
     folder = _prepare_folder(args.output)
@@ -105,7 +110,10 @@ def run(args: argparse.Namespace) -> int:
         on_error=args.on_error,
     )
     files = {args.name: args.reco, **_compared(args.compare, taken=args.name)}
-    answers = {line: iterate_reco(path, name=args.name, step=args.step) for line, path in files.items()}
+    answers = {
+        line: iterate_reco(path, name=args.name, step=args.step, links=_links(by_hits, required=line == args.name))
+        for line, path in files.items()
+    }
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
         for chunk, found in in_step(events, answers, files=files):
@@ -218,6 +226,13 @@ def _provenance(path: str | Path) -> dict[str, Any] | None:
         return read_provenance(path)
     except InputError:
         return None
+
+
+def _links(by_hits: bool, *, required: bool) -> Literal["if there", "required", "left out"]:
+    """Which links of hits to read of a file; other lines than the one under evaluation may lack them."""
+    if not by_hits:
+        return "left out"
+    return "required" if required else "if there"
 
 
 def _cut(text: str) -> float | None:

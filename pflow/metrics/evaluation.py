@@ -19,11 +19,13 @@ from pflow.metrics.jets import JetMetrics
 from pflow.metrics.legacy import LegacyMetrics
 from pflow.metrics.limit import NAME as LIMIT
 from pflow.metrics.limit import perfect_reconstruction
-from pflow.metrics.match import Matching, match
+from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.number import Tree
+from pflow.metrics.overlap import HitMatching, HitSets, match_by_hits
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.pdg import is_neutrino
+from pflow.problems import link_problems
 from pflow.reconstruction import Reconstruction
 from pflow.truth import RULES, Targets, select_targets
 
@@ -41,6 +43,9 @@ __all__ = [
 CLASSICAL = "classical"
 """Name of the line of another algorithm's particles that the truth file itself holds (`Events.reference`)."""
 
+WITHOUT_HITS = Matching()
+"""How lines are matched that do not say which hits their particles were made of, beside one matched by hits."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -52,13 +57,14 @@ class Settings:
         Truth rule, least energy of a target in GeV and whether a track makes a particle a target: see
         `pflow.truth.select_targets`.
     matching
-        Rule of assignment.
+        Rule of assignment. By hits, the line under evaluation must say which hits its particles were made of; other
+        lines that do not are matched by energy and angle (`WITHOUT_HITS`), and the result says so.
     """
 
     rule: str = "stable"
     e_min: float = 0.1
     use_tracks: bool = True
-    matching: Matching = dataclasses.field(default_factory=Matching)
+    matching: Matching | HitMatching = dataclasses.field(default_factory=Matching)
 
 
 class LineMetrics:
@@ -72,10 +78,10 @@ class LineMetrics:
         self.legacy = LegacyMetrics()
         self.jets = JetMetrics() if jets.available() else None
 
-    def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matching: Matching) -> None:
-        """Count events: their targets, their visible truth and what was reconstructed."""
+    def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
+        """Count events: their targets, their visible truth, what was reconstructed, and which answers for which."""
         self.n_events += len(truth.counts)
-        self.particles.update(truth, reco, match(truth, reco, matching))
+        self.particles.update(truth, reco, matches)
         self.counts.update(truth, reco)
         self.events.update(visible, reco)
         self.legacy.update(truth, reco)
@@ -123,6 +129,8 @@ class EvaluationResult:
         Name of the algorithm behind each line, for tables and plots.
     calibrations
         By detector, what the calibration of the limit was fitted on.
+    matched_otherwise
+        Definition of the matching by line, for those that could not be matched as `settings` says.
     """
 
     settings: Settings
@@ -133,6 +141,7 @@ class EvaluationResult:
     lines: dict[str, Tree]
     titles: dict[str, str]
     calibrations: dict[str, str] = dataclasses.field(default_factory=dict)
+    matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Evaluation:
@@ -168,6 +177,7 @@ class Evaluation:
         self.lines: dict[str, LineMetrics] = {}
         self.titles: dict[str, str] = {}
         self.calibrations: dict[str, str] = {}
+        self.matched_by: dict[str, str] = {}
 
     def update(self, events: Events, reconstructions: Mapping[str, Reconstruction]) -> None:
         """Count events.
@@ -182,7 +192,8 @@ class Evaluation:
         Raises
         ------
         InputError
-            The events hold no truth, a reconstruction is of other events, or a particle's numbers are not finite.
+            The events hold no truth, a reconstruction is of other events, a particle's numbers are not finite, or, for
+            matching by hits, there are no links from hits or wrong ones.
         ValueError
             `reconstructions` lacks the line under evaluation.
         """
@@ -201,26 +212,60 @@ class Evaluation:
         targets = select_targets(
             events, rule=self.settings.rule, e_min=self.settings.e_min, use_tracks=self.settings.use_tracks
         )
-        particles = {line: reco.particles[good] for line, reco in reconstructions.items()}
-        titles = {line: reco.name for line, reco in reconstructions.items()}
+        answers = {line: reconstruction[good] for line, reconstruction in reconstructions.items()}
         if self.limit:
             calibration = load_calibration(events.detector)
-            perfect = perfect_reconstruction(events, targets, calibration, use_tracks=self.settings.use_tracks)
-            particles[LIMIT] = perfect.particles
-            titles[LIMIT] = perfect.name
+            answers[LIMIT] = perfect_reconstruction(events, targets, calibration, use_tracks=self.settings.use_tracks)
             self.calibrations[events.detector.name] = calibration.origin
         if events.reference is not None:
-            particles[CLASSICAL] = events.reference
-            titles[CLASSICAL] = events.reference_name or CLASSICAL
+            answers[CLASSICAL] = Reconstruction(
+                particles=events.reference,
+                event=events.event,
+                flags=events.flags,
+                name=events.reference_name or CLASSICAL,
+            )
         truth = ParticleTable.from_records(targets.particles)
         visible = visible_truth(events, targets)
-        for line, records in particles.items():
+        for line, answer in answers.items():
             reco = ParticleTable.from_records(
-                records, name=titles[line], file=events.path or None, entries=events.entry
+                answer.particles, name=answer.name, file=events.path or None, entries=events.entry
             )
+            matches = self._match(line, events, targets, answer, truth, reco)
             metrics = self.lines.setdefault(line, LineMetrics())
-            metrics.update(truth=truth, visible=visible, reco=reco, matching=self.settings.matching)
-        self.titles.update(titles)
+            metrics.update(truth=truth, visible=visible, reco=reco, matches=matches)
+            self.titles[line] = answer.name
+
+    def _match(
+        self,
+        line: str,
+        events: Events,
+        targets: Targets,
+        answer: Reconstruction,
+        truth: ParticleTable,
+        reco: ParticleTable,
+    ) -> Matches:
+        """Matches of a line by the rule of the settings, or, if it has no hits to be matched by, by the other one."""
+        rule = self.settings.matching
+        if isinstance(rule, HitMatching) and answer.hit_links is None:
+            if line == self.name:
+                raise InputError(
+                    f"reconstruction '{line}' does not say which hits its particles were made of: match it by energy "
+                    "and angle",
+                    field="hit_links",
+                )
+            rule = WITHOUT_HITS
+        if self.matched_by.setdefault(line, rule.definition) != rule.definition:
+            raise ValueError(f"some chunks of reconstruction '{line}' have links from hits and others have none")
+        if isinstance(rule, Matching):
+            return match(truth, reco, rule)
+        _check_links(events, line, answer)
+        n_hits = np.asarray(ak.to_numpy(ak.num(events.hits, axis=1)), dtype=np.int64)
+        return match_by_hits(
+            HitSets.from_links(targets.hit_links, n_hits=n_hits, n_particles=truth.counts),
+            HitSets.from_links(answer.hit_links, n_hits=n_hits, n_particles=reco.counts),
+            np.asarray(ak.to_numpy(ak.flatten(events.hits["energy"], axis=1)), dtype=np.float64),
+            least_overlap=rule.least_overlap,
+        )
 
     def merge(self, other: Evaluation) -> None:
         """Count what another evaluation of other events has counted.
@@ -228,10 +273,13 @@ class Evaluation:
         Raises
         ------
         ValueError
-            It was made with other settings or for another line.
+            It was made with other settings or for another line, or a line was matched in another way.
         """
         if (self.name, self.settings, self.limit) != (other.name, other.settings, other.limit):
             raise ValueError("cannot merge evaluations of different lines or with different settings")
+        for line, definition in other.matched_by.items():
+            if self.matched_by.setdefault(line, definition) != definition:
+                raise ValueError(f"cannot merge evaluations in which '{line}' was matched in different ways")
         self.n_events += other.n_events
         self.n_bad_input += other.n_bad_input
         self.n_max_particles += other.n_max_particles
@@ -252,6 +300,11 @@ class Evaluation:
             lines=lines,
             titles=_distinct(self.titles),
             calibrations=dict(self.calibrations),
+            matched_otherwise={
+                line: definition
+                for line, definition in self.matched_by.items()
+                if definition != self.settings.matching.definition
+            },
         )
 
 
@@ -302,4 +355,15 @@ def _check_same_events(events: Events, line: str, reconstruction: Reconstruction
             f"'{line}': not made from this file, or not in its order",
             file=events.path or None,
             entry=int(events.entry[first]),
+        )
+
+
+def _check_links(events: Events, line: str, reconstruction: Reconstruction) -> None:
+    problems = link_problems("hit_links", reconstruction.hit_links, events.hits, reconstruction.particles)
+    if problems:
+        raise InputError(
+            f"reconstruction '{line}': {problems[0].message}; made from other hits?",
+            file=events.path or None,
+            entry=int(events.entry[problems[0].index]),
+            field=problems[0].field,
         )

@@ -22,7 +22,7 @@ from pflow.metrics.calibration import Calibration, CalibrationFit, shower_kind
 from pflow.metrics.number import Floats
 from pflow.metrics.table import Ints
 from pflow.reconstruction import Reconstruction
-from pflow.records import make_particles
+from pflow.records import make_links, make_particles
 from pflow.truth import Targets, owners
 
 __all__ = ["NAME", "Showers", "add_showers", "barycentres", "measure_showers", "perfect_reconstruction"]
@@ -153,7 +153,7 @@ def perfect_reconstruction(
     """The limit as a reconstruction: one particle for each target that left a track or hits.
 
     Identity, charge and mass are the true ones. A particle measured by its track has E^2 = p^2 + m^2; a shower counts
-    as massless.
+    as massless. The links are the true ones of the targets that were found.
 
     Parameters
     ----------
@@ -209,6 +209,8 @@ def perfect_reconstruction(
         event=events.event,
         flags=events.flags,
         name=NAME,
+        hit_links=_links(targets.hit_links, targets, found),
+        track_links=None if targets.track_links is None else _links(targets.track_links, targets, found),
     )
 
 
@@ -278,6 +280,18 @@ def _particles(
         "pz": pz,
     }
     return make_particles(**{name: ak.unflatten(column[found], counts) for name, column in columns.items()})
+
+
+def _links(links: ak.Array, targets: Targets, found: npt.NDArray[np.bool_]) -> ak.Array:
+    """Links to the targets that were found, as indices among these."""
+    event, target_event = _event_of(links), _event_of(targets.particles)
+    target = _flat(links["particle"]).astype(np.int64) + _starts(targets.particles)[event]
+    n_found = np.bincount(target_event[found], minlength=len(targets))
+    index = np.cumsum(found) - 1 - (np.cumsum(n_found) - n_found)[target_event]
+    kept = found[target]
+    counts = np.bincount(event[kept], minlength=len(targets))
+    columns = {"source": _flat(links["source"]), "particle": index[target], "weight": _flat(links["weight"])}
+    return make_links(**{name: ak.unflatten(column[kept], counts) for name, column in columns.items()}, normalise=False)
 
 
 def _truth(events: Events) -> ak.Array:

@@ -89,13 +89,8 @@ class Matching:
         Raises
         ------
         ConfigError
-            Another name; or ``hits``, which needs more than the particles (`pflow.metrics.overlap`).
+            Another name. (Matching by hits has a rule of its own: `pflow.metrics.overlap.HitMatching`.)
         """
-        if name == "hits":
-            raise ConfigError(
-                "matching by hits needs to know which hits a particle was made of, which this reconstruction does not "
-                "say; with such assignments in memory, use pflow.metrics.overlap.match_by_hits"
-            )
         if name == "none-cut":
             return cls(cost="pt_delta_r", cut=None)
         return cls(cost=name, cut=cut)

@@ -16,10 +16,41 @@ from pflow.metrics.match import Matches, best_pairs
 from pflow.metrics.number import Floats
 from pflow.metrics.table import Ints
 
-__all__ = ["LEAST_OVERLAP", "HitSets", "match_by_hits", "overlaps"]
+__all__ = ["LEAST_OVERLAP", "HitMatching", "HitSets", "match_by_hits", "overlaps"]
 
 LEAST_OVERLAP = 0.25
 """Intersection over union that a match must have."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HitMatching:
+    """The rule of assignment by hits, as `pflow.metrics.match.Matching` is that by energy and angle.
+
+    Parameters
+    ----------
+    least_overlap
+        Intersection over union that a match must have, above 0 and at most 1.
+    """
+
+    least_overlap: float = LEAST_OVERLAP
+
+    @property
+    def cost(self) -> str:
+        """Its name."""
+        return "hits"
+
+    @property
+    def cut(self) -> float:
+        """Largest cost of a match; the cost is 1 - intersection over union."""
+        return 1.0 - self.least_overlap
+
+    @property
+    def definition(self) -> str:
+        """The rule in a sentence."""
+        return (
+            "one-to-one assignment of largest total intersection over union of energy-weighted hit sets, each at least "
+            f"{self.least_overlap:g}; a particle without hits has no match"
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -86,6 +86,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
                 "cost": settings.matching.cost,
                 "cut": settings.matching.cut,
                 "definition": settings.matching.definition,
+                "lines_matched_otherwise": result.matched_otherwise,
             },
             "interval": "68.3%; Clopper-Pearson for fractions, ranks for quantiles, standard error for means",
         },
@@ -187,9 +188,14 @@ def method(result: EvaluationResult) -> str:
     """Truth rule, matching and errors in a few sentences."""
     settings = result.settings
     tracks = "" if settings.use_tracks else ", tracks not used"
+    otherwise = "".join(
+        f" {result.titles.get(line, line)} assigns no hits and is matched by another rule: {definition}."
+        for line, definition in result.matched_otherwise.items()
+    )
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "
-        f"Matching: {settings.matching.definition}. Errors: half the 68.3% interval; all numbers: metrics.json."
+        f"Matching: {settings.matching.definition}.{otherwise} "
+        "Errors: half the 68.3% interval; all numbers: metrics.json."
     )
 
 

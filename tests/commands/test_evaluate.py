@@ -14,7 +14,7 @@ from pflow.commands.evaluate import in_step
 from pflow.errors import InputError
 from pflow.io.reco import RecoWriter
 from pflow.reconstruction import Reconstruction
-from pflow.records import make_particles
+from pflow.records import make_links, make_particles
 
 N_EVENTS = 5
 
@@ -279,5 +279,54 @@ def test_unknown_class_is_refused(truth_file, reco_file, tmp_path, capsys):
 
 
 def test_matching_by_hits_says_what_it_needs(truth_file, reco_file, tmp_path, capsys):
-    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--match", "hits", "-q") == 1
-    assert "which hits a particle was made of" in capsys.readouterr().err
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--match", "hits", "-q") == 1
+    message = capsys.readouterr().err
+    assert "reco.root, 'PFlowCaloHitLink.hit': no such branch" in message
+    assert "which hits the particles are made of" in message
+    assert not list(out.iterdir())
+
+
+@pytest.fixture(scope="module")
+def linked_file(tmp_path_factory):
+    """Two photons an event; of the one hit, the first has a fifth and the second, the softer one, the rest."""
+    path = tmp_path_factory.mktemp("linked") / "linked.root"
+    numbers = range(10, 10 + N_EVENTS)
+    two = ak.Array([[1.0, 0.5]] * N_EVENTS)
+    with RecoWriter(path, provenance={}) as writer:
+        writer.extend(
+            Reconstruction(
+                particles=make_particles(pdg=22 + 0 * two, charge=0 * two, energy=two, px=two, py=0 * two, pz=0 * two),
+                event=np.array(numbers),
+                flags=np.zeros(N_EVENTS, np.uint32),
+                hit_links=make_links(
+                    source=[[0, 0]] * N_EVENTS, particle=[[0, 1]] * N_EVENTS, weight=[[0.2, 0.8]] * N_EVENTS
+                ),
+            )
+        )
+    return path
+
+
+@pytest.mark.parametrize("step", [2, 500])
+def test_matching_by_hits(truth_file, linked_file, tmp_path, step):
+    options = ["--match", "hits", "--step", step, "--no-plots", "-q"]
+    assert evaluate(linked_file, "--truth", truth_file, "-o", tmp_path, *options) == 0
+    content = json.loads((tmp_path / "metrics.json").read_text())
+    # By energy the photon of 1 GeV would be the match; by hits it is the one of 0.5 GeV.
+    assert content["energy"]["response_median"] == 0.5
+    assert content["class"]["photon"]["efficiency"] == 1.0
+    assert content["class"]["photon"]["fake_rate"] == 0.5
+    assert content["limit"]["class"]["photon"]["efficiency"] == 1.0
+    matching = content["settings"]["matching"]
+    assert (matching["cost"], matching["cut"], matching["lines_matched_otherwise"]) == ("hits", 0.75, {})
+    assert "at least 0.25" in matching["definition"]
+
+
+def test_matching_by_hits_beside_a_reconstruction_without_them(truth_file, linked_file, reco_file, tmp_path, capsys):
+    options = ["--match", "hits", "--compare", f"Bare={reco_file}", "--compare", f"Same={linked_file}", "--no-plots"]
+    assert evaluate(linked_file, "--truth", truth_file, "-o", tmp_path, *options) == 0
+    content = json.loads((tmp_path / "metrics.json").read_text())
+    assert list(content["settings"]["matching"]["lines_matched_otherwise"]) == ["Bare"]
+    assert content["compare"]["Bare"]["energy"]["response_median"] == 1.0
+    assert content["compare"]["Same"]["energy"]["response_median"] == 0.5
+    assert "Bare assigns no hits" in " ".join(capsys.readouterr().out.split())

@@ -14,6 +14,7 @@ from pflow.events import Events, Flag
 from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
 from pflow.metrics.match import Matching
 from pflow.metrics.number import Number, Series, leaves
+from pflow.metrics.overlap import HitMatching
 from pflow.pdg import charge_of, mass_of
 from pflow.reconstruction import Reconstruction
 from pflow.records import make_hits, make_links, make_truth
@@ -245,3 +246,102 @@ def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance)
         evaluation.update(events, {"Pandora": reco})
     found = dict(leaves(evaluation.result().lines["classical"]))
     assert found[key].value == pytest.approx(wanted, abs=tolerance)
+
+
+BY_HITS = Settings(matching=HitMatching())
+
+
+def linked(records, hits, **options) -> Reconstruction:
+    """An answer whose particles have these hits, one list of (hit, particle, share) an event."""
+    counts = [len(event) for event in hits]
+    flat = np.array([link for event in hits for link in event]).reshape(-1, 3)
+    source, particle, weight = (ak.unflatten(column, counts) for column in flat.T)
+    links = make_links(source=source, particle=particle, weight=weight, normalise=False)
+    return dataclasses.replace(answer(records, **options), hit_links=links)
+
+
+# Targets: a photon (hit 0, 10 GeV) and a pion (hit 1, 5 GeV) in the first event, each with a hit of its own.
+HITS = [[(0, 0, 1.0)], [(0, 0, 1.0)], [], [(0, 0, 0.2)]]
+
+
+def test_hits_decide_and_not_energy_and_angle(make_records):
+    # Far away in energy and angle, but made of the true hit; and the other way round.
+    far = [[(22, 90.0, 20, 170)], [(22, 20.0, 90, 0)], [], [(130, 4.0, 90, 0)]]
+    tree = evaluate(events_of(TRUTH), linked(make_records(far), HITS), settings=BY_HITS).lines["PFlow"]
+    # Matched: the photons of the first two events; 20% of the last event's hit are less than 0.25.
+    assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (4, 3, 2)
+    assert tree["class"]["photon"]["efficiency"].value == 1.0
+    assert tree["class"]["neutral_hadron"]["fake_rate"].value == 1.0
+
+
+def test_limit_by_hits_finds_all_that_have_hits():
+    evaluation = Evaluation(name="limit", limit=True, settings=BY_HITS)
+    evaluation.update(events_of(TRUTH), {})
+    result = evaluation.result()
+    assert result.lines["limit"]["class"]["all"]["efficiency"].value == 1.0
+    assert result.matched_otherwise == {}
+
+
+def test_lines_without_hits_are_matched_otherwise_and_it_is_said(make_records):
+    records = make_records(RECO)
+    evaluation = Evaluation(settings=BY_HITS, limit=True)
+    events = events_of(TRUTH, reference=records)
+    evaluation.update(
+        events, {"PFlow": linked(records, HITS), "Bare": answer(records), "Linked": linked(records, HITS)}
+    )
+    result = evaluation.result()
+    assert result.matched_otherwise == dict.fromkeys(["Bare", "classical"], Matching().definition)
+    by_energy = evaluate(events_of(TRUTH), answer(records)).lines["PFlow"]
+    assert same(result.lines["classical"], by_energy)
+    assert same(result.lines["Bare"], by_energy)
+    assert same(result.lines["Linked"], result.lines["PFlow"])
+
+
+def test_result_by_energy_and_angle_has_no_line_matched_otherwise(make_records):
+    events = events_of(TRUTH, reference=make_records(RECO))
+    assert evaluate(events, linked(make_records(RECO), HITS), limit=True).matched_otherwise == {}
+
+
+def test_chunks_by_hits_equal_one_pass(make_records):
+    events, reco = events_of(TRUTH), linked(make_records(RECO), HITS)
+    whole = evaluate(events, reco, settings=BY_HITS).lines["PFlow"]
+    first, second = Evaluation(settings=BY_HITS), Evaluation(settings=BY_HITS)
+    first.update(events[:1], {"PFlow": reco[:1]})
+    second.update(events[1:], {"PFlow": reco[1:]})
+    first.merge(second)
+    assert same(first.result().lines["PFlow"], whole)
+
+
+def test_bad_input_is_left_out_with_its_links(make_records):
+    reco = linked(make_records(RECO), HITS, flags=[Flag.BAD_INPUT, 0, 0, 0])
+    tree = evaluate(events_of(TRUTH), reco, settings=BY_HITS).lines["PFlow"]
+    assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (2, 2, 1)
+
+
+def test_reconstruction_without_hits_cannot_be_matched_by_them(make_records):
+    with pytest.raises(InputError, match="'PFlow' does not say which hits its particles were made of"):
+        evaluate(events_of(TRUTH), answer(make_records(RECO)), settings=BY_HITS)
+
+
+def test_links_to_hits_that_are_not_there_name_file_and_entry(make_records):
+    wrong = linked(make_records(RECO), [[], [(1, 0, 1.0)], [], []])
+    message = r"truth.root, entry 1, 'hit_links.source': reconstruction 'PFlow': points outside .*, found 1 at index 0"
+    with pytest.raises(InputError, match=message):
+        evaluate(events_of(TRUTH), wrong, settings=BY_HITS)
+
+
+def test_chunks_of_a_line_with_and_without_hits_are_refused(make_records):
+    events, whole = events_of(TRUTH), linked(make_records(RECO), HITS)
+    evaluation = Evaluation(settings=BY_HITS)
+    evaluation.update(events[:1], {"PFlow": whole[:1], "Other": whole[:1]})
+    with pytest.raises(ValueError, match="some chunks of reconstruction 'Other' have links"):
+        evaluation.update(events[1:], {"PFlow": whole[1:], "Other": answer(make_records(RECO))[1:]})
+
+
+def test_merging_lines_that_were_matched_otherwise_is_refused(make_records):
+    events, whole, bare = events_of(TRUTH), linked(make_records(RECO), HITS), answer(make_records(RECO))
+    first, second = Evaluation(settings=BY_HITS), Evaluation(settings=BY_HITS)
+    first.update(events, {"PFlow": whole, "Other": whole})
+    second.update(events, {"PFlow": whole, "Other": bare})
+    with pytest.raises(ValueError, match="'Other' was matched in different ways"):
+        first.merge(second)

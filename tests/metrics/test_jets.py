@@ -118,11 +118,11 @@ def test_missing_package_is_named(make_table, monkeypatch):
 
 def test_evaluation_goes_on_without_the_package(make_table, monkeypatch):
     from pflow.metrics.evaluation import LineMetrics
-    from pflow.metrics.match import Matching
+    from pflow.metrics.match import Matching, match
 
     monkeypatch.setattr(module, "available", lambda: False)
     table = make_table([DIJET])
     line, other = LineMetrics(), LineMetrics()
-    line.update(truth=table, visible=table, reco=table, matching=Matching())
+    line.update(truth=table, visible=table, reco=table, matches=match(table, table, Matching()))
     line.merge(other)
     assert "jets" not in line.result()

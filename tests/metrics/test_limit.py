@@ -10,7 +10,7 @@ import pytest
 
 from pflow.detector import load_detector
 from pflow.errors import InputError
-from pflow.events import Events
+from pflow.events import Events, concatenate
 from pflow.metrics.calibration import Calibration, CalibrationFit
 from pflow.metrics.limit import add_showers, barycentres, measure_showers, perfect_reconstruction
 from pflow.pdg import charge_of, mass_of
@@ -284,3 +284,30 @@ def test_events_without_links_are_refused():
     events = dataclasses.replace(event([(22, 10.0, 1, -1, 0)], hits=[(4.0, 0, 0, {0: 1})]), hit_links=None)
     with pytest.raises(InputError, match="links from hits"):
         measure_showers(events)
+
+
+def test_links_are_the_true_ones():
+    events = event(
+        [(22, 10.0, 1, -1, 0), (22, 5.0, 1, -1, 0)], hits=[(4.0, 0, 0, {0: 1}), (5.0, 9, 0, {0: 0.25, 1: 0.75})]
+    )
+    links = perfect_reconstruction(events, select_targets(events), UNIT).hit_links
+    assert links.to_list() == [
+        [
+            {"source": 0, "particle": 0, "weight": 1.0},
+            {"source": 1, "particle": 0, "weight": 0.25},
+            {"source": 1, "particle": 1, "weight": 0.75},
+        ]
+    ]
+
+
+def test_links_count_the_targets_that_were_found():
+    # The muon has a track and no hits: a target, but not found by the calorimeter alone.
+    one = event([(13, 5.0, 1, -1, 0), (22, 10.0, 1, -1, 0)], hits=[(4.0, 0, 0, {1: 1})], tracks=[(0, 5.0, 1.0)])
+    events = concatenate([one, one])
+    targets = select_targets(events)
+    alone = perfect_reconstruction(events, targets, UNIT, use_tracks=False)
+    assert alone.hit_links.particle.to_list() == [[0], [0]]
+    assert alone.track_links.particle.to_list() == [[], []]
+    whole = perfect_reconstruction(events, targets, UNIT)
+    assert whole.hit_links.particle.to_list() == [[1], [1]]
+    assert whole.track_links.particle.to_list() == [[0], [0]]

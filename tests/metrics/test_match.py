@@ -194,7 +194,7 @@ def test_named_rules():
     assert Matching.named("none-cut").cut is None
 
 
-@pytest.mark.parametrize("name", ["best", "none"])
+@pytest.mark.parametrize("name", ["best", "none", "hits"])
 def test_unknown_rule_is_refused(name):
     with pytest.raises(ConfigError, match="no matching cost"):
         Matching.named(name)
@@ -204,11 +204,6 @@ def test_unknown_rule_is_refused(name):
 def test_impossible_cut_is_refused(cut):
     with pytest.raises(ConfigError, match="cut"):
         Matching(cut=cut)
-
-
-def test_hits_alone_do_not_say_which_particle_they_made():
-    with pytest.raises(ConfigError, match="match_by_hits"):
-        Matching.named("hits")
 
 
 def test_definition_names_cost_and_cut():

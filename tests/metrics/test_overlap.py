@@ -6,7 +6,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.metrics.overlap import HitSets, match_by_hits, overlaps
+from pflow.metrics.overlap import HitMatching, HitSets, match_by_hits, overlaps
 from pflow.records import make_links
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
@@ -119,3 +119,9 @@ def test_truth_matches_itself_on_a_real_event(data_dir):
     found = match_by_hits(flat, flat, ak.to_numpy(ak.flatten(events.hits.energy)).astype(np.float64))
     assert found.truth.tolist() == found.reco.tolist() == with_hits.tolist()
     assert found.cost == pytest.approx(np.zeros(len(with_hits)), abs=1e-9)
+
+
+def test_rule_says_what_it_is():
+    rule = HitMatching()
+    assert (rule.cost, rule.cut) == ("hits", 0.75)
+    assert "each at least 0.25" in rule.definition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -13,7 +14,7 @@ from rich.console import Console
 from pflow.errors import ConfigError
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
-from pflow.metrics.match import Matching
+from pflow.metrics.match import Matching, match
 from pflow.metrics.number import Number, Series, leaves
 from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
 from pflow.pdg import CLASSES
@@ -49,9 +50,9 @@ def result(make_table):
     line = LineMetrics()
     truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], []])
     reco = make_table([[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], []])
-    line.update(truth=truth, visible=truth, reco=reco, matching=Matching())
+    line.update(truth=truth, visible=truth, reco=reco, matches=match(truth, reco, Matching()))
     other = LineMetrics()
-    other.update(truth=truth, visible=truth, reco=truth, matching=Matching())
+    other.update(truth=truth, visible=truth, reco=truth, matches=match(truth, truth, Matching()))
     return EvaluationResult(
         settings=Settings(),
         n_events=3,
@@ -194,3 +195,10 @@ def test_series_become_lists(result):
     binned = document(result)["binned"]["energy"]
     assert len(binned["all"]["efficiency"]) == len(binned["edges"]) - 1
     assert np.shape(binned["all"]["efficiency_interval"]) == (len(binned["edges"]) - 1, 2)
+
+
+def test_lines_matched_otherwise_are_named_everywhere(result):
+    other = dataclasses.replace(result, matched_otherwise={"classical": "by hand"})
+    assert document(other)["settings"]["matching"]["lines_matched_otherwise"] == {"classical": "by hand"}
+    assert "Classic assigns no hits and is matched by another rule: by hand." in shown(other)
+    assert "another rule" not in shown(result)
