@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--colour",
         "--color",
         choices=("truth", "reco", "energy", "subdetector"),
-        help="what the colour of a hit stands for: its true particle, the nearest reconstructed particle in angle "
-        "(of --reco, or of the algorithm whose particles IN.root holds), its energy, its subdetector "
-        "(default: the first that there is)",
+        help="what the colour of a hit stands for: its true particle, its reconstructed particle (of --reco, or of the "
+        "algorithm whose particles IN.root holds; the nearest in angle where it assigns no hits), its energy, its "
+        "subdetector (default: the first that there is)",
     )
     parser.add_argument(
         "--rule", choices=("stable", "entering", "calo"), default="stable", help="which true particles to show"

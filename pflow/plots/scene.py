@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from pflow.detector import Detector
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import Events
+from pflow.events import LINKED, Events
 from pflow.pdg import is_neutrino, name_of
 from pflow.plots.helix import helix_end, helix_points
 from pflow.plots.shapes import arrow_points
+from pflow.problems import link_problems
 from pflow.reconstruction import Reconstruction
 from pflow.truth import Targets, select_targets
 
@@ -145,8 +146,9 @@ def make_scene(
         file holds them) takes its place; with it, the reference is shown beside it.
     colour_by
         What the colour of a hit stands for, one of `COLOUR_BY`: the true particle with the largest share of it; the
-        reconstructed particle nearest in angle, as seen from the origin (charged ones where their helix meets the
-        calorimeter); its energy; its subdetector. By default the first for which there is something.
+        reconstructed particle with the largest share, or, if the algorithm assigns no hits, the one nearest in angle
+        as seen from the origin (charged ones where their helix meets the calorimeter); its energy; its subdetector. By
+        default the first for which there is something.
     rule
         Truth rule that selects the true particles.
     max_particles
@@ -160,7 +162,8 @@ def make_scene(
         Another `colour_by` or `rule`, a reconstruction of another number of events, or no reconstructed particles to
         colour by.
     InputError
-        Colours by truth without truth particles and links to them.
+        Colours by truth without truth particles and links to them, or by a reconstruction whose links point to hits
+        or tracks that are not there.
     ValueError
         `max_particles` below 0.
     """
@@ -202,9 +205,13 @@ def make_scene(
         note = f"hits coloured by the true particle with the largest share (rule '{rule}')"
     elif colour_by == "reco":
         answer_colours[0] = _by_energy(answers[0].energy, max_particles)
-        owner = _nearest_in_angle(position, answers[0], event.detector)
+        if reconstruction is not None and reconstruction.hit_links is not None:
+            owner = _largest_share(_links(event, reconstruction, "hit_links", index), len(position))
+            note = f"hits coloured by the {answers[0].name} particle with the largest share"
+        else:
+            owner = _nearest_in_angle(position, answers[0], event.detector)
+            note = f"hits coloured by the nearest {answers[0].name} particle in angle (it assigns no hits)"
         groups = _particle_groups(answers[0], owner, answer_colours[0], "no reconstructed particle")
-        note = f"hits coloured by the nearest {answers[0].name} particle in angle (it assigns no hits)"
     elif colour_by == "energy":
         groups = [Group(name="hits", colour=GREY, index=np.arange(len(position)))] if len(position) else []
         note = "hits coloured by energy"
@@ -212,11 +219,15 @@ def make_scene(
         groups = _subdetector_groups(event.detector, subdetector)
         note = "hits coloured by subdetector"
 
-    track_owner = None
+    track_owner, track_colours = None, true_colours
     if colour_by == "truth" and targets is not None and targets.track_links is not None and event.tracks is not None:
         track_owner = _largest_share(targets.track_links[0], len(event.tracks[0]))
+    links = reconstruction.track_links if colour_by == "reco" and reconstruction is not None else None
+    if reconstruction is not None and links is not None and event.tracks is not None:
+        track_colours = answer_colours[0]
+        track_owner = _largest_share(_links(event, reconstruction, "track_links", index), len(event.tracks[0]))
     lines = [
-        _tracks(event, track_owner, true_colours),
+        _tracks(event, track_owner, track_colours),
         _arrows("true particles", "truth", true, true_colours, event.detector),
         *(
             _arrows(f"{answer.name} particles", answer.kind, answer, colours_, event.detector)
@@ -343,6 +354,21 @@ def _subdetector_groups(detector: Detector, subdetector: Index) -> list[Group]:
         for k, calorimeter in enumerate(detector.calorimeters)
     ]
     return [group for group in groups if len(group.index)]
+
+
+def _links(event: Events, reconstruction: Reconstruction, name: str, index: int) -> ak.Array:
+    """Links of one reconstructed event, checked to be of this event's hits or tracks and of its own particles."""
+    here = [index % len(reconstruction)]
+    links = getattr(reconstruction, name)[here]
+    problems = link_problems(name, links, getattr(event, LINKED[name]), reconstruction.particles[here])
+    if problems:
+        raise InputError(
+            f"{reconstruction.name}: {problems[0].message}; made from another file?",
+            file=event.path or None,
+            entry=int(event.entry[0]),
+            field=problems[0].field,
+        )
+    return links[0]
 
 
 def _largest_share(links: ak.Array, n: int) -> Index:

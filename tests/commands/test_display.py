@@ -9,7 +9,7 @@ from pflow.commands import display
 from pflow.errors import ConfigError, InputError
 from pflow.io.reco import RecoWriter
 from pflow.reconstruction import Reconstruction
-from pflow.records import make_particles
+from pflow.records import make_links, make_particles
 
 
 def parsed(*arguments):
@@ -70,6 +70,20 @@ def test_reconstructed_particles_are_shown(sample, reco, tmp_path):
     path = tmp_path / "event.html"
     run(sample, "--entry", 1, "--reco", reco, "--colour", "reco", "-o", path)
     assert "nearest PFlow particle in angle" in path.read_text()
+
+
+def test_hits_of_particles_are_read_from_the_reconstruction(sample, tmp_path):
+    one, path = [[1.0]], tmp_path / "event.html"
+    particles = make_particles(pdg=[[22]], charge=[[0.0]], energy=one, px=one, py=[[0.0]], pz=[[0.0]])
+    links = make_links(source=[[0]], particle=[[0]])
+    with RecoWriter(tmp_path / "linked.root", provenance={}) as writer:
+        writer.extend(
+            Reconstruction(
+                particles=particles, event=np.array([0]), flags=np.zeros(1, dtype=np.uint32), hit_links=links
+            )
+        )
+    run(sample, "--reco", tmp_path / "linked.root", "--colour", "reco", "-o", path)
+    assert "<p>hits coloured by the PFlow particle with the largest share" in path.read_text()
 
 
 def test_an_entry_of_joined_inputs_is_found_by_its_own_number(sample, reco, tmp_path):

@@ -10,7 +10,8 @@ from pflow.errors import ConfigError, InputError
 from pflow.events import Events, concatenate
 from pflow.io.read import read_events
 from pflow.plots.scene import COLOUR_BY, colours, make_scene
-from pflow.records import make_hits, make_particles
+from pflow.reconstruction import concatenate as join
+from pflow.records import make_hits, make_links, make_particles
 
 
 def contents(scene):
@@ -225,3 +226,38 @@ def test_a_reconstruction_of_other_events_is_refused(event, reconstruction):
 def test_a_negative_number_of_colours_is_refused(event):
     with pytest.raises(ValueError, match="max_particles is -1"):
         make_scene(event, max_particles=-1)
+
+
+@pytest.fixture
+def linked(reconstruction):
+    """As `reconstruction`, made of hits and a track that are not those nearest in angle."""
+    return dataclasses.replace(
+        reconstruction,
+        hit_links=make_links(source=[[0, 1, 1, 5]], particle=[[1, 0, 1, 1]], weight=[[1.0, 0.3, 0.7, 0.5]]),
+        track_links=make_links(source=[[0]], particle=[[1]]),
+    )
+
+
+def test_hits_by_the_reconstructed_particle_with_the_largest_share(event, linked):
+    scene = make_scene(event, reconstruction=linked, colour_by="reco")
+    assert contents(scene) == {"pi+ 5.1 GeV": [0, 1, 5], "no reconstructed particle": [2, 3, 4]}
+    assert scene.note == "hits coloured by the PFlow particle with the largest share"
+
+
+def test_a_track_has_the_colour_of_its_reconstructed_particle(event, linked):
+    scene = make_scene(event, reconstruction=linked, colour_by="reco")
+    pion = next(group.colour for group in scene.groups if group.name.startswith("pi+"))
+    assert scene.lines[0].colours == (pion,)
+
+
+def test_links_are_those_of_the_event_that_is_drawn(event, linked):
+    other = dataclasses.replace(linked, hit_links=linked.hit_links[:, :1])
+    scene = make_scene(concatenate([event, event]), 1, reconstruction=join([linked, other]), colour_by="reco")
+    assert contents(scene) == {"pi+ 5.1 GeV": [0], "no reconstructed particle": [1, 2, 3, 4, 5]}
+
+
+@pytest.mark.parametrize("name", ["hit_links", "track_links"])
+def test_links_to_what_is_not_there_are_refused(event, linked, name):
+    wrong = dataclasses.replace(linked, **{name: make_links(source=[[6]], particle=[[0]])})
+    with pytest.raises(InputError, match=rf"hand\.root, entry 0, '{name}\.source': PFlow: points outside"):
+        make_scene(event, reconstruction=wrong, colour_by="reco")
