@@ -22,6 +22,7 @@ from pflow.reco.reconstruct import reconstruct
 from pflow.resources import config_dir
 from pflow.tokens.checkpoint import read_checkpoint
 from pflow.train.cli import main
+from pflow.train.module import network_arguments
 
 TRACKS = ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"]
 DIFFERENCES: dict[str, dict[str, Any]] = {
@@ -66,7 +67,7 @@ def test_a_configuration_composes_and_builds_its_network_on_a_sample(name, sampl
     sample = str(sample_dir / "multi_test_small.root")
     data = ParticleFlowData(**{**config["data"], "train": sample, "val": sample})
     data.setup("fit")
-    network = build_network(config["network"], data.tokeniser.sizes)
+    network = build_network(network_arguments(config["network"], "network"), data.tokeniser.sizes)
     loss = ParticleLoss(special=config["network"]["special"], **config["loss"])
     labelled = next(iter(data.val_dataloader()))
     total = loss(network(labelled.batch), labelled.batch)["total"]

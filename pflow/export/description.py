@@ -8,6 +8,7 @@ from typing import Any
 
 from pflow.errors import ConfigError
 from pflow.export.graphs import Graph, TensorSpec
+from pflow.model.network import ParticleTransformer
 from pflow.model.special import BOS, EOS, PAD, SAMPLE, SPECIAL, SpecialTokens
 from pflow.pdg import charges, masses, name_of
 from pflow.reco.load import Model
@@ -84,6 +85,7 @@ def describe(
         A treatment of special tokens that is not known here; names it.
     """
     tokeniser = model.tokeniser
+    assert isinstance(model.network, ParticleTransformer)  # no other has graphs
     return {
         "format": FORMAT,
         "pflow_version": version,

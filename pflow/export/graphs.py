@@ -199,7 +199,7 @@ class DecoderStep(nn.Module):
 
 
 @torch.no_grad()
-def graphs_of(network: ParticleTransformer) -> tuple[Graph, Graph]:
+def graphs_of(network: nn.Module) -> tuple[Graph, Graph]:
     """The encoder and the decoding step of a network, which is not changed.
 
     Parameters
@@ -215,8 +215,10 @@ def graphs_of(network: ParticleTransformer) -> tuple[Graph, Graph]:
     Raises
     ------
     ConfigError
-        A source that cannot be exported; names it.
+        A network or a source that cannot be exported; names it.
     """
+    if not isinstance(network, ParticleTransformer):
+        raise ConfigError(f"a network of type {type(network).__name__} cannot be exported to ONNX")
     network = copy.deepcopy(network).cpu().eval()
     encoder = EncoderGraph(network).eval()
     sentences = encoder.example()

@@ -259,6 +259,13 @@ def test_unknown_special_tokens_are_named(make_model, tmp_path):
         export_model(model, tmp_path / "model")
 
 
+def test_a_network_that_has_no_graphs_is_named(make_model, tmp_path):
+    model = dataclasses.replace(make_model(), network=torch.nn.Identity())
+    with pytest.raises(ConfigError, match="of type Identity cannot be exported"):
+        export_model(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unknown_source_is_named(make_model, tmp_path):
     class Clusters(torch.nn.Module):
         pass
