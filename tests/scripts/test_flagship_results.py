@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -204,7 +202,7 @@ def checkpoint(tmp_path_factory, sample_dir) -> Path:
 
 
 @pytest.mark.slow
-def test_one_command_measures_and_keeps_reconstructions(checkpoint, sample_dir, tmp_path):
+def test_one_command_measures_and_keeps_reconstructions(checkpoint, sample_dir, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data"
     data.mkdir()
     for name in ("gammasep", "zqq"):
@@ -212,16 +210,10 @@ def test_one_command_measures_and_keeps_reconstructions(checkpoint, sample_dir, 
     before = (ROOT / "RESULTS.md").read_bytes()
 
     def run(*options: object) -> str:
-        words = [sys.executable, ROOT / "scripts" / "flagship_results.py", "--val", "--out", tmp_path, *options]
-        done = subprocess.run(
-            [str(word) for word in words],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        words = ("flagship_results.py", "--val", "--out", tmp_path, *options)
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        import_module("flagship_results").main()
+        return capsys.readouterr().out
 
     options = ("--photon", checkpoint, "--general", checkpoint, "--data", data, "--limit-events", 6)
     printed = run(*options)
