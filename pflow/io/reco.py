@@ -38,6 +38,7 @@ the particles.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -175,39 +176,47 @@ class RecoWriter:
     def extend(self, reconstruction: Reconstruction) -> None:
         """Append consecutive events. They are kept until there are enough for a basket, so memory is bounded.
 
+        The first chunk with particles decides which of the optional branches the file has; one without any may lack
+        what the others have.
+
         Raises
         ------
         ValueError
-            Links, scores or covariances are there and were not in the events before, or the other way round.
+            Particles have links, scores or covariances and those before had none, or the other way round.
         """
         if not len(reconstruction):
             return
-        optional = _optional(reconstruction)
-        if self._optional is None:
-            self._optional = optional
-        if optional != self._optional:
-            raise ValueError(
-                f"chunks of one reconstruction differ: one has {', '.join(sorted(optional)) or 'particles alone'}, "
-                f"one before {', '.join(sorted(self._optional)) or 'particles alone'}"
-            )
+        if ak.any(ak.num(reconstruction.particles, axis=1)):
+            optional = _optional(reconstruction)
+            if self._optional is None:
+                self._optional = optional
+            if optional != self._optional:
+                raise ValueError(
+                    f"chunks of one reconstruction differ: one has {', '.join(sorted(optional)) or 'particles alone'}, "
+                    f"one before {', '.join(sorted(self._optional)) or 'particles alone'}"
+                )
         self._pending.append(reconstruction)
-        if sum(len(chunk) for chunk in self._pending) >= BASKET:
-            self._flush()
+        if self._optional is not None and sum(len(chunk) for chunk in self._pending) >= BASKET:
+            self._flush(self._optional)
 
     def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
         if error_type is not None:
             return
-        if self._pending:
-            self._flush()
-        if self._table is None:
-            self._table = self._make_table(self._columns(_nothing()))
+        if self._optional is None:
+            self._optional = frozenset().union(*map(_optional, self._pending))
+        self._flush(self._optional)
 
-    def _flush(self) -> None:
-        columns = self._columns(concatenate(self._pending))
+    def _flush(self, optional: frozenset[str]) -> None:
+        pending = [
+            chunk if optional <= _optional(chunk) else _without_particles(chunk, optional) for chunk in self._pending
+        ]
         self._pending = []
+        # The first gives the types; what only chunks without particles have is dropped.
+        columns = self._columns(concatenate([_without_particles(_nothing(), optional), *pending]))
         if self._table is None:
             self._table = self._make_table(columns)
-        self._table.extend(columns)
+        if pending:
+            self._table.extend(columns)
 
     def _columns(self, reconstruction: Reconstruction) -> dict[str, Any]:
         shape = _flat if self._format == "ttree" else _nested
@@ -316,6 +325,24 @@ def _nothing() -> Reconstruction:
         particles=make_particles(pdg=empty, charge=empty, energy=empty, px=empty, py=empty, pz=empty),
         event=np.zeros(0, dtype=np.int64),
         flags=np.zeros(0, dtype=np.uint32),
+    )
+
+
+def _without_particles(chunk: Reconstruction, optional: frozenset[str]) -> Reconstruction:
+    """A chunk of events without particles, with these optional parts and fields."""
+    counts = np.zeros(len(chunk), dtype=np.int64)
+    none = ak.unflatten(np.zeros(0, dtype=np.float32), counts)
+    arrays = {
+        field: ak.unflatten(np.zeros((0, len(members)), dtype=np.float32), counts)
+        for field, members in ARRAYS.items()
+        if field in optional
+    }
+    links = make_links(source=none, particle=none)
+    return dataclasses.replace(
+        chunk,
+        particles=make_particles(pdg=none, charge=none, energy=none, px=none, py=none, pz=none, **arrays),
+        hit_links=links if "hit_links" in optional else None,
+        track_links=links if "track_links" in optional else None,
     )
 
 

@@ -140,6 +140,34 @@ class TestBothFormats:
         assert (read.hit_links, read.track_links) == (None, None)
         assert not {"scores", "covariance"} & set(read.particles.fields)
 
+    @pytest.mark.parametrize("at", [0, 1, 2])
+    def test_a_chunk_without_particles_may_lack_what_the_others_have(
+        self, tmp_path: Path, format: Any, at: int
+    ) -> None:
+        chunks = [complete([[22], [211, 13]]), complete([[130]])]
+        chunks.insert(at, made([[], []]))
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            for chunk in chunks:
+                writer.extend(chunk)
+        read = read_reco(tmp_path / "out.root", links="required")
+        wanted = [events for chunk in chunks for events in ak.num(chunk.particles).to_list()]
+        assert ak.num(read.particles.scores).to_list() == ak.num(read.hit_links).to_list() == wanted
+        assert read.event.tolist() == [number for chunk in chunks for number in chunk.event.tolist()]
+
+    def test_what_only_a_chunk_without_particles_has_is_not_written(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            for chunk in (complete([[]]), made([[22]] * BASKET), complete([[]])):
+                writer.extend(chunk)
+        read = read_reco(tmp_path / "out.root")
+        assert (len(read), read.hit_links) == (BASKET + 2, None)
+
+    def test_without_any_particles_the_branches_are_those_of_the_chunks(self, tmp_path: Path, format: Any) -> None:
+        with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
+            writer.extend(made([[], []]))
+            writer.extend(complete([[], []]))
+        read = read_reco(tmp_path / "out.root", links="required")
+        assert ak.num(read.hit_links).to_list() == ak.num(read.particles.covariance).to_list() == [0] * 4
+
     def test_links_can_be_left_out_of_reading(self, tmp_path: Path, format: Any) -> None:
         with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
             writer.extend(complete([[22, 11], []]))
