@@ -19,18 +19,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="onnx: encoder.onnx, decoder_step.onnx and tokens.json, which says how to use them; weights: "
         "model.safetensors and model.json, which pflow takes as a checkpoint (default: onnx)",
     )
+    parser.add_argument(
+        "--half", action="store_true", help="weights: store matrices in half precision, which halves the size"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to make")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export the model; the folder appears only when whole."""
+    """Export the model; the folder appears only when whole.
+
+    Raises
+    ------
+    ConfigError
+        An option that the format does not have.
+    """
+    from pflow.errors import ConfigError
     from pflow.io.atomic import check_folder
 
+    if args.half and args.format != "weights":
+        raise ConfigError("--half is an option of --format weights")
     check_folder(args.output)
     if args.format == "weights":
         from pflow.export.weights import write_weights
 
-        written = write_weights(args.checkpoint, args.output)
+        written = write_weights(args.checkpoint, args.output, half=args.half)
     else:
         from pflow.export.convert import require_onnx
         from pflow.export.folder import export_model

@@ -53,6 +53,15 @@ def test_weights_alone_are_a_format(checkpoint, tmp_path, monkeypatch):
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
 
 
+def test_half_precision_is_for_weights(checkpoint, tmp_path):
+    run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights", "--half")
+    run("--checkpoint", checkpoint, "-o", tmp_path / "whole", "--format", "weights")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("model", "whole")]
+    assert sizes[0] < sizes[1]
+    with pytest.raises(ConfigError, match="--half is an option of --format weights"):
+        run("--checkpoint", checkpoint, "-o", tmp_path / "onnx", "--half")
+
+
 def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path):
     pytest.importorskip("onnx", reason="onnx is not installed")
     run("--checkpoint", checkpoint, "-o", tmp_path / "weights", "--format", "weights")

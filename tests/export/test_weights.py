@@ -7,7 +7,7 @@ import torch
 
 from pflow.errors import ConfigError, InputError
 from pflow.export.weights import write_weights
-from pflow.reco.load import PREFIX
+from pflow.reco.load import PREFIX, load_model
 from pflow.tokens.checkpoint import KEY, pack_header, read_checkpoint
 from pflow.tokens.weights import read_weights
 
@@ -66,6 +66,27 @@ def test_tensors_that_share_memory_are_written(checkpoint, tmp_path):
     torch.save(content, checkpoint)
     write_weights(checkpoint, tmp_path / "toy")
     assert read_weights(tmp_path / "toy").state_dict["loss.b"].shape == (2,)
+
+
+def test_half_precision_halves_matrices_and_nothing_else(checkpoint, tmp_path):
+    whole, half = (write_weights(checkpoint, tmp_path / str(half), half=half)[0] for half in (False, True))
+    expected, found = read_checkpoint(checkpoint).state_dict, read_weights(tmp_path / "True").state_dict
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name].float(), value, rtol=5e-4 if value.ndim > 1 else 0, atol=1e-7)
+    assert half.stat().st_size < 0.7 * whole.stat().st_size
+
+
+def test_a_model_in_half_precision_computes_in_single(checkpoint, tmp_path):
+    write_weights(checkpoint, tmp_path / "toy", half=True)
+    assert {value.dtype for value in load_model(tmp_path / "toy").network.parameters()} == {torch.float32}
+
+
+def test_weights_too_large_for_half_precision_are_an_error(checkpoint, tmp_path):
+    content = torch.load(checkpoint, weights_only=True)
+    content["state_dict"]["loss.large"] = torch.full((2, 2), 1e6)
+    torch.save(content, checkpoint)
+    with pytest.raises(ConfigError, match=r"'loss\.large' has weights up to 1e\+06, too large"):
+        write_weights(checkpoint, tmp_path / "toy", half=True)
 
 
 def test_a_model_that_cannot_be_loaded_is_not_written(checkpoint, tmp_path):
