@@ -20,7 +20,7 @@ from vector.backends.awkward import behavior as vector_behavior
 from pflow.data.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.detector import Detector
 from pflow.errors import ConfigError
-from pflow.events import Events
+from pflow.events import Events, concatenate
 
 __all__ = ["Augmentation", "Overlay", "augment", "random_overlay", "random_phi", "reflect", "rotate"]
 
@@ -49,6 +49,8 @@ class Overlay:
         Largest angle in rad between the axis of the first event (the energy-weighted mean direction of its hits) and
         those of the others, which are drawn from events of about its polar angle and rotated towards it; groups are
         smaller where too few are near, and an event without hits stays alone. None: rotated at random.
+    max_hits
+        Events of more hits stay alone: joining full events makes none that a collision could. None: join all.
     ecal_tolerance, hcal_tolerance
         Largest distance in mm of hits in the same cell: just below half a cell, see `pflow.data.overlay`.
 
@@ -60,6 +62,7 @@ class Overlay:
 
     frequencies: Sequence[float] = (1.0, 1.0, 1.0)
     cone: float | None = None
+    max_hits: int | None = None
     ecal_tolerance: float = ECAL_TOLERANCE
     hcal_tolerance: float = HCAL_TOLERANCE
 
@@ -69,6 +72,8 @@ class Overlay:
             raise ConfigError(f"overlay: frequencies must be at least 0 and not all 0, found {self.frequencies}")
         if self.cone is not None and not 0 < self.cone <= np.pi:
             raise ConfigError(f"overlay: cone must be an angle in rad, above 0 and at most pi, found {self.cone}")
+        if self.max_hits is not None and self.max_hits < 0:
+            raise ConfigError(f"overlay: max_hits must be a number of hits, found {self.max_hits}")
         for name in ("ecal_tolerance", "hcal_tolerance"):
             if not 0 < getattr(self, name) < np.inf:
                 raise ConfigError(f"overlay: {name} must be a length in mm above 0, found {getattr(self, name)}")
@@ -205,6 +210,12 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     """
     if len(events) == 0:
         return overlay(events, [])
+    if options.max_hits is not None:
+        small = ak.to_numpy(ak.num(events.hits, axis=1)) <= options.max_hits
+        if not small.all():
+            alone = overlay(events[~small], [[i] for i in range(int((~small).sum()))])
+            joined = random_overlay(events[small], options, generator)
+            return concatenate([joined, alone])[np.argsort(np.argsort(~small, kind="stable"))]
     frequencies = np.array(options.frequencies, dtype=np.float64)
     sizes = 1 + generator.choice(len(frequencies), size=len(events), p=frequencies / frequencies.sum())
     if options.cone is None:

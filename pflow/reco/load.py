@@ -61,9 +61,8 @@ def load_model(source: str | Path) -> Model:
         weights do not fit its configuration. Names the file.
     """
     checkpoint = read_checkpoint(source)
-    arguments: dict[str, Any] = {**checkpoint.tokeniser.sizes, **checkpoint.header["network"]}
     try:
-        network = build_network(arguments)
+        network = build_network(checkpoint.header["network"], checkpoint.tokeniser.sizes)
     except (TypeError, ValueError) as error:
         raise InputError(f"its configuration makes no network: {error}", file=source, field="network") from error
     weights = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,12 @@ import torch
 from pflow.data.collate import collate
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, Flag
-from pflow.model.generate import Generated, generate
+from pflow.model.architectures import architecture
+from pflow.model.generate import Generated
+from pflow.reco.answer import Answer
 from pflow.reco.load import Model, load_model
 from pflow.reconstruction import Reconstruction
+from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
 __all__ = ["MAX_HITS", "pick_device", "reconstruct"]
@@ -86,17 +90,21 @@ def reconstruct(
     events = _without_oversized(events, max_hits, on_error)
     tokens = model.tokeniser.encode(events, truth=False)
     network = model.network.to(place).eval()
+    generate = architecture(network).generate
     random = None if temperature is None else torch.Generator().manual_seed(seed)
 
-    answer = _Answer(len(events))
+    answer = Answer(len(events))
     for rows in _batches(tokens, batch_size):
         batch = collate([tokens[int(row)] for row in rows]).to(place)
         generated = generate(network, batch, max_particles=longest, temperature=temperature, generator=random)
         answer.put(rows, generated)
     truncated = np.where(answer.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
-    return model.tokeniser.decode(
+    reconstruction = model.tokeniser.decode(
         **answer.columns(), event=events.event, flags=(events.flags | truncated).astype(np.uint32)
     )
+    links = answer.links("hit_share", kept_hits(events, model.tokeniser.recipe))
+    track_links = None if events.tracks is None else answer.links("track_share", ak.local_index(events.tracks, axis=1))
+    return dataclasses.replace(reconstruction, hit_links=links, track_links=track_links)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -150,33 +158,3 @@ def _batches(tokens: Tokens, batch_size: int) -> Iterator[npt.NDArray[np.int64]]
         size = min(batch_size, most)
         yield order[:size]
         order = order[size:]
-
-
-class _Answer:
-    """Generated particles of all events, put back in order."""
-
-    def __init__(self, n_events: int) -> None:
-        self._n_events = n_events
-        self._parts: list[tuple[npt.NDArray[np.int64], Generated]] = []
-        self.truncated = np.zeros(n_events, dtype=np.bool_)
-
-    def put(self, rows: npt.NDArray[np.int64], generated: Generated) -> None:
-        self._parts.append((rows, generated))
-        self.truncated[rows] = generated.truncated.cpu().numpy()
-
-    def columns(self) -> dict[str, Any]:
-        longest = max((part.mask.shape[1] for _, part in self._parts), default=0)
-        shape = (self._n_events, longest)
-        columns: dict[str, npt.NDArray[Any]] = {
-            "charge": np.zeros(shape, dtype=np.int64),
-            "pdg": np.zeros(shape, dtype=np.int64),
-            "energy": np.zeros(shape, dtype=np.float32),
-            "direction": np.zeros((*shape, 3), dtype=np.float32),
-            "score": np.zeros(shape, dtype=np.float32),
-            "mask": np.zeros(shape, dtype=np.bool_),
-        }
-        for rows, part in self._parts:
-            for name, column in columns.items():
-                values = getattr(part, name).cpu()
-                column[rows, : values.shape[1]] = (values.float() if values.is_floating_point() else values).numpy()
-        return columns

@@ -25,7 +25,7 @@ from pflow.truth import Targets, select_targets
 if TYPE_CHECKING:
     from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["encode", "hit_tokens", "select_hits", "target_particles", "unknown_pdg_message"]
+__all__ = ["encode", "hit_tokens", "kept_hits", "select_hits", "target_particles", "unknown_pdg_message"]
 
 
 def select_hits(events: Events, recipe: Recipe) -> Events:
@@ -58,6 +58,11 @@ def hit_tokens(events: Events, recipe: Recipe) -> ak.Array:
     token = np.full(len(selection.is_kept), -1, dtype=np.int64)
     token[selection.is_kept] = selection.token
     return ak.unflatten(token, ak.to_numpy(ak.num(events.hits, axis=1)))
+
+
+def kept_hits(events: Events, recipe: Recipe) -> ak.Array:
+    """Index of each hit that the recipe keeps, int64 [event, kept hit]: the order of the readout's hits."""
+    return ak.local_index(events.hits.energy, axis=1)[events.hits.energy > recipe.hit_energy_min]
 
 
 def target_particles(events: Events, recipe: Recipe) -> ak.Array:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pflow.detector import Detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events
+from pflow.pdg import charges, masses
 from pflow.reconstruction import Reconstruction
 from pflow.tokens.decode import decode
 from pflow.tokens.encode import encode, select_hits, target_particles
@@ -158,14 +159,25 @@ class Tokeniser:
         )
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """Sizes that a network is built with: n_charge, n_pdg and the number of features of each source part."""
+    def sizes(self) -> dict[str, Any]:
+        """What a network is built with.
+
+        n_charge, n_pdg and the number of features of each source part; n_subdetectors; of each |PDG| code in the
+        vocabulary its mass in GeV (``masses``) and whether it is charged (``charged``); mean and standard deviation of
+        log10(E / GeV) of the targets (``energy_mean``, ``energy_std``).
+        """
+        codes = self.pdg.decode(np.arange(len(self.pdg)))
         return {
             "n_charge": len(CHARGES),
             "n_pdg": len(self.pdg),
             "hit_features": len(self.recipe.hit_features),
             "track_features": len(self.recipe.track_features),
             "tracker_hit_features": len(self.recipe.tracker_hit_features),
+            "n_subdetectors": len(self.detector.calorimeters),
+            "masses": masses(codes).tolist(),
+            "charged": (charges(codes) != 0).tolist(),
+            "energy_mean": float(self.energy.mean[0]),
+            "energy_std": float(self.energy.std[0]),
         }
 
     def check_detector(self, events: Events) -> None:

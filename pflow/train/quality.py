@@ -21,7 +21,7 @@ def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energ
     Parameters
     ----------
     prediction
-        ``energy`` [B, T + 1], log10(E / GeV) normalised, and ``direction`` [B, T + 1, 3], unit vector.
+        ``energy`` [B, T], log10(E / GeV) normalised, and ``direction`` [B, T, 3], unit vector.
     target
         Of T particles, at least one of them real.
     energy_std
@@ -33,9 +33,9 @@ def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energ
         ``energy_error``: mean |E / E_true - 1|; ``angle_deg``: mean angle between directions, degrees. Scalars.
     """
     # Both energies are normalised logarithms: their difference is the logarithm of the ratio, in standard deviations.
-    difference = prediction["energy"][:, :-1].float() - target.energy  # [B, T]
+    difference = prediction["energy"].float() - target.energy  # [B, T]
     ratio = 10 ** (energy_std * difference[target.mask])
-    found = prediction["direction"][:, :-1].float()[target.mask]  # [N, 3]
+    found = prediction["direction"].float()[target.mask]  # [N, 3]
     true = target.direction[target.mask]
     # atan2 keeps its precision at small angles, where arccos loses half the digits.
     angle = torch.atan2(torch.linalg.vector_norm(torch.linalg.cross(found, true), dim=-1), (found * true).sum(-1))

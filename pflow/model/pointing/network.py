@@ -178,7 +178,7 @@ class PointingTransformer(nn.Module):
         hidden: int = 48,
         dropout: float = 0.0,
         local: bool = True,
-        cone: float = 0.4,
+        cone: float = 0.3,
         proxies: bool = True,
         coverage: bool = True,
         own_incidence: float = 0.5,
@@ -235,7 +235,7 @@ class PointingTransformer(nn.Module):
             if self.use_proxies:
                 self.correct.weight.zero_()
             self.correct.bias.copy_(torch.tensor([0.0, -3.0, 0.0, 0.0, -2.0, -4.0]))
-            self.pointer.evidence.bias.fill_(-3.0)
+            self.pointer.initialise()
 
     def encode(self, batch: Batch) -> Source:
         """Encode the source of a batch.
@@ -353,10 +353,8 @@ class PointingTransformer(nn.Module):
         scene = source.scene
         made = make_proxies(share, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
         weight = share * scene.item_weight.flatten()[pairs.item_of].square()
-        token = pairs.event * source.states.shape[1] + scene.item_token.flatten()[pairs.item_of]
-        summed = pairs.sums(weight[:, None] * source.states.flatten(0, 1)[token], seed.numel())
-        total = pairs.sums(weight, seed.numel()).clamp(min=1e-9)
-        pooled = (summed / total[:, None]).view_as(query)
+        on_tokens = pairs.on_tokens(weight, scene, (seed.shape[0], seed.shape[1]))
+        pooled = on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)
         described = self.describe(torch.cat([query, pooled, made.features], dim=-1))
         described = functional.gelu(described)
         identity = self.identity(described)

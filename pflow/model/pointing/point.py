@@ -45,6 +45,13 @@ class Pairs(NamedTuple):
         """Values float [P] in a tensor of zeros [B, T, M]."""
         return values.new_zeros(*shape).index_put((self.event, self.particle, self.item), values)
 
+    def on_tokens(self, values: Tensor, scene: Scene, shape: tuple[int, int]) -> Tensor:
+        """Sum of values float [P] over the items of each token, [B, T, S]; `shape` is (B, T)."""
+        n_tokens = scene.token_mask.shape[1]
+        at = self.particle_of * n_tokens + scene.item_token.flatten()[self.item_of]
+        summed = values.new_zeros(shape[0] * shape[1] * n_tokens).index_add(0, at, values)
+        return summed.view(*shape, n_tokens)
+
     def sums(self, values: Tensor, size: int) -> Tensor:
         """Sum of values float [P, ...] over the items of each of `size` = B * T particles."""
         return values.new_zeros(size, *values.shape[1:]).index_add(0, self.particle_of, values)
@@ -72,23 +79,29 @@ class Pointer(nn.Module):
     """Where the next particle begins, and whether there is one.
 
     Each token gives evidence that an unwritten particle begins there; the sentence ends when nothing does: the
-    probabilities of all tokens and of the end sum to 1.
+    probabilities of all tokens and of the end sum to 1. The evidence is a product of state and token, one more of the
+    two times the share of the token that is spoken for, and one times the logarithm of the energy that is left.
 
     Parameters
     ----------
     width
         Of decoder states and memory.
     hidden
-        Of the map from a state and a token to the evidence.
+        Length of the vectors that are multiplied.
     """
 
     def __init__(self, *, width: int, hidden: int) -> None:
         super().__init__()
-        self.state = nn.Linear(width, hidden)
-        self.token = nn.Linear(width, hidden, bias=False)
-        self.left = nn.Linear(2, hidden, bias=False)
-        self.evidence = nn.Linear(hidden, 1)
-        self.stop = FullyConnected((width, hidden, 1), activation="gelu")
+        self.hidden = hidden
+        self.state = nn.Linear(width, 3 * hidden)
+        self.token = nn.Linear(width, 3 * hidden)
+        self.offset = nn.Parameter(torch.empty(3))
+        self.stop = FullyConnected((width, width, 1), activation="gelu")
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Begin with little evidence, and less where a token is spoken for."""
+        self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
 
     def forward(self, state: Tensor, token: Tensor, scene: Scene, covered: Tensor) -> Tensor:
         """Log probabilities float [B, T, S + 1] of each token and, last, of the end.
@@ -96,15 +109,20 @@ class Pointer(nn.Module):
         Parameters
         ----------
         state : float [B, T, W], of the decoder
-        token : float [B, S, hidden], ``self.token`` of the memory
+        token : float [B, S, 3 hidden], ``self.token`` of the memory
         scene
             Of the batch.
         covered : float [B, T, S], share of each token that is spoken for
         """
-        energy = scene.token_energy[:, None] * (1.0 - covered)  # [B, T, S]
-        left = self.left(torch.stack([covered, (energy + 1e-3).log()], dim=-1))
-        hidden = functional.relu(self.state(state)[:, :, None] + token[:, None] + left)
-        evidence = self.evidence(hidden).squeeze(-1).masked_fill(~scene.token_mask[:, None], IMPOSSIBLE)
+        queries = self.state(state).unflatten(-1, (3, self.hidden)).unbind(-2)  # [B, T, hidden]
+        keys = token.unflatten(-1, (3, self.hidden)).unbind(-2)
+        plain, taken, energetic = (
+            query @ key.transpose(1, 2) * self.hidden**-0.5 + offset
+            for query, key, offset in zip(queries, keys, self.offset, strict=True)
+        )
+        left = (scene.token_energy[:, None] * (1.0 - covered) + 1e-3).log()
+        evidence = plain + taken * covered + energetic * left
+        evidence = evidence.masked_fill(~scene.token_mask[:, None], IMPOSSIBLE)
         return torch.cat([evidence, self.stop(state)], dim=-1).log_softmax(-1)
 
 
