@@ -96,9 +96,7 @@ class Answer:
         trailing = {"direction": (3,)}.get(name, ())
         if self._parts:
             trailing = tuple(getattr(self._parts[0][1], name).shape[2:])
-        joined: npt.NDArray[Any] = np.zeros(
-            (self._n_events, longest, *trailing), dtype=kinds.get(name, np.float32)
-        )
+        joined: npt.NDArray[Any] = np.zeros((self._n_events, longest, *trailing), dtype=kinds.get(name, np.float32))
         for rows, part in self._parts:
             values = getattr(part, name).cpu()
             joined[rows, : values.shape[1]] = (values.float() if values.is_floating_point() else values).numpy()

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import awkward as ak
 import numpy as np
@@ -17,7 +17,6 @@ from pflow.data.collate import collate
 from pflow.errors import ConfigError, InputError
 from pflow.events import Events, Flag
 from pflow.model.architectures import architecture
-from pflow.model.generate import Generated
 from pflow.reco.answer import Answer
 from pflow.reco.load import Model, load_model
 from pflow.reconstruction import Reconstruction

@@ -114,8 +114,8 @@ class Pointer(nn.Module):
             Of the batch.
         covered : float [B, T, S], share of each token that is spoken for
         """
-        queries = self.state(state).unflatten(-1, (3, self.hidden)).unbind(-2)  # [B, T, hidden]
-        keys = token.unflatten(-1, (3, self.hidden)).unbind(-2)
+        queries = self.state(state).chunk(3, dim=-1)  # [B, T, hidden] each
+        keys = token.chunk(3, dim=-1)  # [B, S, hidden] each
         plain, taken, energetic = (
             query @ key.transpose(1, 2) * self.hidden**-0.5 + offset
             for query, key, offset in zip(queries, keys, self.offset, strict=True)
