@@ -60,8 +60,9 @@ def generate_pointing(
             compaction = Compaction.of(goes_on)
             if compaction.size == 0:
                 break
+            # On copies: what is kept of the steps before knows its own rows.
             rows, covered, states, pointer = (
-                compaction.apply(part).clone() for part in (rows, covered, states, pointer)
+                compaction.apply(part.clone()) for part in (rows, covered, states, pointer)
             )
             source = _compacted(source, compaction)
             for cache in caches:
