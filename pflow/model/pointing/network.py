@@ -10,6 +10,7 @@ Letters: B batch, S source tokens, N hits, K tracks, M = N + K items, T target p
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.batch import Batch
+from pflow.model.batch import Batch, Sentence
 from pflow.model.cache import Cache, KeyValue
 from pflow.model.heads import unit_vector
 from pflow.model.initialise import initialise
@@ -223,7 +224,7 @@ class PointingTransformer(nn.Module):
         self.incidence = Incidence(width=width, hidden=hidden, n_subdetectors=n_subdetectors)
         self.describe = FullyConnected((2 * width + n_proxy_features(n_subdetectors), width, width), activation="gelu")
         self.identity = nn.Linear(width, n_pdg + n_charge)
-        self.correct = nn.Linear(width, 6)
+        self.correct = nn.Linear(width, 8)
         self.initialise()
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
@@ -234,7 +235,7 @@ class PointingTransformer(nn.Module):
             self.decoder.initialise()
             if self.use_proxies:
                 self.correct.weight.zero_()
-            self.correct.bias.copy_(torch.tensor([0.0, -3.0, 0.0, 0.0, -2.0, -4.0]))
+            self.correct.bias.copy_(torch.tensor([0.0, -3.0, 0.0, 0.0, -2.0, -4.0, -3.0, -3.0]))
             self.pointer.initialise()
 
     def encode(self, batch: Batch) -> Source:
@@ -243,13 +244,16 @@ class PointingTransformer(nn.Module):
         Raises
         ------
         ValueError
-            The batch has no readout, or lacks the tracks that the network reads.
+            The batch has no readout, lacks the tracks that the network reads, or has some that it does not.
         """
+        if (batch.tracks is None) != (self.embed_track is None):
+            reads, has = ("reads", "none") if batch.tracks is None else ("does not read", "some")
+            raise ValueError(f"tracks: the network {reads} them and the batch has {has}")
+        if batch.hits.mask.shape[1] == 0:
+            batch = _with_padding(batch)
         scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
         x = self.embed_hit(batch.hits.features)
-        if self.embed_track is not None:
-            if batch.tracks is None:
-                raise ValueError("tracks: the network reads them and the batch has none")
+        if self.embed_track is not None and batch.tracks is not None:
             x = torch.cat([x, self.embed_track(batch.tracks.features)], dim=1)
         states = self.encoder(x, scene.token_unit, scene.token_mask)
         return Source(
@@ -388,12 +392,22 @@ class PointingTransformer(nn.Module):
         tracks = torch.linalg.vector_norm(made.track_momentum, dim=-1)
         trust = numbers[..., 1].sigmoid()  # in tracks, for a neutral particle that turned into charged ones
         base = (1.0 - trust) * made.energy + trust * tracks + 1e-2
-        theta, phi = tangent_basis(made.direction)
+        # One part the log-weighted barycentre's, the others as the network trusts them.
+        parts = torch.stack([made.direction, made.linear_direction, made.track_direction], dim=-1)  # [B, T, 3, 3]
+        trusted = functional.pad(numbers[..., 6:8], (1, 0)).softmax(-1)
+        towards = functional.normalize((parts * trusted[..., None, :]).sum(-1), dim=-1)
+        theta, phi = tangent_basis(towards)
         # In units of the width, or a narrow one would make the gradient as large as it is narrow.
         turn = numbers[..., 5:6].clamp(*DIRECTION_WIDTHS).exp().detach() * numbers[..., 2:4]
-        direction = made.direction + turn[..., :1] * theta + turn[..., 1:] * phi
+        direction = towards + turn[..., :1] * theta + turn[..., 1:] * phi
         return base.log() + CORRECTION * numbers[..., 0], functional.normalize(direction, dim=-1)
 
     def forward(self, batch: Batch) -> Source:
         """Encode; see `pflow.model.pointing.teach` for training and `pflow.model.pointing.generate` for generation."""
         return self.encode(batch)
+
+
+def _with_padding(batch: Batch) -> Batch:
+    """One padded hit token more: a seed, even of nothing, is the index of a token."""
+    features = functional.pad(batch.hits.features, (0, 0, 0, 1))
+    return dataclasses.replace(batch, hits=Sentence(features, functional.pad(batch.hits.mask, (0, 1))))

@@ -22,7 +22,13 @@ LOG_WEIGHT = 4.0
 LEAST_ENERGY = 1e-3
 """Added to energies before a logarithm, GeV."""
 
-_SHAPE_FEATURES = 12
+LEAST_TRACK = 0.05
+"""Momentum of tracks that makes a direction of them, GeV."""
+
+TURN = 0.03
+"""Angles between the directions are of this order where they differ, rad."""
+
+_SHAPE_FEATURES = 15
 
 
 def n_proxy_features(n_subdetectors: int) -> int:
@@ -39,12 +45,17 @@ class Proxies(NamedTuple):
     track_momentum : float [B, T, 3], sum of the tracks' momenta by shares, GeV
     direction : float [B, T, 3], unit vector to the log-weighted barycentre of the hits; without hits, along the
         tracks' momentum or towards the seed
+    linear_direction : float [B, T, 3], the same to the barycentre weighted by energy. The field parts the two electrons
+        of a converted photon by angles that go as 1 / E: their energy-weighted mean is where the photon went.
+    track_direction : float [B, T, 3], unit vector of the tracks' momentum; without tracks, as `direction`
     features : float [B, T, F], of both and of the shower's shape, of order 1
     """
 
     energy: Tensor
     track_momentum: Tensor
     direction: Tensor
+    linear_direction: Tensor
+    track_direction: Tensor
     features: Tensor
 
 
@@ -85,6 +96,10 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=-1)
     has_hits = (energy > 1e-6)[:, None]
     direction = functional.normalize(torch.where(has_hits, centre, along_tracks), dim=-1)
+    mean = functional.normalize(total(fraction[:, None] * position), dim=-1)
+    linear = torch.where(has_hits, mean, direction)
+    by_tracks = torch.where((track_energy > LEAST_TRACK)[:, None], along_tracks, direction)
+    theta, phi = tangent_basis(direction)
 
     axis = direction[pairs.particle_of]
     along = (position * axis).sum(-1)
@@ -107,13 +122,18 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
         direction[:, 2].abs(),
         direction[:, 2].square(),
         total(fraction.square()),
+        ((linear - direction) * theta).sum(-1) / TURN,
+        ((linear - direction) * phi).sum(-1).abs() / TURN,
+        ((by_tracks - direction).square().sum(-1) + 1e-8).sqrt() / TURN,
     ]
     joined = torch.cat([torch.stack(columns, dim=-1), by_subdetector, depth], dim=-1)
     return Proxies(
         energy=energy.view(shape),
         track_momentum=momenta.view(*shape, 3),
         direction=direction.view(*shape, 3),
-        features=joined.view(*shape, -1),
+        linear_direction=linear.view(*shape, 3),
+        track_direction=by_tracks.view(*shape, 3),
+        features=joined.view(*shape, joined.shape[-1]),
     )
 
 
