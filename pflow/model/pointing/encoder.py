@@ -132,7 +132,7 @@ class LocalEncoder(nn.Module):
 
     def forward(self, x: Tensor, unit: Tensor, mask: Tensor) -> Tensor:
         """Encode tokens x float [B, S, W] of directions `unit` float [B, S, 3]; `mask` bool [B, S]."""
-        packing = Packing.of(mask)
+        packing = Packing.of(mask) if len(mask) else None
         if packing is not None:
             x, unit = packing.pack(x), packing.pack(unit)
         for layer in self.layers:

@@ -56,10 +56,10 @@ def generate_pointing(
         if position == max_particles:
             truncated[rows] = goes_on
             break
+        if not bool(goes_on.any()):
+            break
         if not bool(goes_on.all()):
             compaction = Compaction.of(goes_on)
-            if compaction.size == 0:
-                break
             # On copies: what is kept of the steps before knows its own rows.
             rows, covered, states, pointer = (
                 compaction.apply(part.clone()) for part in (rows, covered, states, pointer)

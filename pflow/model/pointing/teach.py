@@ -176,7 +176,7 @@ def seed_weights(share: Tensor, target: Target, source: Source) -> Tensor:
     is_track = scene.token_is_track[:, None]
     tracks = torch.where(is_track & (mine > 0.5), energy, 0.0)
     hits = torch.where(is_track, 0.0, energy)
-    charged = (target.charge != 1) & (tracks.amax(-1) > 0) if tracks.shape[-1] else target.mask
+    charged = (target.charge != 1) & (tracks.amax(-1) > 0)
     by_track = charged | (hits.amax(-1) <= 0)
     candidate = torch.where(by_track[..., None], tracks, hits)
     strength = (candidate / candidate.amax(-1, keepdim=True).clamp(min=1e-9)).sqrt()
