@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from pflow.model.packing import Packing
+from pflow.model.pointing import encoder
+from pflow.model.pointing.encoder import LocalEncoder, LocalSelfAttention
+
+B, S, W, H = 3, 7, 24, 2
+MASK = torch.arange(S)[None] < torch.tensor([7, 0, 4])[:, None]
+
+
+@pytest.fixture
+def inputs():
+    generator = torch.Generator().manual_seed(1)
+    unit = normalize(torch.randn(B, S, 3, generator=generator), dim=-1)
+    return torch.randn(B, S, W, generator=generator), unit
+
+
+@pytest.fixture
+def attention():
+    torch.manual_seed(0)
+    attention = LocalSelfAttention(width=W, heads=H)
+    with torch.no_grad():
+        attention.log_strength.copy_(torch.tensor([0.3, -0.5]))
+    return attention.eval()
+
+
+def plain(attention, x, unit, mask):
+    """Softmax attention of each head, written out, with the bias lambda_h n_i . n_j."""
+    query, key = attention.query_key(x).chunk(2, dim=-1)
+    value = attention.value(x)
+    strengths = [3.0 * 2.718281828**0.3, 3000.0 * 2.718281828**-0.5]
+    narrow, wide = W // H - 3, W // H
+    heads = []
+    for h in range(H):
+        q, k = (part[..., h * narrow : (h + 1) * narrow] for part in (query, key))
+        logits = q @ k.transpose(1, 2) / narrow**0.5 + strengths[h] * unit @ unit.transpose(1, 2)
+        logits = logits.masked_fill(~mask[:, None], float("-inf"))
+        heads.append(logits.softmax(-1) @ value[..., h * wide : (h + 1) * wide])
+    return attention.out(torch.cat(heads, dim=-1))
+
+
+def test_it_is_softmax_attention_with_a_bias_of_nearness(attention, inputs):
+    expected = plain(attention, *inputs, torch.ones(B, S, dtype=torch.bool))
+    torch.testing.assert_close(attention(*inputs), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_padding_is_not_seen(attention, inputs):
+    seen = MASK.any(1)
+    expected = plain(attention, *inputs, MASK)[seen]
+    torch.testing.assert_close(attention(*inputs, mask=MASK)[seen], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_packed_events_equal_padded_ones(attention, inputs):
+    x, unit = inputs
+    packing = Packing.of(MASK)
+    packed = attention(packing.pack(x), packing.pack(unit), packing=packing)
+    torch.testing.assert_close(packing.unpack(packed)[MASK], attention(x, unit, mask=MASK)[MASK], rtol=1e-4, atol=1e-5)
+
+
+def test_a_permutation_of_tokens_permutes_the_output(attention, inputs):
+    order = torch.randperm(S, generator=torch.Generator().manual_seed(2))
+    x, unit = inputs
+    torch.testing.assert_close(attention(x[:, order], unit[:, order]), attention(x, unit)[:, order])
+
+
+def test_a_rotation_of_all_directions_changes_nothing(attention, inputs):
+    x, unit = inputs
+    turn, _ = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(3)))
+    torch.testing.assert_close(attention(x, unit @ turn), attention(x, unit), rtol=1e-3, atol=1e-4)
+
+
+def test_directions_matter(attention, inputs):
+    x, unit = inputs
+    assert (attention(x, unit.flip(1)) - attention(x, unit)).abs().max() > 0.01
+
+
+def test_without_the_preference_directions_do_not_matter(inputs):
+    x, unit = inputs
+    attention = LocalSelfAttention(width=W, heads=H, local=False)
+    assert torch.equal(attention(x, unit.flip(1)), attention(x, unit))
+
+
+@pytest.mark.parametrize(("width", "heads"), [(24, 5), (24, 8)])
+def test_heads_that_do_not_fit_are_an_error(width, heads):
+    with pytest.raises(ValueError, match=f"{heads} heads do not divide a width of {width}"):
+        LocalSelfAttention(width=width, heads=heads)
+
+
+@pytest.fixture
+def stack():
+    torch.manual_seed(0)
+    return LocalEncoder(width=W, heads=H, feedforward=16, layers=2).eval()
+
+
+def test_the_encoder_gives_the_same_packed_and_padded(stack, inputs, monkeypatch):
+    packed = stack(*inputs, MASK)
+    monkeypatch.setattr(encoder.Packing, "of", lambda mask: None)
+    torch.testing.assert_close(packed[MASK], stack(*inputs, MASK)[MASK], rtol=1e-4, atol=1e-5)
+
+
+def test_heads_begin_with_the_stated_reach(stack):
+    with torch.no_grad():
+        stack.layers[0].attention.log_strength.fill_(5.0)
+    stack.initialise()
+    attention = stack.layers[0].attention
+    strength = attention.birth * attention.log_strength.exp()
+    torch.testing.assert_close(strength, torch.tensor([3.0, 3000.0]))

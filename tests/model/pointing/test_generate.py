@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from pflow.model.batch import Batch
+from pflow.model.pointing.generate import _charge, generate_pointing
+from pflow.model.pointing.network import Written
+
+PHOTON, PION = 0, 1
+LN10 = 2.302585092994046
+
+
+def uncached(network, batch, *, max_particles):
+    """Log energies, pdgs, directions and shares of one event's particles, all of the sentence decoded at each step."""
+    source = network.encode(batch)
+    nothing = torch.zeros(1, 1, source.scene.item_mask.shape[1])
+    covered, sentence, found = [nothing], network.begin.expand(1, 1, -1), []
+    while len(found) < max_particles:
+        states, pointer = network.state(sentence, source, torch.cat(covered, dim=1))
+        if pointer[0, -1, -1].exp() >= 0.5:
+            break
+        seed = pointer[:, -1:, :-1].argmax(-1)
+        real = torch.ones_like(seed, dtype=torch.bool)
+        query, pairs, logits = network.point(states[:, -1:], seed, source, covered[-1], real)
+        share = network.share(logits, pairs, covered[-1])
+        made = network.particles(query, seed, share, pairs, source)
+        taken = pairs.dense(share, covered[-1].shape)
+        pdg = made.pdg.argmax(-1)
+        written = Written(
+            pdg=pdg,
+            charge=_charge(network, made, pdg, seed, source),
+            log_energy=made.log_energy,
+            direction=made.direction,
+            seed=seed,
+            deposit=made.proxies.energy,
+            pooled=made.pooled,
+        )
+        covered.append((covered[-1] + taken).clamp(max=1.0) if network.use_coverage else nothing)
+        sentence = torch.cat([sentence, network.read_back(written, source)], dim=1)
+        found.append((made.log_energy[0, 0], pdg[0, 0], made.direction[0, 0], taken[0, 0]))
+    return found
+
+
+@pytest.mark.parametrize("option", [{}, {"coverage": False}, {"proxies": False}])
+def test_cached_equals_uncached(make_network, events, batch, collate, option):
+    network = make_network(**option)
+    with torch.inference_mode():
+        expected = [uncached(network, collate([event]), max_particles=6) for event in events]
+    written = generate_pointing(network, batch, max_particles=6)
+    assert max(map(len, expected)) > 2
+    assert written.mask.sum(1).tolist() == [len(found) for found in expected]
+    for i, found in enumerate(expected):
+        n_hits = len(events[i].energy)
+        for t, (log_energy, pdg, direction, taken) in enumerate(found):
+            assert written.pdg[i, t] == pdg
+            energy = LN10 * (network.energy_mean + network.energy_std * written.energy[i, t])
+            torch.testing.assert_close(energy, log_energy, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(written.direction[i, t], direction, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(written.hit_share[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
+
+
+def test_an_event_that_does_not_end_is_flagged(network, batch):
+    whole = generate_pointing(network, batch, max_particles=20)
+    n = whole.mask.sum(1)
+    assert not whole.truncated.any()
+    cut = generate_pointing(network, batch, max_particles=int(n.max()) - 1)
+    assert cut.truncated.tolist() == (n == n.max()).tolist()
+    assert cut.mask.sum(1).tolist() == n.clamp(max=int(n.max()) - 1).tolist()
+
+
+def test_an_event_that_ends_at_the_maximum_is_not_flagged(network, batch):
+    n = int(generate_pointing(network, batch, max_particles=20).mask.sum(1).max())
+    assert not generate_pointing(network, batch, max_particles=n).truncated.any()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 2, 0, 3), (3, 2, 1, 0), (2, 1, 3, 0)])
+def test_events_that_are_finished_leave_without_changing_others(network, events, batch, collate, order):
+    """Whichever event ends first, the first, the last or one between."""
+    one = generate_pointing(network, batch, max_particles=8)
+    other = generate_pointing(network, collate([events[i] for i in order]), max_particles=8)
+    assert torch.equal(other.mask, one.mask[list(order)])
+    assert torch.equal(other.pdg, one.pdg[list(order)])
+    torch.testing.assert_close(other.energy, one.energy[list(order)], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(other.hit_share, one.hit_share[list(order)], rtol=1e-3, atol=1e-4)
+
+
+def test_the_same_seed_gives_the_same_particles(network, batch):
+    a, b, c = (
+        generate_pointing(
+            network, batch, max_particles=6, temperature=2.0, generator=torch.Generator().manual_seed(seed)
+        )
+        for seed in (1, 1, 2)
+    )
+    for field in dataclasses.fields(a):
+        assert torch.equal(getattr(a, field.name), getattr(b, field.name)), field.name
+    assert a.pdg.shape != c.pdg.shape or not torch.equal(a.pdg, c.pdg)
+
+
+def test_a_low_temperature_is_greedy(network, batch):
+    cold = generate_pointing(
+        network, batch, max_particles=6, temperature=1e-6, generator=torch.Generator().manual_seed(0)
+    )
+    greedy = generate_pointing(network, batch, max_particles=6)
+    assert torch.equal(cold.pdg, greedy.pdg)
+    torch.testing.assert_close(cold.energy, greedy.energy)
+
+
+def test_dtypes_and_padding(network, batch):
+    written = generate_pointing(network, batch, max_particles=8)
+    expected = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
+    for field in dataclasses.fields(written):
+        value = getattr(written, field.name)
+        assert value.dtype == expected.get(field.name, torch.float32), field.name
+        if field.name not in ("truncated", "mask"):
+            assert not value[~written.mask].any(), field.name
+
+
+def test_charges_fit_the_identities(network, batch):
+    written = generate_pointing(network, batch, max_particles=8)
+    charged = network.charged[written.pdg]
+    assert torch.equal((written.charge != 1)[written.mask], charged[written.mask])
+
+
+def test_the_score_is_the_probability_of_the_chosen_class(network, batch):
+    written = generate_pointing(network, batch, max_particles=8)
+    torch.testing.assert_close(written.pdg_probability.sum(-1)[written.mask], torch.ones(int(written.mask.sum())))
+    torch.testing.assert_close(written.score, written.pdg_probability.amax(-1))
+
+
+def test_a_charged_particle_has_the_charge_of_its_track(network, batch):
+    source = network.encode(batch)
+    track = batch.hits.mask.shape[1]
+    seed = torch.full((4, 1), track)
+    query, pairs, logits = network.point(
+        torch.zeros(4, 1, 24), seed, source, torch.zeros(4, 1, source.scene.item_mask.shape[1]), seed > 0
+    )
+    pdg = torch.full((4, 1), PION)
+    made = network.particles(query, seed, logits.sigmoid(), pairs, source, pdg=pdg)
+    found = _charge(network, made, pdg, seed, source)[:, 0]
+    has_track = batch.readout.track_mask[:, 0]
+    assert torch.equal(found[has_track], 1 + batch.readout.track_charge[has_track, 0].long())
+
+
+def test_an_event_without_tokens_has_no_particles(network, events, make_event, collate):
+    nothing = make_event((), seed=0)
+    written = generate_pointing(network, collate([nothing, events[0], nothing]), max_particles=4)
+    assert written.mask.any(1).tolist() == [False, True, False]
+    assert not written.truncated.any()
+    assert generate_pointing(network, collate([nothing]), max_particles=4).mask.shape == (1, 0)
+
+
+def test_a_batch_without_events_can_be_written(network, batch):
+    def cut(part):
+        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+        return type(part)(**{name: value[:0] for name, value in values.items() if isinstance(value, torch.Tensor)})
+
+    nothing = Batch(hits=cut(batch.hits), tracks=cut(batch.tracks), readout=cut(batch.readout))
+    written = generate_pointing(network, nothing, max_particles=3)
+    assert len(written.mask) == len(written.truncated) == 0
+
+
+def test_the_target_is_not_looked_at(network, batch):
+    one, other = (
+        generate_pointing(network, given, max_particles=8) for given in (batch, dataclasses.replace(batch, target=None))
+    )
+    assert torch.equal(one.energy, other.energy)
+
+
+def test_options_that_make_no_sense_are_errors(network, batch):
+    with pytest.raises(ValueError, match="max_particles: 0 is not positive"):
+        generate_pointing(network, batch, max_particles=0)
+    with pytest.raises(ValueError, match="training mode"):
+        generate_pointing(network.train(), batch, max_particles=1)
+    with pytest.raises(ValueError, match=r"temperature: -1\.0"):
+        generate_pointing(network.eval(), batch, max_particles=1, temperature=-1.0)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pflow.model.batch import Target
+from pflow.model.pointing.loss import PointingLoss
+from pflow.model.pointing.network import Particles
+from pflow.model.pointing.point import Pairs
+from pflow.model.pointing.proxies import Proxies
+from pflow.model.pointing.teach import Taught, teach
+
+LN10 = math.log(10.0)
+
+
+def one_particle(
+    *,
+    pointer=((0.5, 0.3, 0.2), (0.1, 0.1, 0.8)),
+    seed_weight=(1.0, 0.5),
+    logit=0.0,
+    wanted=1.0,
+    log_energy=LN10 * 0.8,
+    direction=(1.0, 0.0, 0.0),
+    log_widths=(0.0, 0.0),
+) -> Taught:
+    """An event of one photon of mean energy along x, and two tokens."""
+    index = torch.zeros(1, dtype=torch.int64)
+    none = torch.zeros(1, 1, 3)
+    return Taught(
+        target=Target(
+            charge=torch.tensor([[1]]),
+            pdg=torch.tensor([[0]]),
+            energy=torch.tensor([[0.0]]),
+            direction=torch.tensor([[[1.0, 0.0, 0.0]]]),
+            mask=torch.tensor([[True]]),
+        ),
+        pointer=torch.tensor([pointer]).log(),
+        seed_weight=torch.tensor([[seed_weight]]),
+        incidence=torch.tensor([logit]),
+        wanted=torch.tensor([wanted]),
+        weight=torch.tensor([2.0]),
+        pairs=Pairs(index, index, index, index, index),
+        particles=Particles(
+            pdg=torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]),
+            charge=torch.tensor([[[0.0, 2.0, 0.0]]]),
+            log_energy=torch.tensor([[log_energy]]),
+            direction=torch.tensor([[direction]]),
+            energy_log_width=torch.tensor([[log_widths[0]]]),
+            direction_log_width=torch.tensor([[log_widths[1]]]),
+            pooled=torch.zeros(1, 1, 2),
+            proxies=Proxies(torch.zeros(1, 1), none, none, none, none, none),
+            by_track=torch.tensor([[False]]),
+        ),
+    )
+
+
+@pytest.fixture
+def losses(network):
+    return lambda **values: {k: v.item() for k, v in PointingLoss()(one_particle(**values), network).items()}
+
+
+def test_the_pointers_loss_is_that_of_a_good_seed_and_of_the_end(losses):
+    assert losses()["pointer"] == pytest.approx(-(math.log(0.5 + 0.5 * 0.3) + math.log(0.8)) / 2)
+
+
+def test_a_particle_without_a_seed_costs_no_pointer(losses):
+    assert losses(seed_weight=(0.0, 0.0))["pointer"] == pytest.approx(-math.log(0.8))
+
+
+@pytest.mark.parametrize(
+    ("off", "width", "expected"),
+    [(0.1, 0.2, 0.5 * 0.5**2), (-0.1, 0.2, 0.5 * 0.5**2), (0.5, 0.1, 3.0 * (5.0 - 1.5)), (0.0, 0.1, 0.0)],
+)
+def test_the_loss_of_the_energy_is_a_likelihood_with_linear_tails(losses, off, width, expected):
+    found = losses(log_energy=LN10 * 0.8 + off, log_widths=(math.log(width), 0.0))["energy"]
+    assert found == pytest.approx(expected + math.log(width), abs=1e-4)
+
+
+def test_the_loss_of_the_direction_counts_two_angles(losses):
+    direction = (math.cos(0.02), 0.012 / 0.02 * math.sin(0.02), 0.016 / 0.02 * math.sin(0.02))
+    found = losses(direction=direction, log_widths=(0.0, math.log(0.01)))["direction"]
+    assert found == pytest.approx(0.5 * 2.0**2 + 2.0 * math.log(0.01), rel=1e-3)
+
+
+def test_the_loss_of_the_incidence_is_relative_to_what_is_wanted(losses):
+    cost = -(0.7 * math.log(0.6) + 0.3 * math.log(0.4))
+    found = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["incidence"]
+    assert found == pytest.approx(2.0 * cost / (2.0 * 0.75))
+
+
+def test_classes_cost_their_cross_entropy(losses):
+    found = losses()
+    assert found["pdg"] == pytest.approx(math.log(3.0 + math.e) - 1.0)
+    assert found["charge"] == pytest.approx(math.log(2.0 + math.e**2) - 2.0)
+
+
+def test_the_total_is_the_weighted_sum(network):
+    taught = one_particle(log_energy=3.0, logit=1.0)
+    plain, weighted = (
+        PointingLoss()(taught, network),
+        PointingLoss(weights={"energy": 0.5, "charge": 0.0})(taught, network),
+    )
+    names = ("pointer", "incidence", "pdg", "charge", "energy", "direction")
+    torch.testing.assert_close(plain["total"], sum(plain[name] for name in names))
+    torch.testing.assert_close(weighted["total"], plain["total"] - 0.5 * plain["energy"] - plain["charge"])
+
+
+def losses_of(network, batch):
+    with torch.no_grad():
+        return PointingLoss()(teach(network, network(batch), batch.target), network)
+
+
+def test_padding_costs_nothing(network, batch, events, collate):
+    one, other = losses_of(network, batch), losses_of(network, collate(events, extra=3))
+    for name, value in one.items():
+        torch.testing.assert_close(value, other[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_losses_are_means_over_particles_of_the_whole_batch(network, events, collate):
+    """Two events of four and one particles: the mean over five, not over two events."""
+    together = losses_of(network, collate([events[1], events[2]]))
+    four, one = losses_of(network, collate([events[2]])), losses_of(network, collate([events[1]]))
+    torch.testing.assert_close(together["pdg"], (4 * four["pdg"] + one["pdg"]) / 5, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kinds", [[()], [(), (0,)], [(), ()]], ids=["one", "besides another", "all"])
+@pytest.mark.parametrize("training", [False, True])
+def test_an_event_without_tokens_and_particles_has_finite_losses(make_network, make_event, collate, kinds, training):
+    network = make_network(own_incidence=1.0).train(training)
+    batch = collate([make_event(part, seed=1) for part in kinds])
+    losses = PointingLoss()(teach(network, network(batch), batch.target), network)
+    losses["total"].backward()
+    assert all(value.isfinite() for value in losses.values())
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_particle_without_any_token_has_finite_losses(make_network, by_hand, training):
+    network = make_network(own_incidence=1.0).train(training)
+    batch = by_hand(particles=[(0, 1, 2.0)], hit_share=[[]], track_share=[[]])
+    losses = PointingLoss()(teach(network, network(batch), batch.target), network)
+    losses["total"].backward()
+    assert all(value.isfinite() for value in losses.values())
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
+def test_tokens_without_particles_teach_the_end(network, by_hand):
+    batch = by_hand(energy=[1.0], position=[[2000, 0, 0]], token=[0])
+    losses = PointingLoss()(teach(network, network(batch), batch.target), network)
+    losses["total"].backward()
+    assert losses["pointer"] > 0
+    assert losses["total"] == losses["pointer"]
+    assert network.pointer.stop[-1].bias.grad.item() != 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"energi": 1.0}, "there is no loss 'energi'"),
+        ({"energy": -1.0}, "-1.0 of 'energy'"),
+        ({"pdg": math.inf}, "inf"),
+    ],
+)
+def test_weights_that_make_no_sense_are_errors(weights, message):
+    with pytest.raises(ValueError, match=message):
+        PointingLoss(weights=weights)

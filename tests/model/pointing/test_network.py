@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from pflow.model.generate import Generated
+from pflow.model.pointing.generate import generate_pointing
+from pflow.model.pointing.loss import PointingLoss
+from pflow.model.pointing.network import PointingTransformer
+from pflow.model.pointing.teach import teach
+
+PHOTON, PION, NEUTRON = 0, 1, 2
+CONTINUOUS = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")
+
+
+def write(network, batch, **options):
+    return generate_pointing(network, batch, max_particles=8, **options)
+
+
+def assert_same(one: Generated, other: Generated, *names: str) -> None:
+    """Classes and masks exactly, numbers up to rounding; all fields but the shares if none are named."""
+    assert torch.equal(one.mask, other.mask)
+    for name in names or (*CONTINUOUS, "charge", "pdg", "truncated"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-4, msg=name)
+
+
+def one_particle(network, batch, seed, pdg=None, share=1.0):
+    """The particle of event 0 that begins at a token and takes a share of every item near it."""
+    with torch.no_grad():
+        source = network.encode(batch)
+        seeds, real = torch.tensor([[seed]]), torch.ones(1, 1, dtype=torch.bool)
+        covered = torch.zeros(1, 1, source.scene.item_mask.shape[1])
+        states, _ = network.state(network.begin.expand(1, 1, -1), source, covered)
+        query, pairs, _ = network.point(states, seeds, source, covered, real)
+        shares = torch.full((len(pairs.item),), share)
+        return network.particles(
+            query, seeds, shares, pairs, source, pdg=None if pdg is None else torch.tensor([[pdg]])
+        )
+
+
+def test_the_events_of_the_batch_get_unequal_numbers_of_particles(network, batch):
+    """What the other tests need to be worth anything."""
+    written = write(network, batch)
+    assert len(written.mask.sum(1).unique()) > 2
+    assert not written.truncated.any()
+
+
+def shuffled(event, *, seed):
+    """The same event with hits, tokens and tracks listed in another order, and the orders of hits and tracks."""
+    generator = torch.Generator().manual_seed(seed)
+    hits = torch.randperm(len(event.energy), generator=generator)
+    tracks = torch.randperm(len(event.charge), generator=generator)
+    renamed = torch.randperm(int(event.token.max()) + 1, generator=generator)
+    other = dataclasses.replace(
+        event,
+        **{name: getattr(event, name)[hits] for name in ("energy", "position", "subdetector", "layer")},
+        **{name: getattr(event, name)[tracks] for name in ("momentum", "charge")},
+        token=renamed[event.token][hits],
+        hit_share=event.hit_share[:, hits],
+        track_share=event.track_share[:, tracks],
+    )
+    return other, hits, tracks
+
+
+def test_the_order_of_hits_tokens_and_tracks_does_not_matter(network, events, collate):
+    event = events[2]
+    other, hits, tracks = shuffled(event, seed=5)
+    one, two = write(network, collate([event])), write(network, collate([other]))
+    assert one.mask.sum() > 1
+    assert_same(one, two)
+    torch.testing.assert_close(two.hit_share, one.hit_share[..., hits], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(two.track_share, one.track_share[..., tracks], rtol=1e-3, atol=1e-4)
+
+
+def test_padding_does_not_matter(network, events, batch, collate):
+    one, two = write(network, batch), write(network, collate(events, extra=3))
+    assert_same(one, two)
+    for name in ("hit_share", "track_share"):
+        kept = getattr(two, name)[..., :-3]
+        torch.testing.assert_close(kept, getattr(one, name), rtol=1e-3, atol=1e-4)
+        assert not getattr(two, name)[..., -3:].any()
+
+
+@pytest.mark.parametrize("i", range(4))
+def test_a_batch_equals_its_events_one_by_one(network, events, batch, collate, i):
+    together, alone = write(network, batch), write(network, collate([events[i]]))
+    n, n_hits, n_tracks = alone.mask.shape[1], alone.hit_share.shape[2], alone.track_share.shape[2]
+    row = {f.name: getattr(together, f.name)[i : i + 1] for f in dataclasses.fields(Generated)}
+    cut = Generated(**{name: value if name == "truncated" else value[:, :n] for name, value in row.items()})
+    assert not row["mask"][:, n:].any()
+    assert_same(cut, alone)
+    torch.testing.assert_close(cut.hit_share[..., :n_hits], alone.hit_share, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(cut.track_share[..., :n_tracks], alone.track_share, rtol=1e-3, atol=1e-4)
+    assert not cut.hit_share[..., n_hits:].any()
+
+
+def test_shares_of_a_hit_sum_to_at_most_one(make_network, batch):
+    network = make_network()
+    with torch.no_grad():
+        network.pointer.stop[-1].bias.sub_(6.0)  # more particles than there is energy for
+        network.incidence.out[-1].bias.add_(1.0)
+    written = write(network, batch)
+    for share in (written.hit_share, written.track_share):
+        assert share.min() >= 0.0
+        assert 0.9 < share.sum(1).max() <= 1.0 + 1e-5
+
+
+def test_a_charged_particle_that_begins_at_a_track_has_its_momentum(network, batch):
+    track = batch.hits.mask.shape[1]
+    made = one_particle(network, collate_first(batch), track, pdg=PION)
+    momentum = batch.readout.track_momentum[0, 0]
+    assert made.by_track.all()
+    torch.testing.assert_close(made.direction[0, 0], normalize(momentum, dim=0))
+    torch.testing.assert_close(made.log_energy.exp()[0, 0], torch.sqrt(momentum.square().sum() + 0.1395704**2))
+
+
+def collate_first(batch):
+    """Event 0 alone, with the padding of the batch."""
+
+    def cut(part):
+        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+        return type(part)(**{name: value[:1] for name, value in values.items() if isinstance(value, torch.Tensor)})
+
+    return type(batch)(**{name: cut(getattr(batch, name)) for name in ("hits", "tracks", "target", "readout")})
+
+
+@pytest.mark.parametrize(("seed", "pdg"), [("track", PHOTON), ("hit", PION)])
+def test_others_are_made_of_their_hits(network, batch, seed, pdg):
+    at = batch.hits.mask.shape[1] if seed == "track" else 0
+    made = one_particle(network, collate_first(batch), at, pdg=pdg)
+    assert not made.by_track.any()
+    assert abs(made.log_energy.item() - made.proxies.energy.log().item()) < 0.5
+
+
+def towards(made, *trust):
+    """Mean of the directions of log-weighted and linear barycentre and of the tracks, by trust in the latter two."""
+    weights = torch.tensor([0.0, *trust]).softmax(0)
+    proxies = made.proxies
+    parts = (proxies.direction, proxies.linear_direction, proxies.track_direction)
+    return normalize(sum(weight * part for weight, part in zip(weights, parts, strict=True)), dim=-1)
+
+
+def test_at_birth_nothing_is_corrected(make_network, events, collate):
+    """The energy is the sum of the hits', but for the trust in tracks (of which there are none) and 10 MeV."""
+    network = make_network(at_birth=True)
+    made = one_particle(network, collate([events[1]]), 0)
+    trust = 1.0 / (1.0 + math.exp(3.0))
+    torch.testing.assert_close(made.log_energy.exp(), (1.0 - trust) * made.proxies.energy + 0.01)
+    torch.testing.assert_close(made.direction, towards(made, -3.0, -3.0))
+    assert (made.energy_log_width.item(), made.direction_log_width.item()) == (-2.0, -4.0)
+
+
+def test_energy_and_direction_follow_the_trust_in_tracks(make_network, batch):
+    """A neutral particle that turned into charged ones, as a photon in the tracker."""
+    network = make_network(at_birth=True)
+    with torch.no_grad():
+        network.correct.bias[1] = 1.0
+        network.correct.bias[6:] = torch.tensor([0.5, 2.0])
+    made = one_particle(network, collate_first(batch), batch.hits.mask.shape[1], pdg=PHOTON)
+    trust, tracks = 1.0 / (1.0 + math.exp(-1.0)), made.proxies.track_momentum.norm(dim=-1)
+    assert tracks > 1.0
+    torch.testing.assert_close(made.log_energy.exp(), (1.0 - trust) * made.proxies.energy + trust * tracks + 0.01)
+    torch.testing.assert_close(made.direction, towards(made, 0.5, 2.0))
+
+
+def test_the_energy_is_corrected_by_the_first_number(make_network, events, collate):
+    network, batch = make_network(at_birth=True), collate([events[1]])
+    before = one_particle(network, batch, 0).log_energy
+    with torch.no_grad():
+        network.correct.bias[0] = 2.0
+    torch.testing.assert_close(one_particle(network, batch, 0).log_energy, before + 0.2)
+
+
+def test_the_direction_is_turned_in_units_of_its_width(make_network, events, collate):
+    network, batch = make_network(at_birth=True), collate([events[1]])
+    before = one_particle(network, batch, 0).direction[0, 0]
+    with torch.no_grad():
+        network.correct.bias[3] = 2.0
+    after = one_particle(network, batch, 0).direction[0, 0]
+    assert torch.linalg.vector_norm(after - before).item() == pytest.approx(2.0 * math.exp(-4.0), rel=1e-2)
+    assert abs(after[2] - before[2]) < 1e-3  # about the beam axis, not towards it
+
+
+def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(make_network, by_hand):
+    """None of them has a log weight above 0: that barycentre is nowhere, and has no part in the direction."""
+    generator = torch.Generator().manual_seed(0)
+    position = torch.tensor([1900.0, 300.0, 50.0]) + 20.0 * torch.randn(100, 3, generator=generator)
+    batch = by_hand(energy=[0.1] * 100, position=position.tolist(), token=[0] * 100)
+    made = one_particle(make_network(at_birth=True), batch, 0)
+    assert not made.proxies.direction.any()
+    torch.testing.assert_close(made.direction[0, 0], normalize(position.mean(0), dim=0))
+
+
+def test_widths_stay_in_their_bounds(make_network, events, collate):
+    network, batch = make_network(at_birth=True), collate([events[1]])
+    with torch.no_grad():
+        network.correct.bias[4:6] = torch.tensor([100.0, -100.0])
+    made = one_particle(network, batch, 0)
+    assert (made.energy_log_width.item(), made.direction_log_width.item()) == (1.5, -9.5)
+
+
+def test_the_same_seed_gives_the_same_weights(make_network):
+    one, two, other = (make_network(seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_initialise_with_a_generator_is_reproducible(make_network):
+    one, two = make_network(seed=1), make_network(seed=2)
+    for network in (one, two):
+        network.initialise(torch.Generator().manual_seed(3))
+    assert all(torch.equal(value, two.state_dict()[name]) for name, value in one.state_dict().items())
+    assert not one.correct.weight.any()
+
+
+def test_what_the_data_decide_is_not_in_the_weights(network):
+    assert not {"masses", "charged"} & set(network.state_dict())
+
+
+@pytest.mark.parametrize("option", [{"proxies": False}, {"coverage": False}, {"local": False}, {"own_incidence": 1.0}])
+def test_parts_can_be_switched_off(make_network, batch, option):
+    network = make_network(**option).train()
+    taught = teach(network, network(batch), batch.target)
+    PointingLoss()(taught, network)["total"].backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+    written = write(network.eval(), batch)
+    assert written.mask.any()
+    assert written.energy.isfinite().all()
+    torch.testing.assert_close(written.direction.norm(dim=-1)[written.mask], torch.ones(int(written.mask.sum())))
+
+
+def test_without_proxies_the_hits_energies_do_not_enter_directly(make_network, events, collate):
+    network, batch = make_network(proxies=False), collate([events[1]])
+    with torch.no_grad():
+        network.correct.weight.zero_()
+    made = one_particle(network, batch, 0)
+    assert made.log_energy.item() == pytest.approx(math.log(10.0) * 0.8)  # the mean of the targets
+
+
+def test_without_coverage_an_item_can_be_given_away_again(make_network, batch):
+    network = make_network(coverage=False)
+    with torch.no_grad():
+        network.pointer.stop[-1].bias.sub_(10.0)
+    assert write(network, batch).hit_share.sum(1).max() > 1.5
+
+
+def test_a_network_may_read_hits_alone(make_network, batch):
+    readout = batch.readout
+    none = {name: getattr(readout, name)[:, :0] for name in vars(readout) if name.startswith("track_")}
+    hits = dataclasses.replace(batch, tracks=None, readout=dataclasses.replace(readout, **none))
+    written = write(make_network(track_features=0), hits)
+    assert written.mask.any()
+    assert written.track_share.shape == (*written.mask.shape, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"masses": (0.0,)}, "masses, charged: 1 and 4 values for 4 codes"),
+        ({"n_charge": 2}, "the charges are -1, 0 and"),
+        ({"cone": 0.0}, "cone: 0.0 is not an angle"),
+        ({"cone": 4.0}, "cone: 4.0 is not an angle"),
+        ({"own_incidence": 1.5}, r"1.5 is not in \[0, 1\]"),
+        ({"order_jitter": -0.1}, "-0.1 is negative"),
+        ({"heads": 5}, "5 heads do not divide"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_errors(make_network, option, message):
+    with pytest.raises(ValueError, match=message):
+        make_network(**option)
+
+
+def test_tracks_that_the_network_reads_must_be_there(network, batch):
+    with pytest.raises(ValueError, match="tracks: the network reads them and the batch has none"):
+        network(dataclasses.replace(batch, tracks=None))
+
+
+def test_tracks_that_the_network_does_not_read_are_an_error(make_network, batch):
+    with pytest.raises(ValueError, match="tracks: the network does not read them and the batch has some"):
+        make_network(track_features=0)(batch)
+
+
+def test_a_network_is_made_of_keywords_only():
+    with pytest.raises(TypeError):
+        PointingTransformer(3, 4)

@@ -1,0 +1,86 @@
+"""A network that is shown two events over and over writes them by heart, freely running."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pflow.model.pointing.generate import generate_pointing
+from pflow.model.pointing.loss import PointingLoss
+from pflow.model.pointing.teach import teach
+
+STEPS = 70
+LN10 = 2.302585092994046
+
+
+@pytest.fixture(scope="module")
+def learned(make_network, batch, events, collate):
+    """What is written after training, the truth, and the losses before and after."""
+    torch.manual_seed(0)
+    two = collate([events[0], events[2]])
+    network = make_network(at_birth=True).train()
+    loss = PointingLoss()
+    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=STEPS)
+    totals = []
+    for _ in range(STEPS):
+        optimiser.zero_grad()
+        total = loss(teach(network, network(two), two.target), network)["total"]
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        totals.append(total.item())
+    return network, generate_pointing(network.eval(), two, max_particles=8), two, totals
+
+
+def test_the_loss_falls(learned):
+    totals = learned[-1]
+    assert totals[-1] < totals[0] - 5.0
+
+
+def test_all_particles_are_written_and_no_more(learned):
+    _, written, two, _ = learned
+    assert written.mask.sum(1).tolist() == two.target.mask.sum(1).tolist() == [2, 4]
+    assert not written.truncated.any()
+
+
+def in_order_of_energy(written, mask, values):
+    """Values of the particles of each event, by their energy."""
+    return [values[i][mask[i]][written[i][mask[i]].argsort()] for i in range(len(mask))]
+
+
+def test_energies_and_directions_are_those_learned(learned):
+    network, written, two, _ = learned
+    target = two.target
+    for ours, truth in zip(
+        in_order_of_energy(written.energy, written.mask, written.energy),
+        in_order_of_energy(target.energy, target.mask, target.energy),
+        strict=True,
+    ):
+        assert (LN10 * network.energy_std * (ours - truth)).abs().max() < 0.05
+    for ours, truth in zip(
+        in_order_of_energy(written.energy, written.mask, written.direction),
+        in_order_of_energy(target.energy, target.mask, target.direction),
+        strict=True,
+    ):
+        assert (ours - truth).norm(dim=-1).max() < 0.02
+
+
+def test_identities_are_those_learned(learned):
+    _, written, two, _ = learned
+    target = two.target
+    for name in ("pdg", "charge"):
+        ours = in_order_of_energy(written.energy, written.mask, getattr(written, name))
+        truth = in_order_of_energy(target.energy, target.mask, getattr(target, name))
+        assert [part.tolist() for part in ours] == [part.tolist() for part in truth]
+
+
+def test_hits_and_tracks_go_to_their_particles(learned):
+    _, written, two, _ = learned
+    target = two.target
+    for name in ("hit_share", "track_share"):
+        ours = in_order_of_energy(written.energy, written.mask, getattr(written, name))
+        truth = in_order_of_energy(target.energy, target.mask, getattr(target, name))
+        for one, other in zip(ours, truth, strict=True):
+            assert ((one > 0.5) == (other > 0.5)).float().mean() > 0.97

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pflow.model.pointing import point
+from pflow.model.pointing.point import N_GEOMETRY, Incidence, Pointer, find_pairs
+from pflow.model.pointing.scene import make_scene
+
+
+def scene_of(batch):
+    return make_scene(batch, n_subdetectors=2)
+
+
+def at_angles(*angles):
+    """Hit positions 2 m away at some angles from x, in the x-y plane."""
+    return [[2000 * math.cos(angle), 2000 * math.sin(angle), 0.0] for angle in angles]
+
+
+@pytest.fixture
+def fan(by_hand):
+    """A token at angle 0, and hits at 0.1, 0.29, 0.31 and pi from it."""
+    return scene_of(by_hand(energy=[1.0] * 5, position=at_angles(0, 0.1, -0.29, 0.31, math.pi), token=range(5)))
+
+
+def test_pairs_are_within_the_cone_of_the_seed(fan):
+    pairs = find_pairs(fan, torch.tensor([[0]]), torch.tensor([[True]]), cone=math.cos(0.3))
+    assert pairs.item.tolist() == [0, 1, 2]
+
+
+def test_padding_has_no_pairs(batch):
+    scene = scene_of(batch)
+    mask = torch.tensor([[True, False]] * 4)
+    pairs = find_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), mask, cone=-1.1)
+    assert set(pairs.particle.tolist()) == {0}
+    assert scene.item_mask[pairs.event, pairs.item].all()
+    assert len(pairs.item) == int(scene.item_mask.sum())
+
+
+@pytest.fixture
+def several(batch):
+    """Pairs of two particles an event, and a number for each."""
+    scene = scene_of(batch)
+    seed = torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
+    pairs = find_pairs(scene, seed, torch.ones(4, 2, dtype=torch.bool), cone=math.cos(0.6))
+    return scene, pairs, torch.rand(len(pairs.item), generator=torch.Generator().manual_seed(0))
+
+
+def test_dense_puts_values_where_their_pairs_are(several):
+    scene, pairs, values = several
+    shape = (4, 2, scene.item_mask.shape[1])
+    expected = torch.zeros(shape)
+    for b, t, m, value in zip(pairs.event, pairs.particle, pairs.item, values, strict=True):
+        expected[b, t, m] = value
+    assert torch.equal(pairs.dense(values, shape), expected)
+
+
+def test_sums_are_over_the_items_of_a_particle(several):
+    scene, pairs, values = several
+    dense = pairs.dense(values, (4, 2, scene.item_mask.shape[1]))
+    torch.testing.assert_close(pairs.sums(values, 8).view(4, 2), dense.sum(-1))
+
+
+def test_sums_on_tokens_are_over_the_items_of_each_token(several):
+    scene, pairs, values = several
+    dense = pairs.dense(values, (4, 2, scene.item_mask.shape[1]))
+    expected = torch.zeros(4, 2, scene.token_mask.shape[1])
+    for b in range(4):
+        for m in range(dense.shape[2]):
+            expected[b, :, scene.item_token[b, m]] += dense[b, :, m]
+    torch.testing.assert_close(pairs.on_tokens(values, scene, (4, 2)), expected)
+
+
+def test_geometry_by_hand(by_hand):
+    """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
+    scene = scene_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
+    seed = torch.tensor([[0]])
+    pairs = find_pairs(scene, seed, torch.tensor([[True]]), cone=0.9)
+    found = point._geometry(scene, seed, pairs)
+    angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
+    expected = [
+        math.log1p(4.0),
+        math.exp(-4.0),
+        math.exp(-0.8),
+        0.1,
+        math.exp(-0.6),
+        math.log(angle + 1e-3) / 2,
+        math.exp(-angle / 0.02),
+        0.0,
+    ]
+    assert found.shape == (2, N_GEOMETRY)
+    torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, math.log(1e-3) / 2, 1.0, 1.0]))
+
+
+@pytest.fixture
+def pointer():
+    torch.manual_seed(0)
+    pointer = Pointer(width=12, hidden=4)
+    pointer.initialise()
+    return pointer
+
+
+@pytest.fixture
+def asked(batch):
+    """Scene, states of two positions, memory, and what is spoken for."""
+    generator = torch.Generator().manual_seed(1)
+    scene = scene_of(batch)
+    n_tokens = scene.token_mask.shape[1]
+    covered = torch.rand(4, 2, n_tokens, generator=generator)
+    return scene, torch.randn(4, 2, 12, generator=generator), torch.randn(4, n_tokens, 12, generator=generator), covered
+
+
+def test_probabilities_of_all_tokens_and_the_end_sum_to_one(pointer, asked):
+    scene, state, memory, covered = asked
+    said = pointer(state, pointer.token(memory), scene, covered).exp()
+    torch.testing.assert_close(said.sum(-1), torch.ones(4, 2))
+    assert not said[..., :-1].masked_select(~scene.token_mask[:, None]).any()
+
+
+def test_the_pointers_logits_by_hand(pointer, asked):
+    scene, state, memory, covered = asked
+    b, t = 1, 1
+    with torch.no_grad():
+        said = pointer(state, pointer.token(memory), scene, covered)[b, t]
+        queries, keys = pointer.state(state[b, t]).view(3, 4), pointer.token(memory[b]).view(-1, 3, 4)
+        end = float(pointer.stop(state[b, t]))
+    real = scene.token_mask[b].nonzero().flatten().tolist()
+    assert len(real) < len(scene.token_mask[b])
+    evidence = []
+    for s in real:
+        plain, taken, energetic = (
+            float(queries[i] @ keys[s, i]) / 2.0 + offset for i, offset in enumerate((-3.0, -3.0, 0.5))
+        )
+        c = float(covered[b, t, s])
+        left = math.log(float(scene.token_energy[b, s]) * (1 - c) + 1e-3)
+        evidence.append(plain + taken * c + energetic * left)
+    expected = torch.tensor([*evidence, end]).log_softmax(-1)
+    torch.testing.assert_close(said[[*real, -1]], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_tokens_the_end_is_certain(pointer, by_hand):
+    scene = scene_of(by_hand())
+    said = pointer(torch.randn(1, 1, 12), torch.zeros(1, 0, 12), scene, torch.zeros(1, 1, 0))
+    assert said.exp().tolist() == [[[1.0]]]
+
+
+def test_what_is_spoken_for_of_an_item_matters_to_its_own_logits_only(several, batch):
+    torch.manual_seed(0)
+    scene, pairs, _ = several
+    incidence = Incidence(width=12, hidden=8, n_subdetectors=2)
+    items = incidence.items(torch.randn(4, scene.token_mask.shape[1], 12), scene)
+    query, seed = torch.randn(4, 2, 12), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
+    covered = torch.zeros(4, 2, scene.item_mask.shape[1])
+    before = incidence(query, items, scene, seed, covered, pairs)
+    chosen = len(before) // 2
+    covered[pairs.event[chosen], pairs.particle[chosen], pairs.item[chosen]] = 0.8
+    after = incidence(query, items, scene, seed, covered, pairs)
+    assert (after != before).nonzero().flatten().tolist() == [chosen]

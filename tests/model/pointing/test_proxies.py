@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from pflow.model.pointing.point import find_pairs
+from pflow.model.pointing.proxies import make_proxies, n_proxy_features, tangent_basis
+from pflow.model.pointing.scene import make_scene
+
+SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
+"""Of three hits and a track."""
+
+
+@pytest.fixture
+def readout(by_hand):
+    return by_hand(
+        energy=[6.0, 1.0, 0.2],
+        position=[[2000.0, 0.0, 0.0], [2000.0, 50.0, 10.0], [2100.0, -80.0, 0.0]],
+        token=[0, 0, 1],
+        momentum=[[3.0, 0.4, 0.0]],
+        charge=[-1.0],
+    )
+
+
+def proxies(batch, shares, *, seed=0, cone=0.5):
+    scene = make_scene(batch, n_subdetectors=2)
+    seeds = torch.tensor([[seed]])
+    pairs = find_pairs(scene, seeds, torch.ones(1, 1, dtype=torch.bool), cone=cone)
+    share = torch.tensor([shares.get(item, 0.0) for item in pairs.item.tolist()])
+    return make_proxies(share, pairs, scene, seeds, n_subdetectors=2)
+
+
+def test_the_energy_is_the_sum_of_the_hits_by_shares(readout):
+    torch.testing.assert_close(proxies(readout, SHARES).energy, torch.tensor([[7.1]]))
+
+
+def test_the_direction_is_that_of_the_log_weighted_barycentre(readout):
+    weights = torch.tensor([max(0.0, 4.0 + math.log(deposit / 7.1)) for deposit in (6.0, 1.0, 0.1)])
+    assert weights[2] == 0.0  # less than exp(-4) of the sum
+    centre = weights @ readout.readout.position[0] / weights.sum()
+    torch.testing.assert_close(proxies(readout, SHARES).direction[0, 0], normalize(centre, dim=0))
+
+
+def test_a_single_hit_says_where_it_is(readout):
+    expected = normalize(readout.readout.position[0, 1], dim=0)
+    torch.testing.assert_close(proxies(readout, {1: 0.3}).direction[0, 0], expected)
+
+
+def test_the_linear_direction_is_that_of_the_barycentre_weighted_by_energy(readout):
+    deposits = torch.tensor([6.0, 1.0, 0.1])
+    expected = normalize(deposits @ readout.readout.position[0], dim=0)
+    torch.testing.assert_close(proxies(readout, SHARES).linear_direction[0, 0], expected)
+
+
+def test_the_track_direction_is_that_of_the_tracks_momentum(readout):
+    expected = normalize(torch.tensor([3.0, 0.4, 0.0]), dim=0)
+    torch.testing.assert_close(proxies(readout, SHARES).track_direction[0, 0], expected)
+
+
+def test_without_tracks_their_direction_is_that_of_the_hits(readout):
+    made = proxies(readout, {0: 1.0, 1: 1.0})
+    assert torch.equal(made.track_direction, made.direction)
+
+
+def test_the_momentum_is_that_of_the_tracks_by_shares(readout):
+    torch.testing.assert_close(proxies(readout, SHARES).track_momentum[0, 0], torch.tensor([0.75, 0.1, 0.0]))
+
+
+def test_without_hits_the_direction_is_that_of_the_tracks(readout):
+    made = proxies(readout, {3: 1.0}, seed=2)
+    assert made.energy.item() == 0.0
+    torch.testing.assert_close(made.direction[0, 0], normalize(torch.tensor([3.0, 0.4, 0.0]), dim=0))
+
+
+def test_without_anything_the_direction_is_that_of_the_seed(readout):
+    expected = normalize(torch.tensor([2100.0, -80.0, 0.0]), dim=0)
+    torch.testing.assert_close(proxies(readout, {}, seed=1).direction[0, 0], expected)
+
+
+@pytest.mark.parametrize("shares", [SHARES, {3: 1.0}, {}])
+def test_there_are_as_many_features_as_said_and_all_are_of_order_one(readout, shares):
+    features = proxies(readout, shares).features
+    assert features.shape == (1, 1, n_proxy_features(2))
+    assert features.abs().max() < 10.0
+    assert features.isfinite().all()
+
+
+def test_a_particle_that_is_padding_has_finite_proxies(readout):
+    scene = make_scene(readout, n_subdetectors=2)
+    seed, mask = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]])
+    pairs = find_pairs(scene, seed, mask, cone=0.5)
+    made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed, n_subdetectors=2)
+    assert made.energy[0, 1] == 0.0
+    assert made.features.isfinite().all()
+
+
+def test_the_tangent_basis_is_that_of_spherical_coordinates():
+    theta, phi = 0.7, -2.1
+    direction = torch.tensor(
+        [math.sin(theta) * math.cos(phi), math.sin(theta) * math.sin(phi), math.cos(theta)], dtype=torch.float64
+    )
+    e_theta, e_phi = tangent_basis(direction)
+    expected = [math.cos(theta) * math.cos(phi), math.cos(theta) * math.sin(phi), -math.sin(theta)]
+    torch.testing.assert_close(e_theta, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(e_phi, torch.tensor([-math.sin(phi), math.cos(phi), 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_on_the_z_axis_the_tangent_basis_is_x_and_y(sign):
+    e_theta, e_phi = tangent_basis(torch.tensor([0.0, 0.0, sign]))
+    assert e_phi.tolist() == [0.0, 1.0, 0.0]
+    assert e_theta.tolist() == [sign, 0.0, 0.0]
