@@ -49,6 +49,15 @@ def test_incidences_do_not_look_ahead(network, batch):
     torch.testing.assert_close(before, after)
 
 
+def test_an_incidence_does_not_know_its_own_answer(network, batch):
+    """A particle that has half of each of its hits begins where one that has them whole does."""
+    half = dataclasses.replace(batch.target, hit_share=0.5 * batch.target.hit_share)
+    one, other = taught(network, batch), taught(network, batch, half)
+    first = one.pairs.particle == 0
+    torch.testing.assert_close(one.incidence[first], other.incidence[other.pairs.particle == 0])
+    assert first.any()
+
+
 def test_other_events_do_not_matter(network, batch):
     one, other = taught(network, batch), taught(network, batch, changed(batch.target, 1))
     torch.testing.assert_close(one.pointer[[0, 1, 3]], other.pointer[[0, 1, 3]])
