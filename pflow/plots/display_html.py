@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from pflow.plots.motion import SCRIPT, hits_in_motion
 from pflow.plots.scene import Lines, Scene
 from pflow.plots.shapes import hit_size, outline_points
 
@@ -70,6 +71,8 @@ CONFIG = {
 def event_page(scene: Scene) -> str:
     """Draw an event as a whole HTML page with everything in it, the drawing library included (about 5 MB).
 
+    While the event is turned or zoomed only its strongest hits are drawn (`pflow.plots.motion`).
+
     Parameters
     ----------
     scene
@@ -83,6 +86,7 @@ def event_page(scene: Scene) -> str:
         default_width="100%",
         default_height="100%",
         config=CONFIG,
+        post_script=SCRIPT,
     )
     title, note = html.escape(scene.title), html.escape(scene.note)
     return PAGE.format(title=title, note=note, figure=figure, policy=POLICY)
@@ -91,14 +95,16 @@ def event_page(scene: Scene) -> str:
 def interactive_figure(scene: Scene) -> go.Figure:
     """The same as a plotly figure, e.g. to show in a notebook.
 
-    One trace a group of hits and one a kind of lines, so that an event of 10,000 hits has some 50 of them.
+    One trace a group of hits and one a kind of lines, so that an event of 10,000 hits has some 50 of them. The hits of
+    a trace are in order of energy, the highest first; ``meta`` says how many of them to draw while the page is turned.
     """
     figure = go.Figure()
     figure.add_trace(_outline(scene))
     for lines in scene.lines:
         figure.add_traces([_lines(lines), _legend_entry(lines)])
-    for k in range(len(scene.groups)):
-        figure.add_trace(_hits(scene, k))
+    moving = hits_in_motion([len(group.index) for group in scene.groups])
+    for k, n_moving in enumerate(moving):
+        figure.add_trace(_hits(scene, k, n_moving))
     axis = {"showbackground": False, "gridcolor": "#eeeeee", "zeroline": False, "showspikes": False}
     figure.update_layout(
         scene={
@@ -128,9 +134,9 @@ def _outline(scene: Scene) -> go.Scatter3d:
     )
 
 
-def _hits(scene: Scene, k: int) -> go.Scatter3d:
+def _hits(scene: Scene, k: int, n_moving: int) -> go.Scatter3d:
     group = scene.groups[k]
-    index = group.index
+    index = group.index[np.argsort(-scene.energy[group.index], kind="stable")]
     energy, time = scene.energy[index], scene.time[index]
     names = np.array([html.escape(calorimeter.name) for calorimeter in scene.detector.calorimeters])
     marker: dict[str, Any] = {
@@ -160,6 +166,7 @@ def _hits(scene: Scene, k: int) -> go.Scatter3d:
         ),
         name=f"{html.escape(group.name)} ({len(index)} hits)",
         legendgroup=f"hits {k}",
+        meta={"moving": n_moving},
     )
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from pflow.io.read import read_events
 from pflow.plots.display_html import event_page, interactive_figure
-from pflow.plots.scene import make_scene
+from pflow.plots.motion import MOVING_HITS
+from pflow.plots.scene import Group, make_scene
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -83,6 +84,25 @@ def test_hits_stand_at_their_place_with_their_values(event):
         assert unit in photon.hovertemplate
 
 
+def test_the_first_hits_are_the_strongest_and_a_moving_page_draws_at_most_the_limit(event):
+    scene = make_scene(event)
+    n = 4 * MOVING_HITS
+    energy = np.random.default_rng(1).permutation(n).astype(np.float32) + 1
+    many = dataclasses.replace(
+        scene,
+        position=np.zeros((n, 3), np.float32),
+        energy=energy,
+        time=np.zeros(n, np.float32),
+        subdetector=np.zeros(n, np.int64),
+        layer=np.zeros(n, np.int64),
+        groups=tuple(Group(name=f"{k}", colour="#123456", index=np.arange(k, n, 3)) for k in range(3)),
+    )
+    hits = traces(interactive_figure(many), mode="markers")
+    for k, trace in enumerate(hits):
+        np.testing.assert_array_equal(trace.customdata[:, 0], np.sort(energy[k::3])[::-1])
+    assert 0.99 * MOVING_HITS < sum(trace.meta["moving"] for trace in hits) <= MOVING_HITS
+
+
 def test_a_time_that_is_not_known_is_not_shown(event):
     scene = make_scene(event)
     unknown = dataclasses.replace(scene, time=np.full(6, np.nan, np.float32))
@@ -148,6 +168,34 @@ def test_a_browser_shows_an_event_without_anything(empty_event, tmp_path):
     report = opened(event_page(make_scene(empty_event)), tmp_path)
     assert report["seen"] == []
     assert report["traces"] == 1
+
+
+TURN = """<script>
+window.addEventListener("load", () => setTimeout(() => {
+  const drawing = document.getElementById("event")._fullLayout.scene._scene.glplot, gl = drawing.gl;
+  const corners = () => {
+    const draw = gl.drawArrays;
+    let n = 0;
+    gl.drawArrays = (mode, first, count) => { if (mode === gl.TRIANGLES) n += count; };
+    try { drawing.update(); drawing.redraw(); } finally { gl.drawArrays = draw; }
+    return n;
+  };
+  const before = corners();
+  drawing.canvas.dispatchEvent(new MouseEvent("mousemove", {buttons: 1, bubbles: true}));
+  const turning = corners();
+  window.dispatchEvent(new MouseEvent("mouseup"));
+  setTimeout(() => console.warn(JSON.stringify([before, turning, corners()])), 300);
+}, 100));
+</script>"""
+"""Notes how many corners of triangles a redraw draws before, while and after the page is turned."""
+
+
+def test_a_browser_draws_less_while_the_page_is_turned(sample_dir, tmp_path):
+    scene = make_scene(read_events(sample_dir / "zqq_test_small.root", entry_stop=1))
+    page = re.sub(r'"meta":\{"moving":\d+\}', '"meta":{"moving":1}', event_page(scene))
+    (line,) = opened(page.replace("</body>", f"{TURN}</body>"), tmp_path)["seen"]
+    before, turning, after = json.loads(line.removeprefix("console.warn: "))
+    assert before == after > 10 * turning > 0
 
 
 def test_the_probe_sees_errors_and_loading(event, tmp_path):
