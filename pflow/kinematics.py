@@ -14,6 +14,7 @@ __all__ = [
     "angle_between",
     "energy",
     "four_momentum_covariance",
+    "impact_parameters",
     "momentum_at_perigee",
     "momentum_from_track",
     "track_from_momentum",
@@ -99,6 +100,40 @@ def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array,
         turned_x, turned_y = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
     known = np.isfinite(turned_x) & np.isfinite(turned_y)
     return np.where(known, turned_x, px), np.where(known, turned_y, py)
+
+
+def impact_parameters(
+    x: Array, y: Array, z: Array, px: Array, py: Array, pz: Array, charge: Array, b_field: float
+) -> tuple[Array, Array]:
+    """How far from the z axis a helix passes, and where along it, both mm, from a point further along.
+
+    With radius R and centre c as in `momentum_at_perigee`: d0 = |c| - R, positive where the circle does not go round
+    the axis, and z0 = z - pz/pt R a, a being the angle on the circle from the nearest point (less than half a turn). A
+    neutral particle and one without transverse momentum have 0 and 0.
+
+    Parameters
+    ----------
+    x, y, z
+        Point on the helix, mm.
+    px, py, pz
+        Momentum there, GeV.
+    charge
+        Charge, e.
+    b_field
+        Field along z, T.
+    """
+    pt = np.hypot(px, py)
+    sense = np.sign(charge * b_field)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
+        centre_x = x + sense * radius * py / pt
+        centre_y = y - sense * radius * px / pt
+        d0 = np.hypot(centre_x, centre_y) - radius
+        turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
+        angle = np.abs(np.mod(turned + np.pi, 2 * np.pi) - np.pi)
+        z0 = z - pz / pt * radius * angle
+    known = np.isfinite(d0) & np.isfinite(z0)
+    return np.where(known, d0, 0.0), np.where(known, z0, 0.0)
 
 
 def angle_between(a: Array, b: Array) -> Array:

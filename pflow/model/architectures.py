@@ -43,6 +43,7 @@ SIZES = (
     "charged",
     "energy_mean",
     "energy_std",
+    "least_energy",
 )
 """Arguments of networks that the tokeniser decides."""
 

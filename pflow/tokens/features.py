@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.events import Events
+from pflow.kinematics import impact_parameters
 
 __all__ = ["FEATURES", "Feature", "feature_matrix", "feature_transforms"]
 
@@ -91,6 +92,18 @@ def _subdetector_is(attribute: str, value: str) -> Callable[[ak.Array, Events], 
     return compute
 
 
+def _impact(axis: int) -> Callable[[ak.Array, Events], Values]:
+    """Impact parameter of the helix through where the track enters the calorimeter: transverse (0) or along z (1)."""
+
+    def compute(records: ak.Array, events: Events) -> Values:
+        position = [_float(records["calo_position"][key]) for key in _XYZ]
+        momentum = [_float(records["calo_momentum"][key]) for key in _PXYZ]
+        found = impact_parameters(*position, *momentum, _float(records["charge"]), events.detector.b_field)
+        return np.arcsinh(found[axis])
+
+    return compute
+
+
 _XYZ = ("x", "y", "z")
 _PXYZ = ("px", "py", "pz")
 
@@ -155,6 +168,16 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
             )
             for axis, key in enumerate(_XYZ)
         },
+        "calo_d0": Feature(
+            "asinh of the transverse impact parameter, mm, of the helix through where the track enters the calorimeter",
+            _impact(0),
+            "tracks.calo_momentum",
+        ),
+        "calo_z0": Feature(
+            "asinh of z, mm, where that helix is nearest to the beam axis",
+            _impact(1),
+            "tracks.calo_momentum",
+        ),
     },
     "tracker_hits": {
         "log_energy": Feature("deposited energy, GeV, as log10", _number("energy"), "tracker_hits.energy", "log10"),

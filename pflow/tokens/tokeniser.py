@@ -164,7 +164,8 @@ class Tokeniser:
 
         n_charge, n_pdg and the number of features of each source part; n_subdetectors; of each |PDG| code in the
         vocabulary its mass in GeV (``masses``) and whether it is charged (``charged``); mean and standard deviation of
-        log10(E / GeV) of the targets (``energy_mean``, ``energy_std``).
+        log10(E / GeV) of the targets (``energy_mean``, ``energy_std``), and their least energy in GeV
+        (``least_energy``).
         """
         codes = self.pdg.decode(np.arange(len(self.pdg)))
         return {
@@ -178,6 +179,7 @@ class Tokeniser:
             "charged": (charges(codes) != 0).tolist(),
             "energy_mean": float(self.energy.mean[0]),
             "energy_std": float(self.energy.std[0]),
+            "least_energy": self.recipe.e_min,
         }
 
     def check_detector(self, events: Events) -> None:

@@ -6,6 +6,9 @@ batch, T particles, S source tokens, M items, N hits.
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -16,6 +19,10 @@ from pflow.model.pointing.network import LN10, Particles, PointingTransformer, S
 from pflow.model.pointing.scene import gather
 
 __all__ = ["generate_pointing"]
+
+
+CRUMBS = 3
+"""So many things too small to be particles, one after the other, end an event."""
 
 
 @torch.inference_mode()
@@ -29,7 +36,9 @@ def generate_pointing(
 ) -> Generated:
     """Write the particles of each event of `batch`; as `pflow.model.generate.generate`, with incidences.
 
-    An event ends when the end is more probable than all seeds together. A temperature draws seeds and identities.
+    An event ends when the end is more probable than all seeds together. What has less energy than any target takes its
+    hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is nothing left but what
+    no particle was taught to answer for. A temperature draws seeds and identities.
 
     Raises
     ------
@@ -49,10 +58,12 @@ def generate_pointing(
     caches = [_cache(known, max_particles + 1) for known in source.known]
     x = network.begin.expand(size, 1, -1)
     truncated = torch.zeros(size, dtype=torch.bool, device=device)
-    steps: list[tuple[Tensor, dict[str, Tensor]]] = []
+    least = math.log(max(network.least_energy, 1e-9))
+    crumbs = torch.zeros(size, dtype=torch.int64, device=device)  # [B], at the end of the sentence so far
+    steps: list[_Step] = []
     for position in range(max_particles + 1):
         states, pointer = network.state(x, source, covered[:, None], caches)
-        goes_on = pointer[:, 0, -1].exp() < 0.5
+        goes_on = (pointer[:, 0, -1].exp() < 0.5) & (crumbs < CRUMBS)
         if position == max_particles:
             truncated[rows] = goes_on
             break
@@ -61,8 +72,8 @@ def generate_pointing(
         if not bool(goes_on.all()):
             compaction = Compaction.of(goes_on)
             # On copies: what is kept of the steps before knows its own rows.
-            rows, covered, states, pointer = (
-                compaction.apply(part.clone()) for part in (rows, covered, states, pointer)
+            rows, covered, states, pointer, crumbs = (
+                compaction.apply(part.clone()) for part in (rows, covered, states, pointer, crumbs)
             )
             source = _compacted(source, compaction)
             for cache in caches:
@@ -77,7 +88,9 @@ def generate_pointing(
             made = network.particles(query, seed, share, pairs, source, pdg=pdg)
         taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))[:, 0]
         charge = _charge(network, made, pdg, seed, source)
-        steps.append((rows, _columns(network, made, pdg, charge, taken, source.scene.n_hits)))
+        is_particle = made.log_energy[:, 0] >= least
+        crumbs = torch.where(is_particle, 0, crumbs + 1)
+        steps.append(_Step(rows, is_particle, _columns(network, made, pdg, charge, taken, source.scene.n_hits)))
         if network.use_coverage:
             covered = (covered + taken).clamp(max=1.0)
         written = Written(
@@ -91,6 +104,14 @@ def generate_pointing(
         )
         x = network.read_back(written, source)
     return _joined(steps, truncated, batch, network)
+
+
+class _Step(NamedTuple):
+    """What was written for the events `rows` int64 [B'], where it is a particle, bool [B']; columns [B', ...]."""
+
+    rows: Tensor
+    is_particle: Tensor
+    columns: dict[str, Tensor]
 
 
 def _cache(known: KeyValue, length: int) -> KVCache:
@@ -143,11 +164,12 @@ def _columns(
     }
 
 
-def _joined(
-    steps: list[tuple[Tensor, dict[str, Tensor]]], truncated: Tensor, batch: Batch, network: PointingTransformer
-) -> Generated:
+def _joined(steps: list[_Step], truncated: Tensor, batch: Batch, network: PointingTransformer) -> Generated:
     size, device = len(truncated), truncated.device
-    length = len(steps)
+    count = torch.zeros(size, dtype=torch.int64, device=device)
+    for step in steps:
+        count[step.rows] += step.is_particle
+    length = int(count.max()) if steps else 0
     readout = batch.readout
     assert readout is not None
     shapes: dict[str, tuple[int, ...]] = {
@@ -169,8 +191,12 @@ def _joined(
         for name, shape in shapes.items()
     }
     mask = torch.zeros(size, length, dtype=torch.bool, device=device)
-    for position, (rows, values) in enumerate(steps):
+    count.zero_()
+    for step in steps:
+        rows = step.rows[step.is_particle]
+        position = count[rows]
         mask[rows, position] = True
-        for name, value in values.items():
-            columns[name][rows, position] = value.to(columns[name].dtype)
+        for name, value in step.columns.items():
+            columns[name][rows, position] = value[step.is_particle].to(columns[name].dtype)
+        count[rows] += 1
     return Generated(**columns, mask=mask, truncated=truncated)

@@ -16,7 +16,7 @@ from pflow.model.pointing.teach import Taught
 
 __all__ = ["PointingLoss"]
 
-NAMES = ("pointer", "incidence", "pdg", "charge", "energy", "direction")
+NAMES = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction")
 
 TAIL = 3.0
 """Residuals of more standard deviations count linearly: a mistaken incidence is no measurement error (Huber 1964)."""
@@ -25,9 +25,10 @@ TAIL = 3.0
 class PointingLoss(nn.Module):
     """Pointer, incidence, identity, energy and direction, and their weighted sum.
 
-    ``pointer``: minus the logarithm of the probability of a good seed, each token counted by how good it is, or of the
-    end. ``incidence``: binary cross-entropy of the share of what is left, weighted by the square root of the energy
-    that is left and normalised particle by particle. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``:
+    ``pointer``: minus the logarithm of the probability of a good seed, each token counted by how good it is. ``end``:
+    the same of the end of the sentence, a mean over events, since long sentences end as often as short ones.
+    ``incidence``: binary cross-entropy of the share of what is left, weighted by that share times the square root of
+    the energy and normalised particle by particle. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``:
     negative log-likelihood of a normal distribution of ln E, and of the two angles in the tangent plane, with the
     widths that the network predicts and linear tails.
 
@@ -44,6 +45,8 @@ class PointingLoss(nn.Module):
 
     def __init__(self, *, weights: Mapping[str, float] | None = None) -> None:
         super().__init__()
+        if weights is not None and not isinstance(weights, Mapping):
+            raise ValueError(f"weights: '{weights}' is no table of names and numbers")
         for name, weight in (weights or {}).items():
             if name not in NAMES:
                 raise ValueError(f"weights: there is no loss '{name}', only {list(NAMES)}")
@@ -70,6 +73,7 @@ class PointingLoss(nn.Module):
 
         losses = {
             "pointer": _pointer(taught),
+            "end": _end(taught),
             "incidence": _incidence(taught),
             "pdg": mean(functional.cross_entropy(made.pdg.transpose(1, 2), target.pdg, reduction="none")),
             "charge": mean(functional.cross_entropy(made.charge.transpose(1, 2), target.charge, reduction="none")),
@@ -90,9 +94,12 @@ def _pointer(taught: Taught) -> Tensor:
     weight = taught.seed_weight
     good = torch.logsumexp(tokens + weight.clamp(min=1e-12).log(), dim=-1)
     has_seed = mask & (weight.amax(-1) > 0)
-    last = mask.sum(1)  # position of the end
-    end = taught.pointer[torch.arange(len(last), device=last.device), last, -1]
-    return -(good.masked_fill(~has_seed, 0.0).sum() + end.sum()) / (has_seed.sum() + len(last))
+    return -good.masked_fill(~has_seed, 0.0).sum() / has_seed.sum().clamp(min=1)
+
+
+def _end(taught: Taught) -> Tensor:
+    last = taught.target.mask.sum(1)  # position of the end
+    return -taught.pointer[torch.arange(len(last), device=last.device), last, -1].mean()
 
 
 def _incidence(taught: Taught) -> Tensor:

@@ -132,6 +132,8 @@ class PointingTransformer(nn.Module):
         Whether each |PDG| code is of charged particles.
     energy_mean, energy_std
         Of the normalised log10 E of the targets.
+    least_energy
+        Of a target, GeV; what is less is not written.
     width, heads, feedforward
         Of encoder and decoder.
     encoder_layers, decoder_layers
@@ -171,6 +173,7 @@ class PointingTransformer(nn.Module):
         charged: Sequence[bool],
         energy_mean: float,
         energy_std: float,
+        least_energy: float = 0.0,
         width: int = 128,
         heads: int = 8,
         feedforward: int = 512,
@@ -205,6 +208,7 @@ class PointingTransformer(nn.Module):
         self.use_coverage = coverage
         self.energy_mean = energy_mean
         self.energy_std = energy_std
+        self.least_energy = least_energy
         self.register_buffer("masses", torch.tensor(list(masses), dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(list(charged), dtype=torch.bool), persistent=False)
         self.embed_hit = FullyConnected((hit_features, width, width), activation="gelu")
