@@ -96,10 +96,10 @@ def _impact(axis: int) -> Callable[[ak.Array, Events], Values]:
     """Impact parameter of the helix through where the track enters the calorimeter: transverse (0) or along z (1)."""
 
     def compute(records: ak.Array, events: Events) -> Values:
-        position = [_float(records["calo_position"][key]) for key in _XYZ]
-        momentum = [_float(records["calo_momentum"][key]) for key in _PXYZ]
-        found = impact_parameters(*position, *momentum, _float(records["charge"]), events.detector.b_field)
-        return np.arcsinh(found[axis])
+        x, y, z = (_float(records["calo_position"][key]) for key in _XYZ)
+        px, py, pz = (_float(records["calo_momentum"][key]) for key in _PXYZ)
+        charge = _float(records["charge"])
+        return np.arcsinh(impact_parameters(x, y, z, px, py, pz, charge, events.detector.b_field)[axis])
 
     return compute
 
