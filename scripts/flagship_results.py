@@ -6,8 +6,9 @@
 
 Each model reconstructs the test files that it is made for, once: what lies in OUT is used again unless it is of another
 model, file or version of pflow, or --force is given (needed after a change of the code). All is then evaluated with our
-own evaluation beside Pandora and the limit. With --val, --limit-events or --samples everything is written below OUT,
-and RESULTS.md is left alone.
+own evaluation beside Pandora and the limit, and the cards of models that come with pflow, pflow/weights/NAME/README.md,
+get their tables. With --val, --limit-events or --samples everything is written below OUT, and RESULTS.md and the cards
+are left alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from flagship.card import card, results_text, training_text
 from flagship.displays import display
 from flagship.figures import figures
 from flagship.measure import measure
@@ -29,6 +31,8 @@ from sections import replace_section
 from pflow.io.atomic import replacing
 from pflow.plots.style import styled
 from pflow.reco.load import Model, load_model
+from pflow.resources import shipped_models, weights_dir
+from pflow.tokens.weights import HEADER
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_BYTES = 2_000_000
@@ -110,6 +114,28 @@ def main() -> None:
     with replacing(report) as partial:
         partial.write_text(replace_section(before, "flagship", body), "utf-8")
     print(f"wrote {results_file}, {report} and {len(images)} figures in {pictures}")
+    if final:
+        fill_cards(results)
+
+
+def fill_cards(results: dict[str, Any]) -> None:
+    """The tables in the cards of the models that come with pflow, if the results are of these very weights."""
+    for role, about in results["models"].items():
+        if about["source"] not in shipped_models():
+            continue
+        folder = weights_dir() / about["source"]
+        header = json.loads((folder / HEADER).read_text("utf-8"))
+        if header["sha256"] != about["sha256"]:
+            print(f"{folder}: its card is left alone, the results are of other weights")
+            continue
+        path, time = folder / "README.md", folder / "training.json"
+        training = training_text(
+            header, json.loads(time.read_text("utf-8")) if time.is_file() else {}, parameters=about["parameters"]
+        )
+        text = card(path.read_text("utf-8"), training=training, results=results_text(results, role))
+        with replacing(path) as partial:
+            partial.write_text(text, "utf-8")
+        print(f"wrote {path}")
 
 
 def _command(args: argparse.Namespace) -> str:

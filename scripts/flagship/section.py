@@ -13,7 +13,7 @@ from pflow.metrics.evaluation import CLASSICAL
 from pflow.metrics.report import number_text
 from pflow.pdg import CLASSES
 
-__all__ = ["section"]
+__all__ = ["confusions", "losses_table", "section", "table"]
 
 TEXT = """\
 ## The flagship
@@ -99,7 +99,7 @@ def section(results: dict[str, Any], *, command: str, json: str, images: Mapping
         counts=_counts(results),
         command=command,
         models=_models(results),
-        table=_table(
+        table=table(
             ["sample", "quantity", "paper", "Pandora", "limit", "model", "ours", "target", "met"],
             (_row(verdict) for verdict in found),
             left=(0, 1, 5, 7, 8),
@@ -108,8 +108,8 @@ def section(results: dict[str, Any], *, command: str, json: str, images: Mapping
         generator=_generator(samples),
         images=_gallery({name: link for name, link in images.items() if name not in shown}),
         pulls=_pulls(samples),
-        losses=_losses(samples),
-        confusions=_confusions(samples),
+        losses=losses_table(samples),
+        confusions=confusions(samples),
         n_worst=N_WORST,
         worst=_worst_events(samples),
         displays=_gallery({name: link for name, link in images.items() if name in shown}),
@@ -132,7 +132,7 @@ def _models(results: dict[str, Any]) -> str:
         ]
         for role, model in results["models"].items()
     )
-    return _table(["model", "name", "parameters", "reads tracks", "SHA-256"], rows, left=(0, 1, 3, 4))
+    return table(["model", "name", "parameters", "reads tracks", "SHA-256"], rows, left=(0, 1, 3, 4))
 
 
 def _row(verdict: Verdict) -> list[str]:
@@ -176,7 +176,7 @@ def _generator(samples: dict[str, Any]) -> str:
             numbers = [number_text(number(tree, f"extra.generator.{key}") * 100) for key in keys]
             rows.append([name, _line_title(line), *numbers])
     head = ["sample", "line", "energy-weighted efficiency [%]", "fake energy fraction [%]", "class right [%]"]
-    return _table(head, rows, left=(0, 1))
+    return table(head, rows, left=(0, 1))
 
 
 def _pulls(samples: dict[str, Any]) -> str:
@@ -205,10 +205,10 @@ def _pulls(samples: dict[str, Any]) -> str:
         return none
     head = ["sample", "model", "class", "particles"]
     head += [f"{title}, {what}" for title in ("ln E", "polar angle", "azimuth") for what in ("mean", "width")]
-    return f"{UNCERTAIN}{_table(head, rows, left=(0, 1, 2))}" + (f"\n\n{none}" if none else "")
+    return f"{UNCERTAIN}{table(head, rows, left=(0, 1, 2))}" + (f"\n\n{none}" if none else "")
 
 
-def _losses(samples: dict[str, Any]) -> str:
+def losses_table(samples: dict[str, Any]) -> str:
     rows = []
     for name, sample in samples.items():
         for line in (CLASSICAL, *sample["models"]):
@@ -218,10 +218,10 @@ def _losses(samples: dict[str, Any]) -> str:
             for what in ("missed", "fake"):
                 shares = [losses[what][class_name] for class_name in CLASSES]
                 rows.append([name, _line_title(line), what, *("-" if x is None else f"{x:.2%}" for x in shares)])
-    return _table(["sample", "line", "energy", *(c.replace("_", " ") for c in CLASSES)], rows, left=(0, 1, 2))
+    return table(["sample", "line", "energy", *(c.replace("_", " ") for c in CLASSES)], rows, left=(0, 1, 2))
 
 
-def _confusions(samples: dict[str, Any]) -> str:
+def confusions(samples: dict[str, Any]) -> str:
     """For each sample, the commonest pair of a true and another reconstructed class of the model made for it."""
     parts = []
     for name, sample in samples.items():
@@ -256,7 +256,7 @@ def _worst_events(samples: dict[str, Any]) -> str:
                 for event in sample["lines"][model]["extra"]["losses"]["worst"]
             ]
     head = ["sample", "model", "entry", "targets", "found", "energy [GeV]", "missed [GeV]", "fake [GeV]", "share"]
-    return _table(head, rows, left=(0, 1))
+    return table(head, rows, left=(0, 1))
 
 
 def _worst(sample: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -276,7 +276,7 @@ def _gallery(images: Mapping[str, str]) -> str:
     return "\n\n".join(f"![{name.replace('_', ' ')}]({link})" for name, link in images.items()) or "(No figures.)"
 
 
-def _table(head: list[str], rows: Iterable[list[str]], *, left: tuple[int, ...]) -> str:
+def table(head: list[str], rows: Iterable[list[str]], *, left: tuple[int, ...]) -> str:
     """A table in Markdown, numbers to the right."""
     separator = ["---" if k in left else "---:" for k in range(len(head))]
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, separator, *rows])
