@@ -16,13 +16,12 @@ import yaml
 from pflow.data.datamodule import ParticleFlowData
 from pflow.io.read import read_events
 from pflow.model.architectures import build_network
-from pflow.model.loss import ParticleLoss
 from pflow.reco.load import load_model
 from pflow.reco.reconstruct import reconstruct
 from pflow.resources import config_dir
 from pflow.tokens.checkpoint import read_checkpoint
 from pflow.train.cli import main
-from pflow.train.module import network_arguments
+from pflow.train.module import ParticleFlow
 
 TRACKS = ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"]
 DIFFERENCES: dict[str, dict[str, Any]] = {
@@ -37,6 +36,11 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     },
 }
 """The set-ups, and in what each of them is not paper_v1_kind."""
+
+FLAGSHIPS = ("flagship_general", "flagship_photon")
+
+SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
+"""Sizes of the network in a short training."""
 
 STEMS = sorted(path.stem for path in config_dir().glob("*.yaml") if path.stem != "base")
 
@@ -58,7 +62,7 @@ def flat(group: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def test_the_set_ups_are_there():
-    assert set(DIFFERENCES) <= set(STEMS)
+    assert {*DIFFERENCES, *FLAGSHIPS} <= set(STEMS)
 
 
 @pytest.mark.parametrize("name", STEMS)
@@ -67,10 +71,11 @@ def test_a_configuration_composes_and_builds_its_network_on_a_sample(name, sampl
     sample = str(sample_dir / "multi_test_small.root")
     data = ParticleFlowData(**{**config["data"], "train": sample, "val": sample})
     data.setup("fit")
-    network = build_network(network_arguments(config["network"], "network"), data.tokeniser.sizes)
-    loss = ParticleLoss(special=config["network"]["special"], **config["loss"])
+    module = ParticleFlow(network=config["network"], loss=config["loss"])
+    network = build_network(module.network_arguments, data.tokeniser.sizes)
+    loss = module.architecture.loss(**module.loss_arguments)
     labelled = next(iter(data.val_dataloader()))
-    total = loss(network(labelled.batch), labelled.batch)["total"]
+    total = module.architecture.teach(network, loss, labelled.batch).losses["total"]
     assert np.isfinite(total.item())
 
 
@@ -90,15 +95,22 @@ def test_a_set_up_differs_in_the_stated_fields_alone(name):
     assert ours.keys() == reference.keys()
 
 
-@pytest.fixture(scope="module", params=DIFFERENCES)
+def test_a_flagship_points_at_all_hits_and_the_general_one_reads_tracks():
+    data = {name: composed(name)["data"] for name in FLAGSHIPS}
+    assert {composed(name)["network"]["architecture"] for name in FLAGSHIPS} == {"pointing"}
+    assert all(one["readout"] and one["hit_energy_min"] == 0 for one in data.values())
+    assert data["flagship_general"]["track_features"]
+    assert not data["flagship_photon"]["track_features"]
+
+
+@pytest.fixture(scope="module", params=[*DIFFERENCES, *FLAGSHIPS])
 def trained(request, sample_dir, tmp_path_factory):
     """Name of a set-up and the checkpoint that two steps of it leave."""
     sample = str(sample_dir / "multi_test_small.root")
     folder = tmp_path_factory.mktemp(request.param) / "run"
-    small = ["width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16"]
     arguments = [
         f"--config={config_dir() / f'{request.param}.yaml'}",
-        *(f"--network.{option}" for option in small),
+        *(f"--network.{option}" for option in SMALL),
         f"--data.train={sample}",
         f"--data.val={sample}",
         "--data.batch_size=4",
@@ -107,6 +119,7 @@ def trained(request, sample_dir, tmp_path_factory):
         "--trainer.max_epochs=1",
         "--trainer.limit_train_batches=2",
         "--trainer.limit_val_batches=2",
+        "--trainer.val_check_interval=2",
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
         f"--output={folder}",
@@ -120,7 +133,7 @@ def test_a_set_up_is_saved_and_loaded_as_it_was_trained(trained):
     name, checkpoint = trained
     network = read_checkpoint(checkpoint).header["network"]
     expected = composed(name)["network"]
-    for field in ("special", "decoder", "source", "embedder", "n_projections", "norm"):
+    for field in set(network) - {option.partition("=")[0] for option in SMALL}:
         assert network[field] == expected[field], field
     model = load_model(checkpoint)
     assert list(model.tokeniser.recipe.track_features) == composed(name)["data"]["track_features"]
