@@ -150,6 +150,9 @@ class PointingTransformer(nn.Module):
         Whether to correct proxies; else energy and direction come from the states alone.
     coverage
         Whether what is spoken for is known to the decoder, and an item can be given away only once.
+    bend
+        Whether incidences see how far apart seed and item lie in polar angle and in azimuth: where tracks are not read,
+        it tells the two showers of a converted photon from two photons.
     own_incidence
         In training, share of the batches in which the particles before are as the network itself makes them.
     order_jitter
@@ -185,6 +188,7 @@ class PointingTransformer(nn.Module):
         cone: float = 0.3,
         proxies: bool = True,
         coverage: bool = True,
+        bend: bool = False,
         own_incidence: float = 0.5,
         order_jitter: float = 0.2,
     ) -> None:
@@ -225,7 +229,7 @@ class PointingTransformer(nn.Module):
         )
         self.pointer = Pointer(width=width, hidden=hidden)
         self.query = FullyConnected((2 * width, width, width), activation="gelu")
-        self.incidence = Incidence(width=width, hidden=hidden, n_subdetectors=n_subdetectors)
+        self.incidence = Incidence(width=width, hidden=hidden, n_subdetectors=n_subdetectors, bend=bend)
         self.describe = FullyConnected((2 * width + n_proxy_features(n_subdetectors), width, width), activation="gelu")
         self.identity = nn.Linear(width, n_pdg + n_charge)
         self.correct = nn.Linear(width, 8)

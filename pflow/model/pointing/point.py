@@ -23,6 +23,9 @@ IMPOSSIBLE = -1e4
 N_GEOMETRY = 8
 """Numbers that say where an item lies as seen from a seed."""
 
+N_BEND = 4
+"""Numbers more that say it in polar angle and azimuth."""
+
 
 class Pairs(NamedTuple):
     """Particles and the items that they may be made of: those not too far from their seed in direction.
@@ -140,14 +143,18 @@ class Incidence(nn.Module):
         Of the map from a pair to its logit.
     n_subdetectors
         Number of calorimeters.
+    bend
+        Whether it is also seen how far apart in polar angle and in azimuth the two lie. The field parts the electrons
+        of a converted photon in azimuth alone.
     """
 
-    def __init__(self, *, width: int, hidden: int, n_subdetectors: int) -> None:
+    def __init__(self, *, width: int, hidden: int, n_subdetectors: int, bend: bool = False) -> None:
         super().__init__()
+        self.bend = bend
         self.query = nn.Linear(width, hidden)
         self.token = nn.Linear(width, hidden, bias=False)
         self.item = nn.Linear(ITEM_FEATURES + n_subdetectors, hidden, bias=False)
-        self.geometry = nn.Linear(N_GEOMETRY + 1, hidden, bias=False)
+        self.geometry = nn.Linear(N_GEOMETRY + N_BEND * bend + 1, hidden, bias=False)
         self.out = FullyConnected((hidden, 16, 1), activation="gelu")
 
     def items(self, memory: Tensor, scene: Scene) -> Tensor:
@@ -171,6 +178,8 @@ class Incidence(nn.Module):
             From `find_pairs`.
         """
         geometry = _geometry(scene, seed, pairs)
+        if self.bend:
+            geometry = torch.cat([geometry, _bend(scene, seed, pairs)], dim=-1)
         taken = covered[pairs.event, pairs.particle, pairs.item]
         hidden = self.query(query).flatten(0, 1)[pairs.particle_of] + items.flatten(0, 1)[pairs.item_of]
         hidden = hidden + self.geometry(torch.cat([geometry, taken[:, None]], dim=-1))
@@ -198,6 +207,25 @@ def _geometry(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
             (angle + 1e-3).log() / 2.0,
             torch.exp(-angle / 0.02),
             same.float(),
+        ],
+        dim=-1,
+    )
+
+
+def _bend(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
+    """Differences in polar angle and in azimuth (as an arc) between items and seeds, float [P, N_BEND]."""
+    start = gather(scene.token_unit, seed).flatten(0, 1)[pairs.particle_of]
+    item = scene.item_unit.flatten(0, 1)[pairs.item_of]
+    rho, item_rho = torch.hypot(start[:, 0], start[:, 1]), torch.hypot(item[:, 0], item[:, 1])
+    theta = torch.atan2(item_rho, item[:, 2]) - torch.atan2(rho, start[:, 2])  # rad
+    cross = start[:, 0] * item[:, 1] - start[:, 1] * item[:, 0]
+    arc = cross / rho.clamp(min=1e-3)  # rad
+    return torch.stack(
+        [
+            torch.asinh(theta / 0.003),
+            torch.exp(-theta.abs() / 0.003),
+            torch.asinh(arc / 0.01),
+            torch.exp(-theta.abs() / 0.003) * torch.asinh(arc.abs() / 0.01),
         ],
         dim=-1,
     )
