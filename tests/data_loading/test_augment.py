@@ -333,6 +333,35 @@ def test_groups_are_no_larger_than_the_chunk(make_photons):
     assert ak.num(random_overlay(make_photons(1), PAIRS, np.random.default_rng(1)).truth).tolist() == [1]
 
 
+def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons):
+    """Event i has i % 7 + 2 hits; those of more than five stay alone."""
+    events = make_photons(35)
+    options = Overlay(frequencies=[0, 1], max_hits=5)
+    joined = random_overlay(events, options, np.random.default_rng(1))
+    large = ak.to_numpy(ak.num(events.hits)) > 5
+    assert joined.event.tolist() == events.event.tolist()
+    assert ak.num(joined.truth).to_list() == [1 if alone else 2 for alone in large]
+    assert_same(joined[large], events[large])
+    own = ak.to_numpy(joined.truth.momentum.px[:, 0])
+    np.testing.assert_array_equal(own, ak.to_numpy(events.truth.momentum.px[:, 0]))
+    assert set(ak.to_numpy(ak.num(joined.hits))[~large]) <= {*range(4, 11)}
+
+
+def test_real_events_that_are_all_too_large_stay_as_they_are(zqq):
+    alone = random_overlay(zqq, Overlay(frequencies=[0, 1], max_hits=100), np.random.default_rng(1))
+    assert_same(dataclasses.replace(alone, reference=None), dataclasses.replace(zqq, reference=None))
+    assert alone.event.tolist() == zqq.event.tolist()
+
+
+def test_a_bound_that_all_events_keep_changes_nothing(make_photons):
+    events = make_photons(20)
+    free, bound = (
+        random_overlay(events, Overlay(frequencies=[1, 1], max_hits=most), np.random.default_rng(1))
+        for most in (None, 8)
+    )
+    assert_same(bound, free)
+
+
 def test_in_a_cone_axes_are_no_farther_apart(make_photons):
     events = make_photons(300)
     joined = random_overlay(events, Overlay(frequencies=[0, 0, 1], cone=0.15), np.random.default_rng(1))
@@ -380,6 +409,7 @@ def test_a_polygonal_detector_turns_the_others_by_its_symmetry(make_photons):
         ({"frequencies": [float("inf")]}, "frequencies must be"),
         ({"cone": 0.0}, "cone must be"),
         ({"cone": 4.0}, "cone must be"),
+        ({"max_hits": -1}, "max_hits must be"),
         ({"ecal_tolerance": 0.0}, "ecal_tolerance must be"),
         ({"hcal_tolerance": float("nan")}, "hcal_tolerance must be"),
     ],

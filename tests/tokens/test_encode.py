@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
+from pflow.tokens.encode import kept_hits
+from pflow.tokens.merge import Merge
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -19,6 +21,14 @@ def test_a_cut_on_the_hit_energy_does_not_change_the_targets(events):
     cut = Tokeniser.fit([events], Recipe(hit_energy_min=4.0)).encode(events)
     assert [len(cut[i].hits) for i in range(3)] == [3, 0, 0]
     assert [cut[i].n_target for i in range(3)] == [2, 2, 0]
+
+
+def test_kept_hits_are_those_of_the_readout(events):
+    recipe = Recipe(hit_energy_min=0.5, readout=True, merge=Merge(ecal_mm=50, hcal_mm=50, layers=3))
+    encoded = Tokeniser.fit([events], recipe).encode(events)
+    for i, kept in enumerate(kept_hits(events, recipe)):
+        expected = ak.to_numpy(events.hits.energy[i][kept])
+        np.testing.assert_array_equal(encoded[i].readout.energy, expected)
 
 
 def test_tokens_of_an_event_do_not_depend_on_its_neighbours(events, tokeniser):

@@ -7,7 +7,7 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
 from pflow.model.network import ParticleTransformer
 from pflow.train.cli import main
-from pflow.train.module import ParticleFlow, complete_arguments
+from pflow.train.module import ParticleFlow, complete_arguments, network_arguments
 
 
 def test_arguments_that_are_not_given_have_the_networks_defaults():
@@ -45,6 +45,39 @@ def test_the_loss_has_the_networks_special_tokens():
 def test_options_that_cannot_work_are_errors(options, message):
     with pytest.raises(ConfigError, match=message):
         ParticleFlow(**options)
+
+
+def test_a_network_of_another_architecture_has_its_own_options_and_loss():
+    module = ParticleFlow(network={"architecture": "pointing", "hidden": 8}, loss={"weights": {"incidence": 2.0}})
+    assert module.network_arguments["hidden"] == 8
+    assert "special" not in module.network_arguments
+    assert module.loss_arguments == {"weights": {"incidence": 2.0}}
+
+
+def test_options_of_other_architectures_may_be_there_with_their_defaults():
+    given = {"architecture": "pointing", "special": "flags", "decoder": "vanilla"}
+    assert network_arguments(given, "network") == network_arguments({"architecture": "pointing"}, "network")
+    assert network_arguments({"cone": 0.3, "hidden": 48}, "network") == network_arguments(None, "network")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"architecture": "pointing", "special": "kind"}, "network: 'special' is no option of PointingTransformer"),
+        ({"cone": 0.5}, "network: 'cone' is no option of ParticleTransformer"),
+        ({"architecture": "pointing", "conne": 0.5}, r"network has no option 'conne' .*cone"),
+        ({"architecture": "pointing", "masses": [0.0]}, "'masses' follows from the data"),
+        ({"architecture": "recurrent"}, "network: no architecture 'recurrent': expected one of translation, pointing"),
+    ],
+)
+def test_options_that_an_architecture_does_not_have_are_errors(given, message):
+    with pytest.raises(ConfigError, match=message):
+        network_arguments(given, "network")
+
+
+def test_a_loss_of_another_architecture_is_an_error():
+    with pytest.raises(ConfigError, match="loss: 'label_smoothing' is no option of PointingLoss"):
+        ParticleFlow(network={"architecture": "pointing"}, loss={"label_smoothing": 0.1})
 
 
 def test_another_data_module_is_an_error():

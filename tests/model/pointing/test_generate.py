@@ -87,6 +87,32 @@ def test_events_that_are_finished_leave_without_changing_others(network, events,
     torch.testing.assert_close(other.hit_share, one.hit_share[list(order)], rtol=1e-3, atol=1e-4)
 
 
+def test_what_has_less_energy_than_any_target_is_no_particle(make_network, batch):
+    """It takes its hits all the same, so that what is written after it stays as it is."""
+    whole = generate_pointing(make_network(), batch, max_particles=8)
+    energy = torch.exp(LN10 * (0.8 + 0.5 * whole.energy))
+    below, above = energy[whole.mask].sort().values[2:4].tolist()
+    least = (below + above) / 2
+    cut = generate_pointing(make_network(least_energy=least), batch, max_particles=8)
+    kept = whole.mask & (energy > least)
+    assert cut.mask.sum(1).tolist() == kept.sum(1).tolist() != whole.mask.sum(1).tolist()
+    for name in ("energy", "pdg", "hit_share", "track_share"):
+        torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(whole, name)[kept], msg=name)
+    assert not cut.truncated.any()
+
+
+def test_three_crumbs_one_after_the_other_end_an_event(make_network, batch):
+    """Without that an event of which only crumbs are left would go on to the maximum."""
+    network = make_network(least_energy=1e9)
+    with torch.no_grad():
+        network.pointer.stop[-1].bias.sub_(20.0)
+    written = generate_pointing(network, batch, max_particles=8)
+    assert written.mask.shape == (4, 0)
+    assert not written.truncated.any()
+    assert generate_pointing(network, batch, max_particles=3).truncated.sum() == 0
+    assert generate_pointing(network, batch, max_particles=2).truncated.all()
+
+
 def test_the_same_seed_gives_the_same_particles(network, batch):
     a, b, c = (
         generate_pointing(
