@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import plotly.graph_objects as go
 
 from pflow.plots.motion import SCRIPT, hits_in_motion
 from pflow.plots.scene import Lines, Scene
-from pflow.plots.shapes import hit_size, outline_points
+from pflow.plots.shapes import bends, hit_size, outline_points
 
 __all__ = ["event_page", "interactive_figure"]
 
@@ -22,6 +23,10 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
     "reference": {"width": 3, "dash": "dot"},
 }
 """How the kinds of lines are drawn; the reference beside reconstructed particles is first shown by a click."""
+
+TOLERANCE = 3.0
+"""How far from its place a part of a line may be drawn, mm: about half a pixel where the whole detector is seen.
+Without a graphics card the points of curved tracks cost more than the hits."""
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -123,7 +128,7 @@ def interactive_figure(scene: Scene) -> go.Figure:
 
 
 def _outline(scene: Scene) -> go.Scatter3d:
-    points = np.concatenate([_joined(frame) for frame in outline_points(scene.detector)])
+    points = _joined([line for frame in outline_points(scene.detector) for line in frame])
     return go.Scatter3d(
         **_columns(points),
         mode="lines",
@@ -171,10 +176,11 @@ def _hits(scene: Scene, k: int, n_moving: int) -> go.Scatter3d:
 
 
 def _lines(lines: Lines) -> go.Scatter3d:
-    n_points = lines.points.shape[1] + 1
+    drawn = [points[bends(points, TOLERANCE)] for points in lines.points]
+    n_points = [len(points) + 1 for points in drawn]
     texts = [html.escape(text).replace("\n", "<br>") for text in lines.texts]
     return go.Scatter3d(
-        **_columns(_joined(lines.points)),
+        **_columns(_joined(drawn)),
         mode="lines",
         line={"color": np.repeat(lines.colours, n_points).tolist(), **LINE_STYLES[lines.kind]},
         text=np.repeat(texts, n_points).tolist(),
@@ -203,10 +209,10 @@ def _first_shown(lines: Lines) -> bool | str:
     return "legendonly" if lines.kind == "reference" else True
 
 
-def _joined(lines: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
-    """Polylines [line, point, 3] one after the other, with a gap (NaN) after each: [line * (point + 1), 3]."""
-    gaps = np.full((len(lines), 1, 3), np.nan)
-    return np.concatenate([lines, gaps], axis=1).reshape(-1, 3).astype(np.float32)
+def _joined(lines: Sequence[npt.NDArray[np.floating[Any]]]) -> npt.NDArray[np.float32]:
+    """Polylines, [point, 3] each, one after the other, with a gap (NaN) after each: [points and gaps, 3]."""
+    gap = np.full((1, 3), np.nan)
+    return np.concatenate([part for line in lines for part in (line, gap)]).astype(np.float32)
 
 
 def _columns(points: npt.NDArray[np.floating[Any]]) -> dict[str, npt.NDArray[np.float32]]:

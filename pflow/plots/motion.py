@@ -49,18 +49,23 @@ SCRIPT = """
 (() => {
   const plot = document.getElementById("{plot_id}");
   const settled = 200;  // ms without a turn or a zoom until everything is drawn again
-  let timer, held = false, thinned = [];
+  let timer, held = false, thinned = [], turned = null, sharp;
 
   // plotly's drawing: not part of its interface. Where it is not as expected, everything is drawn all the time.
   const drawing = () => {
     const found = plot._fullLayout && plot._fullLayout.scene && plot._fullLayout.scene._scene;
     const inner = found && found.glplot;
-    return inner && Array.isArray(inner.objects) && typeof inner.update === "function" ? inner : null;
+    const known = inner && Array.isArray(inner.objects) && inner.pixelRatio > 0 && typeof inner.update === "function";
+    return known ? inner : null;
   };
 
   // A trace's hits are in order of energy, so that the first ones are the strongest; its meta says how many to draw.
-  // Nobody points at anything while it moves: what is drawn a second time for that is left out.
+  // Nobody points at anything while it moves: what is drawn a second time for that is left out. plotly draws four times
+  // the pixels of the screen, for smooth edges: not while it moves.
   const thin = inner => {
+    turned = inner;
+    sharp = inner.pixelRatio;
+    inner.pixelRatio = Math.min(sharp, 1);
     for (const object of inner.objects) {
       const meta = object._trace && object._trace.data && object._trace.data.meta;
       const corners = object.vertexCount / object.pointCount;
@@ -78,19 +83,21 @@ SCRIPT = """
   const fill = () => {
     for (const object of thinned) { delete object.draw; delete object.drawPick; }
     thinned = [];
-    const inner = drawing();
-    if (inner) inner.update();
+    turned.pixelRatio = sharp;
+    turned.update();
+    turned = null;
   };
   const moves = () => {
     clearTimeout(timer);
     const inner = drawing();
-    if (inner && !thinned.length) thin(inner);
+    if (!inner && !turned) return;
+    if (!turned) thin(inner);
     if (!held) timer = setTimeout(fill, settled);
   };
   const release = () => {
     if (!held) return;
     held = false;
-    if (thinned.length) moves();
+    if (turned) moves();
   };
   const turns = event => {
     if (!event.buttons && event.type === "mousemove") return release();

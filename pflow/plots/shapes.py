@@ -1,4 +1,4 @@
-"""Shapes of an event display as points: arrows for particles, the calorimeter's inner surface, sizes of hits."""
+"""Shapes of an event display as points: arrows of particles, the inner surface, bends of lines, sizes of hits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pflow.detector import Detector
 
-__all__ = ["arrow_points", "hit_size", "outline_points"]
+__all__ = ["arrow_points", "bends", "hit_size", "outline_points"]
 
 Float = npt.NDArray[np.float64]
 
@@ -49,6 +49,48 @@ def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.Arr
     for across in (theta_hat, -theta_hat, phi_hat, -phi_hat):
         points += [tip - back * n + side * across, tip]
     return np.stack(points, axis=1)
+
+
+def bends(line: npt.ArrayLike, tolerance: float) -> npt.NDArray[np.int64]:
+    """Which points of a polyline to keep, so that what is left out was nowhere further than `tolerance` from the rest.
+
+    Between two points that are kept, the one furthest from the straight line between them is kept too if it is further
+    away than that (Douglas and Peucker, Cartographica 10 (1973) 112).
+
+    Parameters
+    ----------
+    line : float [point, 3]
+        At least one point, mm.
+    tolerance
+        mm, at least 0.
+
+    Returns
+    -------
+    int64 [kept], ascending; the first and the last point are always kept.
+
+    Raises
+    ------
+    ValueError
+        No points, or a negative `tolerance`.
+    """
+    points = np.asarray(line, dtype=np.float64).reshape(-1, 3)
+    if not len(points) or tolerance < 0:
+        raise ValueError(f"{len(points)} points, tolerance {tolerance}: expected points and at least 0")
+    kept, parts = {0, len(points) - 1}, [(0, len(points) - 1)]
+    while parts:
+        first, last = parts.pop()
+        if last - first < 2:
+            continue
+        chord, between = points[last] - points[first], points[first + 1 : last] - points[first]
+        square = chord @ chord
+        along = np.clip(between @ chord / square, 0.0, 1.0) if square > 0 else np.zeros(len(between))
+        away = np.linalg.norm(between - along[:, None] * chord, axis=1)
+        furthest = int(np.argmax(away))
+        if away[furthest] > tolerance:
+            middle = first + 1 + furthest
+            kept.add(middle)
+            parts += [(first, middle), (middle, last)]
+    return np.array(sorted(kept), dtype=np.int64)
 
 
 def outline_points(detector: Detector, *, n_points: int = 73) -> tuple[Float, Float]:

@@ -12,7 +12,7 @@ import pytest
 from pflow.io.read import read_events
 from pflow.plots.display_html import event_page, interactive_figure
 from pflow.plots.motion import MOVING_HITS
-from pflow.plots.scene import Group, make_scene
+from pflow.plots.scene import Group, Lines, make_scene
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -115,6 +115,25 @@ def test_lines_are_apart_and_say_what_they_are(event):
     assert np.isnan(lines.x).sum() == 2
     assert len(lines.x) == len(lines.text) == len(lines.line.color) == 2 * 11
     assert lines.text[0].startswith("true: pi+ 5 GeV (PDG 211)<br>")
+
+
+def test_a_straight_line_is_drawn_by_its_ends_beside_a_curved_one(event):
+    scene = make_scene(event)
+    along = np.linspace(0, 1, 96, dtype=np.float32)
+    straight = np.stack([100 * along, 200 * along, 0 * along], axis=-1)
+    curved = np.stack([300 * np.cos(along), 300 * np.sin(along), 0 * along], axis=-1)
+    tracks = Lines(
+        name="tracks",
+        kind="tracks",
+        points=np.stack([straight, curved]),
+        colours=("#111111", "#222222"),
+        texts=("a", "b"),
+    )
+    drawn = traces(interactive_figure(dataclasses.replace(scene, lines=(tracks,))), legendgroup="tracks")[0]
+    np.testing.assert_array_equal(drawn.x[:2], np.float32([0, 100]))
+    assert 4 < list(drawn.text).count("b") < 20
+    assert list(drawn.text).count("a") == list(drawn.line.color).count("#111111") == 3
+    assert len(drawn.x) == len(drawn.text) == len(drawn.line.color)
 
 
 def test_energy_has_a_colour_bar(event):

@@ -21,7 +21,7 @@ class Line { constructor() { this.vertexCount = 40; } draw() { log.push("line");
 const objects = [new Points(100, {moving: 7}), new Points(5, {moving: 5}), new Line()];
 const seen = {updates: 0};
 const plot = new EventTarget();
-plot._fullLayout = {scene: {_scene: {glplot: {objects, update() { seen.updates += 1; }}}}};
+plot._fullLayout = {scene: {_scene: {glplot: {objects, pixelRatio: 2, update() { seen.updates += 1; }}}}};
 const document = {getElementById: id => id === "event" ? plot : null};
 const send = (type, buttons, target = canvas, to = plot) => {
   const event = new Event(type);
@@ -98,6 +98,14 @@ def test_a_turn_draws_few_hits_and_its_end_draws_all():
 def test_a_zoom_draws_few_hits_for_a_while():
     seen = page_after('send("wheel", 0); drawn("zooming"); await wait(300); drawn("after")')
     assert seen == {"zooming": FEW, "after": ALL, "updates": 1}
+
+
+def test_a_turn_draws_fewer_pixels():
+    seen = page_after("""
+        const glplot = plot._fullLayout.scene._scene.glplot;
+        send("mousemove", 1); send("mousemove", 1); seen.turning = glplot.pixelRatio;
+        send("mouseup", 0, canvas, window); await wait(300); seen.after = glplot.pixelRatio""")
+    assert seen == {"turning": 1, "after": 2, "updates": 1}
 
 
 def test_a_release_outside_the_window_is_noticed():
