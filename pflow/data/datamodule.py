@@ -179,7 +179,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return self._datasets[name].n_events
 
     def train_dataloader(self) -> DataLoader[LabelledBatch]:
-        """Shuffled batches of similar lengths."""
+        """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on."""
+        if self.trainer is not None:
+            self.set_epoch(self.trainer.current_epoch)
         return self._loader("train")
 
     def val_dataloader(self) -> DataLoader[LabelledBatch]:
