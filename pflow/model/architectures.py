@@ -78,12 +78,15 @@ class Architecture:
         From network, loss and a batch with a target to what came of it.
     generate
         Writes particles; see `pflow.model.generate.generate`.
+    readout
+        Whether batches must have one.
     """
 
     network: type[nn.Module]
     loss: type[nn.Module]
     teach: Callable[[Any, Any, Batch], Taught]
     generate: Callable[..., Generated]
+    readout: bool = False
 
 
 def _teach_translation(network: ParticleTransformer, loss: ParticleLoss, batch: Batch) -> Taught:
@@ -104,7 +107,7 @@ def _teach_pointing(network: PointingTransformer, loss: PointingLoss, batch: Bat
 
 ARCHITECTURES: dict[str, Architecture] = {
     "translation": Architecture(ParticleTransformer, ParticleLoss, _teach_translation, generate),
-    "pointing": Architecture(PointingTransformer, PointingLoss, _teach_pointing, generate_pointing),
+    "pointing": Architecture(PointingTransformer, PointingLoss, _teach_pointing, generate_pointing, readout=True),
 }
 """Architectures by name."""
 

@@ -211,6 +211,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         assert tokeniser is not None
         if self.data.checkpoint is not None:
             self._adopt(self.data.checkpoint.header)
+        if self.architecture.readout and not tokeniser.recipe.readout:
+            name = self.network_arguments["architecture"]
+            raise ConfigError(f"network.architecture {name} needs what the detector measured: set data.readout: true")
         try:
             self.network = build_network(self.network_arguments, tokeniser.sizes)
             self.loss = self.architecture.loss(**self.loss_arguments)
@@ -236,7 +239,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         theirs = network_arguments(header["network"], "network of the checkpoint")
         if self.trainer.training:
             ours = self.network_arguments
-            differing = [f"{key} {theirs.get(key)}, not {ours[key]}" for key in ours if ours[key] != theirs.get(key)]
+            keys = ours if ours["architecture"] == theirs["architecture"] else ("architecture",)
+            differing = [f"{key} {theirs.get(key)}, not {ours[key]}" for key in keys if ours[key] != theirs.get(key)]
             if differing:
                 raise ConfigError(f"the checkpoint to continue has a network with {'; '.join(differing)}")
         self.network_arguments = theirs

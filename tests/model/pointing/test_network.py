@@ -221,8 +221,10 @@ def test_what_the_data_decide_is_not_in_the_weights(network):
     assert not {"masses", "charged"} & set(network.state_dict())
 
 
-@pytest.mark.parametrize("option", [{"proxies": False}, {"coverage": False}, {"local": False}, {"own_incidence": 1.0}])
-def test_parts_can_be_switched_off(make_network, batch, option):
+@pytest.mark.parametrize(
+    "option", [{"proxies": False}, {"coverage": False}, {"local": False}, {"bend": True}, {"own_incidence": 1.0}]
+)
+def test_parts_can_be_switched(make_network, batch, option):
     network = make_network(**option).train()
     taught = teach(network, network(batch), batch.target)
     PointingLoss()(taught, network)["total"].backward()

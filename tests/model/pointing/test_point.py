@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.model.pointing import point
-from pflow.model.pointing.point import N_GEOMETRY, Incidence, Pointer, find_pairs
+from pflow.model.pointing.point import N_BEND, N_GEOMETRY, Incidence, Pointer, find_pairs
 from pflow.model.pointing.scene import make_scene
 
 
@@ -93,6 +93,22 @@ def test_geometry_by_hand(by_hand):
     assert found.shape == (2, N_GEOMETRY)
     torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, math.log(1e-3) / 2, 1.0, 1.0]))
+
+
+def test_the_bend_by_hand(by_hand):
+    """From a seed at polar angle 1.2 and azimuth 0.5 to a hit 4 mrad further in the first, 20 mrad in the second."""
+    angles = torch.tensor([[1.2, 0.5], [1.204, 0.52]], dtype=torch.float64)
+    (sin, cos) = (angles.sin(), angles.cos())
+    unit = torch.stack([sin[:, 0] * cos[:, 1], sin[:, 0] * sin[:, 1], cos[:, 0]], dim=-1)
+    scene = scene_of(by_hand(energy=[1.0, 1.0], position=(2000 * unit).tolist(), token=[0, 1]))
+    seed = torch.tensor([[0]])
+    pairs = find_pairs(scene, seed, torch.tensor([[True]]), cone=0.9)
+    found = point._bend(scene, seed, pairs)
+    arc, same = math.sin(1.204) * math.sin(0.02), math.exp(-4 / 3)
+    expected = [math.asinh(4 / 3), same, math.asinh(arc / 0.01), same * math.asinh(arc / 0.01)]
+    assert found.shape == (2, N_BEND)
+    torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 0.0, 0.0]), rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture

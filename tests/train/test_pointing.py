@@ -1,0 +1,147 @@
+"""The pointing network through the command line: fit, reconstruct, evaluate by shared hits, predict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.cli import main
+from pflow.io.read import read_events
+from pflow.io.reco import read_reco
+from pflow.reco.load import load_model
+from pflow.reco.reconstruct import reconstruct
+from pflow.train.history import read_history
+
+NETWORK = (
+    "--network.architecture=pointing",
+    "--network.width=16",
+    "--network.heads=2",
+    "--network.encoder_layers=1",
+    "--network.decoder_layers=1",
+    "--network.feedforward=16",
+    "--network.hidden=8",
+)
+DATA = (
+    "--data.readout=true",
+    "--data.coarse=true",
+    "--data.order=tracks_first",
+    "--data.hit_features=[log_energy, nx, ny, nz, ecal]",
+    "--data.track_features=[log_p, nx, ny, nz, charge]",
+    "--data.merge={ecal_mm: 40, hcal_mm: 180, layers: 10}",
+    "--data.batch_size=5",
+)
+QUIET = ("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false")
+
+
+@pytest.fixture(scope="module")
+def sample(sample_dir) -> str:
+    """25 events of two to six particles of many kinds."""
+    return str(sample_dir / "multi_test_small.root")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(sample, tmp_path_factory) -> str:
+    """Of three epochs of five steps."""
+    folder = tmp_path_factory.mktemp("pointing") / "run"
+    options = ["--model.lr=3e-3", "--model.max_particles=8", "--trainer.max_epochs=3", f"--output={folder}"]
+    assert main(["fit", *NETWORK, *DATA, *QUIET, *options, f"--data.train={sample}", f"--data.val={sample}"]) == 0
+    return str(folder / "last.ckpt")
+
+
+@pytest.fixture(scope="module")
+def reco(checkpoint, sample, tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("reco") / "reco.root"
+    assert main(["reconstruct", sample, "--checkpoint", checkpoint, "-o", str(path), "-q"]) == 0
+    return str(path)
+
+
+def test_each_loss_is_logged_by_name(checkpoint):
+    names = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction", "loss")
+    assert {f"val/{name}" for name in names} <= set(read_history(Path(checkpoint).parent))
+
+
+def test_the_checkpoint_is_a_model(checkpoint):
+    model = load_model(checkpoint)
+    assert model.config["network"]["architecture"] == "pointing"
+    assert model.tokeniser.recipe.readout
+
+
+def test_reconstruction_says_which_hits_and_tracks_particles_are_made_of(reco, sample):
+    found, events = read_reco(reco), read_events(sample)
+    n_particles = ak.num(found.particles)
+    assert ak.sum(n_particles) > 0
+    for links, sources in ((found.hit_links, events.hits.energy), (found.track_links, events.tracks.charge)):
+        assert ak.sum(ak.num(links)) > 0
+        assert ak.all(links.source < ak.num(sources))
+        assert ak.all(links.particle < n_particles)
+        assert ak.all((links.weight > 0) & (links.weight <= 1))
+        for event in links:
+            assert np.bincount(ak.to_numpy(event.source), ak.to_numpy(event.weight)).max(initial=0) < 1.0 + 1e-4
+
+
+def test_the_links_are_those_of_the_hits_that_were_pointed_at(reco, sample):
+    """The hits of a particle with links lie within the cone of its seed, 0.3 rad: all are near each other."""
+    found, events = read_reco(reco), read_events(sample)
+    xyz = [events.hits.position[key][found.hit_links.source] for key in "xyz"]
+    length = np.sqrt(sum(component**2 for component in xyz))
+    for i in range(len(events)):
+        unit = np.stack([ak.to_numpy(component[i] / length[i]) for component in xyz], axis=-1)
+        particle = ak.to_numpy(found.hit_links.particle[i])
+        for t in np.unique(particle):
+            mine = unit[particle == t]
+            assert np.min(mine @ mine.T) > np.cos(0.6) - 1e-5
+
+
+def test_reconstruction_has_scores_and_covariances(reco):
+    particles = read_reco(reco).particles
+    assert ak.all(abs(ak.sum(particles.scores, axis=-1) - 1.0) < 1e-3)
+    assert ak.all(particles.covariance[..., 9] > 0)
+
+
+def test_chunks_and_batches_do_not_change_what_is_reconstructed(checkpoint, sample, reco):
+    events, whole = read_events(sample), read_reco(reco)
+    again = reconstruct(events[5:12], checkpoint, batch_size=3, device="cpu")
+    assert ak.num(again.particles).to_list() == ak.num(whole.particles)[5:12].to_list()
+    expected = whole.hit_links[5:12]
+    assert again.hit_links.source.to_list() == expected.source.to_list()
+    assert again.hit_links.particle.to_list() == expected.particle.to_list()
+    np.testing.assert_allclose(ak.flatten(again.hit_links.weight), ak.flatten(expected.weight), rtol=1e-2, atol=1e-3)
+
+
+def test_evaluation_matches_by_shared_hits(reco, sample, tmp_path):
+    out = tmp_path / "evaluation"
+    assert main(["evaluate", reco, "--truth", sample, "--match", "hits", "-o", str(out), "--no-plots", "-q"]) == 0
+    assert "efficiency" in (out / "metrics.json").read_text()
+    assert json.loads((out / "metrics.json").read_text())["n_events_read"] == 25
+
+
+def test_predict_writes_the_same_particles(checkpoint, sample, reco, tmp_path):
+    path = tmp_path / "predicted.root"
+    data = [f"--ckpt_path={checkpoint}", f"--data.predict={sample}", f"--output={path}"]
+    assert main(["predict", *data, *QUIET]) == 0
+    predicted, reconstructed = read_reco(path).particles, read_reco(reco).particles
+    assert predicted.pdg.to_list() == reconstructed.pdg.to_list()
+    np.testing.assert_allclose(ak.flatten(predicted.energy), ak.flatten(reconstructed.energy), rtol=1e-3)
+    assert {"scores", "covariance"} <= set(predicted.fields)
+
+
+def test_validating_a_checkpoint_takes_its_own_network(checkpoint, sample, capsys):
+    assert main(["validate", f"--ckpt_path={checkpoint}", f"--data.val={sample}", *QUIET]) == 0
+    assert "val/incidence" in capsys.readouterr().out
+
+
+def test_continuing_with_another_architecture_is_an_error(checkpoint, sample, tmp_path, capsys):
+    data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={tmp_path / 'other'}"]
+    assert main(["fit", *DATA, *QUIET, *data, f"--ckpt_path={checkpoint}"]) != 0
+    said = capsys.readouterr().err
+    assert "the checkpoint to continue has a network with architecture pointing, not translation\n" in said
+
+
+def test_without_a_readout_it_says_what_to_set(sample, tmp_path, capsys):
+    data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={tmp_path / 'run'}"]
+    assert main(["fit", *NETWORK, *QUIET, *data, "--trainer.max_epochs=1"]) != 0
+    assert "network.architecture pointing needs" in capsys.readouterr().err
