@@ -115,9 +115,9 @@ TEXT = """\
 ## Ablation: what each part of the flagship brings
 
 Each row is one change on the row above it (the features are added to version 1, not to version 2), all with the same
-budget: {seen:,} events seen ({epochs} epoch(s) of the {events:,} events of `gamma1_train` and `gammasep_train`
-together), the same seed and order of files, learning rate and its schedule, batch size and sizes of the network, one
-CPU thread, and
+budget: {seen:,} events seen ({epochs} epoch(s) with {each:,} of the {events:,} events of `gamma1_train` and
+`gammasep_train` together), the same seed and order of files, learning rate and its schedule, batch size and sizes of
+the network, one CPU thread, and
 {common}.
 The figures are of sentences written freely, on {tests}
 events.
@@ -210,7 +210,7 @@ def section(results: Mapping[str, Any]) -> str:
     models = {name: model_figures(result) for name, result in measured.items()}
     lines = [result_row(ROWS[name].title, samples, SHOWN) for name, samples in models.items()]
     lines += [result_row(LINE_TITLES[line], samples, SHOWN) for line, samples in reference_lines(some).items()]
-    seen = budget["epochs"] * some["training_events"]
+    seen = budget["epochs"] * some["events_an_epoch"]
     override = budget["common"][len(COMMON) :]
     options = f" --epochs {budget['epochs']}" if budget["epochs"] != 1 else ""
     options += f" --override {' '.join(override)}" if override else ""
@@ -219,6 +219,7 @@ def section(results: Mapping[str, Any]) -> str:
     return TEXT.format(
         seen=seen,
         epochs=budget["epochs"],
+        each=some["events_an_epoch"],
         events=some["training_events"],
         common=f"`{' '.join(budget['common'])}`",
         tests=tests_text(some),
@@ -228,7 +229,7 @@ def section(results: Mapping[str, Any]) -> str:
         machine=machine_text(some),
         revisions=" and ".join(dict.fromkeys(f"`{result['revision']}`" for result in measured.values())),
         missing=f"\nNo result: {', '.join(missing)}.\n" if missing else "",
-        ratio=flagship / budget["epochs"],
+        ratio=flagship * some["training_events"] / seen,
         options=options,
     )
 

@@ -133,9 +133,16 @@ def measure(
             "parameters": sum(parameter.numel() for parameter in load_model(checkpoint).network.parameters()),
             "best_epoch": provenance["epoch"] + 1,
             "training_events": provenance["n_events"],
+            "events_an_epoch": events_an_epoch(provenance),
             "samples": {sample: test(data / f"{sample}_test.root", checkpoint, folder) for sample in SAMPLES},
         },
     )
+
+
+def events_an_epoch(provenance: Mapping[str, Any]) -> int:
+    """Events that an epoch saw, at most: all, or fewer where the number of its batches was limited."""
+    steps = provenance["step"] // (provenance["epoch"] + 1)
+    return min(int(provenance["n_events"]), int(steps * provenance["batch_size"]))
 
 
 def fit(options: Sequence[str], data: Path, folder: Path) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def result(energy_error: float, separated: float) -> dict[str, object]:
     return {
         "parameters": 12345,
         "training_events": 70,
+        "events_an_epoch": 16,
         "seconds": 90.0,
         "cpu_seconds": 60.0,
         "revision": "abc",
@@ -103,6 +104,7 @@ def test_the_section_has_what_is_measured_and_names_what_is_not(ablation):
     text = ablation.section({"budget": budget, "rows": rows})
     assert "No result: `incidence`, `proxies`, `coverage`, `augmentation`, `merging`." in text
     assert "--override network.width=8" in text
+    assert "16 events seen (1 epoch(s) with 16 of the 70 events" in text
     lines = text.splitlines()
     assert sum(line.startswith("| paper v2 |") for line in lines) == 2
     (always_one,) = (line for line in lines if line.startswith("| always one photon |"))
@@ -112,6 +114,12 @@ def test_the_section_has_what_is_measured_and_names_what_is_not(ablation):
     assert "|/E [%], 20.0 ±1.0 to 10.00 ±1.00" in better
     assert "told right [%], 50.0 ±1.0 to 40.0 ±1.0" in worse
     assert "- **v1 + features** after paper v1: nothing." in lines
+
+
+def test_events_seen_are_those_of_the_steps_that_were_made(setups):
+    provenance = {"epoch": 1, "step": 20, "batch_size": 8, "n_events": 100}
+    assert setups.events_an_epoch(provenance) == 80
+    assert setups.events_an_epoch({**provenance, "step": 26}) == 100
 
 
 def test_what_was_measured_is_not_trained_again_and_not_mixed_with_another_budget(setups, tmp_path, monkeypatch):
@@ -147,5 +155,6 @@ def test_rows_are_measured_one_by_one(ablation, sample_dir, tmp_path, monkeypatc
     rows = json.loads((tmp_path / "ablation.json").read_text())["rows"]
     assert list(rows) == ["incidence", "merging"]
     assert rows["merging"]["training_events"] == 50 + 25
+    assert rows["merging"]["events_an_epoch"] == 2 * 8
     assert set(rows["merging"]["samples"]["gamma1"]["lines"]) == {"model", "always_one", "classical", "limit"}
     assert "| + merging |" in (tmp_path / "RESULTS.md").read_text()
