@@ -131,9 +131,7 @@ def test_models_that_come_with_pflow_are_listed(shipped):
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest(shipped):
-    with pytest.raises(
-        InputError, match=r"toy-foton: no such.* \(toy-photon\) \(nearest matches: toy-photon"
-    ):
+    with pytest.raises(InputError, match=r"toy-foton: no such.* \(toy-photon\) \(nearest matches: toy-photon"):
         load_model("toy-foton")
 
 
