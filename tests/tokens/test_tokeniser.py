@@ -33,12 +33,20 @@ def test_the_fit_reads_its_chunks_once_and_one_after_the_other(events, recipe):
 
 
 def test_sizes_are_what_a_network_needs(tokeniser):
-    assert tokeniser.sizes == {
+    sizes = tokeniser.sizes
+    particles = sorted(zip(sizes.pop("masses"), sizes.pop("charged"), strict=True))
+    assert [mass for mass, _ in particles] == pytest.approx([0.0, 0.1395704, 0.493677], rel=1e-4)
+    assert [charged for _, charged in particles] == [False, True, True]
+    assert sizes == {
         "n_charge": 3,
         "n_pdg": 3,
         "hit_features": 6,
         "track_features": 5,
         "tracker_hit_features": 3,
+        "n_subdetectors": 4,
+        "energy_mean": tokeniser.energy.mean[0],
+        "energy_std": tokeniser.energy.std[0],
+        "least_energy": tokeniser.recipe.e_min,
     }
 
 
