@@ -36,9 +36,9 @@ def generate_pointing(
 ) -> Generated:
     """Write the particles of each event of `batch`; as `pflow.model.generate.generate`, with incidences.
 
-    An event ends when the end is more probable than all seeds together, by `_end_threshold`. What has less energy than any target takes its
-    hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is nothing left but what
-    no particle was taught to answer for. A temperature draws seeds and identities.
+    An event ends when the end is more probable than all seeds together, by `_end_threshold`. What has less energy than
+    any target takes its hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is
+    nothing left but what no particle was taught to answer for. A temperature draws seeds and identities.
 
     Raises
     ------

@@ -1,0 +1,99 @@
+"""The shipped models keep their physics: on the small samples their numbers stay within statistical error.
+
+The reference is written by scripts/physics_reference.py. The test fails when a change of reader, tokens, generation or
+metrics changes what is found; that it would is tested too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import runpy
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.model.pointing.network import PointingTransformer
+from pflow.reco.load import load_model
+
+SUM_TOLERANCE = 5e-3
+"""Largest relative change of the summed energy that other versions of torch, which round differently, may make."""
+
+
+@pytest.fixture(scope="module")
+def script(request):
+    return runpy.run_path(str(request.config.rootpath / "scripts" / "physics_reference.py"))
+
+
+@pytest.fixture(scope="module")
+def reference(sample_dir):
+    return json.loads((sample_dir / "physics_reference.json").read_text("utf-8"))
+
+
+CASES = [
+    ("ild-g4-photon", "gamma1_test_small.root"),
+    ("ild-g4-photon", "gammasep_test_small.root"),
+    ("ild-g4-general", "gamma1_test_small.root"),
+    ("ild-g4-general", "multi_test_small.root"),
+    ("ild-g4-general", "zqq_test_small.root"),
+]
+
+
+def off_by(found, wanted):
+    """Names of the numbers that lie outside of the reference's 68.3% interval."""
+    off = [key for key, (_, low, high) in wanted["figures"].items() if not low <= found["figures"][key][0] <= high]
+    if abs(found["energy_sum"] / wanted["energy_sum"] - 1) > SUM_TOLERANCE:
+        off.append("energy_sum")
+    return off
+
+
+def test_every_shipped_model_is_held_to_its_numbers(reference, script):
+    assert {name: tuple(entry["samples"]) for name, entry in reference.items()} == script["SAMPLES"]
+    assert sorted(CASES) == sorted((name, sample) for name, samples in script["SAMPLES"].items() for sample in samples)
+    for name, entry in reference.items():
+        assert load_model(name).digest == entry["sha256"], "weights changed: run scripts/physics_reference.py"
+
+
+@pytest.mark.parametrize(("name", "sample"), CASES)
+def test_numbers_stay_within_statistical_error(name, sample, reference, script, sample_dir):
+    found = script["measure"](load_model(name), sample_dir / sample)
+    assert off_by(found, reference[name]["samples"][sample]) == []
+
+
+def _louder(events):
+    return dataclasses.replace(events, hits=ak.with_field(events.hits, events.hits.energy * 1.05, "energy"))
+
+
+def _shifted(events):
+    position = ak.zip({key: events.hits.position[key] + 5.0 * (key == "x") for key in "xyz"}, with_name="Vector3D")
+    return dataclasses.replace(events, hits=ak.with_field(events.hits, position, "position"))
+
+
+def _thinned(events):
+    number = ak.local_index(events.hits.energy, axis=1)
+    return dataclasses.replace(events, hits=events.hits[number % 10 != 0], hit_links=None)
+
+
+@pytest.mark.parametrize("change", [_louder, _shifted, _thinned])
+def test_a_changed_reader_is_noticed(change, reference, script, sample_dir):
+    sample = "gamma1_test_small.root"
+    found = script["measure"](load_model("ild-g4-photon"), sample_dir / sample, change)
+    assert off_by(found, reference["ild-g4-photon"]["samples"][sample])
+
+
+def test_changed_tokens_are_noticed(reference, script, sample_dir):
+    sample = "gamma1_test_small.root"
+    model = load_model("ild-g4-photon")
+    scale = model.tokeniser.scales["hits"]
+    scales = {**model.tokeniser.scales, "hits": dataclasses.replace(scale, mean=tuple(np.array(scale.mean) + 0.3))}
+    changed = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, scales=scales))
+    assert off_by(script["measure"](changed, sample_dir / sample), reference["ild-g4-photon"]["samples"][sample])
+
+
+def test_changed_generation_is_noticed(reference, script, sample_dir, monkeypatch):
+    sample = "gamma1_test_small.root"
+    share = PointingTransformer.share
+    monkeypatch.setattr(PointingTransformer, "share", lambda *arguments: 0.9 * share(*arguments))
+    found = script["measure"](load_model("ild-g4-photon"), sample_dir / sample)
+    assert off_by(found, reference["ild-g4-photon"]["samples"][sample])
