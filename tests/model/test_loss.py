@@ -106,14 +106,10 @@ def test_padding_does_not_dilute(special, batch):
         for name, value in made.items()
     }
     target = batch.target
+    values = {name: value for name, value in vars(target).items() if value is not None}
     longer = dataclasses.replace(
         target,
-        **{
-            f.name: torch.nn.functional.pad(
-                getattr(target, f.name), (0, 0) * (getattr(target, f.name).ndim - 2) + (0, 5)
-            )
-            for f in dataclasses.fields(target)
-        },
+        **{name: torch.nn.functional.pad(value, (0, 0) * (value.ndim - 2) + (0, 5)) for name, value in values.items()},
     )
     loss = ParticleLoss(special=special)
     first, second = loss(made, batch), loss(more, dataclasses.replace(batch, target=longer))
