@@ -90,7 +90,7 @@ def results_text(results: dict[str, Any], role: str) -> str:
         [one.row.sample, one.row.title, *(number_text(n) for n in (one.ours, one.classical, one.limit))]
         for one in found
     ]
-    counts = [f"{one['n_events']} of `{name}`, rule `{one['settings']['rule']}`" for name, one in samples.items()]
+    counts = [f"{one['n_events']} of `{name}`, rule `{one['settings']['truth_rule']}`" for name, one in samples.items()]
     return RESULTS.format(
         split=results["split"],
         counts="; ".join(counts),

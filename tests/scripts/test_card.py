@@ -75,7 +75,7 @@ def results() -> dict:
         "samples": {
             "gamma1": {
                 "n_events": 500,
-                "settings": {"rule": "stable"},
+                "settings": {"truth_rule": "stable"},
                 "models": ["photon", "general"],
                 "lines": {
                     "photon": line(0.016),
@@ -85,7 +85,7 @@ def results() -> dict:
                     "limit_no_tracks": line(0.014),
                 },
             },
-            "zqq": {"n_events": 6, "settings": {"rule": "stable"}, "models": ["general"], "lines": {}},
+            "zqq": {"n_events": 6, "settings": {"truth_rule": "stable"}, "models": ["general"], "lines": {}},
         },
     }
 
