@@ -18,11 +18,11 @@ WRITTEN = ("charge", "pdg", *CONTINUOUS, "mask", "truncated")
 
 
 def assert_same(a: Generated, b: Generated) -> None:
-    """Token by token: classes and masks exactly, numbers to 1e-5."""
+    """Token by token: classes and masks exactly, numbers to 5e-5, as what is written is read again."""
     for name in WRITTEN:
         left, right = getattr(a, name), getattr(b, name)
         if name in CONTINUOUS:
-            torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(left, right, rtol=1e-4, atol=5e-5)
         else:
             assert torch.equal(left, right), name
 
