@@ -26,6 +26,7 @@ COMMANDS = {
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
     "display": "draw an event: a figure, or an interactive page",
+    "calibrate": "make the uncertainties that a model states as large as its errors on validation files",
     "export": "write a model as ONNX, with all that inference from C++ needs, or its weights alone, to pass on",
 }
 

@@ -3,15 +3,17 @@
 #
 #     bash scripts/train_flagship.sh [photon|general|all] [OUT]
 #
-# trains with configs/flagship_photon.yaml and configs/flagship_general.yaml (default: all, one after the other) on the
-# Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is one, in OUT/flagship_photon and
-# OUT/flagship_general (default: runs). Then training.json there says how long it took, and the best weights are in
-# pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that were there.
+# trains each model (default: all, one after the other) in two stages, the second with the first's weights to begin
+# with: configs/flagship_photon.yaml and flagship_photon_2.yaml, configs/flagship_general.yaml and
+# flagship_general_2.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
+# one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it
+# took, and the best weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that
+# were there.
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
 # not run again. The checkpoint holds weights, averages, optimiser, learning rate and step. What was done since is done
-# anew: up to an epoch (photon), or up to 700 steps (general, whose pass over the data then begins anew as well). Random
-# numbers begin anew too, so that the weights are not exactly those of a training in one go.
+# anew: up to an epoch (photon), or up to 1,000 steps (general, whose pass over the data then begins anew as well).
+# Random numbers begin anew too, so that the weights are not exactly those of a training in one go.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -29,16 +31,17 @@ esac
 out="${2:-runs}"
 data="${PFLOW_DATA:-../shared/data}/g4"
 
-# samples MODEL SPLIT: what a model is trained and chosen on.
+# samples STAGE SPLIT: what a stage is trained and chosen on.
 samples() {
     case "$1 $2" in
         photon*) echo gamma1 gammasep ;;
         "general train") echo single multi zqq gamma1 ;;
-        "general val") echo single multi zqq ;;
+        "general_2 train") echo single multi zqq gammasep gamma1 ;;
+        general*) echo single multi zqq ;;
     esac
 }
 
-# files MODEL SPLIT: the samples' files as a list for the command line; all of them must be there.
+# files STAGE SPLIT: the samples' files as a list for the command line; all of them must be there.
 files() {
     local sample file list=""
     for sample in $(samples "$1" "$2"); do
@@ -52,24 +55,36 @@ files() {
     echo "[$list]"
 }
 
-# train MODEL RUN: train, or go on training, and note the time.
+# train STAGE [FIRST]: train, or go on training, beginning with the best weights of a first stage; note the time.
 train() {
-    local model="$1" run="$2" train_files val_files
-    train_files="$(files "$model" train)"
-    val_files="$(files "$model" val)"
-    set -- --config "configs/flagship_$model.yaml" --data.train "$train_files" --data.val "$val_files" --output "$run"
+    local stage="$1" first="${2:+$out/flagship_$2}" run="$out/flagship_$1" train_files val_files
+    if [ -f "$run/training.json" ]; then
+        echo "== $stage: training is finished, see $run/training.json"
+        return
+    fi
+    echo "== $stage: training in $run"
+    train_files="$(files "$stage" train)"
+    val_files="$(files "$stage" val)"
+    set -- --config "configs/flagship_$stage.yaml" --data.train "$train_files" --data.val "$val_files" --output "$run"
+    if [ -n "$first" ]; then
+        set -- "$@" --start_from "$first/best.ckpt"
+    fi
     if [ -f "$run/last.ckpt" ]; then
         echo "   from $run/last.ckpt"
         set -- "$@" --ckpt_path "$run/last.ckpt"
     fi
     pflow fit "$@"
-    python scripts/training_summary.py "$run"
+    python scripts/training_summary.py "$run" ${first:+--after "$first"}
 }
 
-# ship RUN WEIGHTS: the best weights and the note of the time to their place; what else is there, the model card, stays.
+# ship STAGE RUN WEIGHTS: the best weights, with uncertainties that are calibrated on the validation files, and the note
+# of the time to their place; what else is there, the model card, stays.
 ship() {
+    local validation
+    validation="$(files "$1" val)"
+    shift
     rm -rf "$1/weights"
-    pflow export --checkpoint "$1/best.ckpt" --format weights --output "$1/weights"
+    tr ',' ' ' <<< "${validation:1:-1}" | xargs pflow calibrate --checkpoint "$1/best.ckpt" --output "$1/weights"
     cp "$1/training.json" "$1/weights/"
     mkdir -p "$2"
     mv "$1"/weights/* "$2/"
@@ -78,19 +93,14 @@ ship() {
 
 for model in $models; do
     for split in train val; do
-        files "$model" "$split" > /dev/null
+        files "${model}_2" "$split" > /dev/null
     done
 done
 source scripts/environment.sh ""
 
 for model in $models; do
-    run="$out/flagship_$model"
-    if [ -f "$run/training.json" ]; then
-        echo "== $model: training is finished, see $run/training.json"
-    else
-        echo "== $model: training in $run"
-        train "$model" "$run"
-    fi
+    train "$model"
+    train "${model}_2" "$model"
     echo "== $model: weights to pflow/weights/ild-g4-$model"
-    ship "$run" "pflow/weights/ild-g4-$model"
+    ship "${model}_2" "$out/flagship_${model}_2" "pflow/weights/ild-g4-$model"
 done

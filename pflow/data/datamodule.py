@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +15,7 @@ from torch.utils.data import DataLoader
 from pflow.data.augment import Augmentation
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, nearest
 from pflow.tokens.checkpoint import Checkpoint, read_checkpoint
 from pflow.tokens.merge import Merge
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
@@ -66,6 +68,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Processes that read and encode; 0: the training process does it itself.
     seed
         Of the shuffling and the augmentation.
+    repeat
+        How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once. Each
+        time is augmented anew. What is fitted on the training files sees each of them once.
     augment
         What is done to training events, anew in every epoch (`pflow.data.augment.Augmentation`): ``rotate`` in phi,
         ``reflect`` in z, ``overlay`` of several events in one. Other splits are read as they are, and the tokeniser is
@@ -99,6 +104,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         buffer: int = 1024,
         num_workers: int = 0,
         seed: int = 1,
+        repeat: dict[str, int] | None = None,
         augment: Augmentation | None = None,
     ) -> None:
         super().__init__()
@@ -122,15 +128,25 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.buffer = buffer
         self.num_workers = num_workers
         self.seed = seed
+        self.repeat = dict(repeat or {})
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
         self.checkpoint: Checkpoint | None = None
+        self.begins = False
         self._datasets: dict[str, EventDataset] = {}
 
-    def use_checkpoint(self, path: str | Path) -> None:
+    def use_checkpoint(self, path: str | Path, *, begin: bool = False) -> None:
         """Take the tokeniser of a checkpoint, and let the module take its network; call it before the trainer runs.
 
         Lightning tells nobody of ``ckpt_path`` before the network must exist, so it has to be said here as well.
+
+        Parameters
+        ----------
+        path
+            A checkpoint, a folder of weights, or the name of a model that comes with pflow.
+        begin
+            Whether a fit is a new training that begins with its weights. Tokens and network are then the model's where
+            the configuration says nothing else of them; else they must be as configured.
 
         Raises
         ------
@@ -139,6 +155,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """
         self.checkpoint = read_checkpoint(path)
         self.tokeniser = self.checkpoint.tokeniser
+        self.begins = begin
+        if begin:  # other weights err otherwise
+            self.tokeniser = dataclasses.replace(self.tokeniser, widths=None)
 
     def setup(self, stage: str) -> None:
         """Find the files of a stage, and in fitting without a checkpoint fit the tokeniser on the training split.
@@ -146,8 +165,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            Files of the stage are not given, there is no tokeniser to use, several devices are asked for, or the
-            checkpoint to continue was trained on other tokens.
+            Files of the stage are not given, there is no tokeniser to use, several devices are asked for, the
+            checkpoint to continue was trained on other tokens, or `repeat` names no training file.
         InputError
             A file or the checkpoint cannot be used.
         """
@@ -161,6 +180,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --ckpt_path")
             self.tokeniser = Tokeniser.fit(read_chunks(chunks["train"], self.options), self.recipe)
+        if "train" in chunks:
+            chunks["train"] = self._repeated(chunks["train"])
         for name, part in chunks.items():
             self._datasets[name] = self._dataset(name, part)
 
@@ -169,6 +190,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     ) -> LabelledBatch:
         """Move the tensors; event numbers and flags stay on the host."""
         return batch._replace(batch=batch.batch.to(device, non_blocking=True))
+
+    @property
+    def purpose(self) -> str:
+        """What a fit does with the checkpoint."""
+        return "begin with" if self.begins else "continue"
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the shuffling of the next training pass."""
@@ -212,6 +238,21 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             augmentation=self.augmentation if name == "train" else None,
         )
 
+    def _repeated(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """The chunks of a pass, each as often as `repeat` says."""
+        names = sorted({Path(chunk.path).name for chunk in chunks})
+        times = dict.fromkeys(names, 1)
+        for pattern, number in self.repeat.items():
+            matched = [name for name in names if fnmatch(name, pattern)]
+            if not matched:
+                close = nearest(pattern, names)
+                hint = f" (nearest matches: {', '.join(close)})" if close else ""
+                raise ConfigError(f"repeat: no training file is called '{pattern}'{hint}")
+            if number < 1:
+                raise ConfigError(f"repeat: '{pattern}' {number} times; expected at least 1")
+            times.update(dict.fromkeys(matched, number))
+        return [chunk for chunk in chunks for _ in range(times[Path(chunk.path).name])]
+
     def _workers(self, name: str) -> int:
         """Several workers interleave their batches, and what is written must stay in order."""
         return min(self.num_workers, 1) if name == "predict" else self.num_workers
@@ -226,6 +267,12 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     def _check_recipe(self, trained: Recipe) -> None:
         ours, theirs = self.recipe.to_dict(), trained.to_dict()
-        differing = [f"{key} {theirs[key]}, not {ours[key]}" for key in ours if ours[key] != theirs[key]]
+        silent = Recipe().to_dict() if self.begins else {}
+        differing = [
+            f"{key} {theirs[key]}, not {value}"
+            for key, value in ours.items()
+            if value != theirs[key] and not (key in silent and value == silent[key])
+        ]
         if differing:
-            raise ConfigError(f"the checkpoint to continue was trained with {'; '.join(differing)}")
+            raise ConfigError(f"the checkpoint to {self.purpose} was trained with {'; '.join(differing)}")
+        self.recipe = trained

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -14,11 +15,14 @@ from pflow.io.atomic import check_folder, replacing_folder
 from pflow.reco.load import load_model
 from pflow.tokens.checkpoint import read_checkpoint
 from pflow.tokens.weights import HEADER, WEIGHTS
+from pflow.tokens.widths import Widths
 
 __all__ = ["write_weights"]
 
 
-def write_weights(checkpoint: str | Path, folder: str | Path, *, half: bool = False) -> tuple[Path, ...]:
+def write_weights(
+    checkpoint: str | Path, folder: str | Path, *, half: bool = False, widths: Widths | None = None
+) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``; `pflow.load_model` takes the folder.
 
     The same checkpoint gives the same files, byte for byte.
@@ -32,6 +36,8 @@ def write_weights(checkpoint: str | Path, folder: str | Path, *, half: bool = Fa
     half
         Whether to store matrices in half precision: half the size, and each weight changed by up to 0.05%. They are
         used in single precision all the same. Whether results stay is to be measured.
+    widths
+        Calibration of the uncertainties in place of the one that it has, if any.
 
     Returns
     -------
@@ -56,6 +62,8 @@ def write_weights(checkpoint: str | Path, folder: str | Path, *, half: bool = Fa
         "sha256": hashlib.sha256(content).hexdigest(),
         "checkpoint_sha256": trained.header.get("checkpoint_sha256", trained.digest),
     }
+    if widths is not None:
+        header["tokeniser"] = dataclasses.replace(trained.tokeniser, widths=widths).to_dict()
     with replacing_folder(folder) as partial:
         (partial / WEIGHTS).write_bytes(content)
         text = json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False)

@@ -60,7 +60,7 @@ def decode(
         codes of each class.
     energy_sigma, direction_sigma
         float [B, T], standard deviations of ln E and of the angle in each of the two axes across the direction, rad.
-        Both or neither; from them the particles' ``covariance``.
+        Both or neither; from them, calibrated by the tokeniser's ``widths``, the particles' ``covariance``.
     event, flags
         [B], event numbers (default: 0, 1, ...) and `pflow.events.Flag` bits (default: none).
     name
@@ -107,7 +107,12 @@ def decode(
     if probability is not None:
         fields["scores"] = probability @ _codes_to_classes(tokeniser.pdg)
     if energy_sigma is not None:
-        sigmas = (np.asarray(values, dtype=np.float64)[real] for values in (energy_sigma, direction_sigma))
+        sigmas = [np.asarray(values, dtype=np.float64)[real] for values in (energy_sigma, direction_sigma)]
+        if tokeniser.widths is not None:
+            classes = class_index(code)
+            sigmas = [
+                tokeniser.widths.apply(*pair, classes) for pair in zip(("energy", "direction"), sigmas, strict=True)
+            ]
         fields["covariance"] = four_momentum_covariance(total, mass, unit, *sigmas)
     n = len(counts)
     return Reconstruction(

@@ -23,6 +23,7 @@ from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.scale import Moments, Normaliser
 from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
+from pflow.tokens.widths import Widths
 
 __all__ = ["Tokeniser"]
 
@@ -47,6 +48,9 @@ class Tokeniser:
         Normaliser of the particles' energy, GeV, as log10.
     n_events
         Number of events that it was fitted on.
+    widths
+        Calibration of the uncertainties that a model states, fitted once it is trained (`pflow calibrate`); None: as
+        they are.
     """
 
     recipe: Recipe
@@ -55,6 +59,7 @@ class Tokeniser:
     scales: Mapping[str, Normaliser]
     energy: Normaliser
     n_events: int = 0
+    widths: Widths | None = None
 
     def __post_init__(self) -> None:
         for part in PARTS:
@@ -212,6 +217,7 @@ class Tokeniser:
             "scales": {part: scale.to_dict() for part, scale in self.scales.items()},
             "energy": self.energy.to_dict(),
             "n_events": self.n_events,
+            **({} if self.widths is None else {"widths": self.widths.to_dict()}),
         }
 
     @classmethod
@@ -231,6 +237,7 @@ class Tokeniser:
                 scales={part: Normaliser.from_dict(scale) for part, scale in content["scales"].items()},
                 energy=Normaliser.from_dict(content["energy"]),
                 n_events=int(content["n_events"]),
+                widths=Widths.from_dict(content["widths"]) if "widths" in content else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"not a tokeniser: {error!r}") from error

@@ -88,6 +88,13 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             help="fit: folder for checkpoints, logs and configuration (default: runs/pflow); predict: ROOT file",
         )
         parser.add_argument(
+            "--start_from",
+            type=str | None,
+            default=None,
+            help="fit: begin a new training with the weights, network and tokens of a trained model (a checkpoint, a "
+            "folder of weights, or the name of a model that comes with pflow); --ckpt_path goes on with an old one",
+        )
+        parser.add_argument(
             "--ema.decay",
             type=float | None,
             default=None,
@@ -161,6 +168,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def after_instantiate_classes(self) -> None:
         """Let the data module know of the checkpoint, from which the module takes its network.
 
+        A training that goes on has the weights of its own checkpoint, whatever it began with.
+
         Raises
         ------
         InputError
@@ -171,6 +180,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         config = self.config_init[self.subcommand]
         path = config.get("ckpt_path")
         if path is None:
+            if self.subcommand == "fit" and config["start_from"] is not None:
+                self.datamodule.use_checkpoint(config["start_from"], begin=True)
             return
         self.datamodule.use_checkpoint(path)
         if self.subcommand != "fit":

@@ -219,7 +219,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self.loss = self.architecture.loss(**self.loss_arguments)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"network or loss: {error}") from error
-        if self.data.checkpoint is not None and not self.trainer.training:
+        if self.data.checkpoint is not None and (self.data.begins or not self.trainer.training):
             self._take_weights(self.data.checkpoint)
         if self.compile_network:
             self.network.compile(dynamic=True)
@@ -235,17 +235,27 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             ) from error
 
     def _adopt(self, header: Mapping[str, Any]) -> None:
-        """Take the network of a checkpoint; one to continue must be the configured one."""
+        """Take the network of a checkpoint; one to train must be the configured one, where it was configured."""
         theirs = network_arguments(header["network"], "network of the checkpoint")
         if self.trainer.training:
             ours = self.network_arguments
+            silent: dict[str, Any] = {}
+            if self.data.begins:
+                silent = network_arguments({"architecture": ours["architecture"]}, "network")
+                silent["architecture"] = DEFAULT
             keys = ours if ours["architecture"] == theirs["architecture"] else ("architecture",)
-            differing = [f"{key} {theirs.get(key)}, not {ours[key]}" for key in keys if ours[key] != theirs.get(key)]
+            differing = [
+                f"{key} {theirs.get(key)}, not {ours[key]}"
+                for key in keys
+                if ours[key] != theirs.get(key) and not (key in silent and ours[key] == silent[key])
+            ]
             if differing:
-                raise ConfigError(f"the checkpoint to continue has a network with {'; '.join(differing)}")
+                raise ConfigError(f"the checkpoint to {self.data.purpose} has a network with {'; '.join(differing)}")
+        silent_loss = self.loss_arguments == self._complete_loss(None, "loss")
         self.network_arguments = theirs
-        if not self.trainer.training:
+        if not self.trainer.training or (self.data.begins and silent_loss):
             self.loss_arguments = self._complete_loss(header.get("loss"), "loss of the checkpoint")
+        if not self.trainer.training:
             self.max_particles = int(header["max_particles"])
 
     def configure_optimizers(self) -> Any:
@@ -337,6 +347,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         parts: list[pl.Callback] = self.trainer.callbacks
         return {
             "train": [Path(path).name for path in files],
+            "repeat": data.repeat,
+            "began_with": self._beginning(data),
             "n_events": data.tokeniser.n_events if data.tokeniser is not None else 0,
             "epoch": self.current_epoch,
             "step": self.global_step,
@@ -349,6 +361,15 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
         }
+
+    def _beginning(self, data: ParticleFlowData) -> dict[str, Any] | None:
+        """The weights that the training began with, and where these come from; none: random ones."""
+        if data.checkpoint is None:
+            return None
+        provenance = data.checkpoint.header.get("provenance", {})
+        if not data.begins:
+            return provenance.get("began_with")  # type: ignore[no-any-return]
+        return {"sha256": data.checkpoint.digest, **provenance}
 
     def _teach(self, labelled: LabelledBatch) -> Taught:
         return self.architecture.teach(self.network, self.loss, labelled.batch)

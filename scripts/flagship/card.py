@@ -64,11 +64,12 @@ def training_text(header: dict[str, Any], summary: dict[str, Any], *, parameters
         "steps until these weights, the best on the validation files": f"{made['step']:,}",
         "versions": f"pflow {header['version']}, torch {made['torch']}",
     }
+    if made.get("began_with"):
+        rows["began with the weights"] = _beginning(made["began_with"])
+    if made.get("repeat"):
+        rows["files read more than once in a pass"] = ", ".join(f"`{k}` {n} times" for k, n in made["repeat"].items())
     if summary:
-        rows["training in all"] = (
-            f"{summary['steps']:,} steps in {summary['wall_s'] / 60:.0f} minutes on {summary['device']}, "
-            f"{summary['threads']} thread{'s' if summary['threads'] > 1 else ''}"
-        )
+        rows["training in all"] = "; before that ".join(_time(stage) for stage in _stages(summary))
     return table(["training", ""], ([name, value] for name, value in rows.items()), left=(0, 1))
 
 
@@ -98,6 +99,27 @@ def results_text(results: dict[str, Any], role: str) -> str:
         table=table(["sample", "quantity", "this model", "Pandora", "limit"], rows, left=(0, 1)),
         losses=losses_table(samples),
         confusions=confusions(samples),
+    )
+
+
+def _beginning(made: dict[str, Any]) -> str:
+    """Which weights a training began with."""
+    return (
+        f"of SHA-256 `{made['sha256'][:12]}`: {made['step']:,} steps on "
+        f"{', '.join(f'`{name}`' for name in made['train'])}, learning rate {made['lr']:g}"
+    )
+
+
+def _stages(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The summaries of a training and those before it, the last first."""
+    return [summary, *(_stages(summary["before"]) if "before" in summary else [])]
+
+
+def _time(summary: dict[str, Any]) -> str:
+    """What a training took."""
+    return (
+        f"{summary['steps']:,} steps in {summary['wall_s'] / 60:.0f} minutes on {summary['device']}, "
+        f"{summary['threads']} thread{'s' if summary['threads'] > 1 else ''}"
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from separation import told_apart
 
 from flagship.losses import Losses
-from flagship.pulls import PullMetrics, covariances
 from pflow.commands.evaluate import in_step
 from pflow.events import Events
 from pflow.io.read import iterate_events
@@ -25,6 +24,7 @@ from pflow.metrics.limit import perfect_reconstruction
 from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.number import Floats, Tree
 from pflow.metrics.particles import ParticleMetrics
+from pflow.metrics.pulls import PullMetrics, covariances
 from pflow.metrics.report import document
 from pflow.metrics.sums import Mean
 from pflow.metrics.table import Ints, ParticleTable

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flagship.losses import N_WORST
-from flagship.pulls import QUANTITIES
 from flagship.targets import ROWS, Verdict, number, verdicts
 from pflow.metrics.evaluation import CLASSICAL
+from pflow.metrics.pulls import QUANTITIES
 from pflow.metrics.report import number_text
 from pflow.pdg import CLASSES
 

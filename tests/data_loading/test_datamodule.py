@@ -61,6 +61,22 @@ def test_training_is_shuffled_and_validation_is_not(data):
     assert (data.n_events("train"), data.n_events("val")) == (70, 10)
 
 
+def test_a_file_can_be_read_more_than_once_in_a_pass(data, train_files):
+    n = len(read_events(train_files[0]))
+    data.repeat = {train_files[0].rsplit("/", 1)[-1]: 3}
+    data.setup("fit")
+    seen = np.concatenate([batch.event for batch in data.train_dataloader()]).tolist()
+    assert (len(seen), data.n_events("train"), data.tokeniser.n_events) == (70 + 2 * n, 70 + 2 * n, 70)
+    assert sorted(set(seen)) == list(range(70))
+
+
+@pytest.mark.parametrize(("repeat", "message"), [({"zqq*": 3}, r"'zqq\*'"), ({"*": 0}, "0 times")])
+def test_repetitions_that_make_no_sense_are_errors(data, repeat, message):
+    data.repeat = repeat
+    with pytest.raises(ConfigError, match=message):
+        data.setup("fit")
+
+
 def test_epochs_differ(data):
     data.setup("fit")
     first = [batch.event.tolist() for batch in data.train_dataloader()]

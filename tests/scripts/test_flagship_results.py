@@ -11,13 +11,11 @@ import torch
 
 from pflow.events import Events
 from pflow.io.read import read_events
-from pflow.kinematics import four_momentum_covariance
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.match import Matches
 from pflow.metrics.number import Number
 from pflow.metrics.table import ParticleTable
 from pflow.model.architectures import build_network
-from pflow.records import make_particles
 from pflow.tokens.checkpoint import KEY, pack_header
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -37,11 +35,6 @@ def _scripts():
 @pytest.fixture(scope="module")
 def targets():
     return import_module("flagship.targets")
-
-
-@pytest.fixture(scope="module")
-def pulls():
-    return import_module("flagship.pulls")
 
 
 def number(value: float, error: float = 0.0) -> Number:
@@ -103,55 +96,6 @@ def test_a_number_comes_back_from_plain_data_with_its_interval(targets):
 
 def test_every_row_is_of_a_sample_that_is_measured(targets):
     assert {row.sample for row in targets.ROWS} == {sample.name for sample in import_module("flagship.samples").SAMPLES}
-
-
-def test_pulls_are_errors_in_units_of_what_is_stated(pulls):
-    # Along x: rising polar angle is towards -z, the azimuth towards +y.
-    turned = [np.cos(0.004), np.sin(0.004), 0.0]
-    lowered = [np.cos(0.002), 0.0, -np.sin(0.002)]
-    truth = photons([10.0, 10.0, 10.0], [[1, 0, 0]] * 3, [3])
-    reco = photons([10.0 * np.exp(0.06), 10.0, 10.0], [[1, 0, 0], turned, lowered], [3])
-    stored = four_momentum_covariance(
-        reco.energy, np.zeros(3), reco.momentum / reco.energy[:, None], np.full(3, 0.03), np.full(3, 0.002)
-    )
-    records = make_particles(
-        pdg=[[22] * 3],
-        charge=[[0] * 3],
-        energy=[reco.energy.tolist()],
-        px=[reco.momentum[:, 0].tolist()],
-        py=[reco.momentum[:, 1].tolist()],
-        pz=[reco.momentum[:, 2].tolist()],
-        covariance=[stored.tolist()],
-    )
-    found = pulls.pulls(truth, reco, pulls.covariances(records), pairs(3))
-    np.testing.assert_allclose(found, [[2, 0, 0], [0, 0, 2], [0, 1, 0]], atol=2e-3)
-
-
-def test_particles_without_covariances_have_no_pulls(pulls):
-    records = make_particles(pdg=[[22]], charge=[[0]], energy=[[1.0]], px=[[1.0]], py=[[0.0]], pz=[[0.0]])
-    assert pulls.covariances(records) is None
-
-
-def test_right_uncertainties_give_width_one(pulls):
-    random = np.random.default_rng(1)
-    n = 4000
-    truth = photons([10.0] * n, [[0, 1, 0]] * n, [n])
-    reco = photons((10.0 * np.exp(0.05 * random.normal(size=n))).tolist(), [[0, 1, 0]] * n, [n])
-    covariance = np.zeros((n, 4, 4))
-    covariance[:, 3, 3] = (0.05 * reco.energy) ** 2
-    covariance[:, :3, :3] = np.eye(3)
-    metrics = pulls.PullMetrics()
-    metrics.update(truth, reco, covariance, pairs(n))
-    result = metrics.result()
-    assert set(result) == {"n_without", "photon"}
-    assert result["photon"]["log_energy"]["width"].value == pytest.approx(1.0, abs=0.05)
-
-
-def test_a_pair_without_uncertainty_is_counted_apart(pulls):
-    one = photons([10.0], [[1, 0, 0]], [1])
-    metrics = pulls.PullMetrics()
-    metrics.update(one, one, np.zeros((1, 4, 4)), pairs(1))
-    assert metrics.result() == {"n_without": 1}
 
 
 @pytest.fixture(scope="module")

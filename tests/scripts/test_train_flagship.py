@@ -27,13 +27,13 @@ set -e
 echo "$@" >> calls
 while [ $# -gt 0 ]; do
     case "$1" in
-        fit | export) verb="$1" ;;
+        fit | calibrate) verb="$1" ;;
         --output) out="$2" ;;
     esac
     shift
 done
 mkdir -p "$out"
-if [ "$verb" = export ]; then
+if [ "$verb" = calibrate ]; then
     echo new > "$out/model.safetensors"
     echo new > "$out/model.json"
 else
@@ -110,14 +110,25 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
     code, said, calls = train("general", "out")
     assert code == 0, said
     data = checkout.parent / "data" / "g4"
-    files = {
-        "train": [f"{data}/{name}_train.root" for name in ("single", "multi", "zqq", "gamma1")],
-        "val": [f"{data}/{name}_val.root" for name in ("single", "multi", "zqq")],
-    }
-    lists = " ".join(f"--data.{split} [{','.join(names)}]" for split, names in files.items())
-    fit, export = calls
-    assert fit == f"fit --config configs/flagship_general.yaml {lists} --output out/flagship_general"
-    assert export.startswith("export --checkpoint out/flagship_general/best.ckpt --format weights")
+
+    def lists(*train: str) -> str:
+        names = {"train": train, "val": ("single", "multi", "zqq")}
+        return " ".join(
+            f"--data.{split} [{','.join(f'{data}/{name}_{split}.root' for name in names[split])}]" for split in names
+        )
+
+    first, second, calibrate = calls
+    files = lists("single", "multi", "zqq", "gamma1")
+    assert first == f"fit --config configs/flagship_general.yaml {files} --output out/flagship_general"
+    files = lists("single", "multi", "zqq", "gammasep", "gamma1")
+    assert second == (
+        f"fit --config configs/flagship_general_2.yaml {files} --output out/flagship_general_2 "
+        "--start_from out/flagship_general/best.ckpt"
+    )
+    files = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
+    assert calibrate == (
+        f"calibrate --checkpoint out/flagship_general_2/best.ckpt --output out/flagship_general_2/weights {files}"
+    )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
 
@@ -128,20 +139,23 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
     assert code != 0
     assert [call.split()[0] for call in calls] == ["fit"]
     (checkout / "interrupted").unlink()
-    code, _, (fit, _) = train("photon")
+    code, _, (fit, second, _) = train("photon")
     assert code == 0
     assert fit.endswith("--output runs/flagship_photon --ckpt_path runs/flagship_photon/last.ckpt")
+    assert second.endswith("--output runs/flagship_photon_2 --start_from runs/flagship_photon/best.ckpt")
     code, said, calls = train("photon")
     assert code == 0
     assert "training is finished" in said
-    assert [call.split()[0] for call in calls] == ["export"]
+    assert [call.split()[0] for call in calls] == ["calibrate"]
 
 
 def test_both_models_are_trained_if_none_is_named(train):
     _, _, calls = train()
     assert [call.split()[2].removeprefix("configs/") for call in calls if call.startswith("fit")] == [
         "flagship_photon.yaml",
+        "flagship_photon_2.yaml",
         "flagship_general.yaml",
+        "flagship_general_2.yaml",
     ]
 
 
@@ -172,3 +186,6 @@ def test_the_time_of_a_training_is_that_of_its_parts(checkpoint, monkeypatch):
     import_module("training_summary").main()
     found = json.loads((run / "training.json").read_text())
     assert (found["wall_s"], found["parts"], found["steps"]) == (95, 2, 7)
+    monkeypatch.setattr(sys, "argv", ["training_summary.py", str(run), "--after", str(run)])
+    import_module("training_summary").main()
+    assert json.loads((run / "training.json").read_text()) == {**found, "before": found}

@@ -135,6 +135,37 @@ def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, verb,
     assert f"{split}/energy_error" in capsys.readouterr().out
 
 
+def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
+    """Its weights, network and tokens, without any word of them: the configuration says how to train."""
+    data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
+    options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
+    begun = tmp_path / "begun"
+    assert main(["fit", *data, *options, f"--start_from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
+    old, new = (load_model(folder / "best.ckpt") for folder in (run, begun))
+    assert new.tokeniser == old.tokeniser
+    for name, value in old.network.state_dict().items():
+        torch.testing.assert_close(new.network.state_dict()[name], value, rtol=0, atol=1e-6)
+    provenance = new.config["provenance"]
+    assert provenance["began_with"]["sha256"] == old.digest
+    assert provenance["began_with"]["train"] == ["gamma1_val_small.root"]
+    assert provenance["step"] == 4
+
+    options[0] = "--trainer.max_epochs=2"
+    continued = [f"--start_from={run / 'best.ckpt'}", f"--ckpt_path={begun / 'last.ckpt'}", f"--output={begun}"]
+    network = [f"--network.{name}={new.config['network'][name]}" for name in ("width", "heads", "feedforward")]
+    layers = ["--network.encoder_layers=1", "--network.decoder_layers=1", "--data.hit_energy_min=0.05"]
+    assert main(["fit", *data, *options, *network, *layers, *continued]) == 0
+    provenance = read_checkpoint(begun / "last.ckpt").header["provenance"]
+    assert (provenance["step"], provenance["began_with"]["sha256"]) == (8, old.digest)
+
+
+@pytest.mark.parametrize("option", ["--network.width=16", "--data.hit_energy_min=0.1"])
+def test_a_model_to_begin_with_must_be_as_configured(run, small, tmp_path, option):
+    data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path / 'new'}"]
+    with pytest.raises(ConfigError, match="checkpoint to begin with"):
+        main(["fit", *data, option, f"--start_from={run / 'best.ckpt'}"])
+
+
 def test_predictions_are_written_one_entry_an_event(run, small, tmp_path):
     path = tmp_path / "out.root"
     code = main(

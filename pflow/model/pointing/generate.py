@@ -36,9 +36,9 @@ def generate_pointing(
 ) -> Generated:
     """Write the particles of each event of `batch`; as `pflow.model.generate.generate`, with incidences.
 
-    An event ends when the end is more probable than all seeds together, by `_end_threshold`. What has less energy than
-    any target takes its hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is
-    nothing left but what no particle was taught to answer for. A temperature draws seeds and identities.
+    An event ends when the end is more probable than all seeds together. What has less energy than any target takes its
+    hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is nothing left but what
+    no particle was taught to answer for. A temperature draws seeds and identities.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def generate_pointing(
     steps: list[_Step] = []
     for position in range(max_particles + 1):
         states, pointer = network.state(x, source, covered[:, None], caches)
-        goes_on = (pointer[:, 0, -1].exp() < _end_threshold(position)) & (crumbs < CRUMBS)
+        goes_on = (pointer[:, 0, -1].exp() < 0.5) & (crumbs < CRUMBS)
         if position == max_particles:
             truncated[rows] = goes_on
             break
@@ -104,16 +104,6 @@ def generate_pointing(
         )
         x = network.read_back(written, source)
     return _joined(steps, truncated, batch, network)
-
-
-def _end_threshold(written: int) -> float:
-    """Probability of the end from which a sentence of so many things ends.
-
-    The loss gives the end of a sentence the weight of all its particles together, so that in training the odds of an
-    end after n of them become n times what they are; where they really are even, they are n.
-    """
-    n = max(written, 1)
-    return n / (n + 1)
 
 
 class _Step(NamedTuple):

@@ -26,7 +26,8 @@ class PointingLoss(nn.Module):
     """Pointer, incidence, identity, energy and direction, and their weighted sum.
 
     ``pointer``: minus the logarithm of the probability of a good seed, each token counted by how good it is. ``end``:
-    the same of the end of the sentence, a mean over events, since long sentences end as often as short ones.
+    the same of the end of the sentence, summed over events and divided by the number of particles like the pointer's,
+    so that with equal weights both are the likelihood of the sentence and the end is as probable as it says.
     ``incidence``: binary cross-entropy of the share of what is left, weighted by that share times the square root of
     the energy and normalised particle by particle. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``:
     negative log-likelihood of a normal distribution of ln E, and of the two angles in the tangent plane, with the
@@ -99,7 +100,8 @@ def _pointer(taught: Taught) -> Tensor:
 
 def _end(taught: Taught) -> Tensor:
     last = taught.target.mask.sum(1)  # position of the end
-    return -taught.pointer[torch.arange(len(last), device=last.device), last, -1].mean()
+    ends = taught.pointer[torch.arange(len(last), device=last.device), last, -1]
+    return -ends.sum() / last.sum().clamp(min=1)
 
 
 def _incidence(taught: Taught) -> Tensor:

@@ -269,9 +269,3 @@ def make_network() -> Callable[..., PointingTransformer]:
 def network() -> PointingTransformer:
     """With it the events of `batch` get unequal numbers of particles."""
     return _make_network()
-
-
-@pytest.fixture(autouse=True)
-def even_ends(monkeypatch):
-    """Random weights end a sentence where the end has even odds, however long the sentence is."""
-    monkeypatch.setattr("pflow.model.pointing.generate._end_threshold", lambda written: 0.5)

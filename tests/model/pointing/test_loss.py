@@ -150,6 +150,15 @@ def test_a_particle_without_any_token_has_finite_losses(make_network, by_hand, t
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
 
 
+def test_end_and_pointer_are_the_likelihood_of_the_sentence(network, events, collate):
+    """The end counts as much as one seed, however long the sentence is: one in five steps of these events' four is."""
+    batch = collate([events[2]])
+    network.eval()
+    taught = teach(network, network(batch), batch.target)
+    losses = PointingLoss()(taught, network)
+    torch.testing.assert_close(losses["end"], -taught.pointer[0, 4, -1] / 4)
+
+
 def test_tokens_without_particles_teach_the_end(network, by_hand):
     batch = by_hand(energy=[1.0], position=[[2000, 0, 0]], token=[0])
     losses = PointingLoss()(teach(network, network(batch), batch.target), network)

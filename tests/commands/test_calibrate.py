@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import argparse
+
+import awkward as ak
+import numpy as np
+import pytest
+import torch
+
+from pflow.commands import calibrate
+from pflow.errors import ConfigError
+from pflow.io.read import read_events
+from pflow.model.architectures import build_network
+from pflow.reco.load import PREFIX, load_model
+from pflow.reco.reconstruct import reconstruct
+from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    calibrate.add_arguments(parser)
+    return calibrate.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.fixture(scope="module")
+def calibrated(sample_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calibrate") / "photon"
+    file = sample_dir / "gamma1_val_small.root"
+    assert run(file, "--checkpoint", "ild-g4-photon", "-o", folder) == 0
+    return folder
+
+
+def test_the_particles_stay_and_their_covariances_change(calibrated, sample_dir):
+    events = read_events(sample_dir / "gamma1_test_small.root", entry_stop=20)
+    model = load_model(calibrated)
+    assert set(model.tokeniser.widths.curves["energy"]) == {"photon"}
+    before, after = (reconstruct(events, one).particles for one in ("ild-g4-photon", model))
+    np.testing.assert_array_equal(ak.flatten(before.energy), ak.flatten(after.energy))
+    assert not np.allclose(ak.to_numpy(ak.flatten(before.covariance)), ak.to_numpy(ak.flatten(after.covariance)))
+
+
+def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
+    """A calibration takes the place of an earlier one."""
+    run(sample_dir / "gamma1_val_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
+    assert load_model(tmp_path / "again").tokeniser == load_model(calibrated).tokeniser
+
+
+def test_a_model_that_states_no_uncertainties_is_refused(sample_dir, tmp_path):
+    network = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
+    tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=5)], Recipe())
+    header = pack_header(tokeniser=tokeniser, network=network, loss={}, max_particles=3, provenance={}, version="1")
+    weights = build_network(network, tokeniser.sizes).state_dict()
+    path = tmp_path / "plain.ckpt"
+    torch.save({KEY: header, "state_dict": {f"{PREFIX}{name}": value for name, value in weights.items()}}, path)
+    with pytest.raises(ConfigError, match="states no uncertainties; there is nothing to calibrate"):
+        run(sample_dir / "gamma1_val_small.root", "--checkpoint", path, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
