@@ -339,7 +339,7 @@ class PointingTransformer(nn.Module):
             Of the share of what is left of the pair's item.
         """
         query = self.query(torch.cat([h, gather(source.states, seed)], dim=-1))
-        pairs = find_pairs(source.scene, seed, mask, cone=self.cone)
+        pairs = find_pairs(source.scene, seed, covered, mask, cone=self.cone)
         return query, pairs, self.incidence(query, source.items, source.scene, seed, covered, pairs)
 
     def share(self, logits: Tensor, pairs: Pairs, covered: Tensor) -> Tensor:

@@ -20,6 +20,9 @@ __all__ = ["Incidence", "Pairs", "Pointer", "find_pairs"]
 IMPOSSIBLE = -1e4
 """Logit of padding: finite, so that an event without tokens has gradients."""
 
+LEAST_LEFT = 0.01
+"""Items of which less is left are no one's any more: there are ever fewer pairs as a sentence goes on."""
+
 N_GEOMETRY = 8
 """Numbers that say where an item lies as seen from a seed."""
 
@@ -28,7 +31,7 @@ N_BEND = 4
 
 
 class Pairs(NamedTuple):
-    """Particles and the items that they may be made of: those not too far from their seed in direction.
+    """Particles and the items that they may be made of: not too far from their seed in direction, and not all taken.
 
     Parameters
     ----------
@@ -60,20 +63,21 @@ class Pairs(NamedTuple):
         return values.new_zeros(size, *values.shape[1:]).index_add(0, self.particle_of, values)
 
 
-def find_pairs(scene: Scene, seed: Tensor, mask: Tensor, *, cone: float) -> Pairs:
-    """The items within an angle of each seed.
+def find_pairs(scene: Scene, seed: Tensor, covered: Tensor, mask: Tensor, *, cone: float) -> Pairs:
+    """The items within an angle of each seed of which at least `LEAST_LEFT` is left.
 
     Parameters
     ----------
     scene
         Of the batch.
     seed : int64 [B, T], index of a token
+    covered : float [B, T, M], share of each item that is spoken for
     mask : bool [B, T], True = real particle
     cone
         Cosine of the largest angle between the directions of seed and item, as seen from the origin.
     """
     towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
-    near = (towards > cone) & mask[..., None] & scene.item_mask[:, None]
+    near = (towards > cone) & (covered <= 1.0 - LEAST_LEFT) & mask[..., None] & scene.item_mask[:, None]
     event, particle, item = near.nonzero(as_tuple=True)
     return Pairs(event, particle, item, event * near.shape[1] + particle, event * near.shape[2] + item)
 

@@ -9,6 +9,9 @@ from pflow.model.pointing import point
 from pflow.model.pointing.point import N_BEND, N_GEOMETRY, Incidence, Pointer, find_pairs
 from pflow.model.pointing.scene import make_scene
 
+NOTHING = torch.zeros(1, 1, 1)
+"""Is spoken for: of any items."""
+
 
 def scene_of(batch):
     return make_scene(batch, n_subdetectors=2)
@@ -26,14 +29,20 @@ def fan(by_hand):
 
 
 def test_pairs_are_within_the_cone_of_the_seed(fan):
-    pairs = find_pairs(fan, torch.tensor([[0]]), torch.tensor([[True]]), cone=math.cos(0.3))
+    pairs = find_pairs(fan, torch.tensor([[0]]), NOTHING, torch.tensor([[True]]), cone=math.cos(0.3))
     assert pairs.item.tolist() == [0, 1, 2]
+
+
+def test_items_that_are_taken_have_no_pairs(fan):
+    taken = torch.tensor([[[0.0, 0.98, 0.995, 0.0, 0.0]]])
+    pairs = find_pairs(fan, torch.tensor([[0]]), taken, torch.tensor([[True]]), cone=math.cos(0.3))
+    assert pairs.item.tolist() == [0, 1]
 
 
 def test_padding_has_no_pairs(batch):
     scene = scene_of(batch)
     mask = torch.tensor([[True, False]] * 4)
-    pairs = find_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), mask, cone=-1.1)
+    pairs = find_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), NOTHING, mask, cone=-1.1)
     assert set(pairs.particle.tolist()) == {0}
     assert scene.item_mask[pairs.event, pairs.item].all()
     assert len(pairs.item) == int(scene.item_mask.sum())
@@ -44,7 +53,7 @@ def several(batch):
     """Pairs of two particles an event, and a number for each."""
     scene = scene_of(batch)
     seed = torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
-    pairs = find_pairs(scene, seed, torch.ones(4, 2, dtype=torch.bool), cone=math.cos(0.6))
+    pairs = find_pairs(scene, seed, NOTHING, torch.ones(4, 2, dtype=torch.bool), cone=math.cos(0.6))
     return scene, pairs, torch.rand(len(pairs.item), generator=torch.Generator().manual_seed(0))
 
 
@@ -77,7 +86,7 @@ def test_geometry_by_hand(by_hand):
     """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
     scene = scene_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
     seed = torch.tensor([[0]])
-    pairs = find_pairs(scene, seed, torch.tensor([[True]]), cone=0.9)
+    pairs = find_pairs(scene, seed, NOTHING, torch.tensor([[True]]), cone=0.9)
     found = point._geometry(scene, seed, pairs)
     angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
     expected = [
@@ -102,7 +111,7 @@ def test_the_bend_by_hand(by_hand):
     unit = torch.stack([sin[:, 0] * cos[:, 1], sin[:, 0] * sin[:, 1], cos[:, 0]], dim=-1)
     scene = scene_of(by_hand(energy=[1.0, 1.0], position=(2000 * unit).tolist(), token=[0, 1]))
     seed = torch.tensor([[0]])
-    pairs = find_pairs(scene, seed, torch.tensor([[True]]), cone=0.9)
+    pairs = find_pairs(scene, seed, NOTHING, torch.tensor([[True]]), cone=0.9)
     found = point._bend(scene, seed, pairs)
     arc, same = math.sin(1.204) * math.sin(0.02), math.exp(-4 / 3)
     expected = [math.asinh(4 / 3), same, math.asinh(arc / 0.01), same * math.asinh(arc / 0.01)]

@@ -14,6 +14,10 @@ SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
 """Of three hits and a track."""
 
 
+NOTHING = torch.zeros(1, 1, 1)
+"""Is spoken for: of any items."""
+
+
 @pytest.fixture
 def readout(by_hand):
     return by_hand(
@@ -28,7 +32,7 @@ def readout(by_hand):
 def proxies(batch, shares, *, seed=0, cone=0.5):
     scene = make_scene(batch, n_subdetectors=2)
     seeds = torch.tensor([[seed]])
-    pairs = find_pairs(scene, seeds, torch.ones(1, 1, dtype=torch.bool), cone=cone)
+    pairs = find_pairs(scene, seeds, NOTHING, torch.ones(1, 1, dtype=torch.bool), cone=cone)
     share = torch.tensor([shares.get(item, 0.0) for item in pairs.item.tolist()])
     return make_proxies(share, pairs, scene, seeds, n_subdetectors=2)
 
@@ -91,7 +95,7 @@ def test_there_are_as_many_features_as_said_and_all_are_of_order_one(readout, sh
 def test_a_particle_that_is_padding_has_finite_proxies(readout):
     scene = make_scene(readout, n_subdetectors=2)
     seed, mask = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]])
-    pairs = find_pairs(scene, seed, mask, cone=0.5)
+    pairs = find_pairs(scene, seed, NOTHING, mask, cone=0.5)
     made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed, n_subdetectors=2)
     assert made.energy[0, 1] == 0.0
     assert made.features.isfinite().all()
