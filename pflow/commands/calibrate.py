@@ -1,10 +1,15 @@
-"""Make the uncertainties that a model states as large as its errors on validation files (not its training files)."""
+"""Adjust a trained model on validation files, not its training files: stated uncertainties, where sentences end."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from pflow.commands.options import add_checkpoint_option
+
+if TYPE_CHECKING:
+    from pflow.metrics.widths import WidthFit
+    from pflow.reco.load import Model
 
 __all__ = ["add_arguments", "run"]
 
@@ -15,6 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
     parser.add_argument("inputs", nargs="+", metavar="VAL.root", help="event files with truth; not the test files")
     add_checkpoint_option(parser)
+    parser.add_argument(
+        "--end",
+        nargs="+",
+        type=float,
+        metavar="P",
+        help="probabilities of the end from which a sentence may end; the one with the largest energy-weighted "
+        "efficiency less the fake energy fraction (a mean over the files) is kept (default: the model's own)",
+    )
+    parser.add_argument(
+        "--leftovers",
+        action=argparse.BooleanOptionalAction,
+        help="whether neutral particles get what is left of their hits (default: as the model does)",
+    )
     parser.add_argument("--chunk", type=int, default=256, metavar="N", help="entries read at once (default: 256)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
     parser.add_argument(
@@ -28,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reconstruct the files, fit the widths, and write the model with them.
+    """Reconstruct the files, choose and fit, and write the model.
 
     Raises
     ------
     ConfigError
-        The folder cannot be made there, or a model that states no uncertainties.
+        The folder cannot be made there, or a model that states no uncertainties or has no such options.
     """
     import dataclasses
 
@@ -42,29 +60,61 @@ def run(args: argparse.Namespace) -> int:
     from pflow.errors import ConfigError
     from pflow.export.weights import write_weights
     from pflow.io.atomic import check_folder
-    from pflow.io.read import iterate_events
-    from pflow.metrics.widths import WidthFit
+    from pflow.model.pointing.network import PointingTransformer
     from pflow.reco.load import load_model
-    from pflow.reco.reconstruct import reconstruct
 
     check_folder(args.output)
     model = load_model(args.checkpoint)
     model = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, widths=None))
-    recipe = model.tokeniser.recipe
-    fit = WidthFit()
-    for path in args.inputs:
-        for events in iterate_events(path, step=args.chunk):
-            found = reconstruct(events, model, device=args.device)
-            try:
-                fit.update(events, found, rule=recipe.rule, e_min=recipe.e_min)
-            except ValueError as error:
-                raise ConfigError(f"{args.checkpoint}: {error}; there is nothing to calibrate") from error
-    widths = fit.result()
+    if not isinstance(model.network, PointingTransformer):
+        raise ConfigError(f"{args.checkpoint}: the model states no uncertainties; there is nothing to calibrate")
+    network = model.network
+    if args.leftovers is not None:
+        network.leftovers = args.leftovers
+    ends = sorted(args.end or [network.end])
+    if not all(0 < end <= 1 for end in ends):
+        raise ConfigError(f"--end: expected probabilities in (0, 1], found {ends}")
+    best: tuple[float, float, WidthFit] | None = None
+    for end in ends:
+        network.end = end
+        score, fit = _reconstructed(args, model)
+        print(f"end {end:g}: energy-weighted efficiency less fake energy fraction {score:.4f}")
+        if best is None or score > best[0]:
+            best = score, end, fit
+    assert best is not None
+    widths = best[2].result()
     for quantity, by_class in widths.curves.items():
         for name, curve in by_class.items():
             stated = np.exp(curve.log_sigma)
             points = (f"{before:.3g} -> {after:.3g}" for before, after in zip(stated, curve(stated), strict=True))
             print(f"sigma of {UNITS[quantity]}, {name.replace('_', ' ')}: {', '.join(points)}")
-    for path in write_weights(args.checkpoint, args.output, widths=widths):
+    options = {"end": best[1], "leftovers": network.leftovers}
+    for path in write_weights(args.checkpoint, args.output, widths=widths, network=options):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
+
+
+def _reconstructed(args: argparse.Namespace, model: Model) -> tuple[float, WidthFit]:
+    """How much of the energy is found less what is fake, a mean over the files; and the pulls."""
+    from pflow.io.read import iterate_events
+    from pflow.metrics.match import Matching, match
+    from pflow.metrics.particles import ParticleMetrics
+    from pflow.metrics.table import ParticleTable
+    from pflow.metrics.widths import WidthFit
+    from pflow.reco.reconstruct import reconstruct
+    from pflow.truth import select_targets
+
+    recipe = model.tokeniser.recipe
+    fit, scores = WidthFit(), []
+    for path in args.inputs:
+        metrics = ParticleMetrics()
+        for events in iterate_events(path, step=args.chunk):
+            found = reconstruct(events, model, device=args.device)
+            targets = select_targets(events, rule=recipe.rule, e_min=recipe.e_min)
+            truth, reco = ParticleTable.from_records(targets.particles), ParticleTable.from_records(found.particles)
+            matches = match(truth, reco, Matching())
+            metrics.update(truth, reco, matches)
+            fit.update(truth, reco, found.particles, matches)
+        result = metrics.result()
+        scores.append(result["energy_weighted_efficiency"].value - result["fake_energy_fraction"].value)
+    return sum(scores) / len(scores), fit

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -21,7 +23,12 @@ __all__ = ["write_weights"]
 
 
 def write_weights(
-    checkpoint: str | Path, folder: str | Path, *, half: bool = False, widths: Widths | None = None
+    checkpoint: str | Path,
+    folder: str | Path,
+    *,
+    half: bool = False,
+    widths: Widths | None = None,
+    network: Mapping[str, Any] | None = None,
 ) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``; `pflow.load_model` takes the folder.
 
@@ -38,6 +45,8 @@ def write_weights(
         used in single precision all the same. Whether results stay is to be measured.
     widths
         Calibration of the uncertainties in place of the one that it has, if any.
+    network
+        Arguments of the network in place of those that it has: such as say how it generates.
 
     Returns
     -------
@@ -62,6 +71,7 @@ def write_weights(
         "sha256": hashlib.sha256(content).hexdigest(),
         "checkpoint_sha256": trained.header.get("checkpoint_sha256", trained.digest),
     }
+    header["network"] = {**trained.header["network"], **(network or {})}
     if widths is not None:
         header["tokeniser"] = dataclasses.replace(trained.tokeniser, widths=widths).to_dict()
     with replacing_folder(folder) as partial:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import awkward as ak
 import numpy as np
 
-from pflow.events import Events
 from pflow.metrics.distribution import Distribution
-from pflow.metrics.match import Matching, match
+from pflow.metrics.match import Matches
 from pflow.metrics.number import Floats
 from pflow.metrics.pulls import covariances, pulls
 from pflow.metrics.table import Ints, ParticleTable
 from pflow.pdg import CLASSES
-from pflow.reconstruction import Reconstruction
 from pflow.tokens.widths import Curve, Widths
-from pflow.truth import select_targets
 
 __all__ = ["LEAST", "WidthFit", "fit_curve"]
 
@@ -32,30 +30,26 @@ class WidthFit:
         self._sigma: list[Floats] = []
         self._pulls: list[Floats] = []
 
-    def update(self, events: Events, reconstruction: Reconstruction, *, rule: str, e_min: float) -> None:
-        """Match the particles of events (by energy and angle, cut 3) and keep their pulls.
+    def update(self, truth: ParticleTable, reco: ParticleTable, records: ak.Array, matches: Matches) -> None:
+        """Keep the pulls of matched particles.
 
         Parameters
         ----------
-        events
-            With truth.
-        reconstruction
-            Of these events, by a model without calibrated widths.
-        rule, e_min
-            Truth rule and least energy of a target, GeV.
+        truth, reco
+            Targets and particles, by a model without calibrated widths.
+        records
+            The particles again, with their covariances.
+        matches
+            Of the two.
 
         Raises
         ------
         ValueError
             The model states no uncertainties.
         """
-        covariance = covariances(reconstruction.particles)
+        covariance = covariances(records)
         if covariance is None:
             raise ValueError("the model states no uncertainties")
-        targets = select_targets(events, rule=rule, e_min=e_min)
-        truth = ParticleTable.from_records(targets.particles)
-        reco = ParticleTable.from_records(reconstruction.particles)
-        matches = match(truth, reco, Matching())
         values = pulls(truth, reco, covariance, matches)
         known = np.isfinite(values).all(axis=1)
         at = matches.reco[known]

@@ -47,6 +47,21 @@ def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
     assert load_model(tmp_path / "again").tokeniser == load_model(calibrated).tokeniser
 
 
+def test_the_best_probability_of_the_end_is_kept(sample_dir, tmp_path, capsys):
+    """Where most sentences end at once, little is found."""
+    file = sample_dir / "gamma1_val_small.root"
+    options = ["--checkpoint", "ild-g4-photon", "--end", 1e-9, 0.6, "--leftovers", "-o", tmp_path / "out"]
+    assert run(file, *options) == 0
+    assert "end 1e-09: energy-weighted efficiency less fake energy fraction 0." in capsys.readouterr().out
+    network = load_model(tmp_path / "out").network
+    assert (network.end, network.leftovers) == (0.6, True)
+
+
+def test_a_probability_that_is_none_is_refused(sample_dir, tmp_path):
+    with pytest.raises(ConfigError, match=r"--end: .* found \[1.5\]"):
+        run(sample_dir / "gamma1_val_small.root", "--checkpoint", "ild-g4-photon", "--end", 1.5, "-o", tmp_path / "out")
+
+
 def test_a_model_that_states_no_uncertainties_is_refused(sample_dir, tmp_path):
     network = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
     tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=5)], Recipe())

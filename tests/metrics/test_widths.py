@@ -7,6 +7,8 @@ import pytest
 from pflow.events import Events
 from pflow.io.read import read_events
 from pflow.kinematics import four_momentum_covariance
+from pflow.metrics.match import Matching, match
+from pflow.metrics.table import ParticleTable
 from pflow.metrics.widths import LEAST, WidthFit, fit_curve
 from pflow.reconstruction import Reconstruction
 from pflow.records import make_particles
@@ -46,11 +48,17 @@ def reconstructed(events: Events, *, times: float, covariance: bool = True) -> R
     return Reconstruction(particles=records, event=events.event, flags=events.flags, name="PFlow")
 
 
+def fitted(events: Events, reconstruction: Reconstruction) -> WidthFit:
+    truth = ParticleTable.from_records(select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles)
+    reco = ParticleTable.from_records(reconstruction.particles)
+    fit = WidthFit()
+    fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()))
+    return fit
+
+
 @pytest.mark.parametrize("times", [0.5, 3.0])
 def test_wrong_widths_are_put_right(events, times):
-    fit = WidthFit()
-    fit.update(events, reconstructed(events, times=times), rule=RECIPE.rule, e_min=RECIPE.e_min)
-    widths = fit.result()
+    widths = fitted(events, reconstructed(events, times=times)).result()
     assert set(widths.curves["energy"]) == set(widths.curves["direction"]) == {"photon"}
     for quantity, true in (("energy", LN_E), ("direction", ANGLE)):
         found = widths.apply(quantity, np.array([times * true]), np.array([2]))
@@ -59,9 +67,7 @@ def test_wrong_widths_are_put_right(events, times):
 
 def test_a_model_without_uncertainties_has_nothing_to_fit(events):
     with pytest.raises(ValueError, match="states no uncertainties"):
-        WidthFit().update(
-            events, reconstructed(events, times=1.0, covariance=False), rule=RECIPE.rule, e_min=RECIPE.e_min
-        )
+        fitted(events, reconstructed(events, times=1.0, covariance=False))
 
 
 def test_a_curve_follows_widths_that_are_wrong_in_different_ways():

@@ -15,6 +15,7 @@ from torch import Tensor
 from pflow.model.batch import Batch
 from pflow.model.cache import Compaction, KeyValue, KVCache
 from pflow.model.generate import Choice, Generated
+from pflow.model.pointing.leftovers import give_leftovers
 from pflow.model.pointing.network import LN10, Particles, PointingTransformer, Source, Written
 from pflow.model.pointing.scene import gather
 
@@ -36,9 +37,9 @@ def generate_pointing(
 ) -> Generated:
     """Write the particles of each event of `batch`; as `pflow.model.generate.generate`, with incidences.
 
-    An event ends when the end is more probable than all seeds together. What has less energy than any target takes its
-    hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is nothing left but what
-    no particle was taught to answer for. A temperature draws seeds and identities.
+    An event ends when the end is at least as probable as ``network.end``. What has less energy than any target takes
+    its hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is nothing left but
+    what no particle was taught to answer for. A temperature draws seeds and identities.
 
     Raises
     ------
@@ -63,7 +64,7 @@ def generate_pointing(
     steps: list[_Step] = []
     for position in range(max_particles + 1):
         states, pointer = network.state(x, source, covered[:, None], caches)
-        goes_on = (pointer[:, 0, -1].exp() < 0.5) & (crumbs < CRUMBS)
+        goes_on = (pointer[:, 0, -1].exp() < network.end) & (crumbs < CRUMBS)
         if position == max_particles:
             truncated[rows] = goes_on
             break
@@ -199,4 +200,7 @@ def _joined(steps: list[_Step], truncated: Tensor, batch: Batch, network: Pointi
         for name, value in step.columns.items():
             columns[name][rows, position] = value[step.is_particle].to(columns[name].dtype)
         count[rows] += 1
-    return Generated(**columns, mask=mask, truncated=truncated)
+    written = Generated(**columns, mask=mask, truncated=truncated)
+    if not network.leftovers:
+        return written
+    return give_leftovers(written, readout.energy * readout.mask, log10_energy_std=network.energy_std)

@@ -153,6 +153,10 @@ class PointingTransformer(nn.Module):
     bend
         Whether incidences see how far apart seed and item lie in polar angle and in azimuth: where tracks are not read,
         it tells the two showers of a converted photon from two photons.
+    end
+        In generation, probability of the end from which a sentence ends (`pflow calibrate` finds the best).
+    leftovers
+        In generation, whether neutral particles get what is left of their hits (`give_leftovers`).
     own_incidence
         In training, share of the batches in which the particles before are as the network itself makes them.
     order_jitter
@@ -189,6 +193,8 @@ class PointingTransformer(nn.Module):
         proxies: bool = True,
         coverage: bool = True,
         bend: bool = False,
+        end: float = 0.5,
+        leftovers: bool = False,
         own_incidence: float = 0.5,
         order_jitter: float = 0.2,
     ) -> None:
@@ -203,6 +209,10 @@ class PointingTransformer(nn.Module):
             raise ValueError(
                 f"own_incidence, order_jitter: {own_incidence} is not in [0, 1] or {order_jitter} is negative"
             )
+        if not 0.0 < end <= 1.0:
+            raise ValueError(f"end: {end} is not a probability in (0, 1]")
+        self.end = end
+        self.leftovers = leftovers
         self.own_incidence = own_incidence
         self.order_jitter = order_jitter
         self.n_pdg = n_pdg
