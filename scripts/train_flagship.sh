@@ -11,9 +11,8 @@
 # were there.
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
-# not run again. The checkpoint holds weights, averages, optimiser, learning rate and step. What was done since is done
-# anew: up to an epoch (photon), or up to 1,000 steps (general, whose pass over the data then begins anew as well).
-# Random numbers begin anew too, so that the weights are not exactly those of a training in one go.
+# not run again. What was done since is done anew: up to an epoch (photon) or up to 1,000 steps (general). The training
+# goes on with the same batches and random numbers, to the same weights as in one go on that machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

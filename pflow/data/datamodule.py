@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -134,6 +135,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.checkpoint: Checkpoint | None = None
         self.begins = False
         self._datasets: dict[str, EventDataset] = {}
+        self._position: tuple[int, int] | None = None  # epoch and number of batches seen, of a training that goes on
 
     def use_checkpoint(self, path: str | Path, *, begin: bool = False) -> None:
         """Take the tokeniser of a checkpoint, and let the module take its network; call it before the trainer runs.
@@ -196,17 +198,31 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """What a fit does with the checkpoint."""
         return "begin with" if self.begins else "continue"
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the shuffling of the next training pass."""
-        self._datasets["train"].set_epoch(epoch)
+    def go_on(self, epoch: int, batches: int) -> None:
+        """Begin training in an epoch of which some batches were seen.
+
+        Warns
+        -----
+        UserWarning
+            With `num_workers`, whose batches come in no fixed order: the epoch begins anew.
+        """
+        if self.num_workers and batches:
+            warnings.warn("with data.num_workers the epoch that was interrupted begins anew", stacklevel=2)
+        self._position = epoch, 0 if self.num_workers else batches
+
+    def set_epoch(self, epoch: int, *, skip: int | None = None) -> None:
+        """Choose the shuffling of the next training pass, and how many of its batches were seen already."""
+        self._datasets["train"].set_epoch(epoch, skip=skip)
 
     def n_events(self, name: str) -> int:
         """Number of events in a split that is set up."""
         return self._datasets[name].n_events
 
     def train_dataloader(self) -> DataLoader[LabelledBatch]:
-        """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on."""
-        if self.trainer is not None:
+        """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on within one."""
+        if self._position is not None:
+            self.set_epoch(self._position[0], skip=self._position[1])
+        elif self.trainer is not None:
             self.set_epoch(self.trainer.current_epoch)
         return self._loader("train")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -117,14 +118,26 @@ class EventDataset(IterableDataset[LabelledBatch]):
         self.num_workers = num_workers
         self.augmentation = augmentation
         self.epoch = 0
+        self.skip = 0
 
     @property
     def n_events(self) -> int:
         """Number of events in a pass."""
         return sum(len(chunk) for chunk in self.chunks)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the shuffling of the next pass."""
+    def set_epoch(self, epoch: int, *, skip: int | None = None) -> None:
+        """Choose the shuffling of the next pass.
+
+        Parameters
+        ----------
+        epoch
+            Its number.
+        skip
+            Batches to leave out at its beginning, which a training that goes on has seen; None: as said before of the
+            same epoch, else none. It is for loading in the training process itself.
+        """
+        if skip is not None or epoch != self.epoch:
+            self.skip = skip or 0
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -149,7 +162,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             generator.shuffle(numbers)
         stream = self._items(numbers, index)
         batches = self._shuffled(stream, generator) if self.shuffle else self._in_order(stream)
-        for items in batches:
+        for items in islice(batches, self.skip, None):
             yield LabelledBatch(
                 batch=collate([item.tokens for item in items]),
                 event=torch.tensor([item.event for item in items]),

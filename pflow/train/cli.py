@@ -37,6 +37,7 @@ CHATTER = (
     r".*args parameter is intended to run from within Python.*",
     r".*Checkpoint directory .* exists and is not empty.*",
     r".*callbacks used to create the checkpoint need to be provided.*",
+    r".*ended before the epoch ended and your dataloader is not resumable.*",
     r".*A single task has no `requires_grad`.*",
     r".*number of training batches .* is smaller than the logging interval.*",
 )

@@ -287,6 +287,15 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """Shuffle anew."""
         self.data.set_epoch(self.current_epoch)
 
+    def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
+        """Draw from the seed and the step, so that a training that goes on draws as one in one go."""
+        torch.manual_seed((self.data.seed << 32) + self.global_step)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the data begin where the training was; Lightning asks for them before it says so itself."""
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+        self.data.go_on(int(checkpoint["epoch"]), int(progress["completed"]))
+
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
         """One step; logs each loss by name."""
         losses = self._teach(labelled).losses

@@ -135,6 +135,26 @@ def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, verb,
     assert f"{split}/energy_error" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
+def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, tmp_path):
+    """It draws at random in training, and sees the rest of the epoch."""
+    options = [
+        *("--config", str(Path(__file__).parents[2] / "configs" / "flagship_photon.yaml")),
+        *(f"--network.{name}={value}" for name, value in {"width": 8, "heads": 1, "feedforward": 8}.items()),
+        *("--network.encoder_layers=1", "--network.decoder_layers=1", "--network.hidden=4", "--data.batch_size=8"),
+        *(f"--data.train={small['val']}", f"--data.val={small['val']}", "--trainer.max_epochs=9"),
+        *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.val_check_interval=2"),
+        *("--model.schedule=constant", "--model.warmup=0"),
+    ]
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    main(["fit", *options, "--trainer.max_steps=10", f"--output={whole}"])
+    main(["fit", *options, "--trainer.max_steps=4", f"--output={part}"])
+    main(["fit", *options, "--trainer.max_steps=10", f"--output={part}", f"--ckpt_path={part / 'last.ckpt'}"])
+    later = logged(part, "val/loss", version=1)
+    assert later == logged(whole, "val/loss")[-len(later) :]
+    assert len(later) >= 2
+
+
 def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
     """Its weights, network and tokens, without any word of them: the configuration says how to train."""
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
