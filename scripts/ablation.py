@@ -129,8 +129,8 @@ events.
   subdetector and layer besides its energy and position.
 - **+ incidence**: the pointing network, which says hit by hit what a particle is made of, without all that follows.
   This is more than one change: it comes with an encoder whose attention knows directions, with a pointer at a seed in
-  place of the special tokens, with geometry that knows the field's bend (`network.bend`), with likelihoods as losses of energy and direction, and with the loss weights of
-  `configs/flagship_photon.yaml`.
+  place of the special tokens, with geometry that knows the field's bend (`network.bend`), with likelihoods as losses of
+  energy and direction, and with the loss weights of `configs/flagship_photon.yaml`.
 - **+ proxies**: energy and direction are corrections to the energy sum and the log-weighted barycentre of these hits.
 - **+ coverage**: what is spoken for goes back to the decoder, and in half of the batches the network is trained on its
   own incidences (`network.own_incidence`).

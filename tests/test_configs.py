@@ -37,7 +37,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 }
 """The set-ups, and in what each of them is not paper_v1_kind."""
 
-FLAGSHIPS = ("flagship_general", "flagship_photon")
+FLAGSHIPS = ("flagship_general", "flagship_general_2", "flagship_photon", "flagship_photon_2")
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
 """Sizes of the network in a short training."""
@@ -69,7 +69,7 @@ def test_the_set_ups_are_there():
 def test_a_configuration_composes_and_builds_its_network_on_a_sample(name, sample_dir):
     config = composed(name)
     sample = str(sample_dir / "multi_test_small.root")
-    data = ParticleFlowData(**{**config["data"], "train": sample, "val": sample})
+    data = ParticleFlowData(**{**config["data"], "train": sample, "val": sample, "repeat": None})
     data.setup("fit")
     module = ParticleFlow(network=config["network"], loss=config["loss"])
     network = build_network(module.network_arguments, data.tokeniser.sizes)
@@ -114,6 +114,7 @@ def trained(request, sample_dir, tmp_path_factory):
         f"--data.train={sample}",
         f"--data.val={sample}",
         "--data.batch_size=4",
+        "--data.repeat=null",
         "--data.hit_energy_min=0.02",
         "--model.max_particles=5",
         "--trainer.max_epochs=1",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pflow.commands.options import add_checkpoint_option
 
 if TYPE_CHECKING:
-    from pflow.metrics.widths import WidthFit
     from pflow.reco.load import Model
+    from pflow.reco.widths import WidthFit
 
 __all__ = ["add_arguments", "run"]
 
@@ -100,8 +100,8 @@ def _reconstructed(args: argparse.Namespace, model: Model) -> tuple[float, Width
     from pflow.metrics.match import Matching, match
     from pflow.metrics.particles import ParticleMetrics
     from pflow.metrics.table import ParticleTable
-    from pflow.metrics.widths import WidthFit
     from pflow.reco.reconstruct import reconstruct
+    from pflow.reco.widths import WidthFit
     from pflow.truth import select_targets
 
     recipe = model.tokeniser.recipe

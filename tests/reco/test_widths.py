@@ -9,7 +9,7 @@ from pflow.io.read import read_events
 from pflow.kinematics import four_momentum_covariance
 from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
-from pflow.metrics.widths import LEAST, WidthFit, fit_curve
+from pflow.reco.widths import LEAST, WidthFit, fit_curve
 from pflow.reconstruction import Reconstruction
 from pflow.records import make_particles
 from pflow.tokens.recipe import Recipe
