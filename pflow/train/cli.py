@@ -109,7 +109,6 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             {
                 "checkpoint.filename": "best",
                 "checkpoint.monitor": "val/loss",
-                "checkpoint.save_last": True,
                 "checkpoint.enable_version_counter": False,
                 "early_stopping.monitor": "val/loss",
                 "early_stopping.patience": 20,
@@ -126,6 +125,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.subcommand == "fit":
             own += [EpochLine(), LearningRateMonitor("epoch"), config["checkpoint"], config["early_stopping"]]
+            own.append(_last_checkpoint(config["output"]))
             if config["ema"]["decay"] is not None:
                 own.append(AveragedWeights(config["ema"]["decay"]))
             if config["trainer"]["logger"] in (None, True):
@@ -221,6 +221,11 @@ def _only_in(one: type, other: type) -> dict[str, inspect.Parameter]:
 def _plain(group: Any) -> dict[str, Any]:
     """Plain data of a group of options."""
     return dict(group.as_dict()) if isinstance(group, Namespace) else dict(group)
+
+
+def _last_checkpoint(folder: str) -> ModelCheckpoint:
+    """Keeps the newest state, better or not: Lightning's own ``save_last`` writes it with a new best one alone."""
+    return ModelCheckpoint(dirpath=folder, filename="last", enable_version_counter=False)
 
 
 def _loggers(folder: Path) -> list[Any]:
