@@ -77,13 +77,16 @@ train() {
 }
 
 # ship STAGE RUN WEIGHTS: the best weights, with uncertainties that are calibrated on the validation files, and the note
-# of the time to their place; what else is there, the model card, stays.
+# of the time to their place; what else is there, the model card, stays. Where sentences of the general model end and
+# that neutral particles get leftovers was chosen on the validation files, for the resolution of the visible energy.
 ship() {
-    local validation
+    local validation options=()
     validation="$(files "$1" val)"
+    [ "$1" = photon_2 ] || options=(--end 0.85 --leftovers)
     shift
     rm -rf "$1/weights"
-    tr ',' ' ' <<< "${validation:1:-1}" | xargs pflow calibrate --checkpoint "$1/best.ckpt" --output "$1/weights"
+    tr ',' ' ' <<< "${validation:1:-1}" |
+        xargs pflow calibrate --output "$1/weights" --checkpoint "$1/best.ckpt" "${options[@]}"
     cp "$1/training.json" "$1/weights/"
     mkdir -p "$2"
     mv "$1"/weights/* "$2/"

@@ -127,7 +127,8 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
     )
     files = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
-        f"calibrate --checkpoint out/flagship_general_2/best.ckpt --output out/flagship_general_2/weights {files}"
+        f"calibrate --output out/flagship_general_2/weights --checkpoint out/flagship_general_2/best.ckpt "
+        f"--end 0.85 --leftovers {files}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
