@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _reconstructed(args: argparse.Namespace, model: Model) -> tuple[float, WidthFit]:
     """How much of the energy is found less what is fake, a mean over the files; and the pulls."""
+    import numpy as np
+
     from pflow.io.read import iterate_events
     from pflow.metrics.match import Matching, match
     from pflow.metrics.particles import ParticleMetrics
@@ -116,5 +118,6 @@ def _reconstructed(args: argparse.Namespace, model: Model) -> tuple[float, Width
             metrics.update(truth, reco, matches)
             fit.update(truth, reco, found.particles, matches)
         result = metrics.result()
-        scores.append(result["energy_weighted_efficiency"].value - result["fake_energy_fraction"].value)
+        fake = result["fake_energy_fraction"].value
+        scores.append(result["energy_weighted_efficiency"].value - (0.0 if np.isnan(fake) else fake))  # of none at all
     return sum(scores) / len(scores), fit
