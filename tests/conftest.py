@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from pflow.metrics.table import ParticleTable
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -27,3 +31,20 @@ def data_dir() -> Path:
 def sample_dir() -> Path:
     """The small samples that come with the repository."""
     return REPOSITORY / "tests" / "data"
+
+
+def _photons(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:
+    e = np.array(energy)
+    return ParticleTable(
+        counts=np.array(counts),
+        pdg=np.full(len(e), 22),
+        charge=np.zeros(len(e)),
+        energy=e,
+        momentum=e[:, None] * np.array(direction, dtype=np.float64),
+    )
+
+
+@pytest.fixture(scope="session")
+def photons() -> Callable[..., ParticleTable]:
+    """Makes a table of photons: their energies, GeV, unit vectors, and the number of them in each event."""
+    return _photons

@@ -17,7 +17,7 @@ from pflow.data.augment import Augmentation
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError, nearest
-from pflow.tokens.checkpoint import Checkpoint, read_checkpoint
+from pflow.tokens.checkpoint import Checkpoint, differences, read_checkpoint
 from pflow.tokens.merge import Merge
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -135,7 +135,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.checkpoint: Checkpoint | None = None
         self.begins = False
         self._datasets: dict[str, EventDataset] = {}
-        self._position: tuple[int, int] | None = None  # epoch and number of batches seen, of a training that goes on
+        self._position = (0, 0)  # epoch and number of its batches seen, where a training goes on
 
     def use_checkpoint(self, path: str | Path, *, begin: bool = False) -> None:
         """Take the tokeniser of a checkpoint, and let the module take its network; call it before the trainer runs.
@@ -210,9 +210,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             warnings.warn("with data.num_workers the epoch that was interrupted begins anew", stacklevel=2)
         self._position = epoch, 0 if self.num_workers else batches
 
-    def set_epoch(self, epoch: int, *, skip: int | None = None) -> None:
-        """Choose the shuffling of the next training pass, and how many of its batches were seen already."""
-        self._datasets["train"].set_epoch(epoch, skip=skip)
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the shuffling of the next training pass; what was seen of it is left out."""
+        began, seen = self._position
+        self._datasets["train"].set_epoch(epoch, skip=seen if epoch == began else 0)
 
     def n_events(self, name: str) -> int:
         """Number of events in a split that is set up."""
@@ -220,10 +221,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     def train_dataloader(self) -> DataLoader[LabelledBatch]:
         """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on within one."""
-        if self._position is not None:
-            self.set_epoch(self._position[0], skip=self._position[1])
-        elif self.trainer is not None:
-            self.set_epoch(self.trainer.current_epoch)
+        if self.trainer is not None:
+            self.set_epoch(max(self.trainer.current_epoch, self._position[0]))
         return self._loader("train")
 
     def val_dataloader(self) -> DataLoader[LabelledBatch]:
@@ -282,13 +281,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         )
 
     def _check_recipe(self, trained: Recipe) -> None:
-        ours, theirs = self.recipe.to_dict(), trained.to_dict()
         silent = Recipe().to_dict() if self.begins else {}
-        differing = [
-            f"{key} {theirs[key]}, not {value}"
-            for key, value in ours.items()
-            if value != theirs[key] and not (key in silent and value == silent[key])
-        ]
+        differing = differences(self.recipe.to_dict(), trained.to_dict(), silent=silent)
         if differing:
             raise ConfigError(f"the checkpoint to {self.purpose} was trained with {'; '.join(differing)}")
         self.recipe = trained

@@ -125,7 +125,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """Number of events in a pass."""
         return sum(len(chunk) for chunk in self.chunks)
 
-    def set_epoch(self, epoch: int, *, skip: int | None = None) -> None:
+    def set_epoch(self, epoch: int, *, skip: int = 0) -> None:
         """Choose the shuffling of the next pass.
 
         Parameters
@@ -133,12 +133,10 @@ class EventDataset(IterableDataset[LabelledBatch]):
         epoch
             Its number.
         skip
-            Batches to leave out at its beginning, which a training that goes on has seen; None: as said before of the
-            same epoch, else none. It is for loading in the training process itself.
+            Batches to leave out at its beginning, which a training that goes on has seen. It is for loading in the
+            training process itself.
         """
-        if skip is not None or epoch != self.epoch:
-            self.skip = skip or 0
-        self.epoch = epoch
+        self.epoch, self.skip = epoch, skip
 
     def __len__(self) -> int:
         """Number of batches in a pass.

@@ -21,7 +21,7 @@ from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.weights import HEADER, read_weights
 
-__all__ = ["FORMAT", "KEY", "Checkpoint", "pack_header", "read_checkpoint"]
+__all__ = ["FORMAT", "KEY", "Checkpoint", "differences", "pack_header", "read_checkpoint"]
 
 KEY = "pflow"
 """Key of the header in the checkpoint's mapping."""
@@ -126,6 +126,25 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
         file=source,
         suggestions=nearest(str(source), shipped),
     )
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, silent: Mapping[str, Any]) -> list[str]:
+    """Options of a training that are not those of the checkpoint that it takes, in words.
+
+    Parameters
+    ----------
+    ours
+        As configured.
+    theirs
+        The checkpoint's.
+    silent
+        Values that say nothing where they stand in `ours`: defaults, which give way to the checkpoint's.
+    """
+    return [
+        f"{key} {theirs.get(key)}, not {value}"
+        for key, value in ours.items()
+        if value != theirs.get(key) and not (key in silent and value == silent[key])
+    ]
 
 
 def _read_file(path: str | Path) -> Checkpoint:

@@ -13,6 +13,7 @@ from pflow.pdg import CLASSES, class_index, masses
 from pflow.reconstruction import Reconstruction
 from pflow.records import make_particles
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, signed_pdg
+from pflow.tokens.widths import QUANTITIES
 
 if TYPE_CHECKING:
     from pflow.tokens.tokeniser import Tokeniser
@@ -110,9 +111,7 @@ def decode(
         sigmas = [np.asarray(values, dtype=np.float64)[real] for values in (energy_sigma, direction_sigma)]
         if tokeniser.widths is not None:
             classes = class_index(code)
-            sigmas = [
-                tokeniser.widths.apply(*pair, classes) for pair in zip(("energy", "direction"), sigmas, strict=True)
-            ]
+            sigmas = [tokeniser.widths.apply(*pair, classes) for pair in zip(QUANTITIES, sigmas, strict=True)]
         fields["covariance"] = four_momentum_covariance(total, mass, unit, *sigmas)
     n = len(counts)
     return Reconstruction(

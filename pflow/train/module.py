@@ -20,7 +20,7 @@ from pflow.errors import ConfigError, InputError, nearest
 from pflow.events import Flag
 from pflow.model.architectures import ARCHITECTURES, DEFAULT, SIZES, Architecture, Taught, architecture, build_network
 from pflow.reconstruction import Reconstruction
-from pflow.tokens.checkpoint import KEY, Checkpoint, pack_header
+from pflow.tokens.checkpoint import KEY, Checkpoint, differences, pack_header
 from pflow.train.ema import AveragedWeights
 from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
@@ -243,12 +243,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             if self.data.begins:
                 silent = network_arguments({"architecture": ours["architecture"]}, "network")
                 silent["architecture"] = DEFAULT
-            keys = ours if ours["architecture"] == theirs["architecture"] else ("architecture",)
-            differing = [
-                f"{key} {theirs.get(key)}, not {ours[key]}"
-                for key in keys
-                if ours[key] != theirs.get(key) and not (key in silent and ours[key] == silent[key])
-            ]
+            if ours["architecture"] != theirs["architecture"]:  # whose options are others
+                ours = {"architecture": ours["architecture"]}
+            differing = differences(ours, theirs, silent=silent)
             if differing:
                 raise ConfigError(f"the checkpoint to {self.data.purpose} has a network with {'; '.join(differing)}")
         silent_loss = self.loss_arguments == self._complete_loss(None, "loss")

@@ -6,26 +6,14 @@ import pytest
 from pflow.kinematics import four_momentum_covariance
 from pflow.metrics.match import Matches
 from pflow.metrics.pulls import PullMetrics, covariances, pulls
-from pflow.metrics.table import ParticleTable
 from pflow.records import make_particles
-
-
-def photons(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:
-    e = np.array(energy)
-    return ParticleTable(
-        counts=np.array(counts),
-        pdg=np.full(len(e), 22),
-        charge=np.zeros(len(e)),
-        energy=e,
-        momentum=e[:, None] * np.array(direction, dtype=np.float64),
-    )
 
 
 def pairs(n: int) -> Matches:
     return Matches(truth=np.arange(n), reco=np.arange(n), cost=np.zeros(n))
 
 
-def test_pulls_are_errors_in_units_of_what_is_stated():
+def test_pulls_are_errors_in_units_of_what_is_stated(photons):
     # Along x: rising polar angle is towards -z, the azimuth towards +y.
     turned = [np.cos(0.004), np.sin(0.004), 0.0]
     lowered = [np.cos(0.002), 0.0, -np.sin(0.002)]
@@ -52,7 +40,7 @@ def test_particles_without_covariances_have_no_pulls():
     assert covariances(records) is None
 
 
-def test_right_uncertainties_give_width_one():
+def test_right_uncertainties_give_width_one(photons):
     random = np.random.default_rng(1)
     n = 4000
     truth = photons([10.0] * n, [[0, 1, 0]] * n, [n])
@@ -67,7 +55,7 @@ def test_right_uncertainties_give_width_one():
     assert result["photon"]["log_energy"]["width"].value == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_pair_without_uncertainty_is_counted_apart():
+def test_a_pair_without_uncertainty_is_counted_apart(photons):
     one = photons([10.0], [[1, 0, 0]], [1])
     metrics = PullMetrics()
     metrics.update(one, one, np.zeros((1, 4, 4)), pairs(1))

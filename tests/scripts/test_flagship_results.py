@@ -14,7 +14,6 @@ from pflow.io.read import read_events
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.match import Matches
 from pflow.metrics.number import Number
-from pflow.metrics.table import ParticleTable
 from pflow.model.architectures import build_network
 from pflow.tokens.checkpoint import KEY, pack_header
 from pflow.tokens.recipe import Recipe
@@ -39,21 +38,6 @@ def targets():
 
 def number(value: float, error: float = 0.0) -> Number:
     return Number(value, value - error, value + error)
-
-
-def photons(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:
-    e = np.array(energy)
-    return ParticleTable(
-        counts=np.array(counts),
-        pdg=np.full(len(e), 22),
-        charge=np.zeros(len(e)),
-        energy=e,
-        momentum=e[:, None] * np.array(direction, dtype=np.float64),
-    )
-
-
-def pairs(n: int) -> Matches:
-    return Matches(truth=np.arange(n), reco=np.arange(n), cost=np.zeros(n))
 
 
 def test_an_upper_bound_is_met_at_the_bound_itself(targets):
@@ -103,7 +87,7 @@ def three_events(sample_dir) -> Events:
     return read_events(sample_dir / "gammasep_test_small.root", entry_stop=3)
 
 
-def test_the_worst_events_are_those_with_the_largest_share_missed_or_fake(three_events):
+def test_the_worst_events_are_those_with_the_largest_share_missed_or_fake(three_events, photons):
     losses = import_module("flagship.losses").Losses()
     along = [1, 0, 0]
     truth = photons([10.0, 20.0, 5.0], [along] * 3, [1, 1, 1])
@@ -116,7 +100,7 @@ def test_the_worst_events_are_those_with_the_largest_share_missed_or_fake(three_
     assert result["fake"]["photon"] == pytest.approx(9 / 35)
 
 
-def test_pairs_below_30_mrad_are_left_out_above_it():
+def test_pairs_below_30_mrad_are_left_out_above_it(photons):
     separation = import_module("separation")
     count = CountMetrics()
     opening = [0.02, 0.05]

@@ -20,8 +20,8 @@ __all__ = ["Incidence", "Pairs", "Pointer", "find_pairs"]
 IMPOSSIBLE = -1e4
 """Logit of padding: finite, so that an event without tokens has gradients."""
 
-LEAST_LEFT = 0.01
-"""Items of which less is left are no one's any more: there are ever fewer pairs as a sentence goes on."""
+TAKEN = 0.99
+"""Items of which more is spoken for are in no pair: there are ever fewer pairs as a sentence goes on."""
 
 N_GEOMETRY = 8
 """Numbers that say where an item lies as seen from a seed."""
@@ -64,7 +64,7 @@ class Pairs(NamedTuple):
 
 
 def find_pairs(scene: Scene, seed: Tensor, covered: Tensor, mask: Tensor, *, cone: float) -> Pairs:
-    """The items within an angle of each seed of which at least `LEAST_LEFT` is left.
+    """The items within an angle of each seed of which at most `TAKEN` is spoken for.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def find_pairs(scene: Scene, seed: Tensor, covered: Tensor, mask: Tensor, *, con
         Cosine of the largest angle between the directions of seed and item, as seen from the origin.
     """
     towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
-    near = (towards > cone) & (covered <= 1.0 - LEAST_LEFT) & mask[..., None] & scene.item_mask[:, None]
+    near = (towards > cone) & (covered <= TAKEN) & mask[..., None] & scene.item_mask[:, None]
     event, particle, item = near.nonzero(as_tuple=True)
     return Pairs(event, particle, item, event * near.shape[1] + particle, event * near.shape[2] + item)
 
