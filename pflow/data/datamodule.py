@@ -134,10 +134,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.tokeniser: Tokeniser | None = None
         self.checkpoint: Checkpoint | None = None
         self.begins = False
+        self.inherits = False
         self._datasets: dict[str, EventDataset] = {}
         self._position = (0, 0)  # epoch and number of its batches seen, where a training goes on
 
-    def use_checkpoint(self, path: str | Path, *, begin: bool = False) -> None:
+    def use_checkpoint(self, path: str | Path, *, begin: bool = False, inherit: bool = False) -> None:
         """Take the tokeniser of a checkpoint, and let the module take its network; call it before the trainer runs.
 
         Lightning tells nobody of ``ckpt_path`` before the network must exist, so it has to be said here as well.
@@ -147,8 +148,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         path
             A checkpoint, a folder of weights, or the name of a model that comes with pflow.
         begin
-            Whether a fit is a new training that begins with its weights. Tokens and network are then the model's where
-            the configuration says nothing else of them; else they must be as configured.
+            Whether a fit is a new training that begins with its weights. Parts of the network that the configuration
+            adds then begin at random.
+        inherit
+            Whether what the configuration says nothing of is the model's, as in a fit that begins with one or goes on
+            with such a fit. Else tokens and network must be as configured.
 
         Raises
         ------
@@ -158,6 +162,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.checkpoint = read_checkpoint(path)
         self.tokeniser = self.checkpoint.tokeniser
         self.begins = begin
+        self.inherits = begin or inherit
         if begin:  # other weights err otherwise
             self.tokeniser = dataclasses.replace(self.tokeniser, widths=None)
 
@@ -281,7 +286,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         )
 
     def _check_recipe(self, trained: Recipe) -> None:
-        silent = Recipe().to_dict() if self.begins else {}
+        silent = Recipe().to_dict() if self.inherits else {}
         differing = differences(self.recipe.to_dict(), trained.to_dict(), silent=silent)
         if differing:
             raise ConfigError(f"the checkpoint to {self.purpose} was trained with {'; '.join(differing)}")

@@ -100,8 +100,9 @@ def _teach_pointing(network: PointingTransformer, loss: PointingLoss, batch: Bat
     if batch.target is None:
         raise ValueError("target: the batch has none, and teacher forcing needs one")
     taught = teach(network, network(batch), batch.target)
-    energy = (taught.particles.log_energy / LN10 - network.energy_mean) / network.energy_std
-    prediction = {"energy": energy, "direction": taught.particles.direction}
+    made = taught.particles if taught.reread is None else taught.reread.particles
+    energy = (made.log_energy / LN10 - network.energy_mean) / network.energy_std
+    prediction = {"energy": energy, "direction": made.direction}
     return Taught(loss(taught, network), prediction, taught.target)
 
 

@@ -180,11 +180,12 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """
         config = self.config_init[self.subcommand]
         path = config.get("ckpt_path")
+        start = config["start_from"] if self.subcommand == "fit" else None
         if path is None:
-            if self.subcommand == "fit" and config["start_from"] is not None:
-                self.datamodule.use_checkpoint(config["start_from"], begin=True)
+            if start is not None:
+                self.datamodule.use_checkpoint(start, begin=True)
             return
-        self.datamodule.use_checkpoint(path)
+        self.datamodule.use_checkpoint(path, inherit=start is not None)
         if self.subcommand != "fit":
             config["ckpt_path"] = None  # the module has all that it needs
             return

@@ -225,32 +225,53 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self.network.compile(dynamic=True)
 
     def _take_weights(self, checkpoint: Checkpoint) -> None:
-        """Take the weights of a checkpoint; to continue a training, Lightning does that with all the rest."""
+        """Take the weights of a checkpoint; to continue a training, Lightning does that with all the rest.
+
+        A training that only begins with them may have parts more, and these begin at random.
+        """
+        weights = dict(checkpoint.state_dict)
+        if self.data.begins:
+            weights = {**self._new_parts(weights), **weights}
         try:
-            self.load_state_dict(checkpoint.state_dict)
+            self.load_state_dict(weights)
         except RuntimeError as error:
             reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
             raise InputError(
                 f"its weights do not fit its configuration: {reason}", file=checkpoint.path, field="state_dict"
             ) from error
 
+    def _new_parts(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of parts of the network (of its direct children) of which the checkpoint has none at all."""
+
+        def part(name: str) -> str:
+            return ".".join(name.split(".")[:2])
+
+        known = {part(name) for name in weights}
+        new = {name: value for name, value in self.state_dict().items() if part(name) not in known}
+        if new:
+            self.print(f"begin at random: {', '.join(sorted({part(name) for name in new}))}")
+        return new
+
     def _adopt(self, header: Mapping[str, Any]) -> None:
         """Take the network of a checkpoint; one to train must be the configured one, where it was configured."""
         theirs = network_arguments(header["network"], "network of the checkpoint")
+        ours = self.network_arguments
+        silent: dict[str, Any] = {}
+        if self.data.inherits:
+            silent = network_arguments({"architecture": ours["architecture"]}, "network")
+            silent["architecture"] = DEFAULT
         if self.trainer.training:
-            ours = self.network_arguments
-            silent: dict[str, Any] = {}
-            if self.data.begins:
-                silent = network_arguments({"architecture": ours["architecture"]}, "network")
-                silent["architecture"] = DEFAULT
-            if ours["architecture"] != theirs["architecture"]:  # whose options are others
-                ours = {"architecture": ours["architecture"]}
-            differing = differences(ours, theirs, silent=silent)
+            compared = ours
+            if ours["architecture"] != theirs["architecture"] or self.data.begins:  # its options are others, or may be
+                compared = {"architecture": ours["architecture"]}
+            differing = differences(compared, theirs, silent=silent)
             if differing:
                 raise ConfigError(f"the checkpoint to {self.data.purpose} has a network with {'; '.join(differing)}")
+            if self.data.begins and ours["architecture"] == theirs["architecture"]:
+                theirs |= {key: value for key, value in ours.items() if value != silent[key]}
         silent_loss = self.loss_arguments == self._complete_loss(None, "loss")
         self.network_arguments = theirs
-        if not self.trainer.training or (self.data.begins and silent_loss):
+        if not self.trainer.training or (self.data.inherits and silent_loss):
             self.loss_arguments = self._complete_loss(header.get("loss"), "loss of the checkpoint")
         if not self.trainer.training:
             self.max_particles = int(header["max_particles"])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.model.attention import CrossAttention, SelfAttention
 from pflow.model.cache import Cache, KeyValue
@@ -34,8 +35,10 @@ class _Layer(nn.Module):
         self.feedforward = FullyConnected((width, feedforward, width), activation="gelu", dropout=dropout)
         self.left_strength = nn.Parameter(torch.ones(heads))
 
-    def forward(self, x: Tensor, memory: KeyValue, left: Tensor, mask: Tensor, cache: Cache | None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), causal=True, cache=cache)
+    def forward(
+        self, x: Tensor, memory: KeyValue, left: Tensor, mask: Tensor, together: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask=together, causal=together is None, cache=cache)
         bias = self.left_strength[:, None, None] * left[:, None]  # [B, H, T, S]
         bias = bias.masked_fill(~mask[:, None, None], UNSEEN)
         x = x + self.memory_attention(self.memory_norm(x), memory, bias=bias)
@@ -80,6 +83,7 @@ class CoverageDecoder(nn.Module):
         *,
         covered: Tensor,
         mask: Tensor,
+        together: Tensor | None = None,
         caches: Sequence[Cache] | None = None,
     ) -> Tensor:
         """Decode.
@@ -90,11 +94,15 @@ class CoverageDecoder(nn.Module):
         memory : from `project`
         covered : float [B, T, S], share of each source token that is spoken for before the next particle
         mask : bool [B, S], True = real token
+        together : bool [B, T] or None
+            True = written: all of the sentence sees all of it; None: each token sees those before it.
         caches
             One a layer.
         """
         left = (1.0 - covered + LEAST_LEFT).clamp(min=LEAST_LEFT).log()
+        if together is not None:  # attention to nothing at all is not defined
+            together = functional.pad(together[:, 1:], (1, 0), value=True)
         past: Sequence[Cache | None] = caches if caches is not None else [None] * len(memory)
         for layer, known, cache in zip(self.layers, memory, past, strict=True):
-            x = layer(x, known, left, mask, cache)
+            x = layer(x, known, left, mask, together, cache)
         return self.norm(x)  # type: ignore[no-any-return]

@@ -54,6 +54,7 @@ def generate_pointing(
     device = batch.hits.mask.device
     choice = Choice(temperature=temperature, generator=generator, batch=size)
     source = network.encode(batch)
+    whole = source if network.revision is None else _kept(source)
     rows = torch.arange(size, device=device)
     covered = torch.zeros_like(source.scene.item_energy)  # [B, M]
     caches = [_cache(known, max_particles + 1) for known in source.known]
@@ -87,13 +88,12 @@ def generate_pointing(
         pdg = choice(made.pdg[:, 0], rows)[:, None]
         if temperature is not None:
             made = network.particles(query, seed, share, pairs, source, pdg=pdg)
-        taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))[:, 0]
+        taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))
         charge = _charge(network, made, pdg, seed, source)
-        is_particle = made.log_energy[:, 0] >= least
-        crumbs = torch.where(is_particle, 0, crumbs + 1)
-        steps.append(_Step(rows, is_particle, _columns(network, made, pdg, charge, taken, source.scene.n_hits)))
+        is_particle = made.log_energy >= least
+        crumbs = torch.where(is_particle[:, 0], 0, crumbs + 1)
         if network.use_coverage:
-            covered = (covered + taken).clamp(max=1.0)
+            covered = (covered + taken[:, 0]).clamp(max=1.0)
         written = Written(
             pdg=pdg,
             charge=charge,
@@ -104,14 +104,21 @@ def generate_pointing(
             pooled=made.pooled,
         )
         x = network.read_back(written, source)
-    return _joined(steps, truncated, batch, network)
+        if network.revision is None:
+            columns = {"is_particle": is_particle, **_columns(network, made, pdg, charge, taken, source)}
+        else:
+            columns = {"read": x, "query": query, "seed": seed, "taken": taken, "written": real}
+        steps.append(_Step(rows, columns))
+    columns = _side_by_side(steps, size)
+    if columns and network.revision is not None:
+        columns = _second_reading(network, whole, columns, choice, least)
+    return _joined(columns, truncated, batch, network)
 
 
 class _Step(NamedTuple):
-    """What was written for the events `rows` int64 [B'], where it is a particle, bool [B']; columns [B', ...]."""
+    """What is kept of a step: columns [B', 1, ...] of the events `rows` int64 [B']."""
 
     rows: Tensor
-    is_particle: Tensor
     columns: dict[str, Tensor]
 
 
@@ -125,6 +132,12 @@ def _cache(known: KeyValue, length: int) -> KVCache:
         dtype=known.key.dtype,
         device=known.key.device,
     )
+
+
+def _kept(source: Source) -> Source:
+    """A copy of what the second reading needs, as the storage of events that are finished is used for others."""
+    tensors = {name: part.clone() for name, part in source.scene._asdict().items() if name != "n_hits"}
+    return source._replace(scene=source.scene._replace(**tensors), states=source.states.clone())
 
 
 def _compacted(source: Source, compaction: Compaction) -> Source:
@@ -147,60 +160,92 @@ def _charge(network: PointingTransformer, made: Particles, pdg: Tensor, seed: Te
 
 
 def _columns(
-    network: PointingTransformer, made: Particles, pdg: Tensor, charge: Tensor, taken: Tensor, n_hits: int
+    network: PointingTransformer, made: Particles, pdg: Tensor, charge: Tensor, taken: Tensor, source: Source
 ) -> dict[str, Tensor]:
-    """What is kept of a step, [B, ...]."""
-    probability = made.pdg[:, 0].softmax(-1)
+    """What is known of particles, [B, T, ...]."""
+    n_hits = source.scene.n_hits
+    probability = made.pdg.softmax(-1)
     return {
-        "charge": charge[:, 0],
-        "pdg": pdg[:, 0],
-        "energy": (made.log_energy[:, 0] / LN10 - network.energy_mean) / network.energy_std,
-        "direction": made.direction[:, 0],
-        "score": probability.gather(-1, pdg).squeeze(-1),
+        "charge": charge,
+        "pdg": pdg,
+        "energy": (made.log_energy / LN10 - network.energy_mean) / network.energy_std,
+        "direction": made.direction,
+        "score": probability.gather(-1, pdg[..., None]).squeeze(-1),
         "pdg_probability": probability,
-        "energy_sigma": made.energy_log_width[:, 0].exp(),
-        "direction_sigma": made.direction_log_width[:, 0].exp(),
-        "hit_share": taken[:, :n_hits],
-        "track_share": taken[:, n_hits:],
+        "energy_sigma": made.energy_log_width.exp(),
+        "direction_sigma": made.direction_log_width.exp(),
+        "hit_share": taken[..., :n_hits],
+        "track_share": taken[..., n_hits:],
     }
 
 
-def _joined(steps: list[_Step], truncated: Tensor, batch: Batch, network: PointingTransformer) -> Generated:
+def _side_by_side(steps: list[_Step], size: int) -> dict[str, Tensor]:
+    """Columns [B, T, ...] of all steps; zeros where an event has ended."""
+    columns = {
+        name: value.new_zeros(size, len(steps), *value.shape[2:])
+        for name, value in (steps[0].columns if steps else {}).items()
+    }
+    for position, step in enumerate(steps):
+        for name, value in step.columns.items():
+            columns[name][step.rows, position] = value[:, 0]
+    return columns
+
+
+def _second_reading(
+    network: PointingTransformer, source: Source, columns: dict[str, Tensor], choice: Choice, least: float
+) -> dict[str, Tensor]:
+    """The particles as the second reading makes them of what was written."""
+    assert network.revision is not None
+    seed, written = columns["seed"], columns["written"]
+    revised = network.revision(
+        columns["read"],
+        columns["query"],
+        seed,
+        columns["taken"],
+        written,
+        source.scene,
+        source.states,
+        keep=network.keep,
+    )
+    share = revised.log_share.exp()
+    made = network.particles(revised.query, seed, share, revised.pairs, source)
+    rows = torch.arange(len(seed), device=seed.device)
+    pdg = torch.stack([choice(made.pdg[:, t], rows) for t in range(seed.shape[1])], dim=1)
+    made = network.particles(revised.query, seed, share, revised.pairs, source, pdg=pdg)
+    charge = _charge(network, made, pdg, seed, source)
+    taken = revised.pairs.dense(share, columns["taken"].shape)
+    real = written & (revised.real.sigmoid() >= network.keep) & (made.log_energy >= least)
+    return {"is_particle": real, **_columns(network, made, pdg, charge, taken, source)}
+
+
+def _joined(columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network: PointingTransformer) -> Generated:
+    """The particles alone, those of an event one after the other."""
     size, device = len(truncated), truncated.device
-    count = torch.zeros(size, dtype=torch.int64, device=device)
-    for step in steps:
-        count[step.rows] += step.is_particle
-    length = int(count.max()) if steps else 0
     readout = batch.readout
     assert readout is not None
-    shapes: dict[str, tuple[int, ...]] = {
-        "charge": (),
-        "pdg": (),
-        "energy": (),
-        "direction": (3,),
-        "score": (),
-        "pdg_probability": (network.n_pdg,),
-        "energy_sigma": (),
-        "direction_sigma": (),
-        "hit_share": (readout.mask.shape[1],),
-        "track_share": (readout.track_mask.shape[1],),
+    if not columns:  # nothing was written
+        whole: dict[str, tuple[int, ...]] = {
+            "direction": (3,),
+            "pdg_probability": (network.n_pdg,),
+            "hit_share": (readout.mask.shape[1],),
+            "track_share": (readout.track_mask.shape[1],),
+        }
+        numbers = ("charge", "pdg", "energy", "score", "energy_sigma", "direction_sigma", "is_particle", *whole)
+        types = {"charge": torch.int64, "pdg": torch.int64, "is_particle": torch.bool}
+        columns = {
+            name: torch.zeros(size, 0, *whole.get(name, ()), dtype=types.get(name, torch.float32), device=device)
+            for name in numbers
+        }
+    is_particle = columns["is_particle"]
+    length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
+    order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
+    mask = gather(is_particle, order)
+    packed = {
+        name: torch.where(mask.view(*mask.shape, *[1] * (values.ndim - 2)), gather(values, order), 0)
+        for name, values in columns.items()
+        if name != "is_particle"
     }
-    columns = {
-        name: torch.zeros(size, length, *shape, dtype=torch.int64 if name in ("charge", "pdg") else torch.float32).to(
-            device
-        )
-        for name, shape in shapes.items()
-    }
-    mask = torch.zeros(size, length, dtype=torch.bool, device=device)
-    count.zero_()
-    for step in steps:
-        rows = step.rows[step.is_particle]
-        position = count[rows]
-        mask[rows, position] = True
-        for name, value in step.columns.items():
-            columns[name][rows, position] = value[step.is_particle].to(columns[name].dtype)
-        count[rows] += 1
-    written = Generated(**columns, mask=mask, truncated=truncated)
+    written = Generated(**packed, mask=mask, truncated=truncated)
     if not network.leftovers:
         return written
     return give_leftovers(written, readout.energy * readout.mask, log10_energy_std=network.energy_std)

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.pointing.network import LN10, PointingTransformer
-from pflow.model.pointing.teach import Taught
+from pflow.model.batch import Target
+from pflow.model.pointing.network import LN10, Particles, PointingTransformer
+from pflow.model.pointing.teach import Reread, Taught
 
 __all__ = ["PointingLoss"]
 
-NAMES = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction")
+NAMES = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction", "shares", "real")
 
 TAIL = 3.0
 """Residuals of more standard deviations count linearly: a mistaken incidence is no measurement error (Huber 1964)."""
@@ -31,7 +32,9 @@ class PointingLoss(nn.Module):
     ``incidence``: binary cross-entropy of the share of what is left, weighted by that share times the square root of
     the energy and normalised particle by particle. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``:
     negative log-likelihood of a normal distribution of ln E, and of the two angles in the tangent plane, with the
-    widths that the network predicts and linear tails.
+    widths that the network predicts and linear tails. Where there is a second reading, these four are the means of both
+    readings; ``shares``: cross-entropy of whose each item is, weighted by the square root of its energy; ``real``:
+    binary cross-entropy of whether a written particle is one.
 
     Parameters
     ----------
@@ -65,28 +68,34 @@ class PointingLoss(nn.Module):
         network
             Says how energies are normalised.
         """
-        target, made = taught.target, taught.particles
-        mask = target.mask
-        count = mask.sum().clamp(min=1)
-
-        def mean(values: Tensor) -> Tensor:
-            return values.masked_fill(~mask, 0.0).sum() / count
-
-        losses = {
-            "pointer": _pointer(taught),
-            "end": _end(taught),
-            "incidence": _incidence(taught),
-            "pdg": mean(functional.cross_entropy(made.pdg.transpose(1, 2), target.pdg, reduction="none")),
-            "charge": mean(functional.cross_entropy(made.charge.transpose(1, 2), target.charge, reduction="none")),
-        }
-        true = LN10 * (network.energy_mean + network.energy_std * target.energy)
-        width = made.energy_log_width
-        losses["energy"] = mean(_tailed((made.log_energy - true).abs() * (-width).exp()) + width)
-        away = (made.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, where it is small
-        width = made.direction_log_width
-        losses["direction"] = mean(_tailed(away * (-width).exp()) + 2.0 * width)
+        mask = taught.target.mask
+        losses = {"pointer": _pointer(taught), "end": _end(taught), "incidence": _incidence(taught)}
+        readings = [taught.particles]
+        if taught.reread is not None:
+            readings.append(taught.reread.particles)
+        each = [_of_particles(made, taught.target, network) for made in readings]
+        for name in each[0]:
+            cost = torch.stack([costs[name] for costs in each]).mean(0)
+            losses[name] = cost.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+        if taught.reread is not None:
+            losses["shares"] = _shares(taught.reread)
+            losses["real"] = _real(taught.reread, mask)
         total = torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
         return {**losses, "total": total}
+
+
+def _of_particles(made: Particles, target: Target, network: PointingTransformer) -> dict[str, Tensor]:
+    """Losses float [B, T] of what a reading makes of the particles."""
+    true = LN10 * (network.energy_mean + network.energy_std * target.energy)
+    off = (made.log_energy - true).abs() * (-made.energy_log_width).exp()
+    away = (made.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, where it is small
+    turned = away * (-made.direction_log_width).exp()
+    return {
+        "pdg": functional.cross_entropy(made.pdg.transpose(1, 2), target.pdg, reduction="none"),
+        "charge": functional.cross_entropy(made.charge.transpose(1, 2), target.charge, reduction="none"),
+        "energy": _tailed(off) + made.energy_log_width,
+        "direction": _tailed(turned) + 2.0 * made.direction_log_width,
+    }
 
 
 def _pointer(taught: Taught) -> Tensor:
@@ -99,9 +108,8 @@ def _pointer(taught: Taught) -> Tensor:
 
 
 def _end(taught: Taught) -> Tensor:
-    last = taught.target.mask.sum(1)  # position of the end
-    ends = taught.pointer[torch.arange(len(last), device=last.device), last, -1]
-    return -ends.sum() / last.sum().clamp(min=1)
+    ends = taught.pointer[..., -1].masked_fill(~taught.ends, 0.0)
+    return -ends.sum() / taught.target.mask.sum().clamp(min=1)
 
 
 def _incidence(taught: Taught) -> Tensor:
@@ -111,6 +119,18 @@ def _incidence(taught: Taught) -> Tensor:
     norm = taught.pairs.sums(taught.weight * (taught.wanted + 0.05), size)
     cost = taught.pairs.sums(taught.weight * cost, size) / norm.clamp(min=1e-3)
     return cost.view_as(mask).masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def _shares(reread: Reread) -> Tensor:
+    revised, item_weight = reread.revised, reread.item_weight
+    of_pairs = item_weight.flatten()[revised.pairs.item_of] * reread.true * revised.log_share
+    of_no_one = item_weight * reread.rest * revised.log_nobody
+    return -(of_pairs.sum() + of_no_one.sum()) / item_weight.sum().clamp(min=1e-6)
+
+
+def _real(reread: Reread, mask: Tensor) -> Tensor:
+    cost = functional.binary_cross_entropy_with_logits(reread.revised.real, mask.float(), reduction="none")
+    return cost.masked_fill(~reread.written, 0.0).sum() / reread.written.sum().clamp(min=1)
 
 
 def _tailed(residual: Tensor) -> Tensor:

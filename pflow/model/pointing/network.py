@@ -28,6 +28,7 @@ from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.encoder import LocalEncoder
 from pflow.model.pointing.point import Incidence, Pairs, Pointer, find_pairs
 from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features, tangent_basis
+from pflow.model.pointing.revise import Revision
 from pflow.model.pointing.scene import Scene, gather, make_scene
 
 __all__ = ["Particles", "PointingTransformer", "Source", "Written"]
@@ -157,6 +158,12 @@ class PointingTransformer(nn.Module):
         In generation, probability of the end from which a sentence ends (`pflow calibrate` finds the best).
     leftovers
         In generation, whether neutral particles get what is left of their hits (`give_leftovers`).
+    revise_layers
+        Layers of attention of the second reading (`pflow.model.pointing.revise`), 0: there is none.
+    keep
+        In generation, what the second reading takes for a particle with less probability than this is none.
+    beyond
+        In training on own particles, the most of them that are written beyond the true end, which are none.
     own_incidence
         In training, share of the batches in which the particles before are as the network itself makes them.
     order_jitter
@@ -195,6 +202,9 @@ class PointingTransformer(nn.Module):
         bend: bool = False,
         end: float = 0.5,
         leftovers: bool = False,
+        revise_layers: int = 0,
+        keep: float = 0.5,
+        beyond: int = 0,
         own_incidence: float = 0.5,
         order_jitter: float = 0.2,
     ) -> None:
@@ -211,7 +221,13 @@ class PointingTransformer(nn.Module):
             )
         if not 0.0 < end <= 1.0:
             raise ValueError(f"end: {end} is not a probability in (0, 1]")
+        if not 0.0 <= keep < 1.0:
+            raise ValueError(f"keep: {keep} is not a probability in [0, 1)")
+        if revise_layers < 0 or beyond < 0:
+            raise ValueError(f"revise_layers, beyond: {revise_layers} or {beyond} is negative")
         self.end = end
+        self.keep = keep
+        self.beyond = beyond
         self.leftovers = leftovers
         self.own_incidence = own_incidence
         self.order_jitter = order_jitter
@@ -243,6 +259,18 @@ class PointingTransformer(nn.Module):
         self.describe = FullyConnected((2 * width + n_proxy_features(n_subdetectors), width, width), activation="gelu")
         self.identity = nn.Linear(width, n_pdg + n_charge)
         self.correct = nn.Linear(width, 8)
+        self.revision: Revision | None = None
+        if revise_layers:
+            self.revision = Revision(
+                width=width,
+                heads=heads,
+                feedforward=feedforward,
+                layers=revise_layers,
+                hidden=hidden,
+                n_subdetectors=n_subdetectors,
+                bend=bend,
+                dropout=dropout,
+            )
         self.initialise()
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
@@ -255,6 +283,8 @@ class PointingTransformer(nn.Module):
                 self.correct.weight.zero_()
             self.correct.bias.copy_(torch.tensor([0.0, -3.0, 0.0, 0.0, -2.0, -4.0, -3.0, -3.0]))
             self.pointer.initialise()
+            if self.revision is not None:
+                self.revision.initialise()
 
     def encode(self, batch: Batch) -> Source:
         """Encode the source of a batch.
@@ -350,7 +380,8 @@ class PointingTransformer(nn.Module):
         """
         query = self.query(torch.cat([h, gather(source.states, seed)], dim=-1))
         pairs = find_pairs(source.scene, seed, covered, mask, cone=self.cone)
-        return query, pairs, self.incidence(query, source.items, source.scene, seed, covered, pairs)
+        taken = covered[pairs.event, pairs.particle, pairs.item]
+        return query, pairs, self.incidence(query, source.items, source.scene, seed, taken[:, None], pairs)
 
     def share(self, logits: Tensor, pairs: Pairs, covered: Tensor) -> Tensor:
         """Share float [P] of each item, of what is left of it."""

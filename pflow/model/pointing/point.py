@@ -47,6 +47,12 @@ class Pairs(NamedTuple):
     particle_of: Tensor
     item_of: Tensor
 
+    @classmethod
+    def where(cls, near: Tensor) -> Pairs:
+        """Those that `near`, bool [B, T, M], names."""
+        event, particle, item = near.nonzero(as_tuple=True)
+        return cls(event, particle, item, event * near.shape[1] + particle, event * near.shape[2] + item)
+
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
         """Values float [P] in a tensor of zeros [B, T, M]."""
         return values.new_zeros(*shape).index_put((self.event, self.particle, self.item), values)
@@ -77,9 +83,7 @@ def find_pairs(scene: Scene, seed: Tensor, covered: Tensor, mask: Tensor, *, con
         Cosine of the largest angle between the directions of seed and item, as seen from the origin.
     """
     towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
-    near = (towards > cone) & (covered <= TAKEN) & mask[..., None] & scene.item_mask[:, None]
-    event, particle, item = near.nonzero(as_tuple=True)
-    return Pairs(event, particle, item, event * near.shape[1] + particle, event * near.shape[2] + item)
+    return Pairs.where((towards > cone) & (covered <= TAKEN) & mask[..., None] & scene.item_mask[:, None])
 
 
 class Pointer(nn.Module):
@@ -150,24 +154,24 @@ class Incidence(nn.Module):
     bend
         Whether it is also seen how far apart in polar angle and in azimuth the two lie. The field parts the electrons
         of a converted photon in azimuth alone.
+    n_known
+        Number of shares of a pair's item that are known before.
     """
 
-    def __init__(self, *, width: int, hidden: int, n_subdetectors: int, bend: bool = False) -> None:
+    def __init__(self, *, width: int, hidden: int, n_subdetectors: int, bend: bool = False, n_known: int = 1) -> None:
         super().__init__()
         self.bend = bend
         self.query = nn.Linear(width, hidden)
         self.token = nn.Linear(width, hidden, bias=False)
         self.item = nn.Linear(ITEM_FEATURES + n_subdetectors, hidden, bias=False)
-        self.geometry = nn.Linear(N_GEOMETRY + N_BEND * bend + 1, hidden, bias=False)
+        self.geometry = nn.Linear(N_GEOMETRY + N_BEND * bend + n_known, hidden, bias=False)
         self.out = FullyConnected((hidden, 16, 1), activation="gelu")
 
     def items(self, memory: Tensor, scene: Scene) -> Tensor:
         """What all particles share, float [B, M, hidden]: memory float [B, S, W] at the items, and the items."""
         return gather(self.token(memory), scene.item_token) + self.item(scene.item_features)  # type: ignore[no-any-return]
 
-    def forward(
-        self, query: Tensor, items: Tensor, scene: Scene, seed: Tensor, covered: Tensor, pairs: Pairs
-    ) -> Tensor:
+    def forward(self, query: Tensor, items: Tensor, scene: Scene, seed: Tensor, known: Tensor, pairs: Pairs) -> Tensor:
         """Logits float [P].
 
         Parameters
@@ -177,16 +181,15 @@ class Incidence(nn.Module):
         scene
             Of the batch.
         seed : int64 [B, T]
-        covered : float [B, T, M], share of each item that is spoken for
+        known : float [P, n_known], shares of the pair's item: what is spoken for
         pairs
-            From `find_pairs`.
+            Of particles and items.
         """
         geometry = _geometry(scene, seed, pairs)
         if self.bend:
             geometry = torch.cat([geometry, _bend(scene, seed, pairs)], dim=-1)
-        taken = covered[pairs.event, pairs.particle, pairs.item]
         hidden = self.query(query).flatten(0, 1)[pairs.particle_of] + items.flatten(0, 1)[pairs.item_of]
-        hidden = hidden + self.geometry(torch.cat([geometry, taken[:, None]], dim=-1))
+        hidden = hidden + self.geometry(torch.cat([geometry, known], dim=-1))
         return self.out(functional.gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
 
 

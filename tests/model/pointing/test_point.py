@@ -178,9 +178,9 @@ def test_what_is_spoken_for_of_an_item_matters_to_its_own_logits_only(several, b
     incidence = Incidence(width=12, hidden=8, n_subdetectors=2)
     items = incidence.items(torch.randn(4, scene.token_mask.shape[1], 12), scene)
     query, seed = torch.randn(4, 2, 12), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
-    covered = torch.zeros(4, 2, scene.item_mask.shape[1])
-    before = incidence(query, items, scene, seed, covered, pairs)
+    known = torch.zeros(len(pairs.item), 1)
+    before = incidence(query, items, scene, seed, known, pairs)
     chosen = len(before) // 2
-    covered[pairs.event[chosen], pairs.particle[chosen], pairs.item[chosen]] = 0.8
-    after = incidence(query, items, scene, seed, covered, pairs)
+    known[chosen] = 0.8
+    after = incidence(query, items, scene, seed, known, pairs)
     assert (after != before).nonzero().flatten().tolist() == [chosen]

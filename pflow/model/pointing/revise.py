@@ -1,0 +1,163 @@
+"""The second reading: particles that are all written divide hits and tracks among themselves once more.
+
+A sentence is written from the left to the right, and who comes first takes what a later one may have a better claim to.
+When it is written, all its particles are looked at together: each says how strong its claim to each item is, the claims
+and that of no one are normalised item by item, and a particle that there is not gives back what it took.
+
+Letters: B batch, T written particles, S source tokens, M items (hits, then tracks), P pairs, W width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.layers import FullyConnected
+from pflow.model.pointing.decoder import CoverageDecoder
+from pflow.model.pointing.point import Incidence, Pairs
+from pflow.model.pointing.scene import Scene, gather
+
+__all__ = ["Revised", "Revision"]
+
+REACH = math.cos(0.15)
+"""Cosine of the largest angle between a seed and items that its particle had no part of and may yet get."""
+
+LEAST_SHARE = 0.01
+"""Added to shares before the logarithm: what a claim begins with where the first reading gave nothing."""
+
+NO_CLAIM = -1e4
+"""Claim of a particle that there is not."""
+
+
+class Revised(NamedTuple):
+    """What the second reading says.
+
+    Parameters
+    ----------
+    query : float [B, T, W]
+        Of the particles, as in `pflow.model.pointing.network.PointingTransformer.point`.
+    pairs
+        Of particles and items.
+    log_share : float [P], logarithm of the share of each pair's item
+    log_nobody : float [B, M], logarithm of the share of each item that is no one's
+    real : float [B, T], logit of the probability that a written particle is one
+    """
+
+    query: Tensor
+    pairs: Pairs
+    log_share: Tensor
+    log_nobody: Tensor
+    real: Tensor
+
+
+class Revision(nn.Module):
+    """Attention among all written particles and to the memory, and new claims to the items.
+
+    At birth the claims are the shares of the first reading.
+
+    Parameters
+    ----------
+    width, heads, feedforward, layers
+        Of the attention.
+    hidden
+        Of the map from a pair to its claim.
+    n_subdetectors
+        Number of calorimeters.
+    bend
+        See `pflow.model.pointing.point.Incidence`.
+    dropout
+        In the hidden layers of the feed-forward networks.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int,
+        feedforward: int,
+        layers: int,
+        hidden: int,
+        n_subdetectors: int,
+        bend: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.enter = nn.Linear(width, width)
+        self.decoder = CoverageDecoder(
+            width=width, heads=heads, feedforward=feedforward, layers=layers, dropout=dropout
+        )
+        self.change = FullyConnected((2 * width, width, width), activation="gelu")
+        self.incidence = Incidence(width=width, hidden=hidden, n_subdetectors=n_subdetectors, bend=bend, n_known=2)
+        self.nobody = nn.Linear(hidden, 1)
+        self.real = FullyConnected((width, width, 1), activation="gelu")
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Begin with the first reading, in which all that is written is taken to be real."""
+        self.decoder.initialise()
+        for last in (self.change[-1], self.incidence.out[-1], self.nobody, self.real[-1]):
+            last.weight.zero_()  # type: ignore[operator]
+        self.real[-1].bias.fill_(3.0)  # type: ignore[operator]
+
+    def forward(
+        self,
+        read: Tensor,
+        query: Tensor,
+        seed: Tensor,
+        share: Tensor,
+        mask: Tensor,
+        scene: Scene,
+        states: Tensor,
+        *,
+        keep: float = 0.0,
+    ) -> Revised:
+        """Read what is written once more.
+
+        Parameters
+        ----------
+        read : float [B, T, W], the particles as the decoder reads them back
+        query : float [B, T, W], from the first reading
+        seed : int64 [B, T]
+        share : float [B, T, M], from the first reading
+        mask : bool [B, T], True = written
+        scene
+            Of the batch.
+        states : float [B, S, W], the memory
+        keep
+            A particle gets nothing where it is less probable than this that there is one.
+        """
+        share = share / share.sum(1, keepdim=True).clamp(min=1.0)
+        taken = share.sum(1)  # [B, M]
+        x = self.decoder(
+            read + self.enter(query),
+            self.decoder.project(states),
+            covered=scene.on_tokens(taken[:, None]).expand(-1, seed.shape[1], -1),
+            mask=scene.token_mask,
+            together=mask,
+        )
+        query = query + self.change(torch.cat([x, gather(states, seed)], dim=-1))
+        real = self.real(x).squeeze(-1)
+
+        towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
+        within = (towards > REACH) | (share > LEAST_SHARE)
+        pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
+        own = share[pairs.event, pairs.particle, pairs.item]
+        others = taken[pairs.event, pairs.item] - own
+        items = self.incidence.items(states, scene)
+        claim = self.incidence(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
+        claim = claim + (own + LEAST_SHARE).log() + functional.logsigmoid(real).flatten()[pairs.particle_of]
+        claim = claim.masked_fill((real.sigmoid() < keep).flatten()[pairs.particle_of], NO_CLAIM)
+        nobody = self.nobody(functional.gelu(items)).squeeze(-1) + (1.0 - taken + LEAST_SHARE).log()
+        total = _log_sum(claim, pairs.item_of, nobody.flatten())
+        return Revised(query, pairs, claim - total[pairs.item_of], nobody - total.view_as(nobody), real)
+
+
+def _log_sum(claim: Tensor, item_of: Tensor, nobody: Tensor) -> Tensor:
+    """Logarithm of the sum of the exponentials of each item's claims and no one's, float [B * M]."""
+    largest = nobody.detach().scatter_reduce(0, item_of, claim.detach(), "amax")
+    summed = (nobody - largest).exp().index_add(0, item_of, (claim - largest[item_of]).exp())
+    return summed.log() + largest
