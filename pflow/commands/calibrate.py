@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 from typing import TYPE_CHECKING
 
 from pflow.commands.options import add_checkpoint_option
 
 if TYPE_CHECKING:
+    from pflow.metrics.particles import ParticleMetrics
+    from pflow.model.pointing.network import PointingTransformer
     from pflow.reco.load import Model
     from pflow.reco.widths import WidthFit
 
@@ -25,8 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=float,
         metavar="P",
-        help="probabilities of the end from which a sentence may end; the one with the largest energy-weighted "
-        "efficiency less the fake energy fraction (a mean over the files) is kept (default: the model's own)",
+        help="probabilities of the end from which a sentence may end (default: the model's own)",
+    )
+    parser.add_argument(
+        "--keep",
+        nargs="+",
+        type=float,
+        metavar="P",
+        help="probabilities from which what is written may be a particle, where there is a second reading; of all "
+        "pairs of P, that with the largest energy-weighted efficiency less the fake energy fraction (a mean over the "
+        "files) is kept (default: the model's own)",
     )
     parser.add_argument(
         "--leftovers",
@@ -53,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
     ConfigError
         The folder cannot be made there, or a model that states no uncertainties or has no such options.
     """
-    import dataclasses
-
     import numpy as np
 
     from pflow.errors import ConfigError
@@ -66,58 +76,84 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.output)
     model = load_model(args.checkpoint)
     model = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, widths=None))
-    if not isinstance(model.network, PointingTransformer):
-        raise ConfigError(f"{args.checkpoint}: the model states no uncertainties; there is nothing to calibrate")
     network = model.network
+    if not isinstance(network, PointingTransformer):
+        raise ConfigError(f"{args.checkpoint}: the model states no uncertainties; there is nothing to calibrate")
     if args.leftovers is not None:
         network.leftovers = args.leftovers
-    ends = sorted(args.end or [network.end])
-    if not all(0 < end <= 1 for end in ends):
-        raise ConfigError(f"--end: expected probabilities in (0, 1], found {ends}")
-    best: tuple[float, float, WidthFit] | None = None
-    for end in ends:
-        network.end = end
-        score, fit = _reconstructed(args, model)
-        print(f"end {end:g}: energy-weighted efficiency less fake energy fraction {score:.4f}")
-        if best is None or score > best[0]:
-            best = score, end, fit
-    assert best is not None
-    widths = best[2].result()
+    if args.keep and network.revision is None:
+        raise ConfigError(f"--keep: {args.checkpoint} has no second reading")
+    trials = _trials(args, network)
+    _reconstruct(args, model, network, trials)
+    best = max(trials, key=lambda trial: trial.score)
+    for trial in trials:
+        print(f"{trial}: energy-weighted efficiency less fake energy fraction {trial.score:.4f}")
+    widths = best.fit.result()
     for quantity, by_class in widths.curves.items():
         for name, curve in by_class.items():
             stated = np.exp(curve.log_sigma)
             points = (f"{before:.3g} -> {after:.3g}" for before, after in zip(stated, curve(stated), strict=True))
             print(f"sigma of {UNITS[quantity]}, {name.replace('_', ' ')}: {', '.join(points)}")
-    options = {"end": best[1], "leftovers": network.leftovers}
+    options = {"end": best.end, "keep": best.keep, "leftovers": network.leftovers}
     for path in write_weights(args.checkpoint, args.output, widths=widths, network=options):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
 
 
-def _reconstructed(args: argparse.Namespace, model: Model) -> tuple[float, WidthFit]:
-    """How much of the energy is found less what is fake, a mean over the files; and the pulls."""
-    import numpy as np
+@dataclasses.dataclass
+class _Trial:
+    """A choice of when sentences end and of what is a particle, and what came of it: metrics of each file, pulls."""
 
+    end: float
+    keep: float
+    fit: WidthFit
+    metrics: list[ParticleMetrics]
+
+    def __str__(self) -> str:
+        return f"end {self.end:g}, keep {self.keep:g}"
+
+    @property
+    def score(self) -> float:
+        """How much of the energy is found less what is fake, a mean over the files; of nothing, nothing is fake."""
+        import numpy as np
+
+        results = [metrics.result() for metrics in self.metrics]
+        found = [result["energy_weighted_efficiency"].value for result in results]
+        fake = [np.nan_to_num(result["fake_energy_fraction"].value) for result in results]
+        return float(np.mean(np.subtract(found, fake)))
+
+
+def _trials(args: argparse.Namespace, network: PointingTransformer) -> list[_Trial]:
+    from pflow.errors import ConfigError
+    from pflow.metrics.particles import ParticleMetrics
+    from pflow.reco.widths import WidthFit
+
+    ends, keeps = sorted(args.end or [network.end]), sorted(args.keep or [network.keep])
+    if not all(0 < end <= 1 for end in ends):
+        raise ConfigError(f"--end: expected probabilities in (0, 1], found {ends}")
+    if not all(0 <= keep < 1 for keep in keeps):
+        raise ConfigError(f"--keep: expected probabilities in [0, 1), found {keeps}")
+    return [
+        _Trial(end, keep, WidthFit(), [ParticleMetrics() for _ in args.inputs])
+        for end, keep in itertools.product(ends, keeps)
+    ]
+
+
+def _reconstruct(args: argparse.Namespace, model: Model, network: PointingTransformer, trials: list[_Trial]) -> None:
+    """Reconstruct the files with each choice."""
     from pflow.io.read import iterate_events
     from pflow.metrics.match import Matching, match
-    from pflow.metrics.particles import ParticleMetrics
     from pflow.metrics.table import ParticleTable
     from pflow.reco.reconstruct import reconstruct
-    from pflow.reco.widths import WidthFit
-    from pflow.truth import select_targets
+    from pflow.tokens.encode import target_particles
 
-    recipe = model.tokeniser.recipe
-    fit, scores = WidthFit(), []
-    for path in args.inputs:
-        metrics = ParticleMetrics()
+    for number, path in enumerate(args.inputs):
         for events in iterate_events(path, step=args.chunk):
-            found = reconstruct(events, model, device=args.device)
-            targets = select_targets(events, rule=recipe.rule, e_min=recipe.e_min)
-            truth, reco = ParticleTable.from_records(targets.particles), ParticleTable.from_records(found.particles)
-            matches = match(truth, reco, Matching())
-            metrics.update(truth, reco, matches)
-            fit.update(truth, reco, found.particles, matches)
-        result = metrics.result()
-        fake = result["fake_energy_fraction"].value
-        scores.append(result["energy_weighted_efficiency"].value - (0.0 if np.isnan(fake) else fake))  # of none at all
-    return sum(scores) / len(scores), fit
+            truth = ParticleTable.from_records(target_particles(events, model.tokeniser.recipe))
+            for trial in trials:
+                network.end, network.keep = trial.end, trial.keep
+                found = reconstruct(events, model, device=args.device).particles
+                reco = ParticleTable.from_records(found)
+                matches = match(truth, reco, Matching())
+                trial.metrics[number].update(truth, reco, matches)
+                trial.fit.update(truth, reco, found, matches)

@@ -52,7 +52,7 @@ def test_the_best_probability_of_the_end_is_kept(sample_dir, tmp_path, capsys):
     file = sample_dir / "gamma1_val_small.root"
     options = ["--checkpoint", "ild-g4-photon", "--end", 1e-9, 0.6, "--leftovers", "-o", tmp_path / "out"]
     assert run(file, *options) == 0
-    assert "end 1e-09: energy-weighted efficiency less fake energy fraction 0.0000" in capsys.readouterr().out
+    assert "end 1e-09, keep 0.5: energy-weighted efficiency less fake energy fraction 0.0000" in capsys.readouterr().out
     network = load_model(tmp_path / "out").network
     assert (network.end, network.leftovers) == (0.6, True)
 
@@ -62,13 +62,36 @@ def test_a_probability_that_is_none_is_refused(sample_dir, tmp_path):
         run(sample_dir / "gamma1_val_small.root", "--checkpoint", "ild-g4-photon", "--end", 1.5, "-o", tmp_path / "out")
 
 
-def test_a_model_that_states_no_uncertainties_is_refused(sample_dir, tmp_path):
-    network = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
-    tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=5)], Recipe())
+def untrained(folder, file, network, recipe):
+    """A checkpoint with random weights."""
+    tokeniser = Tokeniser.fit([read_events(file, entry_stop=5)], recipe)
     header = pack_header(tokeniser=tokeniser, network=network, loss={}, max_particles=3, provenance={}, version="1")
     weights = build_network(network, tokeniser.sizes).state_dict()
-    path = tmp_path / "plain.ckpt"
+    path = folder / "untrained.ckpt"
     torch.save({KEY: header, "state_dict": {f"{PREFIX}{name}": value for name, value in weights.items()}}, path)
+    return path
+
+
+def test_what_is_kept_is_chosen_by_the_second_reading_alone(sample_dir, tmp_path, capsys):
+    file = sample_dir / "gamma1_val_small.root"
+    network = {"architecture": "pointing", "width": 8, "heads": 1, "hidden": 4, "feedforward": 8}
+    options = ["--keep", 0.4, 0.99, "-o", tmp_path / "out"]
+    plain = untrained(tmp_path, file, network, Recipe(readout=True))
+    with pytest.raises(ConfigError, match=r"--keep: .*untrained\.ckpt has no second reading"):
+        run(file, "--checkpoint", plain, *options)
+    path = untrained(tmp_path, file, {**network, "revise_layers": 1, "end": 0.999}, Recipe(readout=True))
+    assert run(file, "--checkpoint", path, *options) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "efficiency less fake" in line]
+    assert [line.split(":")[0] for line in lines] == ["end 0.999, keep 0.4", "end 0.999, keep 0.99"]
+    scores = {keep: float(line.split()[-1]) for keep, line in zip((0.4, 0.99), lines, strict=True)}
+    assert scores[0.99] == 0.0  # nothing is that probable at birth
+    assert load_model(tmp_path / "out").network.keep == max(scores, key=scores.get)
+
+
+def test_a_model_that_states_no_uncertainties_is_refused(sample_dir, tmp_path):
+    file = sample_dir / "gamma1_val_small.root"
+    network = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
+    path = untrained(tmp_path, file, network, Recipe())
     with pytest.raises(ConfigError, match="states no uncertainties; there is nothing to calibrate"):
-        run(sample_dir / "gamma1_val_small.root", "--checkpoint", path, "-o", tmp_path / "out")
+        run(file, "--checkpoint", path, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
