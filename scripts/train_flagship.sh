@@ -3,12 +3,12 @@
 #
 #     bash scripts/train_flagship.sh [photon|general|all] [OUT]
 #
-# trains each model (default: all, one after the other) in two stages, the second with the first's weights to begin
-# with: configs/flagship_photon.yaml and flagship_photon_2.yaml, configs/flagship_general.yaml and
-# flagship_general_2.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
-# one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it
-# took, and the best weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that
-# were there.
+# trains each model (default: all, one after the other) in three stages, each of which begins with the weights of the one
+# before: configs/flagship_photon.yaml, flagship_photon_2.yaml and flagship_photon_3.yaml, and the same of
+# flagship_general; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is one, in
+# OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it took,
+# and the best weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that were
+# there.
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
 # not run again. What was done since is done anew: up to an epoch (photon) or up to 1,000 steps (general). The training
@@ -30,79 +30,98 @@ esac
 out="${2:-runs}"
 data="${PFLOW_DATA:-../shared/data}/g4"
 
-# samples STAGE SPLIT: what a stage is trained and chosen on.
+# A stage is given by MODEL and its number N; its name is that of the model with the number behind it.
+name() {
+    echo "$1$([ "$2" = 1 ] || echo "_$2")"
+}
+
+# samples MODEL N SPLIT: what a stage is trained and chosen on.
 samples() {
-    case "$1 $2" in
+    case "$1 $2 $3" in
         photon*) echo gamma1 gammasep ;;
-        "general train") echo single multi zqq gamma1 ;;
-        "general_2 train") echo single multi zqq gammasep gamma1 ;;
+        "general 1 train") echo single multi zqq gamma1 ;;
+        general*train) echo single multi zqq gammasep gamma1 ;;
         general*) echo single multi zqq ;;
     esac
 }
 
-# files STAGE SPLIT: the samples' files as a list for the command line; all of them must be there.
+# files MODEL N SPLIT: the samples' files, a line each; all of them must be there.
 files() {
-    local sample file list=""
-    for sample in $(samples "$1" "$2"); do
-        file="$data/${sample}_$2.root"
+    local sample file
+    for sample in $(samples "$@"); do
+        file="$data/${sample}_$3.root"
         if [ ! -f "$file" ]; then
             echo "no $file: set PFLOW_DATA to the folder that holds g4/" >&2
             return 1
         fi
-        list="$list${list:+,}$file"
+        echo "$file"
     done
-    echo "[$list]"
 }
 
-# train STAGE [FIRST]: train, or go on training, beginning with the best weights of a first stage; note the time.
+# list MODEL N SPLIT: the same as a list for the command line.
+list() {
+    local lines
+    lines="$(files "$@")"
+    echo "[${lines//$'\n'/,}]"
+}
+
+# train MODEL N: train, or go on training, beginning with the best weights of the stage before; note the time.
 train() {
-    local stage="$1" first="${2:+$out/flagship_$2}" run="$out/flagship_$1" train_files val_files
+    local stage run before i options=()
+    stage="$(name "$@")"
+    run="$out/flagship_$stage"
     if [ -f "$run/training.json" ]; then
         echo "== $stage: training is finished, see $run/training.json"
         return
     fi
     echo "== $stage: training in $run"
-    train_files="$(files "$stage" train)"
-    val_files="$(files "$stage" val)"
-    set -- --config "configs/flagship_$stage.yaml" --data.train "$train_files" --data.val "$val_files" --output "$run"
-    if [ -n "$first" ]; then
-        set -- "$@" --start_from "$first/best.ckpt"
+    for i in $(seq "$2"); do # each configuration says what it changes of those before
+        options+=(--config "configs/flagship_$(name "$1" "$i").yaml")
+    done
+    options+=(--data.train "$(list "$@" train)" --data.val "$(list "$@" val)" --output "$run")
+    before=""
+    if [ "$2" -gt 1 ]; then
+        before="$out/flagship_$(name "$1" $(($2 - 1)))"
+        options+=(--start_from "$before/best.ckpt")
     fi
     if [ -f "$run/last.ckpt" ]; then
         echo "   from $run/last.ckpt"
-        set -- "$@" --ckpt_path "$run/last.ckpt"
+        options+=(--ckpt_path "$run/last.ckpt")
     fi
-    pflow fit "$@"
-    python scripts/training_summary.py "$run" ${first:+--after "$first"}
+    pflow fit "${options[@]}"
+    python scripts/training_summary.py "$run" ${before:+--after "$before"}
 }
 
-# ship STAGE RUN WEIGHTS: the best weights, with uncertainties that are calibrated on the validation files, and the note
-# of the time to their place; what else is there, the model card, stays. Where sentences of the general model end and
-# that neutral particles get leftovers was chosen on the validation files, for the resolution of the visible energy.
+# ship MODEL N: the best weights of a stage, with uncertainties and thresholds that are calibrated on the validation
+# files, and the note of the time to their place; what else is there, the model card, stays.
 ship() {
-    local validation options=()
-    validation="$(files "$1" val)"
-    [ "$1" = photon_2 ] || options=(--end 0.85 --leftovers)
-    shift
-    rm -rf "$1/weights"
-    tr ',' ' ' <<< "${validation:1:-1}" |
-        xargs pflow calibrate --output "$1/weights" --checkpoint "$1/best.ckpt" "${options[@]}"
-    cp "$1/training.json" "$1/weights/"
-    mkdir -p "$2"
-    mv "$1"/weights/* "$2/"
-    rmdir "$1/weights"
+    local run file validation=() weights="pflow/weights/ild-g4-$1"
+    run="$out/flagship_$(name "$@")"
+    echo "== $1: weights to $weights"
+    while IFS= read -r file; do
+        validation+=("$file")
+    done < <(files "$@" val)
+    rm -rf "$run/weights"
+    pflow calibrate --output "$run/weights" --checkpoint "$run/best.ckpt" --end 0.5 0.7 0.85 --keep 0.3 0.5 0.7 \
+        -- "${validation[@]}"
+    cp "$run/training.json" "$run/weights/"
+    mkdir -p "$weights"
+    mv "$run"/weights/* "$weights/"
+    rmdir "$run/weights"
 }
 
 for model in $models; do
-    for split in train val; do
-        files "${model}_2" "$split" > /dev/null
+    for stage in 1 2 3; do
+        for split in train val; do
+            files "$model" "$stage" "$split" > /dev/null
+        done
     done
 done
 source scripts/environment.sh ""
 
 for model in $models; do
-    train "$model"
-    train "${model}_2" "$model"
-    echo "== $model: weights to pflow/weights/ild-g4-$model"
-    ship "${model}_2" "$out/flagship_${model}_2" "pflow/weights/ild-g4-$model"
+    for stage in 1 2 3; do
+        train "$model" "$stage"
+    done
+    ship "$model" 3
 done

@@ -117,18 +117,20 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
             f"--data.{split} [{','.join(f'{data}/{name}_{split}.root' for name in names[split])}]" for split in names
         )
 
-    first, second, calibrate = calls
-    files = lists("single", "multi", "zqq", "gamma1")
-    assert first == f"fit --config configs/flagship_general.yaml {files} --output out/flagship_general"
-    files = lists("single", "multi", "zqq", "gammasep", "gamma1")
-    assert second == (
-        f"fit --config configs/flagship_general_2.yaml {files} --output out/flagship_general_2 "
-        "--start_from out/flagship_general/best.ckpt"
-    )
+    *stages, calibrate = calls
+    configs = [f"--config configs/flagship_general{stage}.yaml" for stage in ("", "_2", "_3")]
+    once, again = lists("single", "multi", "zqq", "gamma1"), lists("single", "multi", "zqq", "gammasep", "gamma1")
+    assert stages == [
+        f"fit {configs[0]} {once} --output out/flagship_general",
+        f"fit {' '.join(configs[:2])} {again} --output out/flagship_general_2 "
+        "--start_from out/flagship_general/best.ckpt",
+        f"fit {' '.join(configs)} {again} --output out/flagship_general_3 "
+        "--start_from out/flagship_general_2/best.ckpt",
+    ]
     files = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
-        f"calibrate --output out/flagship_general_2/weights --checkpoint out/flagship_general_2/best.ckpt "
-        f"--end 0.85 --leftovers {files}"
+        "calibrate --output out/flagship_general_3/weights --checkpoint out/flagship_general_3/best.ckpt "
+        f"--end 0.5 0.7 0.85 --keep 0.3 0.5 0.7 -- {files}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
@@ -140,10 +142,11 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
     assert code != 0
     assert [call.split()[0] for call in calls] == ["fit"]
     (checkout / "interrupted").unlink()
-    code, _, (fit, second, _) = train("photon")
+    code, _, (first, second, third, _) = train("photon")
     assert code == 0
-    assert fit.endswith("--output runs/flagship_photon --ckpt_path runs/flagship_photon/last.ckpt")
+    assert first.endswith("--output runs/flagship_photon --ckpt_path runs/flagship_photon/last.ckpt")
     assert second.endswith("--output runs/flagship_photon_2 --start_from runs/flagship_photon/best.ckpt")
+    assert third.endswith("--output runs/flagship_photon_3 --start_from runs/flagship_photon_2/best.ckpt")
     code, said, calls = train("photon")
     assert code == 0
     assert "training is finished" in said
@@ -152,12 +155,8 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
 
 def test_both_models_are_trained_if_none_is_named(train):
     _, _, calls = train()
-    assert [call.split()[2].removeprefix("configs/") for call in calls if call.startswith("fit")] == [
-        "flagship_photon.yaml",
-        "flagship_photon_2.yaml",
-        "flagship_general.yaml",
-        "flagship_general_2.yaml",
-    ]
+    outputs = [call.split("--output runs/")[1].split()[0] for call in calls if call.startswith("fit")]
+    assert outputs == [f"flagship_{model}{stage}" for model in ("photon", "general") for stage in ("", "_2", "_3")]
 
 
 @pytest.fixture
