@@ -3,7 +3,9 @@
 A step of the decoder has four parts. It points at the token where the next particle begins (its seed) or ends the
 sentence; given the seed it says which hits and tracks belong to the particle (its incidence), hit by hit even where
 tokens are sums of hits; from these it forms proxies, as a physicist would (energy sum, log-weighted barycentre, track
-momentum); and it corrects them. What is spoken for goes back into the next step.
+momentum); and it corrects them. What is spoken for goes back into the next step. When the sentence is written, a second
+reading (`pflow.model.pointing.revise`) may divide hits and tracks among its particles once more, from which these are
+made anew.
 
 Letters: B batch, S source tokens, N hits, K tracks, M = N + K items, T target particles, P pairs, W width.
 """
