@@ -108,6 +108,7 @@ def generate_pointing(
             columns = {"is_particle": is_particle, **_columns(network, made, pdg, charge, taken, source)}
         else:
             columns = {"read": x, "query": query, "seed": seed, "taken": taken, "written": real}
+            columns |= {"log_energy": made.log_energy, "direction": made.direction}
         steps.append(_Step(rows, columns))
     columns = _side_by_side(steps, size)
     if columns and network.revision is not None:
@@ -198,7 +199,7 @@ def _second_reading(
     assert network.revision is not None
     seed, written = columns["seed"], columns["written"]
     revised = network.revision(
-        columns["read"],
+        network.related(columns["read"], columns["log_energy"], columns["direction"], written),
         columns["query"],
         seed,
         columns["taken"],

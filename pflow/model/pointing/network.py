@@ -30,7 +30,7 @@ from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.encoder import LocalEncoder
 from pflow.model.pointing.point import Incidence, Pairs, Pointer, find_pairs
 from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features, tangent_basis
-from pflow.model.pointing.revise import Revision
+from pflow.model.pointing.revise import Relation, Revision
 from pflow.model.pointing.scene import Scene, gather, make_scene
 
 __all__ = ["Particles", "PointingTransformer", "Source", "Written"]
@@ -162,6 +162,8 @@ class PointingTransformer(nn.Module):
         In generation, whether neutral particles get what is left of their hits (`give_leftovers`).
     revise_layers
         Layers of attention of the second reading (`pflow.model.pointing.revise`), 0: there is none.
+    relate
+        Whether the second reading is told how the written particles lie to each other.
     keep
         In generation, what the second reading takes for a particle with less probability than this is none.
     beyond
@@ -205,6 +207,7 @@ class PointingTransformer(nn.Module):
         end: float = 0.5,
         leftovers: bool = False,
         revise_layers: int = 0,
+        relate: bool = False,
         keep: float = 0.5,
         beyond: int = 0,
         own_incidence: float = 0.5,
@@ -225,6 +228,8 @@ class PointingTransformer(nn.Module):
             raise ValueError(f"end: {end} is not a probability in (0, 1]")
         if not 0.0 <= keep < 1.0:
             raise ValueError(f"keep: {keep} is not a probability in [0, 1)")
+        if relate and not revise_layers:
+            raise ValueError("relate: there is no second reading; set revise_layers")
         if revise_layers < 0 or beyond < 0:
             raise ValueError(f"revise_layers, beyond: {revise_layers} or {beyond} is negative")
         self.end = end
@@ -273,6 +278,7 @@ class PointingTransformer(nn.Module):
                 bend=bend,
                 dropout=dropout,
             )
+        self.relation = Relation(width=width) if relate else None
         self.initialise()
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
@@ -287,6 +293,8 @@ class PointingTransformer(nn.Module):
             self.pointer.initialise()
             if self.revision is not None:
                 self.revision.initialise()
+            if self.relation is not None:
+                self.relation.initialise()
 
     def encode(self, batch: Batch) -> Source:
         """Encode the source of a batch.
@@ -384,6 +392,10 @@ class PointingTransformer(nn.Module):
         pairs = find_pairs(source.scene, seed, covered, mask, cone=self.cone)
         taken = covered[pairs.event, pairs.particle, pairs.item]
         return query, pairs, self.incidence(query, source.items, source.scene, seed, taken[:, None], pairs)
+
+    def related(self, read: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor) -> Tensor:
+        """Particles float [B, T, W] for the second reading; parameters as of `Relation`."""
+        return read if self.relation is None else read + self.relation(read, log_energy, direction, mask)
 
     def share(self, logits: Tensor, pairs: Pairs, covered: Tensor) -> Tensor:
         """Share float [P] of each item, of what is left of it."""

@@ -15,7 +15,7 @@ from torch.nn import functional
 from pflow.model.layers import FullyConnected
 from pflow.model.pointing.scene import ITEM_FEATURES, Scene, gather
 
-__all__ = ["Incidence", "Pairs", "Pointer", "find_pairs"]
+__all__ = ["N_BEND", "Incidence", "Pairs", "Pointer", "bend_features", "find_pairs"]
 
 IMPOSSIBLE = -1e4
 """Logit of padding: finite, so that an event without tokens has gradients."""
@@ -220,12 +220,16 @@ def _geometry(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
 
 
 def _bend(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
-    """Differences in polar angle and in azimuth (as an arc) between items and seeds, float [P, N_BEND]."""
+    """Differences in polar angle and in azimuth between items and seeds, float [P, N_BEND]."""
     start = gather(scene.token_unit, seed).flatten(0, 1)[pairs.particle_of]
-    item = scene.item_unit.flatten(0, 1)[pairs.item_of]
-    rho, item_rho = torch.hypot(start[:, 0], start[:, 1]), torch.hypot(item[:, 0], item[:, 1])
-    theta = torch.atan2(item_rho, item[:, 2]) - torch.atan2(rho, start[:, 2])  # rad
-    cross = start[:, 0] * item[:, 1] - start[:, 1] * item[:, 0]
+    return bend_features(start, scene.item_unit.flatten(0, 1)[pairs.item_of])
+
+
+def bend_features(start: Tensor, end: Tensor) -> Tensor:
+    """Differences in polar angle and in azimuth (as an arc) between unit vectors float [..., 3]: [..., N_BEND]."""
+    rho, end_rho = torch.hypot(start[..., 0], start[..., 1]), torch.hypot(end[..., 0], end[..., 1])
+    theta = torch.atan2(end_rho, end[..., 2]) - torch.atan2(rho, start[..., 2])  # rad
+    cross = start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]
     arc = cross / rho.clamp(min=1e-3)  # rad
     return torch.stack(
         [

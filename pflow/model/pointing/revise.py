@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from pflow.model.layers import FullyConnected
 from pflow.model.pointing.decoder import CoverageDecoder
-from pflow.model.pointing.point import Incidence, Pairs
+from pflow.model.pointing.point import N_BEND, Incidence, Pairs, bend_features
 from pflow.model.pointing.scene import Scene, gather
 
-__all__ = ["Revised", "Revision"]
+__all__ = ["Relation", "Revised", "Revision"]
 
 REACH = math.cos(0.15)
 """Cosine of the largest angle between a seed and items that its particle had no part of and may yet get."""
@@ -31,6 +31,56 @@ LEAST_SHARE = 0.01
 
 NO_CLAIM = -1e4
 """Claim of a particle that there is not."""
+
+
+NEAR = 0.3
+"""What two particles have to do with each other falls by e over this angle, rad."""
+
+
+class Relation(nn.Module):
+    """How written particles lie to each other: near ones tell each other the angles between them and their energies.
+
+    The electrons of a converted photon lie side by side in azimuth, the field having parted them by angles that go as
+    1 / E; two photons lie anyhow. At birth it says nothing.
+
+    Parameters
+    ----------
+    width
+        Of the particles.
+    """
+
+    def __init__(self, *, width: int) -> None:
+        super().__init__()
+        self.one = nn.Linear(width, width)
+        self.other = nn.Linear(width, width, bias=False)
+        self.geometry = nn.Linear(N_BEND + 3, width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Begin with saying nothing."""
+        self.out.weight.zero_()
+
+    def forward(self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor) -> Tensor:
+        """What the others mean to each particle, float [B, T, W].
+
+        Parameters
+        ----------
+        x : float [B, T, W], the particles as the decoder reads them back
+        log_energy : float [B, T], ln(E / GeV)
+        direction : float [B, T, 3], unit vectors
+        mask : bool [B, T], True = written
+        """
+        size, n = log_energy.shape
+        start, end = (part.expand(size, n, n, 3) for part in (direction[:, :, None], direction[:, None]))
+        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, as long as it is small
+        energies = (part.expand(size, n, n) for part in (log_energy[:, :, None], log_energy[:, None]))
+        numbers = torch.stack([(angle + 1e-3).log() / 2.0, *(part / 2.0 for part in energies)], dim=-1)
+        geometry = torch.cat([bend_features(start, end), numbers], dim=-1)
+        said = functional.gelu(self.one(x)[:, :, None] + self.other(x)[:, None] + self.geometry(geometry))
+        others = mask[:, None] & ~torch.eye(n, dtype=torch.bool, device=x.device)
+        weight = torch.where(others, (-angle / NEAR).exp(), 0.0)
+        return self.out((said * weight[..., None]).sum(2))  # type: ignore[no-any-return]
 
 
 class Revised(NamedTuple):

@@ -248,7 +248,8 @@ def _reread(
 ) -> Reread:
     """Read what was found once more."""
     assert network.revision is not None
-    read = network.read_back(_as_written(found.particles, found.seed), source)
+    written = _as_written(found.particles, found.seed)
+    read = network.related(network.read_back(written, source), written.log_energy, written.direction, real)
     first = found.pairs.dense(found.share, share.shape)
     revised = network.revision(read, found.query, found.seed, first, real, source.scene, source.states)
     pairs = revised.pairs

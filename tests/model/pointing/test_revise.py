@@ -8,7 +8,7 @@ import torch
 from pflow.model.pointing.generate import generate_pointing
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import Written
-from pflow.model.pointing.revise import LEAST_SHARE
+from pflow.model.pointing.revise import LEAST_SHARE, Relation
 from pflow.model.pointing.teach import teach
 
 PHOTON, NEUTRAL = 0, 1
@@ -149,6 +149,54 @@ def test_what_is_written_is_the_second_reading(make_network, events, batch, coll
     assert generate_pointing(network, batch, max_particles=6).mask.shape == (4, 0)
 
 
+@pytest.fixture
+def relation():
+    torch.manual_seed(3)
+    return Relation(width=8)
+
+
+def four_particles():
+    """Two 2 mrad apart in polar angle, one 2 mrad away in azimuth, one far off; and padding."""
+    theta = torch.tensor([1.0, 1.002, 1.0, 2.0, 0.0])
+    phi = torch.tensor([0.3, 0.3, 0.3 + 0.002 / math.sin(1.0), 2.5, 0.0])
+    direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)[None]
+    mask = torch.tensor([[True, True, True, True, False]])
+    return torch.randn(1, 5, 8), torch.tensor([[2.0, 1.0, 1.0, 3.0, 0.0]]), direction, mask
+
+
+def test_near_particles_tell_each_other_how_they_lie(relation):
+    x, log_energy, direction, mask = four_particles()
+    x[:, 2] = x[:, 1]  # the same but for where they are
+    pairs = [[0, 1], [0, 2]]
+    beside, across = (relation(x[:, p], log_energy[:, p], direction[:, p], mask[:, p])[0, 0] for p in pairs)
+    assert (beside - across).abs().max() > 0.05
+    alone = relation(x[:, :1], log_energy[:, :1], direction[:, :1], mask[:, :1])[0, 0]
+    torch.testing.assert_close(alone, relation.out.bias)
+    pair = [0, 3]
+    far = relation(x[:, pair], log_energy[:, pair], direction[:, pair], mask[:, pair])[0, 0]
+    assert (far - alone).abs().max() < 0.1 * (beside - alone).abs().max()
+
+
+def test_relations_know_no_order_and_no_padding(relation):
+    parts = four_particles()
+    one = relation(*parts)
+    order = torch.tensor([3, 1, 0, 2, 4])
+    torch.testing.assert_close(relation(*(part[:, order] for part in parts)), one[:, order])
+    torch.testing.assert_close(relation(*(part[:, :4] for part in parts)), one[:, :4])
+
+
+def test_at_birth_relations_say_nothing(make_network, batch):
+    related, plain = (awake(make_network(revise_layers=1, relate=relate)) for relate in (True, False))
+    plain.load_state_dict({k: v for k, v in related.state_dict().items() if not k.startswith("relation")})
+    one, other = (generate_pointing(network, batch, max_particles=6) for network in (related, plain))
+    assert torch.equal(one.mask, other.mask)
+    torch.testing.assert_close(one.energy, other.energy)
+    with torch.no_grad():
+        related.relation.out.weight.normal_()
+    changed = generate_pointing(related, batch, max_particles=6)
+    assert changed.energy.shape != one.energy.shape or (changed.energy - one.energy).abs().max() > 1e-3
+
+
 def test_the_target_of_shares_and_of_what_is_real(make_network, batch):
     network = awake(make_network(revise_layers=1))
     taught = teach(network, network(batch), batch.target)
@@ -170,7 +218,9 @@ def test_the_target_of_shares_and_of_what_is_real(make_network, batch):
 
 
 def beyond(make_network, batch, n, *, seed=0, **options):
-    network = awake(make_network(revise_layers=1, beyond=n, own_incidence=1.0, order_jitter=0.0, **options)).train()
+    network = awake(
+        make_network(revise_layers=1, relate=True, beyond=n, own_incidence=1.0, order_jitter=0.0, **options)
+    ).train()
     torch.manual_seed(seed)
     return network, teach(network, network(batch), batch.target)
 
@@ -236,7 +286,12 @@ def test_a_false_particle_learns_to_give_back(make_network, batch):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"keep": 1.0}, "keep: 1.0"), ({"revise_layers": -1}, "revise_layers, beyond: -1"), ({"beyond": -2}, "-2")],
+    [
+        ({"relate": True}, "relate: there is no second reading"),
+        ({"keep": 1.0}, "keep: 1.0"),
+        ({"revise_layers": -1}, "revise_layers, beyond: -1"),
+        ({"beyond": -2}, "-2"),
+    ],
 )
 def test_options_that_make_no_sense_are_errors(make_network, options, message):
     with pytest.raises(ValueError, match=message):
