@@ -100,7 +100,7 @@ def rows() -> dict[str, Row]:
     for i, part in enumerate(parts):
         found[part] = Row(f"+ {part}", "flagship_photon", _without(parts[i + 1 :]), next(reversed(found)))
     third = yaml.safe_load((CONFIGS / "flagship_photon_3.yaml").read_text("utf-8"))
-    options = ("network.revise_layers", "network.relate", "network.beyond", "loss.weights")
+    options = (*(f"network.{name}" for name in ("revise_layers", "relate", "beyond", "broken")), "loss.weights")
     changes = tuple(f"{key}={json.dumps(third[key.split('.')[0]][key.split('.')[1]])}" for key in options)
     found["second_reading"] = Row("+ second reading", "flagship_photon", changes, next(reversed(found)))
     return found

@@ -168,6 +168,8 @@ class PointingTransformer(nn.Module):
         In generation, what the second reading takes for a particle with less probability than this is none.
     beyond
         In training on own particles, the most of them that are written beyond the true end, which are none.
+    broken
+        Probability that the second reading finds, as the first of these, a piece broken off a true particle.
     own_incidence
         In training, share of the batches in which the particles before are as the network itself makes them.
     order_jitter
@@ -210,6 +212,7 @@ class PointingTransformer(nn.Module):
         relate: bool = False,
         keep: float = 0.5,
         beyond: int = 0,
+        broken: float = 0.0,
         own_incidence: float = 0.5,
         order_jitter: float = 0.2,
     ) -> None:
@@ -230,11 +233,14 @@ class PointingTransformer(nn.Module):
             raise ValueError(f"keep: {keep} is not a probability in [0, 1)")
         if relate and not revise_layers:
             raise ValueError("relate: there is no second reading; set revise_layers")
+        if not 0.0 <= broken <= 1.0:
+            raise ValueError(f"broken: {broken} is not a probability")
         if revise_layers < 0 or beyond < 0:
             raise ValueError(f"revise_layers, beyond: {revise_layers} or {beyond} is negative")
         self.end = end
         self.keep = keep
         self.beyond = beyond
+        self.broken = broken
         self.leftovers = leftovers
         self.own_incidence = own_incidence
         self.order_jitter = order_jitter

@@ -248,9 +248,11 @@ def _reread(
 ) -> Reread:
     """Read what was found once more."""
     assert network.revision is not None
+    first = found.pairs.dense(found.share, share.shape)
+    if network.training and network.broken > 0:
+        found, first = _break(network, source, target, found, first, real)
     written = _as_written(found.particles, found.seed)
     read = network.related(network.read_back(written, source), written.log_energy, written.direction, real)
-    first = found.pairs.dense(found.share, share.shape)
     revised = network.revision(read, found.query, found.seed, first, real, source.scene, source.states)
     pairs = revised.pairs
     parts = revised.log_share.exp().detach()
@@ -262,6 +264,56 @@ def _reread(
         written=real,
         particles=network.particles(revised.query, found.seed, parts, pairs, source, pdg=target.pdg),
     )
+
+
+def _break(
+    network: PointingTransformer, source: Source, target: Target, found: _Pass, first: Tensor, real: Tensor
+) -> tuple[_Pass, Tensor]:
+    """In some events, let the first particle beyond the end be a piece of another: what lies nearer to a token of it.
+
+    So are photons that convert and hadrons that shower in several places written twice, more often in files that were
+    never seen than in those that the network is trained on.
+
+    Parameters
+    ----------
+    first : float [B, T, M], shares of the first reading
+
+    Returns
+    -------
+    What was found and `first`, with these pieces.
+    """
+    scene = source.scene
+    beyond = target.mask.sum(1)  # position of the piece
+    candidate = (real.sum(1) > beyond) & (torch.rand(beyond.shape, device=beyond.device) < network.broken)
+    deposit = (first @ scene.item_energy[..., None]).squeeze(-1) * target.mask  # [B, T], GeV
+    host_weight = deposit.sqrt() * candidate[:, None]
+    event = (host_weight.sum(1) > 0).nonzero().squeeze(1)
+    if not len(event):
+        return found, first
+    host = torch.multinomial(host_weight[event], 1).squeeze(1)
+    energy = scene.on_tokens(first)[event, host] * scene.token_energy[event] * ~scene.token_is_track[event]
+    energy = energy.scatter(1, found.seed[event, host][:, None], 0.0)  # [E, S]
+    many = energy.sum(1) > 0
+    event, host = event[many], host[many]
+    if not len(event):
+        return found, first
+    token = torch.multinomial(energy[many], 1).squeeze(1)
+    at, position = beyond[event], scene.item_position[event]
+    from_token, from_seed = (
+        (position - scene.token_position[event, index][:, None]).square().sum(-1)
+        for index in (token, found.seed[event, host])
+    )
+    is_hit = torch.arange(position.shape[1], device=position.device) < scene.n_hits
+    piece = torch.where((from_token < from_seed) & is_hit, first[event, host], 0.0)  # [E, M]
+    first, seed, query = first.clone(), found.seed.clone(), found.query.clone()
+    first[event, host] -= piece
+    first[event, at] = piece
+    seed[event, at] = token
+    query[event, at] = network.query(torch.cat([found.states[event, host], source.states[event, token]], dim=-1))
+    pairs = Pairs.where(first > 0)
+    share = first[pairs.event, pairs.particle, pairs.item]
+    particles = network.particles(query, seed, share, pairs, source, pdg=target.pdg)
+    return found._replace(seed=seed, query=query, pairs=pairs, share=share, particles=particles), first
 
 
 def _choose(pointer: Tensor, weight: Tensor, source: Source, *, random: bool) -> Tensor:

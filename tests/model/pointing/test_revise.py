@@ -8,8 +8,9 @@ import torch
 from pflow.model.pointing.generate import generate_pointing
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import Written
+from pflow.model.pointing.point import Pairs
 from pflow.model.pointing.revise import LEAST_SHARE, Relation
-from pflow.model.pointing.teach import teach
+from pflow.model.pointing.teach import _break, _padded, _Pass, teach
 
 PHOTON, NEUTRAL = 0, 1
 
@@ -252,6 +253,61 @@ def test_beyond_the_end_more_is_written_that_is_none(make_network, batch):
     assert counts == {0, 1, 2, 3}
 
 
+@pytest.fixture
+def two_clusters(by_hand):
+    """A photon of two clusters 300 mm apart, one token each, and one that is whole; and a place for a piece."""
+    batch = by_hand(
+        energy=[4.0, 2.0, 1.0, 3.0, 2.0],
+        position=[[2000, 0, 0], [2000, 10, 0], [2000, 300, 0], [2000, 310, 0], [0, 2000, 0]],
+        token=[0, 0, 1, 1, 2],
+        particles=[(PHOTON, NEUTRAL, 10.0), (PHOTON, NEUTRAL, 2.0)],
+        hit_share=[[1, 1, 1, 1, 0], [0, 0, 0, 0, 1]],
+        track_share=[[], []],
+    )
+    return batch, _padded(batch.target, 1)
+
+
+@pytest.mark.parametrize("broken", [0.0, 1.0])
+def test_a_piece_is_what_lies_nearer_to_another_token(make_network, two_clusters, broken):
+    network = make_network(revise_layers=1, broken=broken)
+    batch, target = two_clusters
+    real = torch.ones(1, 3, dtype=torch.bool)
+    first = torch.tensor([[[1.0, 1, 1, 1, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]])
+    with torch.no_grad():
+        source = network.encode(batch)
+        states, query = torch.randn(1, 4, 24), torch.randn(1, 3, 24)
+        seed, pairs = torch.tensor([[0, 2, 2]]), Pairs.where(first > 0)
+        share = torch.ones(len(pairs.item))
+        particles = network.particles(query, seed, share, pairs, source)
+        found = _Pass(states, states, seed, query, pairs, share, share, particles)
+        torch.manual_seed(0)
+        for _ in range(4):  # until it is the photon of two tokens whose turn it is
+            made, parts = _break(network, source, target, found, first, real)
+            if not torch.equal(parts, first):
+                break
+    if not broken:
+        assert torch.equal(parts, first)
+        return
+    assert parts.tolist() == [[[1, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 1, 1, 0]]]
+    assert made.seed.tolist() == [[0, 2, 1]]
+    assert made.particles.proxies.energy.tolist() == [[6.0, 2.0, 4.0]]
+    assert first[0, 0].sum() == 4
+    changed = (made.query != query).any(-1)
+    assert changed.tolist() == [[False, False, True]]
+
+
+def test_pieces_are_of_no_target(make_network, batch):
+    for seed in range(3):
+        network, taught = beyond(make_network, batch, 2, seed=seed, broken=1.0)
+        reread = taught.reread
+        more = reread.written & ~taught.target.mask
+        pairs = reread.revised.pairs
+        assert not reread.true[more[pairs.event, pairs.particle]].any()
+        losses = PointingLoss()(taught, network)
+        losses["total"].backward()
+        assert all(value.isfinite() for value in losses.values())
+
+
 def test_nothing_is_written_beyond_the_end_in_evaluation(make_network, batch):
     network = make_network(revise_layers=1, beyond=3, own_incidence=1.0)
     assert torch.equal(teach(network, network(batch), batch.target).reread.written, batch.target.mask)
@@ -287,6 +343,7 @@ def test_a_false_particle_learns_to_give_back(make_network, batch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"broken": 1.5}, "broken: 1.5"),
         ({"relate": True}, "relate: there is no second reading"),
         ({"keep": 1.0}, "keep: 1.0"),
         ({"revise_layers": -1}, "revise_layers, beyond: -1"),
