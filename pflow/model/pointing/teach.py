@@ -285,19 +285,16 @@ def _break(
     scene = source.scene
     beyond = target.mask.sum(1)  # position of the piece
     candidate = (real.sum(1) > beyond) & (torch.rand(beyond.shape, device=beyond.device) < network.broken)
-    deposit = (first @ scene.item_energy[..., None]).squeeze(-1) * target.mask  # [B, T], GeV
-    host_weight = deposit.sqrt() * candidate[:, None]
-    event = (host_weight.sum(1) > 0).nonzero().squeeze(1)
+    start = gather(scene.token_position, found.seed)  # [B, T, 3]
+    away = torch.linalg.vector_norm(scene.token_position[:, None] - start[:, :, None], dim=-1)  # [B, T, S], mm
+    energy = scene.on_tokens(first) * scene.token_energy[:, None]
+    of_hits = ~scene.token_is_track[:, None] & target.mask[..., None] & candidate[:, None, None]
+    lever = torch.where(of_hits, energy * away, 0.0).flatten(1)  # what is far is drawn first: other showers, not halves
+    event = (lever.sum(1) > 0).nonzero().squeeze(1)
     if not len(event):
         return found, first
-    host = torch.multinomial(host_weight[event], 1).squeeze(1)
-    energy = scene.on_tokens(first)[event, host] * scene.token_energy[event] * ~scene.token_is_track[event]
-    energy = energy.scatter(1, found.seed[event, host][:, None], 0.0)  # [E, S]
-    many = energy.sum(1) > 0
-    event, host = event[many], host[many]
-    if not len(event):
-        return found, first
-    token = torch.multinomial(energy[many], 1).squeeze(1)
+    drawn = torch.multinomial(lever[event], 1).squeeze(1)
+    host, token = drawn // away.shape[2], drawn % away.shape[2]
     at, position = beyond[event], scene.item_position[event]
     from_token, from_seed = (
         (position - scene.token_position[event, index][:, None]).square().sum(-1)
