@@ -3,12 +3,12 @@
 #
 #     bash scripts/train_flagship.sh [photon|general|all] [OUT]
 #
-# trains each model (default: all, one after the other) in three stages, each of which begins with the weights of the one
-# before: configs/flagship_photon.yaml, flagship_photon_2.yaml and flagship_photon_3.yaml, and the same of
-# flagship_general; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is one, in
-# OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it took,
-# and the best weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that were
-# there.
+# trains each model (default: all, one after the other) in two stages, the second with the first's weights to begin
+# with: configs/flagship_photon.yaml and flagship_photon_2.yaml, configs/flagship_general.yaml and
+# flagship_general_2.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
+# one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it
+# took, and the best weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that
+# were there.
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
 # not run again. What was done since is done anew: up to an epoch (photon) or up to 1,000 steps (general). The training
@@ -92,18 +92,19 @@ train() {
     python scripts/training_summary.py "$run" ${before:+--after "$before"}
 }
 
-# ship MODEL N: the best weights of a stage, with uncertainties and thresholds that are calibrated on the validation
-# files, and the note of the time to their place; what else is there, the model card, stays.
+# ship MODEL N: the best weights of a stage, with uncertainties that are calibrated on the validation files, and the note
+# of the time to their place; what else is there, the model card, stays. Where sentences of the general model end and that
+# neutral particles get leftovers was chosen on the validation files, for the resolution of the visible energy.
 ship() {
-    local run file validation=() weights="pflow/weights/ild-g4-$1"
+    local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
+    [ "$1" = photon ] || options=(--end 0.85 --leftovers)
     run="$out/flagship_$(name "$@")"
     echo "== $1: weights to $weights"
     while IFS= read -r file; do
         validation+=("$file")
     done < <(files "$@" val)
     rm -rf "$run/weights"
-    pflow calibrate --output "$run/weights" --checkpoint "$run/best.ckpt" --end 0.5 0.7 0.85 --keep 0.3 0.5 0.7 \
-        -- "${validation[@]}"
+    pflow calibrate --output "$run/weights" --checkpoint "$run/best.ckpt" ${options[@]+"${options[@]}"} -- "${validation[@]}"
     cp "$run/training.json" "$run/weights/"
     mkdir -p "$weights"
     mv "$run"/weights/* "$weights/"
@@ -111,7 +112,7 @@ ship() {
 }
 
 for model in $models; do
-    for stage in 1 2 3; do
+    for stage in 1 2; do
         for split in train val; do
             files "$model" "$stage" "$split" > /dev/null
         done
@@ -120,8 +121,8 @@ done
 source scripts/environment.sh ""
 
 for model in $models; do
-    for stage in 1 2 3; do
+    for stage in 1 2; do
         train "$model" "$stage"
     done
-    ship "$model" 3
+    ship "$model" "$stage"
 done

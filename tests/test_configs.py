@@ -37,7 +37,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 }
 """The set-ups, and in what each of them is not paper_v1_kind."""
 
-FLAGSHIPS = tuple(f"flagship_{model}{stage}" for model in ("general", "photon") for stage in ("", "_2", "_3"))
+FLAGSHIPS = tuple(f"flagship_{name}" for name in ("general", "general_2", "general_3", "photon", "photon_2"))
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
 """Sizes of the network in a short training."""

@@ -73,7 +73,7 @@ def test_each_part_of_the_flagship_is_one_change(ablation):
     assert ablation.ROWS[parts[-1]].changes == ()
     last = ablation.ROWS["second_reading"]
     assert last.before == parts[-1]
-    assert {"network.revise_layers=2", "network.beyond=3"} < set(last.changes)
+    assert {"network.revise_layers=2", "network.broken=0.5"} < set(last.changes)
 
 
 def test_features_are_the_flagships_on_version_1(ablation):

@@ -118,19 +118,16 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
         )
 
     *stages, calibrate = calls
-    configs = [f"--config configs/flagship_general{stage}.yaml" for stage in ("", "_2", "_3")]
+    configs = [f"--config configs/flagship_general{stage}.yaml" for stage in ("", "_2")]
     once, again = lists("single", "multi", "zqq", "gamma1"), lists("single", "multi", "zqq", "gammasep", "gamma1")
     assert stages == [
         f"fit {configs[0]} {once} --output out/flagship_general",
-        f"fit {' '.join(configs[:2])} {again} --output out/flagship_general_2 "
-        "--start_from out/flagship_general/best.ckpt",
-        f"fit {' '.join(configs)} {again} --output out/flagship_general_3 "
-        "--start_from out/flagship_general_2/best.ckpt",
+        f"fit {' '.join(configs)} {again} --output out/flagship_general_2 --start_from out/flagship_general/best.ckpt",
     ]
     files = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
-        "calibrate --output out/flagship_general_3/weights --checkpoint out/flagship_general_3/best.ckpt "
-        f"--end 0.5 0.7 0.85 --keep 0.3 0.5 0.7 -- {files}"
+        "calibrate --output out/flagship_general_2/weights --checkpoint out/flagship_general_2/best.ckpt "
+        f"--end 0.85 --leftovers -- {files}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
@@ -142,11 +139,14 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
     assert code != 0
     assert [call.split()[0] for call in calls] == ["fit"]
     (checkout / "interrupted").unlink()
-    code, _, (first, second, third, _) = train("photon")
+    code, _, (first, second, calibrate) = train("photon")
     assert code == 0
     assert first.endswith("--output runs/flagship_photon --ckpt_path runs/flagship_photon/last.ckpt")
     assert second.endswith("--output runs/flagship_photon_2 --start_from runs/flagship_photon/best.ckpt")
-    assert third.endswith("--output runs/flagship_photon_3 --start_from runs/flagship_photon_2/best.ckpt")
+    assert calibrate.startswith(
+        "calibrate --output runs/flagship_photon_2/weights --checkpoint runs/flagship_photon_2/best"
+    )
+    assert "--end" not in calibrate
     code, said, calls = train("photon")
     assert code == 0
     assert "training is finished" in said
@@ -156,7 +156,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
 def test_both_models_are_trained_if_none_is_named(train):
     _, _, calls = train()
     outputs = [call.split("--output runs/")[1].split()[0] for call in calls if call.startswith("fit")]
-    assert outputs == [f"flagship_{model}{stage}" for model in ("photon", "general") for stage in ("", "_2", "_3")]
+    assert outputs == [f"flagship_{model}{stage}" for model in ("photon", "general") for stage in ("", "_2")]
 
 
 @pytest.fixture
