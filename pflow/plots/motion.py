@@ -1,4 +1,7 @@
-"""How the interactive page stays smooth with many hits: while it turns or zooms, only the strongest are drawn."""
+"""How the interactive page stays smooth with many hits: while it turns or zooms, only the strongest are drawn.
+
+Where that is still slow, as without a graphics card, a quarter of them is drawn with fewer pixels.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,8 @@ SCRIPT = """
 (() => {
   const plot = document.getElementById("{plot_id}");
   const settled = 200;  // ms without a turn or a zoom until everything is drawn again
-  let timer, held = false, thinned = [], turned = null, sharp;
+  const slow = 45, patience = 3;  // ms from frame to frame, and so many of them in a row are too slow
+  let timer, held = false, thinned = [], turned = null, sharp, coarse = false, last, late;
 
   // plotly's drawing: not part of its interface. Where it is not as expected, everything is drawn all the time.
   const drawing = () => {
@@ -65,20 +69,31 @@ SCRIPT = """
   const thin = inner => {
     turned = inner;
     sharp = inner.pixelRatio;
-    inner.pixelRatio = Math.min(sharp, 1);
+    inner.pixelRatio = Math.min(sharp, coarse ? 0.6 : 1);
+    last = late = 0;
+    if (!coarse) requestAnimationFrame(watch);
     for (const object of inner.objects) {
       const meta = object._trace && object._trace.data && object._trace.data.meta;
       const corners = object.vertexCount / object.pointCount;
       object.drawPick = () => {};
-      if (meta && meta.moving < object.pointCount && Number.isInteger(corners)) {
+      if (meta && meta.moving <= object.pointCount && Number.isInteger(corners)) {
         object.draw = function (camera) {
           const all = this.vertexCount;
-          this.vertexCount = corners * meta.moving;
+          this.vertexCount = corners * (coarse ? Math.ceil(meta.moving / 4) : meta.moving);
           try { Object.getPrototypeOf(this).draw.call(this, camera); } finally { this.vertexCount = all; }
         };
       }
       thinned.push(object);
     }
+  };
+  // What was once too slow is taken to stay so.
+  const watch = time => {
+    if (!turned) return;
+    late = last && time - last > slow ? late + 1 : 0;
+    last = time;
+    if (late < patience) return requestAnimationFrame(watch);
+    coarse = true;
+    turned.pixelRatio = Math.min(sharp, 0.6);
   };
   const fill = () => {
     for (const object of thinned) { delete object.draw; delete object.drawPick; }

@@ -29,6 +29,9 @@ const send = (type, buttons, target = canvas, to = plot) => {
   event.buttons = buttons;
   to.dispatchEvent(event);
 };
+let frames = [];
+const requestAnimationFrame = watch => frames.push(watch);
+const frame = time => { const now = frames; frames = []; for (const watch of now) watch(time); };
 const wait = ms => new Promise(done => setTimeout(done, ms));
 const drawn = name => {
   log.length = 0;
@@ -106,6 +109,34 @@ def test_a_turn_draws_fewer_pixels():
         send("mousemove", 1); send("mousemove", 1); seen.turning = glplot.pixelRatio;
         send("mouseup", 0, canvas, window); await wait(300); seen.after = glplot.pixelRatio""")
     assert seen == {"turning": 1, "after": 2, "updates": 1}
+
+
+FEWER = [2, 2, "line"]
+"""A quarter of what is drawn in motion, rounded up."""
+
+
+def test_slow_frames_in_a_row_quarter_what_is_drawn_for_good():
+    seen = page_after("""
+        const glplot = plot._fullLayout.scene._scene.glplot;
+        send("mousemove", 1);
+        for (const time of [1000, 1060, 1120, 1136, 1200, 1260]) frame(time);
+        drawn("twice slow"); seen.ratio = glplot.pixelRatio;
+        frame(1320); drawn("slow"); seen.fewer = glplot.pixelRatio;
+        send("mouseup", 0, canvas, window); await wait(300); drawn("after"); seen.whole = glplot.pixelRatio;
+        send("mousemove", 1); drawn("again"); seen.coarse = glplot.pixelRatio; seen.watched = frames.length""")
+    assert (seen["twice slow"], seen["ratio"]) == (FEW, 1)
+    assert (seen["slow"], seen["fewer"]) == (FEWER, 0.6)
+    assert (seen["after"], seen["whole"]) == (ALL, 2)
+    assert (seen["again"], seen["coarse"], seen["watched"]) == (FEWER, 0.6, 0)
+
+
+def test_fast_frames_change_nothing_and_are_not_watched_at_rest():
+    seen = page_after("""
+        send("mousemove", 1);
+        for (let k = 0; k < 20; ++k) frame(1000 + 16 * k);
+        drawn("turning"); seen.watched = frames.length;
+        send("mouseup", 0, canvas, window); await wait(300); frame(2000); seen.rest = frames.length""")
+    assert seen == {"turning": FEW, "watched": 1, "rest": 0, "updates": 1}
 
 
 def test_a_release_outside_the_window_is_noticed():
