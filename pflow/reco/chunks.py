@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from pflow.detector import Detector
+import awkward as ak
+import numpy as np
+
+from pflow.detector import Calorimeter, Detector
 from pflow.events import Events
 from pflow.io.read import EventFile, open_events
 from pflow.reco.load import Model, load_model
@@ -114,5 +118,20 @@ class Worker:
 
 
 def _as_the_models(events: Events, model: Model) -> Events:
-    """The events as if of the model's detector: who names another detector explicitly has decided to go on."""
-    return dataclasses.replace(events, detector=model.tokeniser.detector)
+    """The events as if of the model's detector: who names another detector explicitly has decided to go on.
+
+    Hits go to the calorimeter of the same kind and region, else of the same kind, else of the same region (the last).
+    """
+    theirs, ours = events.detector.calorimeters, model.tokeniser.detector.calorimeters
+    hits = events.hits
+    if theirs != ours:
+        counterpart = np.array([_counterpart(calorimeter, ours) for calorimeter in theirs], dtype=np.int64)
+        subdetector = counterpart[ak.to_numpy(ak.flatten(hits.subdetector))]
+        hits = ak.with_field(hits, ak.unflatten(subdetector, ak.num(hits)), "subdetector")
+    return dataclasses.replace(events, detector=model.tokeniser.detector, hits=hits)
+
+
+def _counterpart(one: Calorimeter, others: Sequence[Calorimeter]) -> int:
+    return max(
+        range(len(others)), key=lambda i: (2 * (others[i].kind == one.kind) + (others[i].region == one.region), i)
+    )

@@ -9,10 +9,12 @@ import pytest
 import uproot
 
 import pflow
+from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Flag
 from pflow.io.reco import read_provenance, read_reco
 from pflow.io.write import write_events
+from pflow.reco.chunks import _counterpart
 from pflow.reco.files import reconstruct_files
 
 
@@ -137,6 +139,24 @@ def test_naming_the_detector_reads_it_all_the_same(model, data_dir, tmp_path):
     cld = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
     run([cld], model, tmp_path / "reco.root", detector="cld")
     assert len(read_reco(tmp_path / "reco.root")) == 1
+
+
+@pytest.mark.parametrize("name", ["ild-g4-general", "ild-g4-photon"])
+def test_a_shipped_model_reads_another_detector_that_is_named(name, data_dir, tmp_path):
+    """It has more calorimeters: each hit goes to the one that is most like its own."""
+    cld = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    run([cld], name, tmp_path / "reco.root", detector="cld")
+    reco = read_reco(tmp_path / "reco.root")
+    assert len(reco) == 1
+    energy = ak.sum(reco.particles.energy, axis=1)[0]
+    assert 100 < energy < 400  # of 239 GeV; neither model was made for it
+
+
+def test_hits_go_to_the_calorimeter_most_like_their_own():
+    ours = load_detector("ild_g4").calorimeters
+    found = {one.name: ours[_counterpart(one, ours)].name for one in load_detector("cld").calorimeters}
+    same = ("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap")
+    assert found == {**{name: name for name in same}, "hcal_other": "hcal_endcap", "muon": "hcal_endcap"}
 
 
 def test_edm4hep_and_flat_give_the_same_particles(model, data_dir, tmp_path):
