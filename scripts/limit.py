@@ -51,8 +51,8 @@ what Pandora, the classical algorithm, reaches on the Geant4 test files; truth r
 matching by energy and angle with cut 3, by the same code as every reconstruction. A `resolution_68` is half the
 narrowest interval that holds 68.3%; that of the visible energy is relative to its median. The limit has one particle
 for each target by construction: its counts say nothing. Of the single photons, three that left tracks lie 1.5 to 2
-degrees off and raise the limit's mean angle; without tracks it is 0.0149 degrees. With two factors for all hadrons, 1.3 in
-the ECAL and 1.0 in the HCAL, and no dependence on angle, the limit of the visible energy of `zqq` is 3.2% (half the
+degrees off and raise the limit's mean angle; without tracks it is 0.0149 degrees. With two factors for all hadrons, 1.3
+in the ECAL and 1.0 in the HCAL, and no dependence on angle, the limit of the visible energy of `zqq` is 3.2% (half the
 central interval that holds 68.3%, over the median; `tests/metrics/test_limit.py` holds it).
 
     python scripts/limit.py results ../shared/data/g4/*_test.root
