@@ -99,10 +99,6 @@ def rows() -> dict[str, Row]:
     parts = list(WITHOUT)
     for i, part in enumerate(parts):
         found[part] = Row(f"+ {part}", "flagship_photon", _without(parts[i + 1 :]), next(reversed(found)))
-    third = yaml.safe_load((CONFIGS / "flagship_general_3.yaml").read_text("utf-8"))
-    options = (*(f"network.{name}" for name in ("revise_layers", "relate", "beyond", "broken")), "loss.weights")
-    changes = tuple(f"{key}={json.dumps(third[key.split('.')[0]][key.split('.')[1]])}" for key in options)
-    found["second_reading"] = Row("+ second reading", "flagship_photon", changes, next(reversed(found)))
     return found
 
 
@@ -141,9 +137,6 @@ events.
 - **+ augmentation**: rotation, reflection and overlay, as in `configs/data/pointing_hits.yaml`.
 - **+ merging**: hits summed into coarser cells before the encoder; with it, this is `configs/flagship_photon.yaml` but
   for sizes, learning rate and average of the weights.
-- **+ second reading**: written particles divide the hits among themselves once more and may be dropped
-  (`pflow/model/pointing/revise.py`), and sentences go on beyond their end in training, as in
-  `configs/flagship_general_3.yaml`.
 
 "Matched" is the fraction of true photons with a partner (cost `angle_energy`, cut 3: within 17 degrees); energy error
 and angles are of these, so a row that matches few shows its better events. "Told right" is one particle for one photon

@@ -85,9 +85,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--keep: {args.checkpoint} has no second reading")
     trials = _trials(args, network)
     _reconstruct(args, model, network, trials)
-    best = max(trials, key=lambda trial: trial.score)
-    for trial in trials:
-        print(f"{trial}: energy-weighted efficiency less fake energy fraction {trial.score:.4f}")
+    scores = [trial.score() for trial in trials]
+    for trial, score in zip(trials, scores, strict=True):
+        print(f"{trial}: energy-weighted efficiency less fake energy fraction {score:.4f}")
+    best = trials[int(np.argmax(scores))]
     widths = best.fit.result()
     for quantity, by_class in widths.curves.items():
         for name, curve in by_class.items():
@@ -112,7 +113,6 @@ class _Trial:
     def __str__(self) -> str:
         return f"end {self.end:g}, keep {self.keep:g}"
 
-    @property
     def score(self) -> float:
         """How much of the energy is found less what is fake, a mean over the files; of nothing, nothing is fake."""
         import numpy as np

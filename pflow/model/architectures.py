@@ -22,6 +22,7 @@ from pflow.model.network import ParticleTransformer
 from pflow.model.pointing.generate import generate_pointing
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import LN10, PointingTransformer
+from pflow.model.pointing.reread import teach_again
 from pflow.model.pointing.teach import teach
 
 __all__ = ["ARCHITECTURES", "DEFAULT", "SIZES", "Architecture", "Network", "Taught", "architecture", "build_network"]
@@ -99,8 +100,8 @@ def _teach_translation(network: ParticleTransformer, loss: ParticleLoss, batch: 
 def _teach_pointing(network: PointingTransformer, loss: PointingLoss, batch: Batch) -> Taught:
     if batch.target is None:
         raise ValueError("target: the batch has none, and teacher forcing needs one")
-    taught = teach(network, network(batch), batch.target)
-    made = taught.particles if taught.reread is None else taught.reread.particles
+    taught = (teach if network.revision is None else teach_again)(network, network(batch), batch.target)
+    made = taught.particles
     energy = (made.log_energy / LN10 - network.energy_mean) / network.energy_std
     prediction = {"energy": energy, "direction": made.direction}
     return Taught(loss(taught, network), prediction, taught.target)

@@ -84,6 +84,11 @@ class Choice:
         self._generator = generator
         self._batch = batch
 
+    @property
+    def draws(self) -> bool:
+        """Whether classes are drawn."""
+        return self._temperature is not None
+
     def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Choose for the events `rows` int64 [B'] of the batch, from `logits` [B', V]; int64 [B']."""
         if self._temperature is None:

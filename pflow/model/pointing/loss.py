@@ -12,12 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.batch import Target
-from pflow.model.pointing.network import LN10, Particles, PointingTransformer
-from pflow.model.pointing.teach import Reread, Taught
+from pflow.model.pointing.network import Particles, PointingTransformer
+from pflow.model.pointing.reread import Reread
+from pflow.model.pointing.teach import Taught
 
 __all__ = ["PointingLoss"]
 
-NAMES = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction", "shares", "real")
+NAMES = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction", "shares", "real", "visible")
+
+LEAST_VISIBLE = 0.1
+"""Added to the energies of events before the logarithm, GeV."""
 
 TAIL = 3.0
 """Residuals of more standard deviations count linearly: a mistaken incidence is no measurement error (Huber 1964)."""
@@ -32,9 +36,11 @@ class PointingLoss(nn.Module):
     ``incidence``: binary cross-entropy of the share of what is left, weighted by that share times the square root of
     the energy and normalised particle by particle. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``:
     negative log-likelihood of a normal distribution of ln E, and of the two angles in the tangent plane, with the
-    widths that the network predicts and linear tails. Where there is a second reading, these four are the means of both
-    readings; ``shares``: cross-entropy of whose each item is, weighted by the square root of its energy; ``real``:
-    binary cross-entropy of whether a written particle is one.
+    widths that the network predicts and linear tails.
+
+    Of a second reading, the last four, and ``shares``: cross-entropy of whose each item is, weighted by the square root
+    of its energy; ``real``: binary cross-entropy of whether a written particle is one; ``visible``: absolute difference
+    of ln E between the sum over what is written, each as probable as it is real, and all that is true.
 
     Parameters
     ----------
@@ -58,35 +64,30 @@ class PointingLoss(nn.Module):
                 raise ValueError(f"weights: {weight} of '{name}' is not a finite number from 0")
         self.weights = {name: float((weights or {}).get(name, 1.0)) for name in NAMES}
 
-    def forward(self, taught: Taught, network: PointingTransformer) -> dict[str, Tensor]:
+    def forward(self, taught: Taught | Reread, network: PointingTransformer) -> dict[str, Tensor]:
         """Each loss by name, unweighted, and ``total``; scalars.
 
         Parameters
         ----------
         taught
-            From `pflow.model.pointing.teach.teach`.
+            From `pflow.model.pointing.teach.teach`, or of a second reading `pflow.model.pointing.reread.teach_again`.
         network
             Says how energies are normalised.
         """
         mask = taught.target.mask
-        losses = {"pointer": _pointer(taught), "end": _end(taught), "incidence": _incidence(taught)}
-        readings = [taught.particles]
-        if taught.reread is not None:
-            readings.append(taught.reread.particles)
-        each = [_of_particles(made, taught.target, network) for made in readings]
-        for name in each[0]:
-            cost = torch.stack([costs[name] for costs in each]).mean(0)
+        if isinstance(taught, Reread):
+            losses = {"shares": _shares(taught), "real": _real(taught), "visible": _visible(taught)}
+        else:
+            losses = {"pointer": _pointer(taught), "end": _end(taught), "incidence": _incidence(taught)}
+        for name, cost in _of_particles(taught.particles, taught.target, network).items():
             losses[name] = cost.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
-        if taught.reread is not None:
-            losses["shares"] = _shares(taught.reread)
-            losses["real"] = _real(taught.reread, mask)
         total = torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
         return {**losses, "total": total}
 
 
 def _of_particles(made: Particles, target: Target, network: PointingTransformer) -> dict[str, Tensor]:
     """Losses float [B, T] of what a reading makes of the particles."""
-    true = LN10 * (network.energy_mean + network.energy_std * target.energy)
+    true = network.log_energy_of(target.energy)
     off = (made.log_energy - true).abs() * (-made.energy_log_width).exp()
     away = (made.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, where it is small
     turned = away * (-made.direction_log_width).exp()
@@ -108,8 +109,9 @@ def _pointer(taught: Taught) -> Tensor:
 
 
 def _end(taught: Taught) -> Tensor:
-    ends = taught.pointer[..., -1].masked_fill(~taught.ends, 0.0)
-    return -ends.sum() / taught.target.mask.sum().clamp(min=1)
+    last = taught.target.mask.sum(1)  # position of the end
+    ends = taught.pointer[torch.arange(len(last), device=last.device), last, -1]
+    return -ends.sum() / last.sum().clamp(min=1)
 
 
 def _incidence(taught: Taught) -> Tensor:
@@ -128,9 +130,16 @@ def _shares(reread: Reread) -> Tensor:
     return -(of_pairs.sum() + of_no_one.sum()) / item_weight.sum().clamp(min=1e-6)
 
 
-def _real(reread: Reread, mask: Tensor) -> Tensor:
-    cost = functional.binary_cross_entropy_with_logits(reread.revised.real, mask.float(), reduction="none")
+def _real(reread: Reread) -> Tensor:
+    real = reread.target.mask.float()
+    cost = functional.binary_cross_entropy_with_logits(reread.revised.real, real, reduction="none")
     return cost.masked_fill(~reread.written, 0.0).sum() / reread.written.sum().clamp(min=1)
+
+
+def _visible(reread: Reread) -> Tensor:
+    energy = reread.particles.log_energy.exp() * reread.revised.real.sigmoid() * reread.written  # GeV
+    off = ((energy.sum(1) + LEAST_VISIBLE) / (reread.visible + LEAST_VISIBLE)).log().abs()
+    return off.mean()
 
 
 def _tailed(residual: Tensor) -> Tensor:

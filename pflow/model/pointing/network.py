@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.encoder import LocalEncoder
 from pflow.model.pointing.point import Incidence, Pairs, Pointer, find_pairs
 from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features, tangent_basis
-from pflow.model.pointing.revise import Relation, Revision
+from pflow.model.pointing.revise import Relation, Revised, Revision
 from pflow.model.pointing.scene import Scene, gather, make_scene
 
 __all__ = ["Particles", "PointingTransformer", "Source", "Written"]
@@ -45,6 +45,10 @@ ENERGY_WIDTHS = (-6.0, 1.5)
 
 DIRECTION_WIDTHS = (-9.5, 0.0)
 """Least and largest logarithm of the standard deviation of an angle, rad."""
+
+
+SECOND = ("revision", "relation")
+"""Parts of the second reading."""
 
 
 class Source(NamedTuple):
@@ -66,6 +70,16 @@ class Source(NamedTuple):
     known: list[KeyValue]
     tokens: Tensor
     items: Tensor
+
+    def copy(self) -> Source:
+        """The same in storage of its own: writing uses up that of what it reads."""
+        return Source(
+            scene=self.scene.copy(),
+            states=self.states.clone(),
+            known=[KeyValue(*(part.clone() for part in pair)) for pair in self.known],
+            tokens=self.tokens.clone(),
+            items=self.items.clone(),
+        )
 
 
 class Particles(NamedTuple):
@@ -94,6 +108,46 @@ class Particles(NamedTuple):
     pooled: Tensor
     proxies: Proxies
     by_track: Tensor
+
+    def written(self, seed: Tensor, *, pdg: Tensor | None = None, charge: Tensor | None = None) -> Written:
+        """As the decoder reads them back; their numbers are detached.
+
+        Parameters
+        ----------
+        seed : int64 [B, T]
+        pdg, charge : int64 [B, T] or None
+            What was chosen; None: the most probable.
+        """
+        return Written(
+            pdg=self.pdg.argmax(-1) if pdg is None else pdg,
+            charge=self.charge.argmax(-1) if charge is None else charge,
+            log_energy=self.log_energy.detach(),
+            direction=self.direction.detach(),
+            seed=seed,
+            deposit=self.proxies.energy,
+            pooled=self.pooled,
+        )
+
+    def columns(self, pdg: Tensor, charge: Tensor, taken: Tensor) -> dict[str, Tensor]:
+        """What is told of the particles, [B, T, ...], by name.
+
+        Parameters
+        ----------
+        pdg, charge : int64 [B, T]
+            What was chosen.
+        taken : float [B, T, M]
+            Their shares of the items.
+        """
+        return {
+            "charge": charge,
+            "pdg": pdg,
+            "log_energy": self.log_energy,
+            "direction": self.direction,
+            "probability": self.pdg.softmax(-1),
+            "energy_sigma": self.energy_log_width.exp(),
+            "direction_sigma": self.direction_log_width.exp(),
+            "taken": taken,
+        }
 
 
 class Written(NamedTuple):
@@ -161,15 +215,13 @@ class PointingTransformer(nn.Module):
     leftovers
         In generation, whether neutral particles get what is left of their hits (`give_leftovers`).
     revise_layers
-        Layers of attention of the second reading (`pflow.model.pointing.revise`), 0: there is none.
+        Layers of attention of the second reading (`pflow.model.pointing.revise`), 0: there is none. With it, what the
+        first reading needs stays as it is, and only the second is taught (`pflow.model.pointing.reread`): begin with a
+        trained network.
     relate
         Whether the second reading is told how the written particles lie to each other.
     keep
         In generation, what the second reading takes for a particle with less probability than this is none.
-    beyond
-        In training on own particles, the most of them that are written beyond the true end, which are none.
-    broken
-        Probability that the second reading finds, as the first of these, a piece broken off a true particle.
     own_incidence
         In training, share of the batches in which the particles before are as the network itself makes them.
     order_jitter
@@ -211,8 +263,6 @@ class PointingTransformer(nn.Module):
         revise_layers: int = 0,
         relate: bool = False,
         keep: float = 0.5,
-        beyond: int = 0,
-        broken: float = 0.0,
         own_incidence: float = 0.5,
         order_jitter: float = 0.2,
     ) -> None:
@@ -233,14 +283,10 @@ class PointingTransformer(nn.Module):
             raise ValueError(f"keep: {keep} is not a probability in [0, 1)")
         if relate and not revise_layers:
             raise ValueError("relate: there is no second reading; set revise_layers")
-        if not 0.0 <= broken <= 1.0:
-            raise ValueError(f"broken: {broken} is not a probability")
-        if revise_layers < 0 or beyond < 0:
-            raise ValueError(f"revise_layers, beyond: {revise_layers} or {beyond} is negative")
+        if revise_layers < 0:
+            raise ValueError(f"revise_layers: {revise_layers} is negative")
         self.end = end
         self.keep = keep
-        self.beyond = beyond
-        self.broken = broken
         self.leftovers = leftovers
         self.own_incidence = own_incidence
         self.order_jitter = order_jitter
@@ -251,7 +297,7 @@ class PointingTransformer(nn.Module):
         self.use_coverage = coverage
         self.energy_mean = energy_mean
         self.energy_std = energy_std
-        self.least_energy = least_energy
+        self.least_log_energy = math.log(max(least_energy, 1e-9))
         self.register_buffer("masses", torch.tensor(list(masses), dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(list(charged), dtype=torch.bool), persistent=False)
         self.embed_hit = FullyConnected((hit_features, width, width), activation="gelu")
@@ -286,6 +332,9 @@ class PointingTransformer(nn.Module):
             )
         self.relation = Relation(width=width) if relate else None
         self.initialise()
+        if self.revision is not None:
+            for parameter in self._first_parameters():
+                parameter.requires_grad_(False)
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
         """Draw all weights anew, from `generator` or from torch's global one; corrections begin at none."""
@@ -301,6 +350,20 @@ class PointingTransformer(nn.Module):
                 self.revision.initialise()
             if self.relation is not None:
                 self.relation.initialise()
+
+    def train(self, mode: bool = True) -> PointingTransformer:
+        """As of any module; what is not taught stays in evaluation mode."""
+        super().train(mode)
+        if self.revision is not None:
+            for name, part in self.named_children():
+                part.train(mode and name in SECOND)
+        return self
+
+    def _first_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the first reading."""
+        for name, parameter in self.named_parameters():
+            if name.split(".")[0] not in SECOND:
+                yield parameter
 
     def encode(self, batch: Batch) -> Source:
         """Encode the source of a batch.
@@ -396,20 +459,53 @@ class PointingTransformer(nn.Module):
         """
         query = self.query(torch.cat([h, gather(source.states, seed)], dim=-1))
         pairs = find_pairs(source.scene, seed, covered, mask, cone=self.cone)
-        taken = covered[pairs.event, pairs.particle, pairs.item]
+        taken = pairs.at(covered)
         return query, pairs, self.incidence(query, source.items, source.scene, seed, taken[:, None], pairs)
 
-    def related(self, read: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor) -> Tensor:
-        """Particles float [B, T, W] for the second reading; parameters as of `Relation`."""
-        return read if self.relation is None else read + self.relation(read, log_energy, direction, mask)
+    def reread(self, columns: Mapping[str, Tensor], source: Source, *, keep: float = 0.0) -> Revised:
+        """Read what was written a second time.
+
+        Parameters
+        ----------
+        columns
+            Of `pflow.model.pointing.write.Sentences`.
+        source
+            Of the batch.
+        keep
+            See `Revision.forward`.
+        """
+        assert self.revision is not None
+        read, written = columns["read"], columns["written"]
+        if self.relation is not None:
+            read = read + self.relation(read, columns["log_energy"], columns["direction"], written)
+        return self.revision(  # type: ignore[no-any-return]
+            read, columns["query"], columns["seed"], columns["taken"], written, source.scene, source.states, keep=keep
+        )
+
+    def remake(self, revised: Revised, seed: Tensor, source: Source, pdg: Tensor | None = None) -> Particles:
+        """Make the particles anew as the second reading has them; shares are detached. Parameters as of `particles`."""
+        assert self.revision is not None
+        share = revised.log_share.detach().exp()
+        return self.particles(revised.query, seed, share, revised.pairs, source, pdg=pdg, more=self.revision.describe)
+
+    def log_energy_of(self, normalised: Tensor) -> Tensor:
+        """ln(E / GeV) of normalised log10 E."""
+        return LN10 * (self.energy_mean + self.energy_std * normalised)
 
     def share(self, logits: Tensor, pairs: Pairs, covered: Tensor) -> Tensor:
         """Share float [P] of each item, of what is left of it."""
-        left = 1.0 - covered[pairs.event, pairs.particle, pairs.item]
+        left = 1.0 - pairs.at(covered)
         return logits.sigmoid() * left
 
     def particles(
-        self, query: Tensor, seed: Tensor, share: Tensor, pairs: Pairs, source: Source, pdg: Tensor | None = None
+        self,
+        query: Tensor,
+        seed: Tensor,
+        share: Tensor,
+        pairs: Pairs,
+        source: Source,
+        pdg: Tensor | None = None,
+        more: nn.Module | None = None,
     ) -> Particles:
         """Make the particles.
 
@@ -422,13 +518,18 @@ class PointingTransformer(nn.Module):
             Of the batch.
         pdg : int64 [B, T] or None
             Identities where they are known (training); else the most probable.
+        more
+            Adds to what describes a particle, from the same numbers.
         """
         scene = source.scene
         made = make_proxies(share, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
         weight = share * scene.item_weight.flatten()[pairs.item_of].square()
         on_tokens = pairs.on_tokens(weight, scene, (seed.shape[0], seed.shape[1]))
         pooled = on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)
-        described = self.describe(torch.cat([query, pooled, made.features], dim=-1))
+        features = torch.cat([query, pooled, made.features], dim=-1)
+        described = self.describe(features)
+        if more is not None:
+            described = described + more(features)
         described = functional.gelu(described)
         identity = self.identity(described)
         numbers = self.correct(described)
@@ -440,7 +541,7 @@ class PointingTransformer(nn.Module):
         if self.use_proxies:
             log_energy, direction = self._corrected(made, numbers)
         else:
-            log_energy = LN10 * (self.energy_mean + self.energy_std * numbers[..., 0])
+            log_energy = self.log_energy_of(numbers[..., 0])
             direction = unit_vector(numbers[..., 2] + torch.pi / 2, numbers[..., 3])
             by_track = torch.zeros_like(by_track)
         track_energy = torch.sqrt(p.square() + self.get_buffer("masses")[chosen].square()).clamp(min=1e-6)

@@ -53,6 +53,10 @@ class Pairs(NamedTuple):
         event, particle, item = near.nonzero(as_tuple=True)
         return cls(event, particle, item, event * near.shape[1] + particle, event * near.shape[2] + item)
 
+    def at(self, values: Tensor) -> Tensor:
+        """Values [B, T, M] at the pairs, [P]."""
+        return values[self.event, self.particle, self.item]
+
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
         """Values float [P] in a tensor of zeros [B, T, M]."""
         return values.new_zeros(*shape).index_put((self.event, self.particle, self.item), values)

@@ -19,6 +19,7 @@ from torch.nn import functional
 from pflow.model.layers import FullyConnected
 from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.point import N_BEND, Incidence, Pairs, bend_features
+from pflow.model.pointing.proxies import n_proxy_features
 from pflow.model.pointing.scene import Scene, gather
 
 __all__ = ["Relation", "Revised", "Revision"]
@@ -144,12 +145,13 @@ class Revision(nn.Module):
         self.incidence = Incidence(width=width, hidden=hidden, n_subdetectors=n_subdetectors, bend=bend, n_known=2)
         self.nobody = nn.Linear(hidden, 1)
         self.real = FullyConnected((width, width, 1), activation="gelu")
+        self.describe = FullyConnected((2 * width + n_proxy_features(n_subdetectors), width, width), activation="gelu")
 
     @torch.no_grad()
     def initialise(self) -> None:
         """Begin with the first reading, in which all that is written is taken to be real."""
         self.decoder.initialise()
-        for last in (self.change[-1], self.incidence.out[-1], self.nobody, self.real[-1]):
+        for last in (self.change[-1], self.incidence.out[-1], self.nobody, self.real[-1], self.describe[-1]):
             last.weight.zero_()  # type: ignore[operator]
         self.real[-1].bias.fill_(3.0)  # type: ignore[operator]
 
@@ -195,7 +197,7 @@ class Revision(nn.Module):
         towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
         within = (towards > REACH) | (share > LEAST_SHARE)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
-        own = share[pairs.event, pairs.particle, pairs.item]
+        own = pairs.at(share)
         others = taken[pairs.event, pairs.item] - own
         items = self.incidence.items(states, scene)
         claim = self.incidence(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)

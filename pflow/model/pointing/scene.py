@@ -70,6 +70,11 @@ class Scene(NamedTuple):
         summed = values.new_zeros(size, steps, self.token_mask.shape[1]).scatter_add(2, index, weighted)
         return summed / self.token_energy.clamp(min=1e-9)[:, None]
 
+    def copy(self) -> Scene:
+        """The same in storage of its own."""
+        tensors: dict[str, Any] = {name: part.clone() for name, part in self._asdict().items() if name != "n_hits"}
+        return self._replace(**tensors)
+
     def compact(self, compaction: Compaction) -> Scene:
         """The events that go on; storage is reused."""
         tensors: dict[str, Any] = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pflow.model.batch import Batch
-from pflow.model.pointing.generate import _charge, generate_pointing
-from pflow.model.pointing.network import Written
+from pflow.model.pointing.generate import generate_pointing
+from pflow.model.pointing.write import charge_of
 
 PHOTON, PION = 0, 1
 LN10 = 2.302585092994046
@@ -29,15 +29,7 @@ def uncached(network, batch, *, max_particles):
         made = network.particles(query, seed, share, pairs, source)
         taken = pairs.dense(share, covered[-1].shape)
         pdg = made.pdg.argmax(-1)
-        written = Written(
-            pdg=pdg,
-            charge=_charge(network, made, pdg, seed, source),
-            log_energy=made.log_energy,
-            direction=made.direction,
-            seed=seed,
-            deposit=made.proxies.energy,
-            pooled=made.pooled,
-        )
+        written = made.written(seed, pdg=pdg, charge=charge_of(network, made, pdg, seed, source))
         covered.append((covered[-1] + taken).clamp(max=1.0) if network.use_coverage else nothing)
         sentence = torch.cat([sentence, network.read_back(written, source)], dim=1)
         found.append((made.log_energy[0, 0], pdg[0, 0], made.direction[0, 0], taken[0, 0]))
@@ -165,7 +157,7 @@ def test_a_charged_particle_has_the_charge_of_its_track(network, batch):
     )
     pdg = torch.full((4, 1), PION)
     made = network.particles(query, seed, logits.sigmoid(), pairs, source, pdg=pdg)
-    found = _charge(network, made, pdg, seed, source)[:, 0]
+    found = charge_of(network, made, pdg, seed, source)[:, 0]
     has_track = batch.readout.track_mask[:, 0]
     assert torch.equal(found[has_track], 1 + batch.readout.track_charge[has_track, 0].long())
 

@@ -36,7 +36,6 @@ def one_particle(
             direction=torch.tensor([[[1.0, 0.0, 0.0]]]),
             mask=torch.tensor([[True]]),
         ),
-        ends=torch.tensor([[False, True]]),
         pointer=torch.tensor([pointer]).log(),
         seed_weight=torch.tensor([[seed_weight]]),
         incidence=torch.tensor([logit]),
@@ -54,7 +53,6 @@ def one_particle(
             proxies=Proxies(torch.zeros(1, 1), none, none, none, none, none),
             by_track=torch.tensor([[False]]),
         ),
-        reread=None,
     )
 
 

@@ -1,0 +1,152 @@
+"""The first reading: particles are written one after the other.
+
+Keys and values of past tokens are kept, and events that are finished leave the batch. Letters: B batch, T particles, S
+source tokens, M items, W width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflow.model.cache import Compaction, KeyValue, KVCache
+from pflow.model.generate import Choice
+from pflow.model.pointing.network import Particles, PointingTransformer, Source
+from pflow.model.pointing.scene import gather
+
+__all__ = ["Sentences", "charge_of", "write"]
+
+
+CRUMBS = 3
+"""So many things too small to be particles, one after the other, end an event."""
+
+
+class Sentences(NamedTuple):
+    """What was written; T is the longest sentence's length.
+
+    Parameters
+    ----------
+    columns
+        Of each, zeros where an event has ended: ``written`` bool [B, T]; ``is_particle`` bool [B, T], whether it has as
+        much energy as a target; ``seed`` int64 [B, T]; ``read`` float [B, T, W], as the decoder reads it back;
+        ``query`` float [B, T, W]; and those of `Particles.columns`. T is 1 where nothing was written.
+    truncated : bool [B], True = as many were written as there may be and the event had not ended
+    """
+
+    columns: dict[str, Tensor]
+    truncated: Tensor
+
+
+def write(network: PointingTransformer, source: Source, *, max_particles: int, choice: Choice) -> Sentences:
+    """Write the particles of each event.
+
+    An event ends when the end is at least as probable as ``network.end``. What has less energy than any target takes
+    its hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is nothing left but
+    what no particle was taught to answer for.
+
+    Parameters
+    ----------
+    network
+        In evaluation mode, and without gradients.
+    source
+        Of the batch; its storage is used up.
+    max_particles
+        The most that an event may have.
+    choice
+        How seeds and identities are chosen.
+    """
+    size, device = len(source.states), source.states.device
+    truncated = torch.zeros(size, dtype=torch.bool, device=device)
+    rows = torch.arange(size, device=device)
+    covered = torch.zeros_like(source.scene.item_energy)  # [B, M]
+    caches = [_cache(known, max_particles + 1) for known in source.known]
+    x = network.begin.expand(size, 1, -1)
+    crumbs = torch.zeros(size, dtype=torch.int64, device=device)  # [B], at the end of the sentence so far
+    steps: list[_Step] = []
+    for position in range(max_particles + 1):
+        states, pointer = network.state(x, source, covered[:, None], caches)
+        goes_on = (pointer[:, 0, -1].exp() < network.end) & (crumbs < CRUMBS)
+        if position == max_particles:
+            truncated[rows] = goes_on
+            break
+        nothing = not bool(goes_on.any())
+        if nothing and steps:
+            break
+        if not nothing and not bool(goes_on.all()):
+            compaction = Compaction.of(goes_on)
+            # On copies: what is kept of the steps before knows its own rows.
+            rows, covered, states, pointer, crumbs = (
+                compaction.apply(part.clone()) for part in (rows, covered, states, pointer, crumbs)
+            )
+            source = _compacted(source, compaction)
+            for cache in caches:
+                cache.compact(compaction)
+        seed = choice(pointer[:, 0, :-1], rows)[:, None]
+        real = torch.full_like(seed, not nothing, dtype=torch.bool)
+        query, pairs, logits = network.point(states, seed, source, covered[:, None], real)
+        share = network.share(logits, pairs, covered[:, None])
+        made = network.particles(query, seed, share, pairs, source)
+        pdg = choice(made.pdg[:, 0], rows)[:, None]
+        if choice.draws:
+            made = network.particles(query, seed, share, pairs, source, pdg=pdg)
+        taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))
+        charge = charge_of(network, made, pdg, seed, source)
+        is_particle = real & (made.log_energy >= network.least_log_energy)
+        crumbs = torch.where(is_particle[:, 0], 0, crumbs + 1)
+        if network.use_coverage:
+            covered = (covered + taken[:, 0]).clamp(max=1.0)
+        x = network.read_back(made.written(seed, pdg=pdg, charge=charge), source)
+        columns = {"written": real, "is_particle": is_particle, "seed": seed, "read": x, "query": query}
+        steps.append(_Step(rows, columns | made.columns(pdg, charge, taken)))
+        if nothing:
+            break
+    return Sentences(_side_by_side(steps, size), truncated)
+
+
+def charge_of(network: PointingTransformer, made: Particles, pdg: Tensor, seed: Tensor, source: Source) -> Tensor:
+    """Charge index int64 [B, 1] that fits the identity: the track's, 0 for neutral ones, else the most probable."""
+    charged = network.get_buffer("charged")[pdg]
+    track = 1 + gather(source.scene.token_charge, seed).sign().long()
+    most_probable = torch.where(made.charge[..., 2] > made.charge[..., 0], 2, 0)
+    return torch.where(charged, torch.where(made.by_track, track, most_probable), 1)
+
+
+class _Step(NamedTuple):
+    """What is kept of a step: columns [B', 1, ...] of the events `rows` int64 [B']."""
+
+    rows: Tensor
+    columns: dict[str, Tensor]
+
+
+def _cache(known: KeyValue, length: int) -> KVCache:
+    size, heads, _, width = known.key.shape
+    return KVCache(
+        batch=size,
+        heads=heads,
+        max_length=length,
+        head_width=width,
+        dtype=known.key.dtype,
+        device=known.key.device,
+    )
+
+
+def _compacted(source: Source, compaction: Compaction) -> Source:
+    """The events that go on; storage is reused."""
+    return Source(
+        scene=source.scene.compact(compaction),
+        states=compaction.apply(source.states),
+        known=[KeyValue(*(part.contiguous() for part in pair)).compact(compaction) for pair in source.known],
+        tokens=compaction.apply(source.tokens),
+        items=compaction.apply(source.items),
+    )
+
+
+def _side_by_side(steps: list[_Step], size: int) -> dict[str, Tensor]:
+    """Columns [B, T, ...] of all steps; zeros where an event has ended."""
+    columns = {name: value.new_zeros(size, len(steps), *value.shape[2:]) for name, value in steps[0].columns.items()}
+    for position, step in enumerate(steps):
+        for name, value in step.columns.items():
+            columns[name][step.rows, position] = value[:, 0]
+    return columns
