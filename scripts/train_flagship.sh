@@ -3,9 +3,9 @@
 #
 #     bash scripts/train_flagship.sh [photon|general|all] [OUT]
 #
-# trains each model (default: all, one after the other) in two stages, the second with the first's weights to begin
-# with: configs/flagship_photon.yaml and flagship_photon_2.yaml, configs/flagship_general.yaml and
-# flagship_general_2.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
+# trains each model (default: all, one after the other) in stages, each with the weights of the one before to begin with:
+# configs/flagship_photon.yaml and flagship_photon_2.yaml; configs/flagship_general.yaml and flagship_general_2.yaml to
+# flagship_general_4.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
 # one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it
 # took, and the best weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that
 # were there.
@@ -35,12 +35,22 @@ name() {
     echo "$1$([ "$2" = 1 ] || echo "_$2")"
 }
 
+# stages MODEL: their numbers.
+stages() {
+    case "$1" in
+        photon) seq 2 ;;
+        general) seq 4 ;;
+    esac
+}
+
 # samples MODEL N SPLIT: what a stage is trained and chosen on.
 samples() {
     case "$1 $2 $3" in
         photon*) echo gamma1 gammasep ;;
         "general 1 train") echo single multi zqq gamma1 ;;
+        "general 4 train") echo single multi zqq gammasep ;;
         general*train) echo single multi zqq gammasep gamma1 ;;
+        "general 4 val") echo multi zqq ;;
         general*) echo single multi zqq ;;
     esac
 }
@@ -102,7 +112,7 @@ ship() {
     echo "== $1: weights to $weights"
     while IFS= read -r file; do
         validation+=("$file")
-    done < <(files "$@" val)
+    done < <(files "$1" 1 val)
     rm -rf "$run/weights"
     pflow calibrate --output "$run/weights" --checkpoint "$run/best.ckpt" ${options[@]+"${options[@]}"} -- "${validation[@]}"
     cp "$run/training.json" "$run/weights/"
@@ -112,7 +122,7 @@ ship() {
 }
 
 for model in $models; do
-    for stage in 1 2; do
+    for stage in $(stages "$model"); do
         for split in train val; do
             files "$model" "$stage" "$split" > /dev/null
         done
@@ -121,7 +131,7 @@ done
 source scripts/environment.sh ""
 
 for model in $models; do
-    for stage in 1 2; do
+    for stage in $(stages "$model"); do
         train "$model" "$stage"
     done
     ship "$model" "$stage"

@@ -37,7 +37,8 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 }
 """The set-ups, and in what each of them is not paper_v1_kind."""
 
-FLAGSHIPS = tuple(f"flagship_{name}" for name in ("general", "general_2", "general_3", "photon", "photon_2"))
+STAGES = ("general", "general_2", "general_3", "general_4", "photon", "photon_2")
+FLAGSHIPS = tuple(f"flagship_{stage}" for stage in STAGES)
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
 """Sizes of the network in a short training."""
@@ -110,13 +111,10 @@ def test_a_flagship_points_at_all_hits_and_the_general_one_reads_tracks():
         assert bool(one["track_features"]) == name.startswith("flagship_general")
 
 
-@pytest.fixture(scope="module", params=[*DIFFERENCES, *FLAGSHIPS])
-def trained(request, sample_dir, tmp_path_factory):
-    """Name of a set-up and the checkpoint that two steps of it leave."""
-    sample = str(sample_dir / "multi_test_small.root")
-    folder = tmp_path_factory.mktemp(request.param) / "run"
+def two_steps(name, folder, sample, *more):
+    """The checkpoint that two steps of a set-up leave."""
     arguments = [
-        *stacked(request.param),
+        *stacked(name),
         *(f"--network.{option}" for option in SMALL),
         f"--data.train={sample}",
         f"--data.val={sample}",
@@ -131,10 +129,22 @@ def trained(request, sample_dir, tmp_path_factory):
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
         f"--output={folder}",
+        *more,
     ]
     assert main(["fit", *arguments]) == 0
     (checkpoint,) = folder.rglob("best.ckpt")
-    return request.param, checkpoint
+    return checkpoint
+
+
+@pytest.fixture(scope="module", params=[*DIFFERENCES, *FLAGSHIPS])
+def trained(request, sample_dir, tmp_path_factory):
+    """Name of a set-up and the checkpoint that two steps of it leave."""
+    name, sample = request.param, str(sample_dir / "multi_test_small.root")
+    folder = tmp_path_factory.mktemp(name)
+    more = []
+    if composed(name)["network"]["revise_layers"]:
+        more = [f"--start_from={two_steps('flagship_general', folder / 'before', sample)}"]
+    return name, two_steps(name, folder / "run", sample, *more)
 
 
 def test_a_set_up_is_saved_and_loaded_as_it_was_trained(trained):

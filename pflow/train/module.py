@@ -201,7 +201,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            Arguments that make no network or loss, or a network other than that of the checkpoint to continue.
+            Arguments that make no network or loss, or a network other than that of the checkpoint to continue; a second
+            reading without a first that is trained.
         InputError
             A checkpoint whose weights do not fit its configuration.
         """
@@ -219,6 +220,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self.loss = self.architecture.loss(**self.loss_arguments)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"network or loss: {error}") from error
+        if self.data.checkpoint is None and not all(part.requires_grad for part in self.network.parameters()):
+            raise ConfigError(
+                "network.revise_layers: only a second reading is taught, to a network that is trained: name one with "
+                "--start_from"
+            )
         if self.data.checkpoint is not None and (self.data.begins or not self.trainer.training):
             self._take_weights(self.data.checkpoint)
         if self.compile_network:

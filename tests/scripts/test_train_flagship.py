@@ -111,23 +111,26 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
     assert code == 0, said
     data = checkout.parent / "data" / "g4"
 
-    def lists(*train: str) -> str:
-        names = {"train": train, "val": ("single", "multi", "zqq")}
+    def lists(train: str, val: str = "single multi zqq") -> str:
+        names = {"train": train.split(), "val": val.split()}
         return " ".join(
             f"--data.{split} [{','.join(f'{data}/{name}_{split}.root' for name in names[split])}]" for split in names
         )
 
     *stages, calibrate = calls
-    configs = [f"--config configs/flagship_general{stage}.yaml" for stage in ("", "_2")]
-    once, again = lists("single", "multi", "zqq", "gamma1"), lists("single", "multi", "zqq", "gammasep", "gamma1")
+    names = [f"flagship_general{stage}" for stage in ("", "_2", "_3", "_4")]
+    configs = [" ".join(f"--config configs/{name}.yaml" for name in names[: i + 1]) for i in range(4)]
+    again = lists("single multi zqq gammasep gamma1")
+    files = [lists("single multi zqq gamma1"), again, again, lists("single multi zqq gammasep", "multi zqq")]
+    begin = ["", *(f" --start_from out/{name}/best.ckpt" for name in names[:-1])]
     assert stages == [
-        f"fit {configs[0]} {once} --output out/flagship_general",
-        f"fit {' '.join(configs)} {again} --output out/flagship_general_2 --start_from out/flagship_general/best.ckpt",
+        f"fit {config} {given} --output out/{name}{before}"
+        for config, given, name, before in zip(configs, files, names, begin, strict=True)
     ]
-    files = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
+    validation = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
-        "calibrate --output out/flagship_general_2/weights --checkpoint out/flagship_general_2/best.ckpt "
-        f"--end 0.85 --leftovers -- {files}"
+        f"calibrate --output out/{names[-1]}/weights --checkpoint out/{names[-1]}/best.ckpt "
+        f"--end 0.85 --leftovers -- {validation}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
@@ -156,7 +159,8 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
 def test_both_models_are_trained_if_none_is_named(train):
     _, _, calls = train()
     outputs = [call.split("--output runs/")[1].split()[0] for call in calls if call.startswith("fit")]
-    assert outputs == [f"flagship_{model}{stage}" for model in ("photon", "general") for stage in ("", "_2")]
+    general = [f"flagship_general{stage}" for stage in ("", "_2", "_3", "_4")]
+    assert outputs == ["flagship_photon", "flagship_photon_2", *general]
 
 
 @pytest.fixture

@@ -211,6 +211,13 @@ def test_a_fit_can_add_a_part_to_a_trained_model(small, tmp_path, capsys):
     torch.testing.assert_close(new.state_dict()["begin"], old.state_dict()["begin"], rtol=0, atol=1e-6)
 
 
+def test_a_second_reading_needs_a_first_that_is_trained(small, tmp_path):
+    data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path / 'new'}"]
+    network = ["--network.architecture=pointing", "--network.revise_layers=1", "--data.readout=true"]
+    with pytest.raises(ConfigError, match=r"network\.revise_layers: .* name one with --start_from"):
+        main(["fit", *data, *network])
+
+
 def test_predictions_are_written_one_entry_an_event(run, small, tmp_path):
     path = tmp_path / "out.root"
     code = main(
