@@ -48,9 +48,7 @@ samples() {
     case "$1 $2 $3" in
         photon*) echo gamma1 gammasep ;;
         "general 1 train") echo single multi zqq gamma1 ;;
-        "general 4 train") echo single multi zqq gammasep ;;
         general*train) echo single multi zqq gammasep gamma1 ;;
-        "general 4 val") echo multi zqq ;;
         general*) echo single multi zqq ;;
     esac
 }
@@ -112,7 +110,7 @@ ship() {
     echo "== $1: weights to $weights"
     while IFS= read -r file; do
         validation+=("$file")
-    done < <(files "$1" 1 val)
+    done < <(files "$@" val)
     rm -rf "$run/weights"
     pflow calibrate --output "$run/weights" --checkpoint "$run/best.ckpt" ${options[@]+"${options[@]}"} -- "${validation[@]}"
     cp "$run/training.json" "$run/weights/"
