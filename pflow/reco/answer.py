@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import awkward as ak
@@ -50,7 +51,8 @@ class Answer:
                 values = share.float().cpu().numpy()
                 row, particle, source = np.nonzero(values >= LEAST_SHARE)
                 self._links.setdefault(name, []).append((rows[row], particle, source, values[row, particle, source]))
-        self._parts.append((rows, generated))
+        # A share of each hit for each particle: kept, it would be most of the memory.
+        self._parts.append((rows, dataclasses.replace(generated, hit_share=None, track_share=None)))
 
     def columns(self) -> dict[str, Any]:
         """Arguments of `pflow.tokens.decode.decode`, [event, particle], padded; without particles, those it needs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import awkward as ak
 import numpy as np
 import pytest
@@ -51,6 +53,16 @@ def test_links_lead_from_the_inputs_hits_to_the_particles(answer):
     assert links.source.to_list() == [[4], [], [7], [6, 6], []]
     assert links.particle.to_list() == [[0], [], [2], [0, 1], []]
     assert links.weight.to_list() == [[1.0], [], [0.75], [0.25, 0.5], []]
+
+
+def test_shares_are_let_go_once_links_are_made_of_them():
+    part = generated([1], n_hits=3, shares=[(0, 0, 1, 1.0)])
+    share = weakref.ref(part.hit_share)
+    answer = Answer(1)
+    answer.put(np.array([0]), part)
+    del part
+    assert share() is None
+    assert len(answer.links("hit_share", ak.Array([[0, 1, 2]]))[0]) == 1
 
 
 def test_shares_that_say_no_are_no_links(answer):
