@@ -4,11 +4,11 @@
 #     bash scripts/train_flagship.sh [photon|general|all] [OUT]
 #
 # trains each model (default: all, one after the other) in stages, each with the weights of the one before to begin with:
-# configs/flagship_photon.yaml and flagship_photon_2.yaml; configs/flagship_general.yaml and flagship_general_2.yaml to
-# flagship_general_4.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
-# one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it
-# took, and the best weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that
-# were there.
+# configs/flagship_photon.yaml, flagship_photon_2.yaml and flagship_photon_3.yaml; configs/flagship_general.yaml and
+# flagship_general_2.yaml to flagship_general_4.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default:
+# ../shared/data/g4), on a GPU where there is one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default:
+# runs). Then training.json there says how long it took, and the weights are in pflow/weights/ild-g4-photon and
+# pflow/weights/ild-g4-general, in place of those that were there.
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
 # not run again. What was done since is done anew: up to an epoch (photon) or up to 1,000 steps (general). The training
@@ -38,7 +38,7 @@ name() {
 # stages MODEL: their numbers.
 stages() {
     case "$1" in
-        photon) seq 2 ;;
+        photon) seq 3 ;;
         general) seq 4 ;;
     esac
 }
@@ -73,7 +73,7 @@ list() {
     echo "[${lines//$'\n'/,}]"
 }
 
-# train MODEL N: train, or go on training, beginning with the best weights of the stage before; note the time.
+# train MODEL N: train, or go on training, beginning with the weights that the stage before ends with; note the time.
 train() {
     local stage run before i options=()
     stage="$(name "$@")"
@@ -90,7 +90,7 @@ train() {
     before=""
     if [ "$2" -gt 1 ]; then
         before="$out/flagship_$(name "$1" $(($2 - 1)))"
-        options+=(--start_from "$before/best.ckpt")
+        options+=(--start_from "$before/last.ckpt")
     fi
     if [ -f "$run/last.ckpt" ]; then
         echo "   from $run/last.ckpt"
@@ -100,19 +100,22 @@ train() {
     python scripts/training_summary.py "$run" ${before:+--after "$before"}
 }
 
-# ship MODEL N: the best weights of a stage, with uncertainties that are calibrated on the validation files, and the note
-# of the time to their place; what else is there, the model card, stays. Where sentences of the general model end and that
-# neutral particles get leftovers was chosen on the validation files, for the resolution of the visible energy.
+# ship MODEL N: the weights that a stage ends with, with uncertainties that are calibrated on the validation files, and
+# the note of the time to their place; what else is there, the model card, stays. Where sentences end, what is kept of
+# them, and that neutral particles of the general model get leftovers was chosen on the validation files.
 ship() {
     local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
-    [ "$1" = photon ] || options=(--end 0.85 --leftovers)
+    case "$1" in
+        photon) options=(--end 0.97 --keep 0.2) ;;
+        general) options=(--end 0.95 --keep 0.25 --leftovers) ;;
+    esac
     run="$out/flagship_$(name "$@")"
     echo "== $1: weights to $weights"
     while IFS= read -r file; do
         validation+=("$file")
     done < <(files "$@" val)
     rm -rf "$run/weights"
-    pflow calibrate --output "$run/weights" --checkpoint "$run/best.ckpt" ${options[@]+"${options[@]}"} -- "${validation[@]}"
+    pflow calibrate --output "$run/weights" --checkpoint "$run/last.ckpt" "${options[@]}" -- "${validation[@]}"
     cp "$run/training.json" "$run/weights/"
     mkdir -p "$weights"
     mv "$run"/weights/* "$weights/"

@@ -37,7 +37,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 }
 """The set-ups, and in what each of them is not paper_v1_kind."""
 
-STAGES = ("general", "general_2", "general_3", "general_4", "photon", "photon_2")
+STAGES = ("general", "general_2", "general_3", "general_4", "photon", "photon_2", "photon_3")
 FLAGSHIPS = tuple(f"flagship_{stage}" for stage in STAGES)
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
@@ -143,7 +143,7 @@ def trained(request, sample_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
     more = []
     if composed(name)["network"]["revise_layers"]:
-        more = [f"--start_from={two_steps('flagship_general', folder / 'before', sample)}"]
+        more = [f"--start_from={two_steps(name.rpartition('_')[0], folder / 'before', sample)}"]
     return name, two_steps(name, folder / "run", sample, *more)
 
 

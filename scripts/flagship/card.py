@@ -61,7 +61,7 @@ def training_text(header: dict[str, Any], summary: dict[str, Any], *, parameters
         "optimiser": f"AdamW, {made['batch_size']} events a batch at most, learning rate {made['lr']:g}, "
         f"schedule `{made['schedule']}`, weight decay {made['weight_decay']:g}, average of weights "
         f"{made['ema_decay'] or 'none'}, seed {made['seed']}, precision `{made['precision']}`",
-        "steps until these weights, the best on the validation files": f"{made['step']:,}",
+        "steps until these weights": f"{made['step']:,}",
         "versions": f"pflow {header['version']}, torch {made['torch']}",
     }
     if made.get("began_with"):
@@ -103,11 +103,12 @@ def results_text(results: dict[str, Any], role: str) -> str:
 
 
 def _beginning(made: dict[str, Any]) -> str:
-    """Which weights a training began with."""
-    return (
+    """Which weights a training began with, and these with which."""
+    text = (
         f"of SHA-256 `{made['sha256'][:12]}`: {made['step']:,} steps on "
         f"{', '.join(f'`{name}`' for name in made['train'])}, learning rate {made['lr']:g}"
     )
+    return f"{text}; these {_beginning(made['began_with'])}" if made.get("began_with") else text
 
 
 def _stages(summary: dict[str, Any]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ if [ "$verb" = calibrate ]; then
 else
     touch "$out/last.ckpt"
     [ ! -f interrupted ]
-    touch "$out/best.ckpt"
+    touch "$out/last.ckpt"
 fi
 """
 """In place of pflow: notes how it was called, and leaves what it would."""
@@ -122,15 +122,15 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
     configs = [" ".join(f"--config configs/{name}.yaml" for name in names[: i + 1]) for i in range(4)]
     again = lists("single multi zqq gammasep gamma1")
     files = [lists("single multi zqq gamma1"), again, again, again]
-    begin = ["", *(f" --start_from out/{name}/best.ckpt" for name in names[:-1])]
+    begin = ["", *(f" --start_from out/{name}/last.ckpt" for name in names[:-1])]
     assert stages == [
         f"fit {config} {given} --output out/{name}{before}"
         for config, given, name, before in zip(configs, files, names, begin, strict=True)
     ]
     validation = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
-        f"calibrate --output out/{names[-1]}/weights --checkpoint out/{names[-1]}/best.ckpt "
-        f"--end 0.85 --leftovers -- {validation}"
+        f"calibrate --output out/{names[-1]}/weights --checkpoint out/{names[-1]}/last.ckpt "
+        f"--end 0.95 --keep 0.25 --leftovers -- {validation}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
@@ -142,14 +142,15 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
     assert code != 0
     assert [call.split()[0] for call in calls] == ["fit"]
     (checkout / "interrupted").unlink()
-    code, _, (first, second, calibrate) = train("photon")
+    code, _, (first, second, third, calibrate) = train("photon")
     assert code == 0
     assert first.endswith("--output runs/flagship_photon --ckpt_path runs/flagship_photon/last.ckpt")
-    assert second.endswith("--output runs/flagship_photon_2 --start_from runs/flagship_photon/best.ckpt")
+    assert second.endswith("--output runs/flagship_photon_2 --start_from runs/flagship_photon/last.ckpt")
+    assert third.endswith("--output runs/flagship_photon_3 --start_from runs/flagship_photon_2/last.ckpt")
     assert calibrate.startswith(
-        "calibrate --output runs/flagship_photon_2/weights --checkpoint runs/flagship_photon_2/best"
+        "calibrate --output runs/flagship_photon_3/weights --checkpoint runs/flagship_photon_3/last"
     )
-    assert "--end" not in calibrate
+    assert "--end 0.97 --keep 0.2 -- " in calibrate
     code, said, calls = train("photon")
     assert code == 0
     assert "training is finished" in said
@@ -160,7 +161,7 @@ def test_both_models_are_trained_if_none_is_named(train):
     _, _, calls = train()
     outputs = [call.split("--output runs/")[1].split()[0] for call in calls if call.startswith("fit")]
     general = [f"flagship_general{stage}" for stage in ("", "_2", "_3", "_4")]
-    assert outputs == ["flagship_photon", "flagship_photon_2", *general]
+    assert outputs == [*(f"flagship_photon{stage}" for stage in ("", "_2", "_3")), *general]
 
 
 @pytest.fixture
