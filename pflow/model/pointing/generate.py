@@ -42,7 +42,7 @@ def generate_pointing(
         raise ValueError("model: it is in training mode; call model.eval() first")
     choice = Choice(temperature=temperature, generator=generator, batch=len(batch))
     source = network.encode(batch)
-    whole = source if network.revision is None else source.copy()
+    whole = source if network.revision is None else source.kept()
     columns, truncated = write(network, source, max_particles=max_particles, choice=choice)
     if network.revision is not None:
         columns = _second_reading(network, whole, columns, choice)

@@ -71,15 +71,9 @@ class Source(NamedTuple):
     tokens: Tensor
     items: Tensor
 
-    def copy(self) -> Source:
-        """The same in storage of its own: writing uses up that of what it reads."""
-        return Source(
-            scene=self.scene.copy(),
-            states=self.states.clone(),
-            known=[KeyValue(*(part.clone() for part in pair)) for pair in self.known],
-            tokens=self.tokens.clone(),
-            items=self.items.clone(),
-        )
+    def kept(self) -> Source:
+        """The same, with scene and states in storage of their own: writing uses up that of all it reads."""
+        return self._replace(scene=self.scene.copy(), states=self.states.clone())
 
 
 class Particles(NamedTuple):

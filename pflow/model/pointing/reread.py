@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
-from torch.nn import functional
 
 from pflow.model.batch import Target
 from pflow.model.generate import Choice
@@ -84,7 +83,7 @@ def teach_again(network: PointingTransformer, source: Source, target: Target) ->
     network
         To be taught, with a second reading.
     source
-        Of the batch.
+        Of the batch; its storage is used up.
     target
         With the shares of hits and tracks.
 
@@ -96,11 +95,12 @@ def teach_again(network: PointingTransformer, source: Source, target: Target) ->
     share = shares_of(target)
     with torch.no_grad():
         choice = Choice(temperature=None, generator=None, batch=len(share))
-        written = write(network, source.copy(), max_particles=target.mask.shape[1] + SPARE, choice=choice)
-        matched = match(written.columns, share, target, source)
+        kept = source.kept()
+        written = write(network, source, max_particles=target.mask.shape[1] + SPARE, choice=choice)
+        matched = match(written.columns, share, target, kept)
     wanted = shares_of(matched.target)
-    revised = network.reread(matched.columns, source)
-    particles = network.remake(revised, matched.columns["seed"], source, matched.target.pdg)
+    revised = network.reread(matched.columns, kept)
+    particles = network.remake(revised, matched.columns["seed"], kept, matched.target.pdg)
     energies = network.log_energy_of(target.energy).exp().masked_fill(~target.mask, 0.0)
     return Reread(
         target=matched.target,
@@ -108,7 +108,7 @@ def teach_again(network: PointingTransformer, source: Source, target: Target) ->
         revised=revised,
         true=revised.pairs.at(wanted),
         rest=(1.0 - wanted.sum(1)).clamp(min=0.0),
-        item_weight=source.scene.item_weight * source.scene.item_mask,
+        item_weight=kept.scene.item_weight * kept.scene.item_mask,
         visible=energies.sum(1),
         particles=particles,
     )
@@ -163,19 +163,9 @@ def _assign(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _of_partners(target: Target, who: Tensor) -> Target:
     """The true particles `who` int64 [B, T]; -1: padding."""
-    mask = who >= 0
-    if target.mask.shape[1] == 0:
-        target = dataclasses.replace(
-            target,
-            **{
-                field.name: functional.pad(values, (*[0, 0] * (values.ndim - 2), 0, 1))
-                for field in dataclasses.fields(target)
-                if (values := getattr(target, field.name)) is not None
-            },
-        )
-    index = who.clamp(min=0)
     values = {}
     for field in dataclasses.fields(target):
-        chosen = gather(getattr(target, field.name), index)
-        values[field.name] = chosen * mask.view(*mask.shape, *[1] * (chosen.ndim - 2)).to(chosen.dtype)
+        given = getattr(target, field.name)
+        padded = torch.cat([given, given.new_zeros(len(given), 1, *given.shape[2:])], dim=1)  # -1 is the padding
+        values[field.name] = gather(padded, who)
     return Target(**values)

@@ -154,7 +154,7 @@ def test_at_birth_particles_are_made_as_before(make_network, batch):
     network.load_state_dict(plain.state_dict(), strict=False)
     source = network(batch)
     with torch.no_grad():
-        reread = teach_again(network, source, batch.target)
+        reread = teach_again(network, network(batch), batch.target)
         again = network.particles(
             reread.revised.query,
             torch.zeros_like(reread.target.pdg),

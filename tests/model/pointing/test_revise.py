@@ -33,9 +33,10 @@ def first_reading(network, batch, n=3):
     with torch.no_grad():
         source = network.encode(batch)
         choice = Choice(temperature=None, generator=None, batch=len(batch))
-        columns = write(network, source.copy(), max_particles=n, choice=choice).columns
+        kept = source.kept()
+        columns = write(network, source, max_particles=n, choice=choice).columns
     assert columns["written"].all()
-    return [columns[name] for name in ("read", "query", "seed", "taken")], source
+    return [columns[name] for name in ("read", "query", "seed", "taken")], kept
 
 
 def revise(network, first, source, *, mask=None, **options):
