@@ -29,7 +29,7 @@ from pflow.reco.files import reconstruct_files
 from pflow.reco.load import Model, load_model
 
 ROOT = Path(__file__).resolve().parent.parent
-FIRST_END = {"photon": 0.5, "general": 0.85}
+FIRST_END = {"photon": 0.5, "general": 0.9}
 """Probability of the end from which a sentence ends where there is only the first reading, as calibrated for it."""
 FIRST, SECOND = "first", "second"
 TEXT = """\

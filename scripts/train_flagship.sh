@@ -5,7 +5,7 @@
 #
 # trains each model (default: all, one after the other) in stages, each with the weights of the one before to begin with:
 # configs/flagship_photon.yaml, flagship_photon_2.yaml and flagship_photon_3.yaml; configs/flagship_general.yaml and
-# flagship_general_2.yaml to flagship_general_4.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default:
+# flagship_general_2.yaml to flagship_general_5.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default:
 # ../shared/data/g4), on a GPU where there is one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default:
 # runs). Then training.json there says how long it took, and the weights are in pflow/weights/ild-g4-photon and
 # pflow/weights/ild-g4-general, in place of those that were there.
@@ -39,7 +39,7 @@ name() {
 stages() {
     case "$1" in
         photon) seq 3 ;;
-        general) seq 4 ;;
+        general) seq 5 ;;
     esac
 }
 
@@ -102,12 +102,12 @@ train() {
 
 # ship MODEL N: the weights that a stage ends with, with uncertainties that are calibrated on the validation files, and
 # the note of the time to their place; what else is there, the model card, stays. Where sentences end, what is kept of
-# them, and that neutral particles of the general model get leftovers was chosen on the validation files.
+# them was chosen on the validation files.
 ship() {
     local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
     case "$1" in
-        photon) options=(--end 0.97 --keep 0.2) ;;
-        general) options=(--end 0.95 --keep 0.25 --leftovers) ;;
+        photon) options=(--end 0.97 --keep 0.4) ;;
+        general) options=(--end 0.95 --keep 0.3) ;;
     esac
     run="$out/flagship_$(name "$@")"
     echo "== $1: weights to $weights"

@@ -37,7 +37,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 }
 """The set-ups, and in what each of them is not paper_v1_kind."""
 
-STAGES = ("general", "general_2", "general_3", "general_4", "photon", "photon_2", "photon_3")
+STAGES = ("general", "general_2", "general_3", "general_4", "general_5", "photon", "photon_2", "photon_3")
 FLAGSHIPS = tuple(f"flagship_{stage}" for stage in STAGES)
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")

@@ -118,10 +118,10 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
         )
 
     *stages, calibrate = calls
-    names = [f"flagship_general{stage}" for stage in ("", "_2", "_3", "_4")]
-    configs = [" ".join(f"--config configs/{name}.yaml" for name in names[: i + 1]) for i in range(4)]
+    names = [f"flagship_general{stage}" for stage in ("", "_2", "_3", "_4", "_5")]
+    configs = [" ".join(f"--config configs/{name}.yaml" for name in names[: i + 1]) for i in range(5)]
     again = lists("single multi zqq gammasep gamma1")
-    files = [lists("single multi zqq gamma1"), again, again, again]
+    files = [lists("single multi zqq gamma1"), *[again] * 4]
     begin = ["", *(f" --start_from out/{name}/last.ckpt" for name in names[:-1])]
     assert stages == [
         f"fit {config} {given} --output out/{name}{before}"
@@ -130,7 +130,7 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
     validation = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
         f"calibrate --output out/{names[-1]}/weights --checkpoint out/{names[-1]}/last.ckpt "
-        f"--end 0.95 --keep 0.25 --leftovers -- {validation}"
+        f"--end 0.95 --keep 0.3 -- {validation}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
@@ -150,7 +150,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
     assert calibrate.startswith(
         "calibrate --output runs/flagship_photon_3/weights --checkpoint runs/flagship_photon_3/last"
     )
-    assert "--end 0.97 --keep 0.2 -- " in calibrate
+    assert "--end 0.97 --keep 0.4 -- " in calibrate
     code, said, calls = train("photon")
     assert code == 0
     assert "training is finished" in said
@@ -160,7 +160,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
 def test_both_models_are_trained_if_none_is_named(train):
     _, _, calls = train()
     outputs = [call.split("--output runs/")[1].split()[0] for call in calls if call.startswith("fit")]
-    general = [f"flagship_general{stage}" for stage in ("", "_2", "_3", "_4")]
+    general = [f"flagship_general{stage}" for stage in ("", "_2", "_3", "_4", "_5")]
     assert outputs == [*(f"flagship_photon{stage}" for stage in ("", "_2", "_3")), *general]
 
 

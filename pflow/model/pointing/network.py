@@ -32,6 +32,7 @@ from pflow.model.pointing.point import Incidence, Pairs, Pointer, find_pairs
 from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features, tangent_basis
 from pflow.model.pointing.revise import Relation, Revised, Revision
 from pflow.model.pointing.scene import Scene, gather, make_scene
+from pflow.model.pointing.slope import Unbend, shower_slopes
 
 __all__ = ["Particles", "PointingTransformer", "Source", "Written"]
 
@@ -47,7 +48,7 @@ DIRECTION_WIDTHS = (-9.5, 0.0)
 """Least and largest logarithm of the standard deviation of an angle, rad."""
 
 
-SECOND = ("revision", "relation")
+SECOND = ("revision", "relation", "unbend")
 """Parts of the second reading."""
 
 
@@ -203,9 +204,12 @@ class PointingTransformer(nn.Module):
         Whether what is spoken for is known to the decoder, and an item can be given away only once.
     bend
         Whether incidences see how far apart seed and item lie in polar angle and in azimuth: where tracks are not read,
-        it tells the two showers of a converted photon from two photons.
+        it tells the two showers of a converted photon from two photons. The second reading then sees how they are
+        inclined, too, and turns directions back by it.
     end
         In generation, probability of the end from which a sentence ends (`pflow calibrate` finds the best).
+    all_tracks
+        Whether a sentence goes on while there is a track that is not spoken for.
     leftovers
         In generation, whether neutral particles get what is left of their hits (`give_leftovers`).
     revise_layers
@@ -220,6 +224,9 @@ class PointingTransformer(nn.Module):
         In training, share of the batches in which the particles before are as the network itself makes them.
     order_jitter
         In training, uncertainty of the order by falling ln E.
+    postpone
+        In training, probability that a particle is put off until all others are written: a network that has only seen
+        sentences in order ends them without what it passed over.
 
     Raises
     ------
@@ -253,12 +260,14 @@ class PointingTransformer(nn.Module):
         coverage: bool = True,
         bend: bool = False,
         end: float = 0.5,
+        all_tracks: bool = False,
         leftovers: bool = False,
         revise_layers: int = 0,
         relate: bool = False,
         keep: float = 0.5,
         own_incidence: float = 0.5,
         order_jitter: float = 0.2,
+        postpone: float = 0.0,
     ) -> None:
         super().__init__()
         if len(masses) != n_pdg or len(charged) != n_pdg:
@@ -271,19 +280,25 @@ class PointingTransformer(nn.Module):
             raise ValueError(
                 f"own_incidence, order_jitter: {own_incidence} is not in [0, 1] or {order_jitter} is negative"
             )
+        if not 0.0 <= postpone < 1.0:
+            raise ValueError(f"postpone: {postpone} is not a probability in [0, 1)")
         if not 0.0 < end <= 1.0:
             raise ValueError(f"end: {end} is not a probability in (0, 1]")
         if not 0.0 <= keep < 1.0:
             raise ValueError(f"keep: {keep} is not a probability in [0, 1)")
         if relate and not revise_layers:
             raise ValueError("relate: there is no second reading; set revise_layers")
+        if all_tracks and not coverage:
+            raise ValueError("all_tracks: without coverage it is not known which tracks are spoken for")
         if revise_layers < 0:
             raise ValueError(f"revise_layers: {revise_layers} is negative")
         self.end = end
         self.keep = keep
+        self.all_tracks = all_tracks
         self.leftovers = leftovers
         self.own_incidence = own_incidence
         self.order_jitter = order_jitter
+        self.postpone = postpone
         self.n_pdg = n_pdg
         self.n_subdetectors = n_subdetectors
         self.cone = math.cos(cone)
@@ -309,7 +324,8 @@ class PointingTransformer(nn.Module):
         self.pointer = Pointer(width=width, hidden=hidden)
         self.query = FullyConnected((2 * width, width, width), activation="gelu")
         self.incidence = Incidence(width=width, hidden=hidden, n_subdetectors=n_subdetectors, bend=bend)
-        self.describe = FullyConnected((2 * width + n_proxy_features(n_subdetectors), width, width), activation="gelu")
+        features = 2 * width + n_proxy_features(n_subdetectors)
+        self.describe = FullyConnected((features, width, width), activation="gelu")
         self.identity = nn.Linear(width, n_pdg + n_charge)
         self.correct = nn.Linear(width, 8)
         self.revision: Revision | None = None
@@ -324,7 +340,8 @@ class PointingTransformer(nn.Module):
                 bend=bend,
                 dropout=dropout,
             )
-        self.relation = Relation(width=width) if relate else None
+        self.relation = Relation(width=width, bend=bend) if relate else None
+        self.unbend = Unbend(features=features, hidden=hidden) if revise_layers and bend else None
         self.initialise()
         if self.revision is not None:
             for parameter in self._first_parameters():
@@ -344,6 +361,8 @@ class PointingTransformer(nn.Module):
                 self.revision.initialise()
             if self.relation is not None:
                 self.relation.initialise()
+            if self.unbend is not None:
+                self.unbend.initialise()
 
     def train(self, mode: bool = True) -> PointingTransformer:
         """As of any module; what is not taught stays in evaluation mode."""
@@ -471,7 +490,8 @@ class PointingTransformer(nn.Module):
         assert self.revision is not None
         read, written = columns["read"], columns["written"]
         if self.relation is not None:
-            read = read + self.relation(read, columns["log_energy"], columns["direction"], written)
+            numbers = (columns[name] for name in ("log_energy", "direction", "written", "taken"))
+            read = read + self.relation(read, *numbers, source.scene)
         return self.revision(  # type: ignore[no-any-return]
             read, columns["query"], columns["seed"], columns["taken"], written, source.scene, source.states, keep=keep
         )
@@ -480,7 +500,7 @@ class PointingTransformer(nn.Module):
         """Make the particles anew as the second reading has them; shares are detached. Parameters as of `particles`."""
         assert self.revision is not None
         share = revised.log_share.detach().exp()
-        return self.particles(revised.query, seed, share, revised.pairs, source, pdg=pdg, more=self.revision.describe)
+        return self.particles(revised.query, seed, share, revised.pairs, source, pdg=pdg, revision=self.revision)
 
     def log_energy_of(self, normalised: Tensor) -> Tensor:
         """ln(E / GeV) of normalised log10 E."""
@@ -499,7 +519,7 @@ class PointingTransformer(nn.Module):
         pairs: Pairs,
         source: Source,
         pdg: Tensor | None = None,
-        more: nn.Module | None = None,
+        revision: Revision | None = None,
     ) -> Particles:
         """Make the particles.
 
@@ -512,8 +532,8 @@ class PointingTransformer(nn.Module):
             Of the batch.
         pdg : int64 [B, T] or None
             Identities where they are known (training); else the most probable.
-        more
-            Adds to what describes a particle, from the same numbers.
+        revision
+            Of a second reading: adds to what describes a particle, from the same numbers, and unbends its direction.
         """
         scene = source.scene
         made = make_proxies(share, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
@@ -522,8 +542,8 @@ class PointingTransformer(nn.Module):
         pooled = on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)
         features = torch.cat([query, pooled, made.features], dim=-1)
         described = self.describe(features)
-        if more is not None:
-            described = described + more(features)
+        if revision is not None:
+            described = described + revision.describe(features)
         described = functional.gelu(described)
         identity = self.identity(described)
         numbers = self.correct(described)
@@ -534,6 +554,9 @@ class PointingTransformer(nn.Module):
         by_track = gather(scene.token_is_track, seed) & self.get_buffer("charged")[chosen] & (p > 0)
         if self.use_proxies:
             log_energy, direction = self._corrected(made, numbers)
+            if revision is not None and self.unbend is not None:
+                slope = shower_slopes(pairs.dense(share, (*seed.shape, scene.item_mask.shape[1])), scene)
+                direction = self.unbend(features, direction, slope)
         else:
             log_energy = self.log_energy_of(numbers[..., 0])
             direction = unit_vector(numbers[..., 2] + torch.pi / 2, numbers[..., 3])

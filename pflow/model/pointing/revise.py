@@ -4,7 +4,8 @@ A sentence is written from the left to the right, and who comes first takes what
 When it is written, all its particles are looked at together: each says how strong its claim to each item is, the claims
 and that of no one are normalised item by item, and a particle that there is not gives back what it took.
 
-Letters: B batch, T written particles, S source tokens, M items (hits, then tracks), P pairs, W width.
+Letters: B batch, T written particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item,
+Q pairs of particles, W width.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.point import N_BEND, Incidence, Pairs, bend_features
 from pflow.model.pointing.proxies import n_proxy_features
 from pflow.model.pointing.scene import Scene, gather
+from pflow.model.pointing.slope import SLOPE, shower_slopes
 
 __all__ = ["Relation", "Revised", "Revision"]
 
@@ -37,6 +39,9 @@ NO_CLAIM = -1e4
 NEAR = 0.3
 """What two particles have to do with each other falls by e over this angle, rad."""
 
+N_SLOPE = 4
+"""Numbers that tell how the showers of a pair are inclined."""
+
 
 class Relation(nn.Module):
     """How written particles lie to each other: near ones tell each other the angles between them and their energies.
@@ -48,13 +53,17 @@ class Relation(nn.Module):
     ----------
     width
         Of the particles.
+    bend
+        Whether they also tell each other how their showers are inclined (`pflow.model.pointing.slope`): the electrons'
+        away from each other, two photons' not.
     """
 
-    def __init__(self, *, width: int) -> None:
+    def __init__(self, *, width: int, bend: bool = False) -> None:
         super().__init__()
+        self.bend = bend
         self.one = nn.Linear(width, width)
         self.other = nn.Linear(width, width, bias=False)
-        self.geometry = nn.Linear(N_BEND + 3, width, bias=False)
+        self.geometry = nn.Linear(N_BEND + 3 + N_SLOPE * bend, width, bias=False)
         self.out = nn.Linear(width, width)
 
     @torch.no_grad()
@@ -62,7 +71,9 @@ class Relation(nn.Module):
         """Begin with saying nothing."""
         self.out.weight.zero_()
 
-    def forward(self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, share: Tensor, scene: Scene
+    ) -> Tensor:
         """What the others mean to each particle, float [B, T, W].
 
         Parameters
@@ -71,17 +82,38 @@ class Relation(nn.Module):
         log_energy : float [B, T], ln(E / GeV)
         direction : float [B, T, 3], unit vectors
         mask : bool [B, T], True = written
+        share : float [B, T, M], from the first reading
+        scene
+            Of the batch.
         """
-        size, n = log_energy.shape
-        start, end = (part.expand(size, n, n, 3) for part in (direction[:, :, None], direction[:, None]))
+        n = x.shape[1]
+        together = mask[:, :, None] & mask[:, None] & ~torch.eye(n, dtype=torch.bool, device=x.device)
+        event, one, other = together.nonzero(as_tuple=True)  # pairs of written particles, [Q] each
+        start, end = direction[event, one], direction[event, other]
         angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, as long as it is small
-        energies = (part.expand(size, n, n) for part in (log_energy[:, :, None], log_energy[:, None]))
-        numbers = torch.stack([(angle + 1e-3).log() / 2.0, *(part / 2.0 for part in energies)], dim=-1)
-        geometry = torch.cat([bend_features(start, end), numbers], dim=-1)
-        said = functional.gelu(self.one(x)[:, :, None] + self.other(x)[:, None] + self.geometry(geometry))
-        others = mask[:, None] & ~torch.eye(n, dtype=torch.bool, device=x.device)
-        weight = torch.where(others, (-angle / NEAR).exp(), 0.0)
-        return self.out((said * weight[..., None]).sum(2))  # type: ignore[no-any-return]
+        energies = (log_energy[event, at] / 2.0 for at in (one, other))
+        numbers = [bend_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)]
+        if self.bend:
+            slope = shower_slopes(share, scene)
+            numbers.append(_inclined(slope[event, one], slope[event, other], start, end))
+        heard = self.one(x)[event, one] + self.other(x)[event, other] + self.geometry(torch.cat(numbers, dim=-1))
+        weighted = functional.gelu(heard) * (-angle / NEAR).exp()[:, None]
+        total = torch.zeros_like(x).flatten(0, 1).index_add(0, event * n + one, weighted)
+        return self.out(total.view_as(x))  # type: ignore[no-any-return]
+
+
+def _inclined(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """How the showers of pairs are inclined, float [Q, N_SLOPE]: in azimuth towards each other, and in polar angle.
+
+    Parameters
+    ----------
+    slope, other_slope : float [Q, 2], from `shower_slopes`
+    start, end : float [Q, 3], unit vectors of the one and the other
+    """
+    side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign()  # 1: the other is further in azimuth
+    theta, phi = (slope / SLOPE).asinh().unbind(-1)
+    other_theta, other_phi = (other_slope / SLOPE).asinh().unbind(-1)
+    return torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)
 
 
 class Revised(NamedTuple):

@@ -59,9 +59,9 @@ class _Pass(NamedTuple):
 def teach(network: PointingTransformer, source: Source, target: Target) -> Taught:
     """Predict each next particle of true sentences.
 
-    In training mode the order of particles of similar energy is shuffled, and in a share `own_incidence` of the batches
-    the particles before are as the network itself would have made them, so that it learns to go on from its own
-    mistakes.
+    In training mode the order of particles of similar energy is shuffled and some are put off, and in a share
+    `own_incidence` of the batches the particles before are as the network itself would have made them, so that it
+    learns to go on from its own mistakes and to see what it has left out.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def teach(network: PointingTransformer, source: Source, target: Target) -> Taugh
     ValueError
         The target has no shares.
     """
-    if network.training and network.order_jitter > 0:
+    if network.training and (network.order_jitter > 0 or network.postpone > 0):
         target = reordered(target, network)
     share = shares_of(target)
     weight = seed_weights(share, target, source)
@@ -182,6 +182,8 @@ def seed_weights(share: Tensor, target: Target, source: Source) -> Tensor:
 def reordered(target: Target, network: PointingTransformer) -> Target:
     """Particles in an order of falling energy that is uncertain by ``order_jitter`` in ln E; those with a track first.
 
+    Each is put off until all others are written with a probability of ``postpone``, and written then in the same order.
+
     Parameters
     ----------
     target
@@ -194,7 +196,8 @@ def reordered(target: Target, network: PointingTransformer) -> Target:
     log_energy = LN10 * network.energy_std * target.energy
     noise = network.order_jitter * torch.randn_like(log_energy)
     has_track = (target.track_share > 0.5).any(-1) & (target.charge != 1)
-    key = 1e3 * has_track + log_energy + noise - 1e6 * ~target.mask
+    late = torch.rand_like(log_energy) < network.postpone
+    key = 1e3 * has_track - 1e4 * late + log_energy + noise - 1e6 * ~target.mask
     order = key.argsort(dim=1, descending=True)
     values = {field.name: gather(getattr(target, field.name), order) for field in dataclasses.fields(target)}
     return Target(**values)

@@ -22,6 +22,9 @@ __all__ = ["Sentences", "charge_of", "write"]
 CRUMBS = 3
 """So many things too small to be particles, one after the other, end an event."""
 
+FORBIDDEN = -1e4
+"""Logarithm of the probability of a seed that may not be one."""
+
 
 class Sentences(NamedTuple):
     """What was written; T is the longest sentence's length.
@@ -42,9 +45,10 @@ class Sentences(NamedTuple):
 def write(network: PointingTransformer, source: Source, *, max_particles: int, choice: Choice) -> Sentences:
     """Write the particles of each event.
 
-    An event ends when the end is at least as probable as ``network.end``. What has less energy than any target takes
-    its hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is nothing left but
-    what no particle was taught to answer for.
+    An event ends when the end is at least as probable as ``network.end``; with ``network.all_tracks`` particles begin
+    at the tracks that are then not spoken for, one after the other, before it does. What has less energy than any
+    target takes its hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is
+    nothing left but what no particle was taught to answer for.
 
     Parameters
     ----------
@@ -67,7 +71,9 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
     steps: list[_Step] = []
     for position in range(max_particles + 1):
         states, pointer = network.state(x, source, covered[:, None], caches)
-        goes_on = (pointer[:, 0, -1].exp() < network.end) & (crumbs < CRUMBS)
+        ended = (pointer[:, 0, -1].exp() >= network.end) | (crumbs >= CRUMBS)
+        left = _tracks_left(source, covered) & ended[:, None] & network.all_tracks  # [B, S]
+        goes_on = ~ended | left.any(1)
         if position == max_particles:
             truncated[rows] = goes_on
             break
@@ -77,13 +83,15 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
         if not nothing and not bool(goes_on.all()):
             compaction = Compaction.of(goes_on)
             # On copies: what is kept of the steps before knows its own rows.
-            rows, covered, states, pointer, crumbs = (
-                compaction.apply(part.clone()) for part in (rows, covered, states, pointer, crumbs)
+            rows, covered, states, pointer, crumbs, left = (
+                compaction.apply(part.clone()) for part in (rows, covered, states, pointer, crumbs, left)
             )
             source = _compacted(source, compaction)
             for cache in caches:
                 cache.compact(compaction)
-        seed = choice(pointer[:, 0, :-1], rows)[:, None]
+        forced = left.any(1, keepdim=True)
+        tokens = torch.where(forced & ~left, FORBIDDEN, pointer[:, 0, :-1])
+        seed = choice(tokens, rows)[:, None]
         real = torch.full_like(seed, not nothing, dtype=torch.bool)
         query, pairs, logits = network.point(states, seed, source, covered[:, None], real)
         share = network.share(logits, pairs, covered[:, None])
@@ -92,6 +100,7 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
         if choice.draws:
             made = network.particles(query, seed, share, pairs, source, pdg=pdg)
         taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))
+        taken = torch.where((forced & (source.scene.item_token == seed))[:, None], 1.0, taken)
         charge = charge_of(network, made, pdg, seed, source)
         is_particle = real & (made.log_energy >= network.least_log_energy)
         crumbs = torch.where(is_particle[:, 0], 0, crumbs + 1)
@@ -111,6 +120,12 @@ def charge_of(network: PointingTransformer, made: Particles, pdg: Tensor, seed: 
     track = 1 + gather(source.scene.token_charge, seed).sign().long()
     most_probable = torch.where(made.charge[..., 2] > made.charge[..., 0], 2, 0)
     return torch.where(charged, torch.where(made.by_track, track, most_probable), 1)
+
+
+def _tracks_left(source: Source, covered: Tensor) -> Tensor:
+    """Which tokens are tracks that are not spoken for, bool [B, S]; covered float [B, M]."""
+    scene = source.scene
+    return scene.token_is_track & scene.token_mask & (scene.on_tokens(covered[:, None])[:, 0] < 0.5)
 
 
 class _Step(NamedTuple):

@@ -105,6 +105,33 @@ def test_three_crumbs_one_after_the_other_end_an_event(make_network, batch):
     assert generate_pointing(network, batch, max_particles=2).truncated.all()
 
 
+def test_no_track_is_passed_over(make_network, batch):
+    """The end comes at once: without being told to, nothing is written."""
+    network = make_network(all_tracks=False)
+    with torch.no_grad():
+        network.pointer.stop[-1].bias.add_(40.0)
+    assert generate_pointing(network, batch, max_particles=6).mask.shape == (4, 0)
+    network.all_tracks = True
+    written = generate_pointing(network, batch, max_particles=6)
+    assert not written.truncated.any()
+    real = batch.readout.track_mask
+    torch.testing.assert_close(written.track_share.sum(1)[real], torch.ones(int(real.sum())))
+    assert (written.mask.sum(1) <= real.sum(1)).all()
+    assert written.mask.sum(1).max() > 1
+    cut = generate_pointing(network, batch, max_particles=1)
+    assert cut.truncated.tolist() == (written.mask.sum(1) > 1).tolist()
+
+
+def test_all_tracks_are_written_beside_what_is_written_anyway(make_network, batch):
+    """Events in which every track is spoken for stay as they are."""
+    plain, network = make_network(), make_network(all_tracks=True)
+    one, other = (generate_pointing(each, batch, max_particles=12) for each in (plain, network))
+    done = (one.track_share.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
+    assert done.any()
+    assert torch.equal(one.mask.sum(1)[done], other.mask.sum(1)[done])
+    assert ((other.track_share.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
+
+
 def test_the_same_seed_gives_the_same_particles(network, batch):
     a, b, c = (
         generate_pointing(

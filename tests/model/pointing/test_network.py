@@ -268,6 +268,8 @@ def test_a_network_may_read_hits_alone(make_network, batch):
         ({"cone": 4.0}, "cone: 4.0 is not an angle"),
         ({"own_incidence": 1.5}, r"1.5 is not in \[0, 1\]"),
         ({"order_jitter": -0.1}, "-0.1 is negative"),
+        ({"all_tracks": True, "coverage": False}, "all_tracks: without coverage"),
+        ({"postpone": 1.0}, r"postpone: 1.0 is not a probability in \[0, 1\)"),
         ({"heads": 5}, "5 heads do not divide"),
     ],
 )

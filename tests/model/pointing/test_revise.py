@@ -8,6 +8,7 @@ import torch
 from pflow.model.generate import Choice
 from pflow.model.pointing.generate import generate_pointing
 from pflow.model.pointing.revise import LEAST_SHARE, Relation
+from pflow.model.pointing.scene import make_scene
 from pflow.model.pointing.write import write
 
 
@@ -132,34 +133,40 @@ def relation():
     return Relation(width=8)
 
 
+@pytest.fixture
+def no_hits(by_hand):
+    return make_scene(by_hand(), n_subdetectors=2)
+
+
 def four_particles():
     """Two 2 mrad apart in polar angle, one 2 mrad away in azimuth, one far off; and padding."""
     theta = torch.tensor([1.0, 1.002, 1.0, 2.0, 0.0])
     phi = torch.tensor([0.3, 0.3, 0.3 + 0.002 / math.sin(1.0), 2.5, 0.0])
     direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)[None]
     mask = torch.tensor([[True, True, True, True, False]])
-    return torch.randn(1, 5, 8), torch.tensor([[2.0, 1.0, 1.0, 3.0, 0.0]]), direction, mask
+    share = torch.zeros(1, 5, 0)  # of no hits: what is inclined is tested with the slopes
+    return torch.randn(1, 5, 8), torch.tensor([[2.0, 1.0, 1.0, 3.0, 0.0]]), direction, mask, share
 
 
-def test_near_particles_tell_each_other_how_they_lie(relation):
-    x, log_energy, direction, mask = four_particles()
-    x[:, 2] = x[:, 1]  # the same but for where they are
-    pairs = [[0, 1], [0, 2]]
-    beside, across = (relation(x[:, p], log_energy[:, p], direction[:, p], mask[:, p])[0, 0] for p in pairs)
+def test_near_particles_tell_each_other_how_they_lie(relation, no_hits):
+    parts = four_particles()
+    parts[0][:, 2] = parts[0][:, 1]  # the same but for where they are
+
+    def said(*who):
+        return relation(*(part[:, list(who)] for part in parts), no_hits)[0, 0]
+
+    beside, across, alone, far = said(0, 1), said(0, 2), said(0), said(0, 3)
     assert (beside - across).abs().max() > 0.05
-    alone = relation(x[:, :1], log_energy[:, :1], direction[:, :1], mask[:, :1])[0, 0]
     torch.testing.assert_close(alone, relation.out.bias)
-    pair = [0, 3]
-    far = relation(x[:, pair], log_energy[:, pair], direction[:, pair], mask[:, pair])[0, 0]
     assert (far - alone).abs().max() < 0.1 * (beside - alone).abs().max()
 
 
-def test_relations_know_no_order_and_no_padding(relation):
+def test_relations_know_no_order_and_no_padding(relation, no_hits):
     parts = four_particles()
-    one = relation(*parts)
+    one = relation(*parts, no_hits)
     order = torch.tensor([3, 1, 0, 2, 4])
-    torch.testing.assert_close(relation(*(part[:, order] for part in parts)), one[:, order])
-    torch.testing.assert_close(relation(*(part[:, :4] for part in parts)), one[:, :4])
+    torch.testing.assert_close(relation(*(part[:, order] for part in parts), no_hits), one[:, order])
+    torch.testing.assert_close(relation(*(part[:, :4] for part in parts), no_hits), one[:, :4])
 
 
 def test_at_birth_relations_say_nothing(make_network, batch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -197,6 +198,22 @@ def test_without_jitter_particles_are_in_the_order_of_falling_energy(make_networ
     mixed = Target(**{f.name: gather(getattr(target, f.name), order) for f in dataclasses.fields(target)})
     other = reordered(mixed, network)
     assert torch.equal(other.energy[target.mask], target.energy[target.mask])
+
+
+def test_what_is_put_off_is_written_last_in_the_same_order(make_network, batch):
+    torch.manual_seed(0)
+    network = make_network(order_jitter=0.0, postpone=0.4)
+    changed = 0
+    for _ in range(10):
+        other = reordered(batch.target, network)
+        changed += not torch.equal(other.energy, batch.target.energy)
+        for i in range(4):
+            before = batch.target.energy[i][batch.target.mask[i]].tolist()
+            ranks = [before.index(energy) for energy in other.energy[i][other.mask[i]].tolist()]
+            assert sorted(ranks) == list(range(len(before)))
+            assert sum(later < earlier for earlier, later in pairwise(ranks)) <= 1
+        assert by_fingerprint(other, 2) == by_fingerprint(batch.target, 2)
+    assert changed > 5
 
 
 def test_a_target_without_shares_is_an_error(network, batch):

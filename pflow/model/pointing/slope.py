@@ -1,0 +1,98 @@
+"""Slopes of showers: whether they go on in the direction in which they lie, as those of photons do.
+
+The field bends the electrons of a converted photon on their way to the calorimeter: they come in away from the line
+from the vertex, in azimuth, by the angle by which they miss the place where the photon went; by more if it converted
+late.
+
+Letters: B batch, T particles, M items.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.layers import FullyConnected
+from pflow.model.pointing.proxies import LOG_WEIGHT, tangent_basis
+from pflow.model.pointing.scene import Scene
+
+__all__ = ["CORE", "SLOPE", "Unbend", "shower_slopes"]
+
+CORE = 0.015
+"""Hits at most this far from the barycentre count, rad: far ones are few and would decide a fit by their distance."""
+
+SLOPE = 0.02
+"""Slopes of showers of about 15 GeV are known to this, rad."""
+
+LEAST_DEPTH = 10.0
+"""Added in quadrature to the spread in depth: a shower in one layer has no slope, mm."""
+
+
+def shower_slopes(share: Tensor, scene: Scene) -> Tensor:
+    """Slopes of showers in polar angle and in azimuth, float [B, T, 2], rad.
+
+    The change of a hit's angles to the log-weighted barycentre with the logarithm of the depth from the vertex, by a
+    linear fit weighted by energy: the angle between the shower's axis and the line from the vertex, as far as small.
+
+    Parameters
+    ----------
+    share : float [B, T, M], share of each item that belongs to the particle
+    scene
+        Of the batch.
+    """
+    energy = share * scene.item_energy[:, None]
+    fraction = energy / energy.sum(-1, keepdim=True).clamp(min=1e-9)
+    weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
+    weight = torch.where(weight.sum(-1, keepdim=True) > 0, weight, fraction)  # a shower of many small hits
+    direction = functional.normalize(weight @ scene.item_position, dim=-1)
+    theta, phi = tangent_basis(direction)
+    depth, off_theta, off_phi = (axis @ scene.item_position.transpose(1, 2) for axis in (direction, theta, phi))  # mm
+    ahead = depth > 1.0
+    off_theta, off_phi = (torch.where(ahead, off / depth.clamp(min=1.0), 0.0) for off in (off_theta, off_phi))  # rad
+    core = fraction * ahead * (torch.hypot(off_theta, off_phi) < CORE)
+    core = core / core.sum(-1, keepdim=True).clamp(min=1e-9)
+    mean = (core * depth).sum(-1, keepdim=True)
+    away = core * (depth - mean)
+    spread = (away * (depth - mean)).sum(-1) + LEAST_DEPTH**2  # mm^2
+    moments = torch.stack([(away * off).sum(-1) for off in (off_theta, off_phi)], dim=-1)
+    return moments * (mean / spread[..., None])
+
+
+class Unbend(nn.Module):
+    """Where a photon went of which little more than one electron is seen: back along its azimuth, by its slope.
+
+    An electron made near the vertex misses the place where its photon went by as much as its shower is inclined; the
+    share of this that a direction is turned back by is learnt. At birth it is next to nothing.
+
+    Parameters
+    ----------
+    features
+        Number of what describes a particle.
+    hidden
+        Of the map from these to the share.
+    """
+
+    def __init__(self, *, features: int, hidden: int) -> None:
+        super().__init__()
+        self.share = FullyConnected((features + 2, hidden, 1), activation="gelu")
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Begin with a share of 2%."""
+        self.share[-1].weight.zero_()  # type: ignore[operator]
+        self.share[-1].bias.fill_(-4.0)  # type: ignore[operator]
+
+    def forward(self, features: Tensor, direction: Tensor, slope: Tensor) -> Tensor:
+        """Unit vectors float [B, T, 3].
+
+        Parameters
+        ----------
+        features : float [B, T, F]
+        direction : float [B, T, 3], unit vectors
+        slope : float [B, T, 2], from `shower_slopes`
+        """
+        size = (slope / SLOPE).abs().asinh()
+        share = self.share(torch.cat([features, size], dim=-1)).sigmoid()
+        _, phi = tangent_basis(direction)
+        return functional.normalize(direction - share * slope[..., 1:] * phi, dim=-1)
