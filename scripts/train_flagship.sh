@@ -101,8 +101,8 @@ train() {
 }
 
 # ship MODEL N: the weights that a stage ends with, with uncertainties that are calibrated on the validation files, and
-# the note of the time to their place; what else is there, the model card, stays. Where sentences end, what is kept of
-# them was chosen on the validation files.
+# the note of the time to their place; what else is there, the model card, stays. Where sentences end and what is kept
+# of them was chosen on the validation files.
 ship() {
     local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
     case "$1" in

@@ -39,7 +39,6 @@ if [ "$verb" = calibrate ]; then
 else
     touch "$out/last.ckpt"
     [ ! -f interrupted ]
-    touch "$out/last.ckpt"
 fi
 """
 """In place of pflow: notes how it was called, and leaves what it would."""

@@ -15,10 +15,10 @@ from torch.nn import functional
 from pflow.model.layers import FullyConnected
 from pflow.model.pointing.scene import ITEM_FEATURES, Scene, gather
 
-__all__ = ["N_BEND", "Incidence", "Pairs", "Pointer", "bend_features", "find_pairs"]
+__all__ = ["IMPOSSIBLE", "N_BEND", "Incidence", "Pairs", "Pointer", "bend_features", "find_pairs"]
 
 IMPOSSIBLE = -1e4
-"""Logit of padding: finite, so that an event without tokens has gradients."""
+"""Logit of padding, and of seeds that may not be ones: finite, so that an event without tokens has gradients."""
 
 TAKEN = 0.99
 """Items of which more is spoken for are in no pair: there are ever fewer pairs as a sentence goes on."""

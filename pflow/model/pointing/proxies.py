@@ -14,7 +14,7 @@ from torch.nn import functional
 from pflow.model.pointing.point import Pairs
 from pflow.model.pointing.scene import Scene, gather
 
-__all__ = ["LOG_WEIGHT", "Proxies", "make_proxies", "n_proxy_features", "tangent_basis"]
+__all__ = ["Proxies", "log_weights", "make_proxies", "n_proxy_features", "tangent_basis"]
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -34,6 +34,11 @@ _SHAPE_FEATURES = 15
 def n_proxy_features(n_subdetectors: int) -> int:
     """Number of features that `make_proxies` computes."""
     return _SHAPE_FEATURES + 2 * n_subdetectors
+
+
+def log_weights(fraction: Tensor) -> Tensor:
+    """Weights of hits in the log-weighted barycentre, from their fractions of the shower's energy."""
+    return (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
 
 
 class Proxies(NamedTuple):
@@ -81,7 +86,7 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     energy = total(deposit)  # [B * T]
     position = scene.item_position.flatten(0, 1)[pairs.item_of]
     fraction = deposit / energy.clamp(min=1e-9)[pairs.particle_of]
-    weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
+    weight = log_weights(fraction)
     centre = total(weight[:, None] * position) / total(weight).clamp(min=1e-9)[:, None]  # [B * T, 3], mm
 
     # Tracks are the items behind the hits, and tokens of their own.

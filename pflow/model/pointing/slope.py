@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.layers import FullyConnected
-from pflow.model.pointing.proxies import LOG_WEIGHT, tangent_basis
+from pflow.model.pointing.proxies import log_weights, tangent_basis
 from pflow.model.pointing.scene import Scene
 
 __all__ = ["CORE", "SLOPE", "Unbend", "shower_slopes"]
@@ -43,7 +43,7 @@ def shower_slopes(share: Tensor, scene: Scene) -> Tensor:
     """
     energy = share * scene.item_energy[:, None]
     fraction = energy / energy.sum(-1, keepdim=True).clamp(min=1e-9)
-    weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
+    weight = log_weights(fraction)
     weight = torch.where(weight.sum(-1, keepdim=True) > 0, weight, fraction)  # a shower of many small hits
     direction = functional.normalize(weight @ scene.item_position, dim=-1)
     theta, phi = tangent_basis(direction)

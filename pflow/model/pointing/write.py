@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pflow.model.cache import Compaction, KeyValue, KVCache
 from pflow.model.generate import Choice
 from pflow.model.pointing.network import Particles, PointingTransformer, Source
+from pflow.model.pointing.point import IMPOSSIBLE
 from pflow.model.pointing.scene import gather
 
 __all__ = ["Sentences", "charge_of", "write"]
@@ -21,9 +23,6 @@ __all__ = ["Sentences", "charge_of", "write"]
 
 CRUMBS = 3
 """So many things too small to be particles, one after the other, end an event."""
-
-FORBIDDEN = -1e4
-"""Logarithm of the probability of a seed that may not be one."""
 
 
 class Sentences(NamedTuple):
@@ -90,7 +89,7 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
             for cache in caches:
                 cache.compact(compaction)
         forced = left.any(1, keepdim=True)
-        tokens = torch.where(forced & ~left, FORBIDDEN, pointer[:, 0, :-1])
+        tokens = torch.where(forced & ~left, IMPOSSIBLE, pointer[:, 0, :-1])
         seed = choice(tokens, rows)[:, None]
         real = torch.full_like(seed, not nothing, dtype=torch.bool)
         query, pairs, logits = network.point(states, seed, source, covered[:, None], real)
@@ -125,7 +124,9 @@ def charge_of(network: PointingTransformer, made: Particles, pdg: Tensor, seed: 
 def _tracks_left(source: Source, covered: Tensor) -> Tensor:
     """Which tokens are tracks that are not spoken for, bool [B, S]; covered float [B, M]."""
     scene = source.scene
-    return scene.token_is_track & scene.token_mask & (scene.on_tokens(covered[:, None])[:, 0] < 0.5)
+    left = scene.item_mask[:, scene.n_hits :] & (covered[:, scene.n_hits :] < 0.5)
+    # Tracks are the last of the tokens as of the items.
+    return functional.pad(left, (scene.token_mask.shape[1] - left.shape[1], 0))
 
 
 class _Step(NamedTuple):

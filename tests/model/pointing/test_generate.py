@@ -122,6 +122,16 @@ def test_no_track_is_passed_over(make_network, batch):
     assert cut.truncated.tolist() == (written.mask.sum(1) > 1).tolist()
 
 
+def test_a_track_without_momentum_is_spoken_for_once(make_network, by_hand):
+    network = make_network(all_tracks=True)
+    with torch.no_grad():
+        network.pointer.stop[-1].bias.add_(40.0)
+    batch = by_hand(energy=[2.0], position=[[2000, 0, 0]], token=[0], momentum=[[0.0, 0.0, 0.0]], charge=[1.0])
+    written = generate_pointing(network, batch, max_particles=6)
+    assert not written.truncated.any()
+    assert written.mask.sum() <= 1
+
+
 def test_all_tracks_are_written_beside_what_is_written_anyway(make_network, batch):
     """Events in which every track is spoken for stay as they are."""
     plain, network = make_network(), make_network(all_tracks=True)

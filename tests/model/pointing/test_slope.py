@@ -67,7 +67,7 @@ def test_hits_far_from_the_core_and_behind_the_vertex_do_not_count(by_hand):
 
 
 def test_of_each_particle_by_its_shares(by_hand):
-    """Side by side as the electrons of a converted photon; a hit shared by both counts for both."""
+    """Side by side as the electrons of a converted photon; half of every hit says the same as all of it."""
     left, right = hits_of(0.42, 0.03), hits_of(0.38, -0.03)
     scene, share = scene_of(by_hand, left, right)
     slopes = shower_slopes(share, scene)
