@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.batch import Target
-from pflow.model.pointing.network import Particles, PointingTransformer
+from pflow.model.pointing.network import PointingTransformer
+from pflow.model.pointing.particles import Particles
 from pflow.model.pointing.reread import Reread
 from pflow.model.pointing.teach import Taught
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pflow.model.batch import Target
 from pflow.model.generate import Choice
-from pflow.model.pointing.network import Particles, PointingTransformer, Source
+from pflow.model.pointing.network import PointingTransformer, Source
+from pflow.model.pointing.particles import Particles
 from pflow.model.pointing.revise import Revised
 from pflow.model.pointing.scene import gather
 from pflow.model.pointing.teach import shares_of

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from pflow.model.batch import Target
-from pflow.model.pointing.network import LN10, Particles, PointingTransformer, Source, Written
+from pflow.model.pointing.network import LN10, PointingTransformer, Source
+from pflow.model.pointing.particles import Particles, Written
 from pflow.model.pointing.point import Pairs
 from pflow.model.pointing.scene import gather
 

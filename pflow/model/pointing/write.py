@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from pflow.model.cache import Compaction, KeyValue, KVCache
 from pflow.model.generate import Choice
-from pflow.model.pointing.network import Particles, PointingTransformer, Source
+from pflow.model.pointing.network import PointingTransformer, Source
+from pflow.model.pointing.particles import Particles
 from pflow.model.pointing.point import IMPOSSIBLE
 from pflow.model.pointing.scene import gather
 

@@ -7,7 +7,7 @@ import torch
 
 from pflow.model.batch import Target
 from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.network import Particles
+from pflow.model.pointing.particles import Particles
 from pflow.model.pointing.point import Pairs
 from pflow.model.pointing.proxies import Proxies
 from pflow.model.pointing.teach import Taught, teach
