@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pflow.model.batch import Batch
 from pflow.model.generate import Choice, Generated
@@ -52,7 +53,11 @@ def generate_pointing(
 def _second_reading(
     network: PointingTransformer, source: Source, columns: dict[str, Tensor], choice: Choice
 ) -> dict[str, Tensor]:
-    """The particles as the second reading makes them of what was written."""
+    """The particles as the second reading makes them of what was written.
+
+    Energies that are not a track's are the expected ones: what a particle has if it is one, as probable as it is one.
+    The loss ``visible`` counts them so, too; without that, pieces of showers that are one after all count twice.
+    """
     seed = columns["seed"]
     revised = network.reread(columns, source, keep=network.keep)
     made = network.remake(revised, seed, source)
@@ -61,6 +66,8 @@ def _second_reading(
         rows = torch.arange(len(seed), device=seed.device)
         pdg = torch.stack([choice(made.pdg[:, t], rows) for t in range(seed.shape[1])], dim=1)
         made = network.remake(revised, seed, source, pdg)
+    doubt = functional.logsigmoid(revised.real).masked_fill(made.by_track, 0.0)
+    made = made._replace(log_energy=made.log_energy + doubt)
     charge = charge_of(network, made, pdg, seed, source)
     taken = revised.pairs.dense(revised.log_share.exp(), columns["taken"].shape)
     real = columns["written"] & (revised.real.sigmoid() >= network.keep)

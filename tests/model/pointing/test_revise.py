@@ -127,6 +127,21 @@ def test_what_is_written_is_the_second_reading(make_network, events, batch, coll
     assert generate_pointing(network, batch, max_particles=6).mask.shape == (4, 0)
 
 
+def test_energies_that_no_track_measures_are_the_expected_ones(make_network, batch):
+    network = awake(make_network(revise_layers=1, keep=0.0))
+    first, source = first_reading(network, batch)
+    columns = dict(zip(("read", "query", "seed", "taken"), first, strict=True))
+    with torch.no_grad():
+        revised = network.reread({**columns, "written": torch.ones_like(first[2], dtype=torch.bool)}, source)
+        made = network.remake(revised, first[2], source)
+    by_track = made.by_track
+    assert by_track.any()
+    assert not by_track.all()
+    expected = made.log_energy.exp() * torch.where(by_track, 1.0, revised.real.sigmoid())
+    written = generate_pointing(network, batch, max_particles=3)
+    torch.testing.assert_close(network.log_energy_of(written.energy).exp(), expected)
+
+
 @pytest.fixture
 def relation():
     torch.manual_seed(3)
