@@ -37,8 +37,9 @@ TEXT = """\
 
 A sentence is written from the left to the right. The second reading (`pflow/model/pointing/revise.py`) looks at all
 that was written at once, divides hits and tracks among the particles anew, makes each anew, and drops what it takes for
-none. It was taught on sentences that the model writes by itself. The same models on the test files with the first
-reading alone and with both; errors are half the 68.3% interval, of the same events, so that differences are more
+none. An energy that no track measures is the expected one: what the particle has if it is one, times the probability
+that it is one. It was taught on sentences that the model writes by itself. The same models on the test files with the
+first reading alone and with both; errors are half the 68.3% interval, of the same events, so that differences are more
 certain than they say:
 
 {table}

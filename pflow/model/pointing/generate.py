@@ -30,7 +30,9 @@ def generate_pointing(
 ) -> Generated:
     """Write the particles of each event of `batch`; as `pflow.model.generate.generate`, with incidences.
 
-    When an event ends is said at `pflow.model.pointing.write.write`. A temperature draws seeds and identities.
+    When an event ends is said at `pflow.model.pointing.write.write`. A temperature draws seeds and identities. With a
+    second reading, an energy that no track measures is the expected one: what the particle has if it is one, times the
+    probability that it is one. The loss ``visible`` counts it so, too.
 
     Raises
     ------
@@ -53,11 +55,7 @@ def generate_pointing(
 def _second_reading(
     network: PointingTransformer, source: Source, columns: dict[str, Tensor], choice: Choice
 ) -> dict[str, Tensor]:
-    """The particles as the second reading makes them of what was written.
-
-    Energies that are not a track's are the expected ones: what a particle has if it is one, as probable as it is one.
-    The loss ``visible`` counts them so, too; without that, pieces of showers that are one after all count twice.
-    """
+    """The particles as the second reading makes them of what was written."""
     seed = columns["seed"]
     revised = network.reread(columns, source, keep=network.keep)
     made = network.remake(revised, seed, source)
@@ -66,6 +64,7 @@ def _second_reading(
         rows = torch.arange(len(seed), device=seed.device)
         pdg = torch.stack([choice(made.pdg[:, t], rows) for t in range(seed.shape[1])], dim=1)
         made = network.remake(revised, seed, source, pdg)
+    # Or what is written in pieces, each with an energy as if it were all, would count twice.
     doubt = functional.logsigmoid(revised.real).masked_fill(made.by_track, 0.0)
     made = made._replace(log_energy=made.log_energy + doubt)
     charge = charge_of(network, made, pdg, seed, source)
