@@ -6,6 +6,7 @@ source tokens, M items, W width.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -17,13 +18,16 @@ from pflow.model.generate import Choice
 from pflow.model.pointing.network import PointingTransformer, Source
 from pflow.model.pointing.particles import Particles
 from pflow.model.pointing.point import IMPOSSIBLE
-from pflow.model.pointing.scene import gather
+from pflow.model.pointing.scene import Scene, gather
 
 __all__ = ["Sentences", "charge_of", "write"]
 
 
 CRUMBS = 3
 """So many things too small to be particles, one after the other, end an event."""
+
+LITTLE = 0.5
+"""Deposits below this share of the least energy of a target are crumbs: the same may be written over and over."""
 
 
 class Sentences(NamedTuple):
@@ -47,8 +51,9 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
 
     An event ends when the end is at least as probable as ``network.end``; with ``network.all_tracks`` particles begin
     at the tracks that are then not spoken for, one after the other, before it does. What has less energy than any
-    target takes its hits and is no particle; `CRUMBS` of these one after the other end an event too, for there is
-    nothing left but what no particle was taught to answer for.
+    target takes its hits and is no particle. `CRUMBS` of these one after the other, or of what took neither a track nor
+    more than a `LITTLE` of what others had left, end an event too, for there is nothing left but what no particle was
+    taught to answer for.
 
     Parameters
     ----------
@@ -103,7 +108,7 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
         taken = torch.where((forced & (source.scene.item_token == seed))[:, None], 1.0, taken)
         charge = charge_of(network, made, pdg, seed, source)
         is_particle = real & (made.log_energy >= network.least_log_energy)
-        crumbs = torch.where(is_particle[:, 0], 0, crumbs + 1)
+        crumbs = torch.where(is_particle[:, 0] & ~_took_little(network, source.scene, taken[:, 0]), 0, crumbs + 1)
         if network.use_coverage:
             covered = (covered + taken[:, 0]).clamp(max=1.0)
         x = network.read_back(made.written(seed, pdg=pdg, charge=charge), source)
@@ -128,6 +133,12 @@ def _tracks_left(source: Source, covered: Tensor) -> Tensor:
     left = scene.item_mask[:, scene.n_hits :] & (covered[:, scene.n_hits :] < 0.5)
     # Tracks are the last of the tokens as of the items.
     return functional.pad(left, (scene.token_mask.shape[1] - left.shape[1], 0))
+
+
+def _took_little(network: PointingTransformer, scene: Scene, taken: Tensor) -> Tensor:
+    """Whether particles that took float [B, M] of the items have no track and next to no energy of hits, bool [B]."""
+    deposit = (taken * scene.item_energy).sum(-1)  # GeV; tracks have none
+    return (deposit < LITTLE * math.exp(network.least_log_energy)) & ~(taken[:, scene.n_hits :] >= 0.5).any(-1)
 
 
 class _Step(NamedTuple):

@@ -105,6 +105,25 @@ def test_three_crumbs_one_after_the_other_end_an_event(make_network, batch):
     assert generate_pointing(network, batch, max_particles=2).truncated.all()
 
 
+def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_given(
+    make_network, batch, monkeypatch
+):
+    """When all hits are spoken for, the same may be written over and over, each with an energy above the least."""
+    network = make_network(least_energy=0.005)  # below that of a particle of no hits before its correction
+    with torch.no_grad():
+        network.pointer.stop[-1].bias.sub_(20.0)
+        network.correct.bias[0].fill_(1.0)
+        network.incidence.out[-1].bias.add_(20.0)
+    written = generate_pointing(network, batch, max_particles=60)
+    assert not written.truncated.any()
+    deposit = (written.hit_share * batch.readout.energy[:, None]).sum(-1)
+    nothing = written.mask & (deposit < 0.0025) & (written.track_share.amax(-1) < 0.5)
+    assert nothing.sum(1).min() >= 3
+    assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, written.mask, strict=True))
+    monkeypatch.setattr("pflow.model.pointing.write.LITTLE", 0.0)
+    assert generate_pointing(network, batch, max_particles=60).truncated.all()
+
+
 def test_no_track_is_passed_over(make_network, batch):
     """The end comes at once: without being told to, nothing is written."""
     network = make_network(all_tracks=False)
