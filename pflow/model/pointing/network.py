@@ -115,8 +115,7 @@ class PointingTransformer(nn.Module):
         Whether what is spoken for is known to the decoder, and an item can be given away only once.
     bend
         Whether incidences see how far apart seed and item lie in polar angle and in azimuth: where tracks are not read,
-        it tells the two showers of a converted photon from two photons. The second reading then sees how they are
-        inclined, too, and turns directions back by it.
+        it tells the two showers of a converted photon from two photons.
     end
         In generation, probability of the end from which a sentence ends (`pflow calibrate` finds the best).
     all_tracks
@@ -129,6 +128,9 @@ class PointingTransformer(nn.Module):
         trained network.
     relate
         Whether the second reading is told how the written particles lie to each other.
+    revise_bend
+        Whether the incidences of the second reading see what `bend` says, the particles tell each other how their
+        showers are inclined, and directions are turned back by it.
     keep
         In generation, what the second reading takes for a particle with less probability than this is none.
     own_incidence
@@ -175,6 +177,7 @@ class PointingTransformer(nn.Module):
         leftovers: bool = False,
         revise_layers: int = 0,
         relate: bool = False,
+        revise_bend: bool = False,
         keep: float = 0.5,
         own_incidence: float = 0.5,
         order_jitter: float = 0.2,
@@ -199,6 +202,8 @@ class PointingTransformer(nn.Module):
             raise ValueError(f"keep: {keep} is not a probability in [0, 1)")
         if relate and not revise_layers:
             raise ValueError("relate: there is no second reading; set revise_layers")
+        if revise_bend and not revise_layers:
+            raise ValueError("revise_bend: there is no second reading; set revise_layers")
         if all_tracks and not coverage:
             raise ValueError("all_tracks: without coverage it is not known which tracks are spoken for")
         if revise_layers < 0:
@@ -248,11 +253,11 @@ class PointingTransformer(nn.Module):
                 layers=revise_layers,
                 hidden=hidden,
                 n_subdetectors=n_subdetectors,
-                bend=bend,
+                bend=revise_bend,
                 dropout=dropout,
             )
-        self.relation = Relation(width=width, bend=bend) if relate else None
-        self.unbend = Unbend(features=features, hidden=hidden) if revise_layers and bend else None
+        self.relation = Relation(width=width, bend=revise_bend) if relate else None
+        self.unbend = Unbend(features=features, hidden=hidden) if revise_bend else None
         self.initialise()
         if self.revision is not None:
             for parameter in self._first_parameters():

@@ -200,6 +200,7 @@ def test_at_birth_relations_say_nothing(make_network, batch):
     ("options", "message"),
     [
         ({"relate": True}, "relate: there is no second reading"),
+        ({"revise_bend": True}, "revise_bend: there is no second reading"),
         ({"keep": 1.0}, "keep: 1.0"),
         ({"revise_layers": -1}, "revise_layers: -1"),
     ],
