@@ -126,7 +126,7 @@ def _incidence(taught: Taught) -> Tensor:
 
 def _shares(reread: Reread) -> Tensor:
     revised, item_weight = reread.revised, reread.item_weight
-    of_pairs = item_weight.flatten()[revised.pairs.item_of] * reread.true * revised.log_share
+    of_pairs = revised.pairs.at_items(item_weight) * reread.true * revised.log_share
     of_no_one = item_weight * reread.rest * revised.log_nobody
     return -(of_pairs.sum() + of_no_one.sum()) / item_weight.sum().clamp(min=1e-6)
 

@@ -453,7 +453,7 @@ class PointingTransformer(nn.Module):
         """
         scene = source.scene
         made = make_proxies(share, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
-        weight = share * scene.item_weight.flatten()[pairs.item_of].square()
+        weight = share * pairs.at_items(scene.item_weight).square()
         on_tokens = pairs.on_tokens(weight, scene, (seed.shape[0], seed.shape[1]))
         pooled = on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)
         features = torch.cat([query, pooled, made.features], dim=-1)

@@ -82,18 +82,20 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     def total(values: Tensor) -> Tensor:
         return pairs.sums(values, size)
 
-    deposit = share * scene.item_energy.flatten()[pairs.item_of]  # [P], GeV; 0 for tracks
+    def each(values: Tensor) -> Tensor:
+        return values.index_select(0, pairs.particle_of)
+
+    deposit = share * pairs.at_items(scene.item_energy)  # [P], GeV; 0 for tracks
     energy = total(deposit)  # [B * T]
-    position = scene.item_position.flatten(0, 1)[pairs.item_of]
-    fraction = deposit / energy.clamp(min=1e-9)[pairs.particle_of]
+    position = pairs.at_items(scene.item_position)
+    fraction = deposit / each(energy.clamp(min=1e-9))
     weight = log_weights(fraction)
     centre = total(weight[:, None] * position) / total(weight).clamp(min=1e-9)[:, None]  # [B * T, 3], mm
 
     # Tracks are the items behind the hits, and tokens of their own.
     is_track = (pairs.item >= scene.n_hits).float()
-    track_token = scene.item_token.flatten()[pairs.item_of]
-    momentum = scene.token_momentum[pairs.event, track_token] * (share * is_track)[:, None]
-    charge = scene.token_charge[pairs.event, track_token] * share * is_track
+    momentum = pairs.at_tokens(scene.token_momentum, scene) * (share * is_track)[:, None]
+    charge = pairs.at_tokens(scene.token_charge, scene) * share * is_track
     momenta = total(momentum)
     length = torch.linalg.vector_norm(momentum, dim=-1)
     track_energy = total(length)
@@ -106,12 +108,12 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     by_tracks = torch.where((track_energy > LEAST_TRACK)[:, None], along_tracks, direction)
     theta, phi = tangent_basis(direction)
 
-    axis = direction[pairs.particle_of]
+    axis = each(direction)
     along = (position * axis).sum(-1)
     across = (position.square().sum(-1) - along.square()).clamp(min=0.0).sqrt()
     mean_along = total(fraction * along)
-    spread = total(fraction * (along - mean_along[pairs.particle_of]).square()).clamp(min=0.0).sqrt()
-    features = scene.item_features.flatten(0, 1)[pairs.item_of]  # log energy, layer, is track, subdetectors
+    spread = total(fraction * (along - each(mean_along)).square()).clamp(min=0.0).sqrt()
+    features = pairs.at_items(scene.item_features)  # log energy, layer, is track, subdetectors
     by_subdetector = total(fraction[:, None] * features[:, 3 : 3 + n_subdetectors])
     depth = total((fraction * features[:, 1])[:, None] * features[:, 3 : 3 + n_subdetectors])
     columns = [

@@ -230,18 +230,18 @@ class Revision(nn.Module):
         within = (towards > REACH) | (share > LEAST_SHARE)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
         own = pairs.at(share)
-        others = taken[pairs.event, pairs.item] - own
+        others = pairs.at_items(taken) - own
         items = self.incidence.items(states, scene)
         claim = self.incidence(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
-        claim = claim + (own + LEAST_SHARE).log() + functional.logsigmoid(real).flatten()[pairs.particle_of]
-        claim = claim.masked_fill((real.sigmoid() < keep).flatten()[pairs.particle_of], NO_CLAIM)
+        claim = claim + (own + LEAST_SHARE).log() + pairs.at_particles(functional.logsigmoid(real))
+        claim = claim.masked_fill(pairs.at_particles(real.sigmoid() < keep), NO_CLAIM)
         nobody = self.nobody(functional.gelu(items)).squeeze(-1) + (1.0 - taken + LEAST_SHARE).log()
         total = _log_sum(claim, pairs.item_of, nobody.flatten())
-        return Revised(query, pairs, claim - total[pairs.item_of], nobody - total.view_as(nobody), real)
+        return Revised(query, pairs, claim - total.index_select(0, pairs.item_of), nobody - total.view_as(nobody), real)
 
 
 def _log_sum(claim: Tensor, item_of: Tensor, nobody: Tensor) -> Tensor:
     """Logarithm of the sum of the exponentials of each item's claims and no one's, float [B * M]."""
     largest = nobody.detach().scatter_reduce(0, item_of, claim.detach(), "amax")
-    summed = (nobody - largest).exp().index_add(0, item_of, (claim - largest[item_of]).exp())
+    summed = (nobody - largest).exp().index_add(0, item_of, (claim - largest.index_select(0, item_of)).exp())
     return summed.log() + largest

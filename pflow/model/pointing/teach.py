@@ -110,7 +110,7 @@ def teach(network: PointingTransformer, source: Source, target: Target) -> Taugh
         seed_weight=weight,
         incidence=found.incidence,
         wanted=(true / left.clamp(min=1e-3)).clamp(max=1.0),
-        weight=source.scene.item_weight.flatten()[pairs.item_of] * left,
+        weight=pairs.at_items(source.scene.item_weight) * left,
         pairs=pairs,
         particles=found.particles,
     )
