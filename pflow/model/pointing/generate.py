@@ -69,8 +69,7 @@ def _second_reading(
     made = made._replace(log_energy=made.log_energy + doubt)
     charge = charge_of(network, made, pdg, seed, source)
     taken = revised.pairs.dense(revised.log_share.exp(), columns["taken"].shape)
-    real = columns["written"] & (revised.real.sigmoid() >= network.keep)
-    real &= made.log_energy >= network.least_log_energy
+    real = revised.kept & (made.log_energy >= network.least_log_energy)
     return {"is_particle": real, **made.columns(pdg, charge, taken)}
 
 

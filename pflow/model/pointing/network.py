@@ -132,7 +132,8 @@ class PointingTransformer(nn.Module):
         Whether the incidences of the second reading see what `bend` says, the particles tell each other how their
         showers are inclined, and directions are turned back by it.
     keep
-        In generation, what the second reading takes for a particle with less probability than this is none.
+        In generation, what the second reading takes for a particle with less probability than this is none; in events
+        of few particles it must be more probable (`Revision.forward`).
     own_incidence
         In training, share of the batches in which the particles before are as the network itself makes them.
     order_jitter

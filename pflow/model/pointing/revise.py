@@ -35,6 +35,8 @@ LEAST_SHARE = 0.01
 NO_CLAIM = -1e4
 """Claim of a particle that there is not."""
 
+ALONE = 0.5
+"""Least probability of a particle that is kept where no other is expected."""
 
 NEAR = 0.3
 """What two particles have to do with each other falls by e over this angle, rad."""
@@ -128,6 +130,7 @@ class Revised(NamedTuple):
     log_share : float [P], logarithm of the share of each pair's item
     log_nobody : float [B, M], logarithm of the share of each item that is no one's
     real : float [B, T], logit of the probability that a written particle is one
+    kept : bool [B, T], True = written, and probable enough
     """
 
     query: Tensor
@@ -135,6 +138,7 @@ class Revised(NamedTuple):
     log_share: Tensor
     log_nobody: Tensor
     real: Tensor
+    kept: Tensor
 
 
 class Revision(nn.Module):
@@ -212,7 +216,9 @@ class Revision(nn.Module):
             Of the batch.
         states : float [B, S, W], the memory
         keep
-            A particle gets nothing where it is less probable than this that there is one.
+            A particle that is less probable than this is not kept and gets nothing. Where few are expected, one too
+            many is worse than a little energy lost: of n expected ones (the sum of the probabilities) each must be as
+            probable as `ALONE` / n, too. 0: all are kept.
         """
         share = share / share.sum(1, keepdim=True).clamp(min=1.0)
         taken = share.sum(1)  # [B, M]
@@ -225,6 +231,7 @@ class Revision(nn.Module):
         )
         query = query + self.change(torch.cat([x, gather(states, seed)], dim=-1))
         real = self.real(x).squeeze(-1)
+        kept = mask & (real.sigmoid() >= _least_probability(real, mask, keep))
 
         towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
         within = (towards > REACH) | (share > LEAST_SHARE)
@@ -234,10 +241,17 @@ class Revision(nn.Module):
         items = self.incidence.items(states, scene)
         claim = self.incidence(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
         claim = claim + (own + LEAST_SHARE).log() + pairs.at_particles(functional.logsigmoid(real))
-        claim = claim.masked_fill(pairs.at_particles(real.sigmoid() < keep), NO_CLAIM)
+        claim = claim.masked_fill(pairs.at_particles(~kept), NO_CLAIM)
         nobody = self.nobody(functional.gelu(items)).squeeze(-1) + (1.0 - taken + LEAST_SHARE).log()
         total = _log_sum(claim, pairs.item_of, nobody.flatten())
-        return Revised(query, pairs, claim - total.index_select(0, pairs.item_of), nobody - total.view_as(nobody), real)
+        log_share = claim - total.index_select(0, pairs.item_of)
+        return Revised(query, pairs, log_share, nobody - total.view_as(nobody), real, kept)
+
+
+def _least_probability(real: Tensor, mask: Tensor, keep: float) -> Tensor:
+    """Of a particle that is kept, float [B, 1]; see `Revision.forward`."""
+    expected = (real.sigmoid() * mask).sum(1, keepdim=True)
+    return (ALONE / expected.clamp(min=1.0)).clamp(min=keep) if keep else torch.zeros_like(expected)
 
 
 def _log_sum(claim: Tensor, item_of: Tensor, nobody: Tensor) -> Tensor:

@@ -105,9 +105,7 @@ def test_three_crumbs_one_after_the_other_end_an_event(make_network, batch):
     assert generate_pointing(network, batch, max_particles=2).truncated.all()
 
 
-def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_given(
-    make_network, batch, monkeypatch
-):
+def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_given(make_network, batch, monkeypatch):
     """When all hits are spoken for, the same may be written over and over, each with an energy above the least."""
     network = make_network(least_energy=0.005)  # below that of a particle of no hits before its correction
     with torch.no_grad():

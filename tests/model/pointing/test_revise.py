@@ -7,7 +7,7 @@ import torch
 
 from pflow.model.generate import Choice
 from pflow.model.pointing.generate import generate_pointing
-from pflow.model.pointing.revise import LEAST_SHARE, Relation
+from pflow.model.pointing.revise import LEAST_SHARE, Relation, _least_probability
 from pflow.model.pointing.scene import make_scene
 from pflow.model.pointing.write import write
 
@@ -99,7 +99,9 @@ def test_what_is_improbable_gives_back_what_it_took(network, batch):
     first, source = first_reading(network, batch)
     free = revise(network, first, source)
     keep = float(free.real.sigmoid().median())
-    gone = free.real.sigmoid() < keep
+    gone = ~revise(network, first, source, keep=keep).kept
+    assert free.kept.all()
+    assert gone[free.real.sigmoid() < keep].all()
     assert 0 < gone.sum() < gone.numel()
     shape = (*first[2].shape, source.scene.item_mask.shape[1])
     before, after = (
@@ -108,6 +110,23 @@ def test_what_is_improbable_gives_back_what_it_took(network, batch):
     assert before[gone].sum() > 1e-3
     assert after[gone].sum() == 0.0
     assert (after[~gone] >= before[~gone] - 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "keep", "least"),
+    [
+        ([0.9, 0.4], 0.1, 0.5 / 1.3),
+        ([0.3, 0.1], 0.1, 0.5),
+        ([0.9, 0.9, 0.9, 0.3], 0.1, 0.5 / 3.0),
+        ([0.9] * 10, 0.1, 0.1),
+        ([0.9, 0.4], 0.7, 0.7),
+        ([0.9, 0.4], 0.0, 0.0),
+    ],
+)
+def test_where_few_particles_are_expected_each_must_be_more_probable(probabilities, keep, least):
+    probability = torch.tensor([[*probabilities, 0.99]])
+    mask = torch.tensor([[True] * len(probabilities) + [False]])
+    assert float(_least_probability(probability.logit(), mask, keep)) == pytest.approx(least, rel=1e-5)
 
 
 def test_what_is_written_is_the_second_reading(make_network, events, batch, collate):
