@@ -107,7 +107,7 @@ ship() {
     local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
     case "$1" in
         photon) options=(--end 0.97 --keep 0.4) ;;
-        general) options=(--end 0.97 --keep 0.1) ;;
+        general) options=(--end 0.985 --keep 0.2) ;;
     esac
     run="$out/flagship_$(name "$@")"
     echo "== $1: weights to $weights"

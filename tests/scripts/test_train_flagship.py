@@ -129,7 +129,7 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
     validation = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
         f"calibrate --output out/{names[-1]}/weights --checkpoint out/{names[-1]}/last.ckpt "
-        f"--end 0.97 --keep 0.1 -- {validation}"
+        f"--end 0.985 --keep 0.2 -- {validation}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
