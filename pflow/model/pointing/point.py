@@ -54,9 +54,10 @@ class Pairs(NamedTuple):
         return cls(event, particle, item, event * near.shape[1] + particle, event * near.shape[2] + item)
 
     def at(self, values: Tensor) -> Tensor:
-        """Values [B, T, M] at the pairs, [P]."""
+        """Values [B, T, M] at the pairs, [P]; there may be more than T of them."""
         # All of these by one index along one axis: with several, on a CPU, it takes three times as long.
-        return values.flatten().index_select(0, self.particle_of * values.shape[2] + self.item)
+        at = (self.event * values.shape[1] + self.particle) * values.shape[2] + self.item
+        return values.flatten().index_select(0, at)
 
     def at_items(self, values: Tensor) -> Tensor:
         """Values [B, M, ...] of the pairs' items, [P, ...]."""

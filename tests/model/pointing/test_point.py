@@ -57,6 +57,21 @@ def several(batch):
     return scene, pairs, torch.rand(len(pairs.item), generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.parametrize("n_particles", [2, 3])
+def test_values_at_pairs_are_those_of_their_particles_items_and_tokens(several, n_particles):
+    """Also where values are known for more particles than there are pairs of."""
+    scene, pairs, _ = several
+    generator = torch.Generator().manual_seed(1)
+    values = torch.rand(4, n_particles, scene.item_mask.shape[1], generator=generator)
+    of_tokens = torch.rand(4, scene.token_mask.shape[1], 3, generator=generator)
+    of_particles = torch.rand(4, 2, 3, generator=generator)
+    assert torch.equal(pairs.at(values), values[pairs.event, pairs.particle, pairs.item])
+    assert torch.equal(pairs.at_items(scene.item_unit), scene.item_unit[pairs.event, pairs.item])
+    assert torch.equal(pairs.at_particles(of_particles), of_particles[pairs.event, pairs.particle])
+    token = scene.item_token[pairs.event, pairs.item]
+    assert torch.equal(pairs.at_tokens(of_tokens, scene), of_tokens[pairs.event, token])
+
+
 def test_dense_puts_values_where_their_pairs_are(several):
     scene, pairs, values = several
     shape = (4, 2, scene.item_mask.shape[1])
