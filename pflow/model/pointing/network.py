@@ -472,7 +472,7 @@ class PointingTransformer(nn.Module):
         if self.use_proxies:
             log_energy, direction = self._corrected(made, numbers)
             if revision is not None and self.unbend is not None:
-                slope = shower_slopes(pairs.dense(share, (*seed.shape, scene.item_mask.shape[1])), scene)
+                slope = shower_slopes(share, pairs, scene, (seed.shape[0], seed.shape[1]))
                 direction = self.unbend(features, direction, slope)
         else:
             log_energy = self.log_energy_of(numbers[..., 0])

@@ -96,7 +96,8 @@ class Relation(nn.Module):
         energies = (log_energy[event, at] / 2.0 for at in (one, other))
         numbers = [bend_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)]
         if self.bend:
-            slope = shower_slopes(share, scene)
+            pairs = Pairs.where(share > LEAST_SHARE)  # of most items it has next to nothing
+            slope = shower_slopes(pairs.at(share), pairs, scene, (len(x), n))
             numbers.append(_inclined(slope[event, one], slope[event, other], start, end))
         heard = self.one(x)[event, one] + self.other(x)[event, other] + self.geometry(torch.cat(numbers, dim=-1))
         weighted = functional.gelu(heard) * (-angle / NEAR).exp()[:, None]

@@ -4,7 +4,7 @@ The field bends the electrons of a converted photon on their way to the calorime
 from the vertex, in azimuth, by the angle by which they miss the place where the photon went; by more if it converted
 late.
 
-Letters: B batch, T particles, M items.
+Letters: B batch, T particles, M items, P pairs of a particle and an item.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.layers import FullyConnected
+from pflow.model.pointing.point import Pairs
 from pflow.model.pointing.proxies import log_weights, tangent_basis
 from pflow.model.pointing.scene import Scene
 
@@ -29,7 +30,7 @@ LEAST_DEPTH = 10.0
 """Added in quadrature to the spread in depth: a shower in one layer has no slope, mm."""
 
 
-def shower_slopes(share: Tensor, scene: Scene) -> Tensor:
+def shower_slopes(share: Tensor, pairs: Pairs, scene: Scene, shape: tuple[int, int]) -> Tensor:
     """Slopes of showers in polar angle and in azimuth, float [B, T, 2], rad.
 
     The change of a hit's angles to the log-weighted barycentre with the logarithm of the depth from the vertex, by a
@@ -37,26 +38,37 @@ def shower_slopes(share: Tensor, scene: Scene) -> Tensor:
 
     Parameters
     ----------
-    share : float [B, T, M], share of each item that belongs to the particle
-    scene
+    share : float [P], share of the pair's item that belongs to the particle
+    pairs, scene
         Of the batch.
+    shape
+        B and T.
     """
-    energy = share * scene.item_energy[:, None]
-    fraction = energy / energy.sum(-1, keepdim=True).clamp(min=1e-9)
+    size = shape[0] * shape[1]
+
+    def total(values: Tensor) -> Tensor:
+        return pairs.sums(values, size)
+
+    def each(values: Tensor) -> Tensor:
+        return values.index_select(0, pairs.particle_of)
+
+    energy = share * pairs.at_items(scene.item_energy)
+    position = pairs.at_items(scene.item_position)
+    fraction = energy / each(total(energy).clamp(min=1e-9))
     weight = log_weights(fraction)
-    weight = torch.where(weight.sum(-1, keepdim=True) > 0, weight, fraction)  # a shower of many small hits
-    direction = functional.normalize(weight @ scene.item_position, dim=-1)
-    theta, phi = tangent_basis(direction)
-    depth, off_theta, off_phi = (axis @ scene.item_position.transpose(1, 2) for axis in (direction, theta, phi))  # mm
+    weight = torch.where(each(total(weight)) > 0, weight, fraction)  # a shower of many small hits
+    direction = functional.normalize(total(weight[:, None] * position), dim=-1)
+    axes = torch.stack([direction, *tangent_basis(direction)], dim=1)  # [B * T, 3, 3]
+    depth, off_theta, off_phi = ((each(axis) * position).sum(-1) for axis in axes.unbind(1))  # mm
     ahead = depth > 1.0
-    off_theta, off_phi = (torch.where(ahead, off / depth.clamp(min=1.0), 0.0) for off in (off_theta, off_phi))  # rad
-    core = fraction * ahead * (torch.hypot(off_theta, off_phi) < CORE)
-    core = core / core.sum(-1, keepdim=True).clamp(min=1e-9)
-    mean = (core * depth).sum(-1, keepdim=True)
-    away = core * (depth - mean)
-    spread = (away * (depth - mean)).sum(-1) + LEAST_DEPTH**2  # mm^2
-    moments = torch.stack([(away * off).sum(-1) for off in (off_theta, off_phi)], dim=-1)
-    return moments * (mean / spread[..., None])
+    off = torch.stack([off_theta, off_phi], dim=-1) * (ahead / depth.clamp(min=1.0))[:, None]  # [P, 2], rad
+    core = fraction * ahead * (torch.linalg.vector_norm(off, dim=-1) < CORE)
+    core = core / each(total(core).clamp(min=1e-9))
+    mean = total(core * depth)
+    away = core * (depth - each(mean))
+    spread = total(away * (depth - each(mean))) + LEAST_DEPTH**2  # mm^2
+    slope = total(away[:, None] * off) * (mean / spread)[:, None]
+    return slope.view(*shape, 2)
 
 
 class Unbend(nn.Module):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pflow.model.pointing.generate import generate_pointing
+from pflow.model.pointing.point import Pairs
 from pflow.model.pointing.revise import Relation
 from pflow.model.pointing.scene import make_scene
 from pflow.model.pointing.slope import CORE, Unbend, shower_slopes
@@ -37,22 +38,28 @@ def scene_of(by_hand, *showers, stray=()):
     return scene, share
 
 
+def slopes_of(scene, share):
+    """The slopes of particles, of shares [B, T, M]."""
+    pairs = Pairs.where(share > 0)
+    return shower_slopes(pairs.at(share), pairs, scene, tuple(share.shape[:2]))
+
+
 def test_a_shower_that_points_to_the_vertex_has_no_slope(by_hand):
-    slopes = shower_slopes(*reversed(scene_of(by_hand, hits_of(0.4, 0.0))))
+    slopes = slopes_of(*scene_of(by_hand, hits_of(0.4, 0.0)))
     torch.testing.assert_close(slopes, torch.zeros(1, 1, 2), atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("inclination", [0.06, -0.1])
 def test_the_slope_is_the_angle_by_which_a_shower_is_inclined(by_hand, inclination):
     scene, share = scene_of(by_hand, hits_of(0.4, inclination, n=20))
-    theta, phi = shower_slopes(share, scene)[0, 0].tolist()
+    theta, phi = slopes_of(scene, share)[0, 0].tolist()
     assert theta == pytest.approx(0.0, abs=1e-4)
     assert phi == pytest.approx(inclination, rel=0.1)
 
 
 def test_in_polar_angle_too(by_hand):
     rows = [[1.0, R + 10.0 * i, 0.0, -0.5 * i] for i in range(20)]  # 50 mrad towards larger polar angles
-    theta, phi = shower_slopes(*reversed(scene_of(by_hand, rows)))[0, 0].tolist()
+    theta, phi = slopes_of(*scene_of(by_hand, rows))[0, 0].tolist()
     assert theta == pytest.approx(0.05, rel=0.1)
     assert phi == pytest.approx(0.0, abs=1e-4)
 
@@ -60,35 +67,35 @@ def test_in_polar_angle_too(by_hand):
 def test_hits_far_from_the_core_and_behind_the_vertex_do_not_count(by_hand):
     shower = hits_of(0.4, 0.08)
     scene, share = scene_of(by_hand, shower)
-    alone = shower_slopes(share, scene)
+    alone = slopes_of(scene, share)
     stray = [[0.01, *hits_of(0.4 + 3 * CORE, 0.0)[5][1:]], [0.01, -2500.0, 300.0, 100.0]]
     scene, share = scene_of(by_hand, shower, stray=stray)
-    torch.testing.assert_close(shower_slopes(share, scene), alone, atol=1e-3, rtol=0.0)
+    torch.testing.assert_close(slopes_of(scene, share), alone, atol=1e-3, rtol=0.0)
 
 
 def test_of_each_particle_by_its_shares(by_hand):
     """Side by side as the electrons of a converted photon; half of every hit says the same as all of it."""
     left, right = hits_of(0.42, 0.03), hits_of(0.38, -0.03)
     scene, share = scene_of(by_hand, left, right)
-    slopes = shower_slopes(share, scene)
+    slopes = slopes_of(scene, share)
     torch.testing.assert_close(slopes[0, 0, 1], -slopes[0, 1, 1], atol=1e-4, rtol=0.0)
     assert slopes[0, 0, 1] == pytest.approx(0.03, rel=0.15)
-    torch.testing.assert_close(shower_slopes(0.5 * share, scene), slopes)
-    torch.testing.assert_close(shower_slopes(share.flip(1), scene), slopes.flip(1))
+    torch.testing.assert_close(slopes_of(scene, 0.5 * share), slopes)
+    torch.testing.assert_close(slopes_of(scene, share.flip(1)), slopes.flip(1))
 
 
 def test_without_hits_and_with_one_there_is_no_slope(by_hand):
     scene, share = scene_of(by_hand, hits_of(0.4, 0.08))
     share[0, 0, 1:] = 0.0
-    assert torch.equal(shower_slopes(share, scene), torch.zeros(1, 1, 2))
-    assert torch.equal(shower_slopes(torch.zeros_like(share), scene), torch.zeros(1, 1, 2))
+    assert torch.equal(slopes_of(scene, share), torch.zeros(1, 1, 2))
+    assert torch.equal(slopes_of(scene, torch.zeros_like(share)), torch.zeros(1, 1, 2))
 
 
 @pytest.mark.parametrize("energy", [1e-4, 50.0])
 def test_a_shower_of_many_small_hits_has_one_too(by_hand, energy):
     """None is more than exp(-4) of the sum: the log-weighted barycentre has no weights."""
     scene, share = scene_of(by_hand, hits_of(0.4, 0.08, n=80, energy=energy))
-    assert shower_slopes(share, scene)[0, 0, 1] == pytest.approx(0.08, rel=0.3)
+    assert slopes_of(scene, share)[0, 0, 1] == pytest.approx(0.08, rel=0.3)
 
 
 def test_relations_of_one_bend_tell_electrons_of_a_conversion_from_photons(by_hand):
@@ -112,7 +119,7 @@ def test_relations_of_one_bend_tell_electrons_of_a_conversion_from_photons(by_ha
 def azimuth(unbend, scene, share, arc):
     direction = torch.tensor([[[math.cos(arc), math.sin(arc), 0.0]]])
     with torch.no_grad():
-        turned = unbend(torch.zeros(1, 1, 5), direction, shower_slopes(share, scene))
+        turned = unbend(torch.zeros(1, 1, 5), direction, slopes_of(scene, share))
     torch.testing.assert_close(turned.norm(dim=-1), torch.ones(1, 1))
     return math.atan2(float(turned[0, 0, 1]), float(turned[0, 0, 0]))
 
