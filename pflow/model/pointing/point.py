@@ -65,7 +65,7 @@ class Pairs(NamedTuple):
 
     def at_particles(self, values: Tensor) -> Tensor:
         """Values [B, T, ...] of the pairs' particles, [P, ...]."""
-        return values.flatten(0, 1).index_select(0, self.particle_of)
+        return self.each(values.flatten(0, 1))
 
     def at_tokens(self, values: Tensor, scene: Scene) -> Tensor:
         """Values [B, S, ...] of the tokens of the pairs' items, [P, ...]."""
@@ -85,6 +85,10 @@ class Pairs(NamedTuple):
     def sums(self, values: Tensor, size: int) -> Tensor:
         """Sum of values float [P, ...] over the items of each of `size` = B * T particles."""
         return values.new_zeros(size, *values.shape[1:]).index_add(0, self.particle_of, values)
+
+    def each(self, values: Tensor) -> Tensor:
+        """Values [B * T, ...] of particles at their pairs, [P, ...]: the way back from `sums`."""
+        return values.index_select(0, self.particle_of)
 
 
 def find_pairs(scene: Scene, seed: Tensor, covered: Tensor, mask: Tensor, *, cone: float) -> Pairs:

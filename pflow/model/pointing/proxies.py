@@ -82,13 +82,10 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     def total(values: Tensor) -> Tensor:
         return pairs.sums(values, size)
 
-    def each(values: Tensor) -> Tensor:
-        return values.index_select(0, pairs.particle_of)
-
     deposit = share * pairs.at_items(scene.item_energy)  # [P], GeV; 0 for tracks
     energy = total(deposit)  # [B * T]
     position = pairs.at_items(scene.item_position)
-    fraction = deposit / each(energy.clamp(min=1e-9))
+    fraction = deposit / pairs.each(energy.clamp(min=1e-9))
     weight = log_weights(fraction)
     centre = total(weight[:, None] * position) / total(weight).clamp(min=1e-9)[:, None]  # [B * T, 3], mm
 
@@ -108,11 +105,11 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     by_tracks = torch.where((track_energy > LEAST_TRACK)[:, None], along_tracks, direction)
     theta, phi = tangent_basis(direction)
 
-    axis = each(direction)
+    axis = pairs.each(direction)
     along = (position * axis).sum(-1)
     across = (position.square().sum(-1) - along.square()).clamp(min=0.0).sqrt()
     mean_along = total(fraction * along)
-    spread = total(fraction * (along - each(mean_along)).square()).clamp(min=0.0).sqrt()
+    spread = total(fraction * (along - pairs.each(mean_along)).square()).clamp(min=0.0).sqrt()
     features = pairs.at_items(scene.item_features)  # log energy, layer, is track, subdetectors
     by_subdetector = total(fraction[:, None] * features[:, 3 : 3 + n_subdetectors])
     depth = total((fraction * features[:, 1])[:, None] * features[:, 3 : 3 + n_subdetectors])

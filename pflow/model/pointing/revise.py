@@ -232,7 +232,8 @@ class Revision(nn.Module):
         )
         query = query + self.change(torch.cat([x, gather(states, seed)], dim=-1))
         real = self.real(x).squeeze(-1)
-        kept = mask & (real.sigmoid() >= _least_probability(real, mask, keep))
+        probability = real.sigmoid()
+        kept = mask & (probability >= _least_probability(probability, mask, keep))
 
         towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
         within = (towards > REACH) | (share > LEAST_SHARE)
@@ -249,9 +250,9 @@ class Revision(nn.Module):
         return Revised(query, pairs, log_share, nobody - total.view_as(nobody), real, kept)
 
 
-def _least_probability(real: Tensor, mask: Tensor, keep: float) -> Tensor:
+def _least_probability(probability: Tensor, mask: Tensor, keep: float) -> Tensor:
     """Of a particle that is kept, float [B, 1]; see `Revision.forward`."""
-    expected = (real.sigmoid() * mask).sum(1, keepdim=True)
+    expected = (probability * mask).sum(1, keepdim=True)
     return (ALONE / expected.clamp(min=1.0)).clamp(min=keep) if keep else torch.zeros_like(expected)
 
 

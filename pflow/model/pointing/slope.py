@@ -49,24 +49,22 @@ def shower_slopes(share: Tensor, pairs: Pairs, scene: Scene, shape: tuple[int, i
     def total(values: Tensor) -> Tensor:
         return pairs.sums(values, size)
 
-    def each(values: Tensor) -> Tensor:
-        return values.index_select(0, pairs.particle_of)
-
     energy = share * pairs.at_items(scene.item_energy)
     position = pairs.at_items(scene.item_position)
-    fraction = energy / each(total(energy).clamp(min=1e-9))
+    fraction = energy / pairs.each(total(energy).clamp(min=1e-9))
     weight = log_weights(fraction)
-    weight = torch.where(each(total(weight)) > 0, weight, fraction)  # a shower of many small hits
+    weight = torch.where(pairs.each(total(weight)) > 0, weight, fraction)  # a shower of many small hits
     direction = functional.normalize(total(weight[:, None] * position), dim=-1)
     axes = torch.stack([direction, *tangent_basis(direction)], dim=1)  # [B * T, 3, 3]
-    depth, off_theta, off_phi = ((each(axis) * position).sum(-1) for axis in axes.unbind(1))  # mm
+    depth, off_theta, off_phi = ((pairs.each(axis) * position).sum(-1) for axis in axes.unbind(1))  # mm
     ahead = depth > 1.0
     off = torch.stack([off_theta, off_phi], dim=-1) * (ahead / depth.clamp(min=1.0))[:, None]  # [P, 2], rad
     core = fraction * ahead * (torch.linalg.vector_norm(off, dim=-1) < CORE)
-    core = core / each(total(core).clamp(min=1e-9))
+    core = core / pairs.each(total(core).clamp(min=1e-9))
     mean = total(core * depth)
-    away = core * (depth - each(mean))
-    spread = total(away * (depth - each(mean))) + LEAST_DEPTH**2  # mm^2
+    beyond = depth - pairs.each(mean)
+    away = core * beyond
+    spread = total(away * beyond) + LEAST_DEPTH**2  # mm^2
     slope = total(away[:, None] * off) * (mean / spread)[:, None]
     return slope.view(*shape, 2)
 

@@ -68,6 +68,7 @@ def test_values_at_pairs_are_those_of_their_particles_items_and_tokens(several, 
     assert torch.equal(pairs.at(values), values[pairs.event, pairs.particle, pairs.item])
     assert torch.equal(pairs.at_items(scene.item_unit), scene.item_unit[pairs.event, pairs.item])
     assert torch.equal(pairs.at_particles(of_particles), of_particles[pairs.event, pairs.particle])
+    assert torch.equal(pairs.each(of_particles.flatten(0, 1)), of_particles[pairs.event, pairs.particle])
     token = scene.item_token[pairs.event, pairs.item]
     assert torch.equal(pairs.at_tokens(of_tokens, scene), of_tokens[pairs.event, token])
 

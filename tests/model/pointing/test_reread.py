@@ -132,7 +132,7 @@ def test_the_targets_of_what_is_written(network, batch):
 
 
 def test_the_first_reading_stays_as_it_is(make_network, batch):
-    network = make_network(revise_layers=1, relate=True, revise_bend=True, dropout=0.5).train()
+    network = make_network(revise_layers=1, relate=True, bend=True, revise_bend=True, dropout=0.5).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     taught = [name for name, parameter in network.named_parameters() if parameter.requires_grad]
     assert taught

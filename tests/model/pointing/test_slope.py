@@ -145,7 +145,7 @@ def test_at_birth_next_to_nothing_is_turned(by_hand):
 
 def test_the_second_reading_of_a_bent_network_turns_directions_of_its_particles(make_network, batch):
     torch.manual_seed(0)
-    network = make_network(revise_layers=1, revise_bend=True, end=0.9, keep=0.0)
+    network = make_network(revise_layers=1, bend=True, revise_bend=True, end=0.9, keep=0.0)
     before = generate_pointing(network, batch, max_particles=4)
     with torch.no_grad():
         network.unbend.share[-1].bias.fill_(20.0)
