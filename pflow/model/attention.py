@@ -154,7 +154,6 @@ class CrossAttention(nn.Module):
         *,
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
-        bias: Tensor | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -167,22 +166,13 @@ class CrossAttention(nn.Module):
             Real tokens of the memory.
         lengths
             Of the events packed in x.
-        bias : float [B, H, N, S] or None
-            Added to the logits; in place of `mask`, and not together with `lengths`.
 
         Returns
         -------
         float, as x
-
-        Raises
-        ------
-        ValueError
-            If `bias` comes together with `mask` or `lengths`.
         """
-        if bias is not None and (mask is not None or lengths is not None):
-            raise ValueError("bias: it says itself what is not seen, and comes without mask and lengths")
         query = _split(self.query(x), self.heads)
-        seen = _broadcast(mask) if bias is None else bias
+        seen = _broadcast(mask)
         if lengths is None:
             attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=seen)
         else:

@@ -1,6 +1,6 @@
 """The decoder of the pointing network: attention to the memory that knows what is already spoken for.
 
-Letters: B batch, T tokens of the target sentence, S source tokens, W width, H heads.
+Letters: B batch, T tokens of the target sentence, S source tokens, W width, H heads, D = W / H.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.attention import CrossAttention, SelfAttention
-from pflow.model.cache import Cache, KeyValue
+from pflow.model.attention import SelfAttention
+from pflow.model.cache import Cache, KVCache
 from pflow.model.layers import FullyConnected, stack
 
-__all__ = ["CoverageDecoder"]
+__all__ = ["CoverageDecoder", "MemoryAttention"]
 
 LEAST_LEFT = 0.02
 """Added to what is left of a token before the logarithm: a token that is wholly spoken for is not quite forgotten."""
@@ -24,24 +24,72 @@ UNSEEN = -1e4
 """Bias on padding: finite, so that an event without tokens has an answer."""
 
 
+class MemoryAttention(nn.Module):
+    """Attention of few queries to a long memory, whose keys and values are never made.
+
+    With keys K = M A and values V = M B, q K^T = (q A^T) M^T and w V = (w M) B: the queries and what they read are
+    mapped, not the memory, and all heads and layers read the same numbers. The bias of the keys, which adds the same to
+    all logits of a query, is left out.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; H divides W. The memory has the same width.
+
+    Raises
+    ------
+    ValueError
+        If `heads` does not divide `width`.
+    """
+
+    def __init__(self, *, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"heads: {heads} heads do not divide a width of {width}")
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, T, W]
+        memory : float [B, S, W]
+        bias : float [B, H, T, S], added to the logits
+
+        Returns
+        -------
+        float [B, T, W]
+        """
+        key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
+        query = self.query(x).unflatten(-1, (self.heads, -1)) * key.shape[1] ** -0.5  # [B, T, H, D]
+        asked = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
+        weight = torch.baddbmm(bias.flatten(1, 2), asked, memory.transpose(1, 2)).softmax(-1)  # [B, H * T, S]
+        read = (weight @ memory).view(len(x), self.heads, -1, x.shape[-1])  # [B, H, T, W]
+        answer = torch.einsum("bhtw,hdw->bthd", read, value).flatten(2)
+        return self.out(answer + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]
+
+
 class _Layer(nn.Module):
     def __init__(self, *, width: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
         self.attention = SelfAttention(width=width, heads=heads)
         self.memory_norm = nn.LayerNorm(width)
-        self.memory_attention = CrossAttention(width=width, heads=heads, memory_width=width)
+        self.memory_attention = MemoryAttention(width=width, heads=heads)
         self.feedforward_norm = nn.LayerNorm(width)
         self.feedforward = FullyConnected((width, feedforward, width), activation="gelu", dropout=dropout)
         self.left_strength = nn.Parameter(torch.ones(heads))
 
     def forward(
-        self, x: Tensor, memory: KeyValue, left: Tensor, mask: Tensor, together: Tensor | None, cache: Cache | None
+        self, x: Tensor, memory: Tensor, left: Tensor, unseen: Tensor, together: Tensor | None, cache: Cache | None
     ) -> Tensor:
         x = x + self.attention(self.attention_norm(x), mask=together, causal=together is None, cache=cache)
-        bias = self.left_strength[:, None, None] * left[:, None]  # [B, H, T, S]
-        bias = bias.masked_fill(~mask[:, None, None], UNSEEN)
-        x = x + self.memory_attention(self.memory_norm(x), memory, bias=bias)
+        bias = self.left_strength[:, None, None] * left[:, None] + unseen[:, None, None]  # [B, H, T, S]
+        x = x + self.memory_attention(self.memory_norm(x), memory, bias)
         return x + self.feedforward(self.feedforward_norm(x))  # type: ignore[no-any-return]
 
 
@@ -72,14 +120,25 @@ class CoverageDecoder(nn.Module):
         for layer in self.layers:
             layer.left_strength.fill_(1.0)
 
-    def project(self, memory: Tensor) -> list[KeyValue]:
-        """Keys and values of the memory float [B, S, W], one pair a layer."""
-        return [layer.memory_attention.project(memory) for layer in self.layers]
+    def caches(self, like: Tensor, max_length: int) -> list[KVCache]:
+        """Empty caches of sentences up to a length, one a layer, for float [B, ..., W] such as `like`."""
+        attentions = [layer.attention for layer in self.layers]
+        return [
+            KVCache(
+                batch=len(like),
+                heads=attention.heads,
+                max_length=max_length,
+                head_width=like.shape[-1] // attention.heads,
+                dtype=like.dtype,
+                device=like.device,
+            )
+            for attention in attentions
+        ]
 
     def forward(
         self,
         x: Tensor,
-        memory: Sequence[KeyValue],
+        memory: Tensor,
         *,
         covered: Tensor,
         mask: Tensor,
@@ -91,7 +150,7 @@ class CoverageDecoder(nn.Module):
         Parameters
         ----------
         x : float [B, T, W], the whole sentence, or with `caches` its newest token
-        memory : from `project`
+        memory : float [B, S, W]
         covered : float [B, T, S], share of each source token that is spoken for before the next particle
         mask : bool [B, S], True = real token
         together : bool [B, T] or None
@@ -102,7 +161,8 @@ class CoverageDecoder(nn.Module):
         left = (1.0 - covered + LEAST_LEFT).clamp(min=LEAST_LEFT).log()
         if together is not None:  # attention to nothing at all is not defined
             together = functional.pad(together[:, 1:], (1, 0), value=True)
-        past: Sequence[Cache | None] = caches if caches is not None else [None] * len(memory)
-        for layer, known, cache in zip(self.layers, memory, past, strict=True):
-            x = layer(x, known, left, mask, together, cache)
+        unseen = torch.where(mask, 0.0, UNSEEN).to(left.dtype)
+        past: Sequence[Cache | None] = caches if caches is not None else [None] * len(self.layers)
+        for layer, cache in zip(self.layers, past, strict=True):
+            x = layer(x, memory, left, unseen, together, cache)
         return self.norm(x)  # type: ignore[no-any-return]

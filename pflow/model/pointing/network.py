@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.batch import Batch, Sentence
-from pflow.model.cache import Cache, KeyValue
+from pflow.model.cache import Cache
 from pflow.model.heads import unit_vector
 from pflow.model.initialise import initialise
 from pflow.model.layers import FullyConnected
@@ -61,16 +61,11 @@ class Source(NamedTuple):
     scene
         Tokens and items in space.
     states : float [B, S, W]
-    known
-        Keys and values of the memory, one pair a decoder layer.
-    tokens : float [B, S, hidden], for the pointer
     items : float [B, M, hidden], for the incidence
     """
 
     scene: Scene
     states: Tensor
-    known: list[KeyValue]
-    tokens: Tensor
     items: Tensor
 
     def kept(self) -> Source:
@@ -316,8 +311,6 @@ class PointingTransformer(nn.Module):
         return Source(
             scene=scene,
             states=states,
-            known=self.decoder.project(states),
-            tokens=self.pointer.token(states),
             items=self.incidence.items(states, scene),
         )
 
@@ -363,8 +356,8 @@ class PointingTransformer(nn.Module):
             Of the tokens before.
         """
         on_tokens = source.scene.on_tokens(covered)
-        h = self.decoder(x, source.known, covered=on_tokens, mask=source.scene.token_mask, caches=caches)
-        return h, self.pointer(h, source.tokens, source.scene, on_tokens)
+        h = self.decoder(x, source.states, covered=on_tokens, mask=source.scene.token_mask, caches=caches)
+        return h, self.pointer(h, source.states, source.scene, on_tokens)
 
     def point(
         self, h: Tensor, seed: Tensor, source: Source, covered: Tensor, mask: Tensor

@@ -113,7 +113,9 @@ class Pointer(nn.Module):
 
     Each token gives evidence that an unwritten particle begins there; the sentence ends when nothing does: the
     probabilities of all tokens and of the end sum to 1. The evidence is a product of state and token, one more of the
-    two times the share of the token that is spoken for, and one times the logarithm of the energy that is left.
+    two times the share of the token that is spoken for, and one times the logarithm of the energy that is left. The
+    tokens' side of the products is mapped to the states', which are fewer: see
+    `pflow.model.pointing.decoder.MemoryAttention`.
 
     Parameters
     ----------
@@ -136,23 +138,23 @@ class Pointer(nn.Module):
         """Begin with little evidence, and less where a token is spoken for."""
         self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
 
-    def forward(self, state: Tensor, token: Tensor, scene: Scene, covered: Tensor) -> Tensor:
+    def forward(self, state: Tensor, memory: Tensor, scene: Scene, covered: Tensor) -> Tensor:
         """Log probabilities float [B, T, S + 1] of each token and, last, of the end.
 
         Parameters
         ----------
         state : float [B, T, W], of the decoder
-        token : float [B, S, 3 hidden], ``self.token`` of the memory
+        memory : float [B, S, W]
         scene
             Of the batch.
         covered : float [B, T, S], share of each token that is spoken for
         """
-        queries = self.state(state).chunk(3, dim=-1)  # [B, T, hidden] each
-        keys = token.chunk(3, dim=-1)  # [B, S, hidden] each
-        plain, taken, energetic = (
-            query @ key.transpose(1, 2) * self.hidden**-0.5 + offset
-            for query, key, offset in zip(queries, keys, self.offset, strict=True)
-        )
+        query = self.state(state).unflatten(-1, (3, self.hidden)) * self.hidden**-0.5  # [B, T, 3, hidden]
+        key, shift = self.token.weight.view(3, self.hidden, -1), self.token.bias.view(3, -1)
+        asked = torch.einsum("btch,chw->bctw", query, key).flatten(1, 2)  # [B, 3 * T, W]
+        constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
+        products = torch.baddbmm(constant.flatten(1)[..., None], asked, memory.transpose(1, 2))  # [B, 3 * T, S]
+        plain, taken, energetic = products.view(len(state), 3, -1, products.shape[-1]).unbind(1)
         left = (scene.token_energy[:, None] * (1.0 - covered) + 1e-3).log()
         evidence = plain + taken * covered + energetic * left
         evidence = evidence.masked_fill(~scene.token_mask[:, None], IMPOSSIBLE)

@@ -225,7 +225,7 @@ class Revision(nn.Module):
         taken = share.sum(1)  # [B, M]
         x = self.decoder(
             read + self.enter(query),
-            self.decoder.project(states),
+            states,
             covered=scene.on_tokens(taken[:, None]).expand(-1, seed.shape[1], -1),
             mask=scene.token_mask,
             together=mask,

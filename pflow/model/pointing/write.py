@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflow.model.cache import Compaction, KeyValue, KVCache
+from pflow.model.cache import Compaction
 from pflow.model.generate import Choice
 from pflow.model.pointing.network import PointingTransformer, Source
 from pflow.model.pointing.particles import Particles
@@ -70,7 +70,7 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
     truncated = torch.zeros(size, dtype=torch.bool, device=device)
     rows = torch.arange(size, device=device)
     covered = torch.zeros_like(source.scene.item_energy)  # [B, M]
-    caches = [_cache(known, max_particles + 1) for known in source.known]
+    caches = network.decoder.caches(source.states, max_particles + 1)
     x = network.begin.expand(size, 1, -1)
     crumbs = torch.zeros(size, dtype=torch.int64, device=device)  # [B], at the end of the sentence so far
     steps: list[_Step] = []
@@ -148,25 +148,11 @@ class _Step(NamedTuple):
     columns: dict[str, Tensor]
 
 
-def _cache(known: KeyValue, length: int) -> KVCache:
-    size, heads, _, width = known.key.shape
-    return KVCache(
-        batch=size,
-        heads=heads,
-        max_length=length,
-        head_width=width,
-        dtype=known.key.dtype,
-        device=known.key.device,
-    )
-
-
 def _compacted(source: Source, compaction: Compaction) -> Source:
     """The events that go on; storage is reused."""
     return Source(
         scene=source.scene.compact(compaction),
         states=compaction.apply(source.states),
-        known=[KeyValue(*(part.contiguous() for part in pair)).compact(compaction) for pair in source.known],
-        tokens=compaction.apply(source.tokens),
         items=compaction.apply(source.items),
     )
 

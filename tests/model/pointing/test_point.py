@@ -156,7 +156,7 @@ def asked(batch):
 
 def test_probabilities_of_all_tokens_and_the_end_sum_to_one(pointer, asked):
     scene, state, memory, covered = asked
-    said = pointer(state, pointer.token(memory), scene, covered).exp()
+    said = pointer(state, memory, scene, covered).exp()
     torch.testing.assert_close(said.sum(-1), torch.ones(4, 2))
     assert not said[..., :-1].masked_select(~scene.token_mask[:, None]).any()
 
@@ -165,7 +165,7 @@ def test_the_pointers_logits_by_hand(pointer, asked):
     scene, state, memory, covered = asked
     b, t = 1, 1
     with torch.no_grad():
-        said = pointer(state, pointer.token(memory), scene, covered)[b, t]
+        said = pointer(state, memory, scene, covered)[b, t]
         queries, keys = pointer.state(state[b, t]).view(3, 4), pointer.token(memory[b]).view(-1, 3, 4)
         end = float(pointer.stop(state[b, t]))
     real = scene.token_mask[b].nonzero().flatten().tolist()
