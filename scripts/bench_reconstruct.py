@@ -2,8 +2,8 @@
 
     python scripts/bench_reconstruct.py --model ild-g4-general ../shared/data/g4/zqq_test.root
 
-The same steps as in `pflow reconstruct`, one event at a time and 16 at a time, on all cores (`--threads`); and as with
-`--cluster local:N`, in a process of one thread for each core, all at once, 16 events at a time.
+The same steps as in `pflow reconstruct`, with 1, 16 and 32 (the default) events at a time, on all cores (`--threads`);
+and as with `--cluster local:N`, in a process of one thread for each core, all at once, with the default.
 Stages: reading (ROOT to events), tokens (merging, features, padding), encoder, decoder (all particles of all events,
 one after the other), output (particles, links, covariances, ROOT). Each is the fastest of `--runs`.
 """
@@ -33,9 +33,10 @@ from pflow.io.read import open_events
 from pflow.io.reco import RecoWriter
 from pflow.model.architectures import architecture
 from pflow.reco.load import Model, load_model
-from pflow.reco.reconstruct import reconstruct
+from pflow.reco.reconstruct import BATCH_SIZE, reconstruct
 
 ROOT = Path(__file__).resolve().parent.parent
+BATCH_SIZES = (1, 16, BATCH_SIZE)
 STAGES = ("reading", "tokens", "encoder", "decoder", "output")
 
 
@@ -52,7 +53,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model = load_model(args.model)
-    rows = [measure(model, path, batch_size, args.events, args.runs) for path in args.files for batch_size in (1, 16)]
+    rows = [
+        measure(model, path, batch_size, args.events, args.runs) for path in args.files for batch_size in BATCH_SIZES
+    ]
     together = {path.name: side_by_side(args.model, path, args.threads, args.events, args.runs) for path in args.files}
     machine = {"processor": platform.processor() or platform.machine(), "threads": args.threads}
     result = {"model": args.model, **machine, "torch": torch.__version__, "rows": rows, "processes_ms": together}
@@ -187,7 +190,7 @@ def section(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"With {result['threads']} processes of one thread each in place of {result['threads']} threads, as with "
-        f"`pflow reconstruct --cluster local:{result['threads']}`, 16 events at a time: {together} an event.",
+        f"`pflow reconstruct --cluster local:{result['threads']}`, {BATCH_SIZE} events at a time: {together} an event.",
     ]
     return "\n".join(lines)
 

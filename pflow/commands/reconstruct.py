@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-hits", type=int, default=32768, metavar="N", help="largest event taken on (default: %(default)s)"
     )
-    parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="events at once (default: 16)")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="events at once (default: 32)")
     parser.add_argument("--chunk", type=int, default=256, metavar="N", help="entries read at once (default: 256)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
     parser.add_argument(

@@ -21,7 +21,7 @@ from pflow.io.reco import RecoWriter
 from pflow.reco.chunks import Chunk, ChunkResult, Settings, Worker
 from pflow.reco.cluster import run_on_cluster
 from pflow.reco.load import Model, load_model
-from pflow.reco.reconstruct import MAX_HITS, pick_device
+from pflow.reco.reconstruct import BATCH_SIZE, MAX_HITS, pick_device
 
 __all__ = ["Summary", "reconstruct_files"]
 
@@ -53,7 +53,7 @@ def reconstruct_files(
     on_error: Literal["raise", "skip"] = "raise",
     max_particles: int | None = None,
     max_hits: int = MAX_HITS,
-    batch_size: int = 16,
+    batch_size: int = BATCH_SIZE,
     chunk: int = 256,
     device: str = "auto",
     cluster: str | None = None,

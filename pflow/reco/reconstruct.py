@@ -23,7 +23,10 @@ from pflow.reconstruction import Reconstruction
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
-__all__ = ["MAX_HITS", "pick_device", "reconstruct"]
+__all__ = ["BATCH_SIZE", "MAX_HITS", "pick_device", "reconstruct"]
+
+BATCH_SIZE = 32
+"""Default for how many events go through the network together: with fewer, small operations cost more than they do."""
 
 MAX_HITS = 32768
 """Default for the largest event taken on: attention costs the square of the number of hits."""
@@ -38,7 +41,7 @@ def reconstruct(
     *,
     max_particles: int | None = None,
     max_hits: int = MAX_HITS,
-    batch_size: int = 16,
+    batch_size: int = BATCH_SIZE,
     device: str | torch.device = "auto",
     on_error: Literal["raise", "skip"] = "raise",
     temperature: float | None = None,

@@ -105,7 +105,8 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
         if choice.draws:
             made = network.particles(query, seed, share, pairs, source, pdg=pdg)
         taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))
-        taken = torch.where((forced & (source.scene.item_token == seed))[:, None], 1.0, taken)
+        if bool(forced.any()):
+            taken = torch.where((forced & (source.scene.item_token == seed))[:, None], 1.0, taken)
         charge = charge_of(network, made, pdg, seed, source)
         is_particle = real & (made.log_energy >= network.least_log_energy)
         crumbs = torch.where(is_particle[:, 0] & ~_took_little(network, source.scene, taken[:, 0]), 0, crumbs + 1)
