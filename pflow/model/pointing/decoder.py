@@ -68,7 +68,7 @@ class MemoryAttention(nn.Module):
         query = self.query(x).unflatten(-1, (self.heads, -1)) * key.shape[1] ** -0.5  # [B, T, H, D]
         asked = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
         weight = torch.baddbmm(bias.flatten(1, 2), asked, memory.transpose(1, 2)).softmax(-1)  # [B, H * T, S]
-        read = (weight @ memory).view(len(x), self.heads, -1, x.shape[-1])  # [B, H, T, W]
+        read = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, T, W]
         answer = torch.einsum("bhtw,hdw->bthd", read, value).flatten(2)
         return self.out(answer + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]
 

@@ -154,7 +154,7 @@ class Pointer(nn.Module):
         asked = torch.einsum("btch,chw->bctw", query, key).flatten(1, 2)  # [B, 3 * T, W]
         constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
         products = torch.baddbmm(constant.flatten(1)[..., None], asked, memory.transpose(1, 2))  # [B, 3 * T, S]
-        plain, taken, energetic = products.view(len(state), 3, -1, products.shape[-1]).unbind(1)
+        plain, taken, energetic = products.view(len(state), 3, state.shape[1], products.shape[-1]).unbind(1)
         left = (scene.token_energy[:, None] * (1.0 - covered) + 1e-3).log()
         evidence = plain + taken * covered + energetic * left
         evidence = evidence.masked_fill(~scene.token_mask[:, None], IMPOSSIBLE)
