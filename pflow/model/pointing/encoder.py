@@ -76,14 +76,16 @@ class LocalSelfAttention(nn.Module):
             bearing = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
             query = torch.cat([query, bearing * strength[:, None]], dim=-1)
             key = torch.cat([key, bearing], dim=-1)
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
-        if packing is None:
-            seen = None if mask is None else mask[:, None, None, :]
-            attended = scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
-        else:
-            queries, keys, values = (part.split(list(packing.lengths), dim=2) for part in (query, key, value))
-            events = zip(queries, keys, values, strict=True)
-            attended = torch.cat([scaled_dot_product_attention(q, k, v, scale=1.0) for q, k, v in events], dim=2)
+        query, key, value = (part.float().transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
+        # In full precision under autocast: rounded to bfloat16, directions say little to a narrow head.
+        with torch.autocast(x.device.type, enabled=False):
+            if packing is None:
+                seen = None if mask is None else mask[:, None, None, :]
+                attended = scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=1.0)
+            else:
+                queries, keys, values = (part.split(list(packing.lengths), dim=2) for part in (query, key, value))
+                events = zip(queries, keys, values, strict=True)
+                attended = torch.cat([scaled_dot_product_attention(q, k, v, scale=1.0) for q, k, v in events], dim=2)
         return self.out(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 

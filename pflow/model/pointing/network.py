@@ -304,9 +304,10 @@ class PointingTransformer(nn.Module):
         if batch.hits.mask.shape[1] == 0:
             batch = _with_padding(batch)
         scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
-        x = self.embed_hit(batch.hits.features)
-        if self.embed_track is not None and batch.tracks is not None:
-            x = torch.cat([x, self.embed_track(batch.tracks.features)], dim=1)
+        with torch.autocast(batch.hits.features.device.type, enabled=False):  # bfloat16 would round a hit's position
+            x = self.embed_hit(batch.hits.features)
+            if self.embed_track is not None and batch.tracks is not None:
+                x = torch.cat([x, self.embed_track(batch.tracks.features)], dim=1)
         states = self.encoder(x, scene.token_unit, scene.token_mask)
         return Source(
             scene=scene,

@@ -104,8 +104,7 @@ def find_pairs(scene: Scene, seed: Tensor, covered: Tensor, mask: Tensor, *, con
     cone
         Cosine of the largest angle between the directions of seed and item, as seen from the origin.
     """
-    towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
-    return Pairs.where((towards > cone) & (covered <= TAKEN) & mask[..., None] & scene.item_mask[:, None])
+    return Pairs.where((scene.towards(seed) > cone) & (covered <= TAKEN) & mask[..., None] & scene.item_mask[:, None])
 
 
 class Pointer(nn.Module):

@@ -101,7 +101,7 @@ class Relation(nn.Module):
             numbers.append(_inclined(slope[event, one], slope[event, other], start, end))
         heard = self.one(x)[event, one] + self.other(x)[event, other] + self.geometry(torch.cat(numbers, dim=-1))
         weighted = functional.gelu(heard) * (-angle / NEAR).exp()[:, None]
-        total = torch.zeros_like(x).flatten(0, 1).index_add(0, event * n + one, weighted)
+        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, event * n + one, weighted)
         return self.out(total.view_as(x))  # type: ignore[no-any-return]
 
 
@@ -235,8 +235,7 @@ class Revision(nn.Module):
         probability = real.sigmoid()
         kept = mask & (probability >= _least_probability(probability, mask, keep))
 
-        towards = gather(scene.token_unit, seed) @ scene.item_unit.transpose(1, 2)  # [B, T, M]
-        within = (towards > REACH) | (share > LEAST_SHARE)
+        within = (scene.towards(seed) > REACH) | (share > LEAST_SHARE)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
         own = pairs.at(share)
         others = pairs.at_items(taken) - own

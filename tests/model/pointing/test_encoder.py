@@ -48,6 +48,15 @@ def test_it_is_softmax_attention_with_a_bias_of_nearness(attention, inputs):
     torch.testing.assert_close(attention(*inputs), expected, rtol=1e-3, atol=1e-4)
 
 
+def test_under_autocast_directions_are_not_rounded(attention, inputs):
+    x, unit = inputs
+    unit = normalize(unit[:, :1] + 0.02 * unit, dim=-1)  # some 20 mrad apart: the narrow head's width
+    with torch.no_grad():
+        expected = attention(x, unit)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.testing.assert_close(attention(x, unit).float(), expected, rtol=0, atol=0.05)
+
+
 def test_padding_is_not_seen(attention, inputs):
     seen = MASK.any(1)
     expected = plain(attention, *inputs, MASK)[seen]

@@ -67,6 +67,14 @@ def test_on_tokens_is_the_energy_weighted_mean(scene):
     torch.testing.assert_close(scene.on_tokens(values), torch.tensor([[[0.7, (0.2 + 3 * 0.6) / 4, 0.9]]]))
 
 
+def test_cosines_between_a_token_and_all_items_also_under_autocast(scene):
+    expected = (scene.token_unit[0, 1] * scene.item_unit[0]).sum(-1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        towards = scene.towards(torch.tensor([[1]]))
+    assert towards.dtype == torch.float32
+    torch.testing.assert_close(towards[0, 0], expected)
+
+
 def test_padding_has_no_energy_and_is_no_token(batch, events, collate):
     padded = scene_of(collate(events, extra=2))
     assert int(padded.item_mask.sum()) == int(scene_of(batch).item_mask.sum())
