@@ -1,4 +1,4 @@
-"""Multi-head attention on torch's fused scaled-dot-product attention.
+"""Multi-head attention: on torch's fused scaled-dot-product attention, and to a memory that is not projected.
 
 Letters: B batch, N tokens that ask, S tokens that answer, W width, H heads, D = W / H. Masks: True = real token; None
 where there is no padding, which keeps the kernels that know no mask. Packed events (`pflow.model.packing`) stand side
@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.cache import Cache, KeyValue
 
-__all__ = ["CrossAttention", "SelfAttention"]
+__all__ = ["CrossAttention", "MemoryAttention", "SelfAttention", "memory_products"]
 
 
 def _check_heads(width: int, heads: int) -> None:
@@ -179,3 +179,70 @@ class CrossAttention(nn.Module):
             queries, keys, values = torch.split(query, list(lengths), dim=2), memory.key[:, None], memory.value[:, None]
             attended = _event_by_event(queries, keys, values, [None] * len(lengths) if seen is None else seen[:, None])
         return self.out(_join(attended))  # type: ignore[no-any-return]
+
+
+def memory_products(query: Tensor, key: Tensor, memory: Tensor, added: Tensor) -> Tensor:
+    """Products of queries with linear maps of a memory, which are never made, float [B, H, T, S].
+
+    With M A the mapped memory, q (M A)^T = (q A^T) M^T: the few queries are mapped, not the memory, and all maps read
+    the same numbers.
+
+    Parameters
+    ----------
+    query : float [B, T, H, D]
+        Of T positions, for H maps.
+    key : float [H, D, W]
+        Weights of the maps.
+    memory : float [B, S, W]
+    added : float [B, H, T, S] or [B, H, T, 1]
+        To the products.
+    """
+    asked = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
+    products = torch.baddbmm(added.flatten(1, 2), asked, memory.transpose(1, 2))  # [B, H * T, S]
+    return products.view(*added.shape[:3], memory.shape[1])
+
+
+class MemoryAttention(nn.Module):
+    """Attention of few queries to a long memory, whose keys and values are never made.
+
+    `CrossAttention` by `memory_products`; as the keys the values w (M B) = (w M) B. The bias of the keys, which adds
+    the same to all logits of a query, is left out.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; H divides W. The memory has the same width.
+
+    Raises
+    ------
+    ValueError
+        If `heads` does not divide `width`.
+    """
+
+    def __init__(self, *, width: int, heads: int) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, N, W]
+        memory : float [B, S, W]
+        bias : float [B, H, N, S], added to the logits
+
+        Returns
+        -------
+        float [B, N, W]
+        """
+        key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
+        query = self.query(x).unflatten(-1, (self.heads, -1)) * key.shape[1] ** -0.5  # [B, N, H, D]
+        weight = memory_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]
+        read = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, N, W]
+        answer = torch.einsum("bhtw,hdw->bthd", read, value).flatten(2)
+        return self.out(answer + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]

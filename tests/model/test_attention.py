@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.attention import CrossAttention, SelfAttention
+from pflow.model.attention import CrossAttention, MemoryAttention, SelfAttention
 from pflow.model.cache import KVCache
 
 W, H = 8, 2
@@ -85,7 +87,7 @@ def test_one_token_at_a_time_with_a_cache_equals_all_at_once(generator):
         torch.testing.assert_close(torch.cat(steps, dim=1), attention(x, causal=True))
 
 
-@pytest.mark.parametrize("build", [SelfAttention, lambda **k: CrossAttention(memory_width=W, **k)])
+@pytest.mark.parametrize("build", [SelfAttention, MemoryAttention, lambda **k: CrossAttention(memory_width=W, **k)])
 @pytest.mark.parametrize("heads", [0, 3])
 def test_heads_must_divide_the_width(build, heads):
     with pytest.raises(ValueError, match="heads"):
@@ -101,3 +103,35 @@ def test_cache_takes_one_token():
     cache = KVCache(batch=1, heads=H, max_length=5, head_width=W // H, dtype=torch.float32, device="cpu")
     with pytest.raises(ValueError, match="cache"):
         SelfAttention(width=W, heads=H)(torch.zeros(1, 2, W), causal=True, cache=cache)
+
+
+@pytest.fixture
+def to_memory():
+    torch.manual_seed(0)
+    attention = MemoryAttention(width=12, heads=3)
+    nn.init.normal_(attention.key_value.bias)
+    return attention
+
+
+def test_attention_to_a_memory_says_what_projected_keys_and_values_say(to_memory):
+    x, memory, bias = torch.randn(2, 5, 12), torch.randn(2, 7, 12), torch.randn(2, 3, 5, 7)
+
+    def split(part):
+        return part.view(2, -1, 3, 4).transpose(1, 2)
+
+    key, value = to_memory.key_value(memory).chunk(2, dim=-1)
+    attended = scaled_dot_product_attention(split(to_memory.query(x)), split(key), split(value), attn_mask=bias)
+    expected = to_memory.out(attended.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(to_memory(x, memory, bias), expected)
+
+
+def test_what_a_bias_hides_of_a_memory_says_nothing(to_memory):
+    x, memory = torch.randn(1, 2, 12), torch.randn(1, 4, 12)
+    bias = torch.zeros(1, 3, 2, 4)
+    bias[..., 2:] = -1e4
+    torch.testing.assert_close(to_memory(x, memory, bias), to_memory(x, memory[:, :2], bias[..., :2]))
+
+
+def test_heads_that_do_not_divide_the_width_are_told():
+    with pytest.raises(ValueError, match="5 heads do not divide a width of 12"):
+        MemoryAttention(width=12, heads=5)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import inspect
 import warnings
 
 import awkward as ak
@@ -9,6 +11,7 @@ import pytest
 import uproot
 
 import pflow
+from pflow.commands.reconstruct import add_arguments
 from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.events import Flag
@@ -198,3 +201,13 @@ def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
         summary = run([tmp_path / "none.root"], model, tmp_path / "reco.root")
     assert summary.n_events == 0
     assert len(read_reco(tmp_path / "reco.root")) == 0
+
+
+def test_the_command_has_the_same_defaults():
+    """It states them itself: to import torch for a help text would take seconds."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    given = parser.parse_args(["--checkpoint", "model", "-o", "out.root", "in.root"])
+    parameters = inspect.signature(reconstruct_files).parameters
+    for name in ("batch_size", "max_hits", "chunk", "device", "on_error", "cluster"):
+        assert getattr(given, name) == parameters[name].default, name

@@ -1,6 +1,6 @@
 """The decoder of the pointing network: attention to the memory that knows what is already spoken for.
 
-Letters: B batch, T tokens of the target sentence, S source tokens, W width, H heads, D = W / H.
+Letters: B batch, T tokens of the target sentence, S source tokens, W width, H heads.
 """
 
 from __future__ import annotations
@@ -11,66 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.attention import SelfAttention
+from pflow.model.attention import MemoryAttention, SelfAttention
 from pflow.model.cache import Cache, KVCache
 from pflow.model.layers import FullyConnected, stack
 
-__all__ = ["CoverageDecoder", "MemoryAttention"]
+__all__ = ["CoverageDecoder"]
 
 LEAST_LEFT = 0.02
 """Added to what is left of a token before the logarithm: a token that is wholly spoken for is not quite forgotten."""
 
 UNSEEN = -1e4
 """Bias on padding: finite, so that an event without tokens has an answer."""
-
-
-class MemoryAttention(nn.Module):
-    """Attention of few queries to a long memory, whose keys and values are never made.
-
-    With keys K = M A and values V = M B, q K^T = (q A^T) M^T and w V = (w M) B: the queries and what they read are
-    mapped, not the memory, and all heads and layers read the same numbers. The bias of the keys, which adds the same to
-    all logits of a query, is left out.
-
-    Parameters
-    ----------
-    width, heads
-        W and H; H divides W. The memory has the same width.
-
-    Raises
-    ------
-    ValueError
-        If `heads` does not divide `width`.
-    """
-
-    def __init__(self, *, width: int, heads: int) -> None:
-        super().__init__()
-        if width % heads:
-            raise ValueError(f"heads: {heads} heads do not divide a width of {width}")
-        self.heads = heads
-        self.query = nn.Linear(width, width)
-        self.key_value = nn.Linear(width, 2 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """Attend.
-
-        Parameters
-        ----------
-        x : float [B, T, W]
-        memory : float [B, S, W]
-        bias : float [B, H, T, S], added to the logits
-
-        Returns
-        -------
-        float [B, T, W]
-        """
-        key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
-        query = self.query(x).unflatten(-1, (self.heads, -1)) * key.shape[1] ** -0.5  # [B, T, H, D]
-        asked = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
-        weight = torch.baddbmm(bias.flatten(1, 2), asked, memory.transpose(1, 2)).softmax(-1)  # [B, H * T, S]
-        read = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, T, W]
-        answer = torch.einsum("bhtw,hdw->bthd", read, value).flatten(2)
-        return self.out(answer + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]
 
 
 class _Layer(nn.Module):
@@ -122,17 +73,16 @@ class CoverageDecoder(nn.Module):
 
     def caches(self, like: Tensor, max_length: int) -> list[KVCache]:
         """Empty caches of sentences up to a length, one a layer, for float [B, ..., W] such as `like`."""
-        attentions = [layer.attention for layer in self.layers]
         return [
             KVCache(
                 batch=len(like),
-                heads=attention.heads,
+                heads=layer.attention.heads,
                 max_length=max_length,
-                head_width=like.shape[-1] // attention.heads,
+                head_width=like.shape[-1] // layer.attention.heads,
                 dtype=like.dtype,
                 device=like.device,
             )
-            for attention in attentions
+            for layer in self.layers
         ]
 
     def forward(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pflow.model.attention import memory_products
 from pflow.model.layers import FullyConnected
 from pflow.model.pointing.scene import ITEM_FEATURES, Scene, gather
 
@@ -112,9 +113,7 @@ class Pointer(nn.Module):
 
     Each token gives evidence that an unwritten particle begins there; the sentence ends when nothing does: the
     probabilities of all tokens and of the end sum to 1. The evidence is a product of state and token, one more of the
-    two times the share of the token that is spoken for, and one times the logarithm of the energy that is left. The
-    tokens' side of the products is mapped to the states', which are fewer: see
-    `pflow.model.pointing.decoder.MemoryAttention`.
+    two times the share of the token that is spoken for, and one times the logarithm of the energy that is left.
 
     Parameters
     ----------
@@ -150,10 +149,8 @@ class Pointer(nn.Module):
         """
         query = self.state(state).unflatten(-1, (3, self.hidden)) * self.hidden**-0.5  # [B, T, 3, hidden]
         key, shift = self.token.weight.view(3, self.hidden, -1), self.token.bias.view(3, -1)
-        asked = torch.einsum("btch,chw->bctw", query, key).flatten(1, 2)  # [B, 3 * T, W]
         constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
-        products = torch.baddbmm(constant.flatten(1)[..., None], asked, memory.transpose(1, 2))  # [B, 3 * T, S]
-        plain, taken, energetic = products.view(len(state), 3, state.shape[1], products.shape[-1]).unbind(1)
+        plain, taken, energetic = memory_products(query, key, memory, constant[..., None]).unbind(1)  # [B, T, S] each
         left = (scene.token_energy[:, None] * (1.0 - covered) + 1e-3).log()
         evidence = plain + taken * covered + energetic * left
         evidence = evidence.masked_fill(~scene.token_mask[:, None], IMPOSSIBLE)
