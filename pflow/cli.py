@@ -32,7 +32,10 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `pflow VERB ...`; return the exit code (0 done, 1 a clear error, 2 wrong usage, 130 interrupted)."""
+    """Run `pflow VERB ...`; return the exit code.
+
+    0 done, 1 a clear error (or a training that was interrupted), 2 wrong usage, 130 interrupted, 143 terminated.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help"):

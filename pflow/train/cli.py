@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from jsonargparse import Namespace
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
@@ -247,7 +249,7 @@ def main(argv: list[str]) -> int:
     Returns
     -------
     int
-        Exit code: 0 done, 2 wrong usage.
+        Exit code: 0 done, 1 interrupted, 2 wrong usage, 143 terminated.
 
     Raises
     ------
@@ -273,6 +275,9 @@ def main(argv: list[str]) -> int:
                 parser_kwargs={verb: {"default_config_files": [defaults]} for verb in VERBS},
                 args=argv,
             )
+        except SIGTERMException:  # a SystemExit without a code, as if all were done
+            print(f"pflow {argv[0]}: terminated", file=sys.stderr)
+            return 143
         except SystemExit as leaving:
             return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
     return 0

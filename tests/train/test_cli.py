@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import awkward as ak
@@ -19,6 +20,7 @@ from pflow.reco.load import load_model
 from pflow.tokens.checkpoint import read_checkpoint
 from pflow.train.cli import main
 from pflow.train.ema import KEY
+from pflow.train.module import ParticleFlow
 
 
 def rows(folder, version: int = 0) -> list[dict[str, str]]:
@@ -401,6 +403,14 @@ def test_the_configuration_that_is_kept_is_one_whole_file(tiny, small, tmp_path)
     main(["fit", f"--config={tmp_path / 'a.yaml'}", *others, *data, "--trainer.max_epochs=1"])
     assert [path.name for path in (tmp_path / "run").glob("*.yaml")] == ["config.yaml"]
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["network"]["width"] == 16
+
+
+def test_a_fit_that_is_told_to_end_is_not_done(tiny, small, tmp_path, monkeypatch, capsys):
+    """As batch systems do, with SIGTERM: a script must not take it for a finished training."""
+    monkeypatch.setattr(ParticleFlow, "on_train_start", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    assert main(["fit", *tiny, *data]) == 143
+    assert "pflow fit: terminated" in capsys.readouterr().err
 
 
 def test_an_option_that_does_not_exist_is_wrong_usage(capsys):
