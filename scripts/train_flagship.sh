@@ -3,15 +3,15 @@
 #
 #     bash scripts/train_flagship.sh [photon|general|all] [OUT]
 #
-# trains each model (default: all, one after the other) in stages, each with the weights of the one before to begin with:
-# configs/flagship_photon.yaml, flagship_photon_2.yaml and flagship_photon_3.yaml; configs/flagship_general.yaml and
-# flagship_general_2.yaml to flagship_general_5.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default:
-# ../shared/data/g4), on a GPU where there is one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default:
-# runs). Then training.json there says how long it took, and the weights are in pflow/weights/ild-g4-photon and
-# pflow/weights/ild-g4-general, in place of those that were there.
+# trains each model (default: all, one after the other) in two stages, the second with the weights of the first to begin
+# with: configs/flagship_photon.yaml and flagship_photon_2.yaml, configs/flagship_general.yaml and
+# flagship_general_2.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
+# one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it
+# took, and the weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that were
+# there: near to the shipped ones, not quite as good (their cards compare them).
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
-# not run again. What was done since is done anew: up to an epoch (photon) or up to 1,000 steps (general). The training
+# not run again. What was done since is done anew: up to an epoch (photon) or up to 1,400 steps (general). The training
 # goes on with the same batches and random numbers, to the same weights as in one go on that machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -35,29 +35,29 @@ name() {
     echo "$1$([ "$2" = 1 ] || echo "_$2")"
 }
 
-# stages MODEL: their numbers.
-stages() {
-    case "$1" in
-        photon) seq 3 ;;
-        general) seq 5 ;;
-    esac
-}
-
-# samples MODEL N SPLIT: what a stage is trained and chosen on.
+# samples MODEL SPLIT: what a model is trained and chosen on.
 samples() {
-    case "$1 $2 $3" in
+    case "$1 $2" in
         photon*) echo gamma1 gammasep ;;
-        "general 1 train") echo single multi zqq gamma1 ;;
-        general*train) echo single multi zqq gammasep gamma1 ;;
-        general*) echo single multi zqq ;;
+        "general train") echo single multi zqq gammasep gamma1 ;;
+        "general val") echo single multi zqq ;;
     esac
 }
 
-# files MODEL N SPLIT: the samples' files, a line each; all of them must be there.
+# repeats MODEL N: which of them a stage reads more than once in a pass.
+repeats() {
+    case "$1 $2" in
+        photon*) echo '{}' ;;
+        "general 1") echo '{"zqq*": 6, "multi*": 3}' ;;
+        "general 2") echo '{"zqq*": 8, "multi*": 3, "gamma1*": 2}' ;;
+    esac
+}
+
+# files MODEL SPLIT: the samples' files, a line each; all of them must be there.
 files() {
     local sample file
     for sample in $(samples "$@"); do
-        file="$data/${sample}_$3.root"
+        file="$data/${sample}_$2.root"
         if [ ! -f "$file" ]; then
             echo "no $file: set PFLOW_DATA to the folder that holds g4/" >&2
             return 1
@@ -66,7 +66,7 @@ files() {
     done
 }
 
-# list MODEL N SPLIT: the same as a list for the command line.
+# list MODEL SPLIT: the same as a list for the command line.
 list() {
     local lines
     lines="$(files "$@")"
@@ -86,7 +86,8 @@ train() {
     for i in $(seq "$2"); do # each configuration says what it changes of those before
         options+=(--config "configs/flagship_$(name "$1" "$i").yaml")
     done
-    options+=(--data.train "$(list "$@" train)" --data.val "$(list "$@" val)" --output "$run")
+    options+=(--data.train "$(list "$1" train)" --data.val "$(list "$1" val)")
+    options+=(--data.repeat "$(repeats "$@")" --output "$run")
     before=""
     if [ "$2" -gt 1 ]; then
         before="$out/flagship_$(name "$1" $(($2 - 1)))"
@@ -100,20 +101,20 @@ train() {
     python scripts/training_summary.py "$run" ${before:+--after "$before"}
 }
 
-# ship MODEL N: the weights that a stage ends with, with uncertainties that are calibrated on the validation files, and
-# the note of the time to their place; what else is there, the model card, stays. Where sentences end and what is kept
-# of them was chosen on the validation files.
+# ship MODEL: the weights that the second stage ends with, with uncertainties that are calibrated on the validation
+# files, and the note of the time to their place; what else is there, the model card, stays. Where sentences end and what
+# is kept of them was chosen on the validation files.
 ship() {
     local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
     case "$1" in
         photon) options=(--end 0.97 --keep 0.4) ;;
         general) options=(--end 0.985 --keep 0.2) ;;
     esac
-    run="$out/flagship_$(name "$@")"
+    run="$out/flagship_$(name "$1" 2)"
     echo "== $1: weights to $weights"
     while IFS= read -r file; do
         validation+=("$file")
-    done < <(files "$@" val)
+    done < <(files "$1" val)
     rm -rf "$run/weights"
     pflow calibrate --output "$run/weights" --checkpoint "$run/last.ckpt" "${options[@]}" -- "${validation[@]}"
     cp "$run/training.json" "$run/weights/"
@@ -123,17 +124,15 @@ ship() {
 }
 
 for model in $models; do
-    for stage in $(stages "$model"); do
-        for split in train val; do
-            files "$model" "$stage" "$split" > /dev/null
-        done
+    for split in train val; do
+        files "$model" "$split" > /dev/null
     done
 done
 source scripts/environment.sh ""
 
 for model in $models; do
-    for stage in $(stages "$model"); do
+    for stage in 1 2; do
         train "$model" "$stage"
     done
-    ship "$model" "$stage"
+    ship "$model"
 done
