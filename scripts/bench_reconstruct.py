@@ -175,8 +175,9 @@ def section(result: dict[str, Any]) -> str:
         "## Speed",
         "",
         f"`{result['model']}` on {result['threads']} threads ({result['processor']}, torch {result['torch']}), ms an "
-        "event, the fastest of several runs; written by `scripts/bench_reconstruct.py`. Pandora takes about 70 ms "
-        "for a `zqq` event on one core of such a machine.",
+        "event, the fastest of several runs; written by `scripts/bench_reconstruct.py`. Pandora took about 70 ms "
+        "for a `zqq` event on one core of such a machine, in another hour: their speed changes by a factor of two, so "
+        "that the two are of one size, and no more is known.",
         "",
         f"| file | at once | hits | tokens | particles | {' | '.join(STAGES)} | all |",
         f"|---|---:|---:|---:|---:|{'---:|' * len(STAGES)}---:|",
