@@ -49,7 +49,7 @@ repeats() {
     case "$1 $2" in
         photon*) echo '{}' ;;
         "general 1") echo '{"zqq*": 6, "multi*": 3}' ;;
-        "general 2") echo '{"zqq*": 8, "multi*": 3, "gamma1*": 2}' ;;
+        "general "[23]) echo '{"zqq*": 8, "multi*": 3, "gamma1*": 2}' ;;
     esac
 }
 
@@ -101,7 +101,7 @@ train() {
     python scripts/training_summary.py "$run" ${before:+--after "$before"}
 }
 
-# ship MODEL: the weights that the second stage ends with, with uncertainties that are calibrated on the validation
+# ship MODEL: the weights that the third stage ends with, with uncertainties that are calibrated on the validation
 # files, and the note of the time to their place; what else is there, the model card, stays. Where sentences end and what
 # is kept of them was chosen on the validation files.
 ship() {
@@ -110,7 +110,7 @@ ship() {
         photon) options=(--end 0.97 --keep 0.4) ;;
         general) options=(--end 0.985 --keep 0.2) ;;
     esac
-    run="$out/flagship_$(name "$1" 2)"
+    run="$out/flagship_$(name "$1" 3)"
     echo "== $1: weights to $weights"
     while IFS= read -r file; do
         validation+=("$file")
@@ -131,7 +131,7 @@ done
 source scripts/environment.sh ""
 
 for model in $models; do
-    for stage in 1 2; do
+    for stage in 1 2 3; do
         train "$model" "$stage"
     done
     ship "$model"
