@@ -3,15 +3,15 @@
 #
 #     bash scripts/train_flagship.sh [photon|general|all] [OUT]
 #
-# trains each model (default: all, one after the other) in two stages, the second with the weights of the first to begin
-# with: configs/flagship_photon.yaml and flagship_photon_2.yaml, configs/flagship_general.yaml and
-# flagship_general_2.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
-# one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long it
-# took, and the weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that were
-# there: near to the shipped ones, not quite as good (their cards compare them).
+# trains each model (default: all, one after the other) in three stages, each with the weights of the one before to
+# begin with: configs/flagship_photon.yaml to flagship_photon_3.yaml, configs/flagship_general.yaml to
+# flagship_general_3.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
+# one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long
+# it took, and the weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that
+# were there.
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
-# not run again. What was done since is done anew: up to an epoch (photon) or up to 1,400 steps (general). The training
+# not run again. What was done since is done anew: up to an epoch (photon) or up to 2,000 steps (general). The training
 # goes on with the same batches and random numbers, to the same weights as in one go on that machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -37,8 +37,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 }
 """The set-ups, and in what each of them is not paper_v1_kind."""
 
-STAGES = ("general", "general_2", "photon", "photon_2")
-FLAGSHIPS = tuple(f"flagship_{stage}" for stage in STAGES)
+FLAGSHIPS = tuple(f"flagship_{model}{stage}" for model in ("general", "photon") for stage in ("", "_2", "_3"))
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
 """Sizes of the network in a short training."""
@@ -47,9 +46,16 @@ STEMS = sorted(path.stem for path in config_dir().glob("*.yaml") if path.stem !=
 
 
 def stacked(name: str) -> list[str]:
-    """Options with a configuration; a second stage changes the first."""
-    names = [name.removesuffix("_2"), name] if name.endswith("_2") else [name]
-    return [f"--config={config_dir() / name}.yaml" for name in names]
+    """Options with a configuration; a later stage changes those before."""
+    return [f"--config={config_dir() / one}.yaml" for one in (*before(name), name)]
+
+
+def before(name: str) -> list[str]:
+    """The stages before a stage of a flagship, the first one first."""
+    first, _, number = name.rpartition("_")
+    if not number.isdecimal():
+        return []
+    return [first, *(f"{first}_{stage}" for stage in range(2, int(number)))]
 
 
 @functools.cache
@@ -141,7 +147,7 @@ def trained(request, sample_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
     more = []
     if composed(name)["network"]["revise_layers"]:
-        more = [f"--start_from={two_steps(name.removesuffix('_2'), folder / 'before', sample)}"]
+        more = [f"--start_from={two_steps(before(name)[0], folder / 'before', sample)}"]
     return name, two_steps(name, folder / "run", sample, *more)
 
 

@@ -116,7 +116,7 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
             f"--data.{split} [{','.join(f'{data}/{name}_{split}.root' for name in names[split])}]" for split in names
         )
 
-    first, second, calibrate = calls
+    first, second, third, calibrate = calls
     files = lists("single multi zqq gammasep gamma1")
     config = "--config configs/flagship_general.yaml"
     assert first == f'fit {config} {files} --data.repeat {{"zqq*": 6, "multi*": 3}} --output out/flagship_general'
@@ -124,9 +124,14 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
         f'fit {config} --config configs/flagship_general_2.yaml {files} --data.repeat {{"zqq*": 8, "multi*": 3, '
         '"gamma1*": 2} --output out/flagship_general_2 --start_from out/flagship_general/last.ckpt'
     )
+    assert third == (
+        f"fit {config} --config configs/flagship_general_2.yaml --config configs/flagship_general_3.yaml {files} "
+        '--data.repeat {"zqq*": 8, "multi*": 3, "gamma1*": 2} --output out/flagship_general_3 '
+        "--start_from out/flagship_general_2/last.ckpt"
+    )
     validation = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
-        "calibrate --output out/flagship_general_2/weights --checkpoint out/flagship_general_2/last.ckpt "
+        "calibrate --output out/flagship_general_3/weights --checkpoint out/flagship_general_3/last.ckpt "
         f"--end 0.985 --keep 0.2 -- {validation}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
@@ -139,12 +144,13 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
     assert code != 0
     assert [call.split()[0] for call in calls] == ["fit"]
     (checkout / "interrupted").unlink()
-    code, _, (first, second, calibrate) = train("photon")
+    code, _, (first, second, third, calibrate) = train("photon")
     assert code == 0
     assert first.endswith("--output runs/flagship_photon --ckpt_path runs/flagship_photon/last.ckpt")
     assert second.endswith("--output runs/flagship_photon_2 --start_from runs/flagship_photon/last.ckpt")
+    assert third.endswith("--output runs/flagship_photon_3 --start_from runs/flagship_photon_2/last.ckpt")
     assert calibrate.startswith(
-        "calibrate --output runs/flagship_photon_2/weights --checkpoint runs/flagship_photon_2/last"
+        "calibrate --output runs/flagship_photon_3/weights --checkpoint runs/flagship_photon_3/last"
     )
     assert "--end 0.97 --keep 0.4 -- " in calibrate
     code, said, calls = train("photon")
@@ -156,7 +162,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
 def test_both_models_are_trained_if_none_is_named(train):
     _, _, calls = train()
     outputs = [call.split("--output runs/")[1].split()[0] for call in calls if call.startswith("fit")]
-    assert outputs == ["flagship_photon", "flagship_photon_2", "flagship_general", "flagship_general_2"]
+    assert outputs == [f"flagship_{model}{stage}" for model in ("photon", "general") for stage in ("", "_2", "_3")]
 
 
 @pytest.fixture
