@@ -107,8 +107,8 @@ train() {
 ship() {
     local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
     case "$1" in
-        photon) options=(--end 0.97 --keep 0.4) ;;
-        general) options=(--end 0.985 --keep 0.2) ;;
+        photon) options=(--end 0.97 --keep 0.5) ;;
+        general) options=(--end 0.97 --keep 0.12) ;;
     esac
     run="$out/flagship_$(name "$1" 3)"
     echo "== $1: weights to $weights"

@@ -132,7 +132,7 @@ def test_a_model_is_trained_on_its_samples_and_its_weights_are_put_beside_the_ca
     validation = " ".join(f"{data}/{name}_val.root" for name in ("single", "multi", "zqq"))
     assert calibrate == (
         "calibrate --output out/flagship_general_3/weights --checkpoint out/flagship_general_3/last.ckpt "
-        f"--end 0.985 --keep 0.2 -- {validation}"
+        f"--end 0.97 --keep 0.12 -- {validation}"
     )
     texts = {path.name: path.read_text() for path in weights.iterdir()}
     assert texts == {"README.md": "old\n", "model.json": "new\n", "model.safetensors": "new\n", "training.json": "{}"}
@@ -152,7 +152,7 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(tra
     assert calibrate.startswith(
         "calibrate --output runs/flagship_photon_3/weights --checkpoint runs/flagship_photon_3/last"
     )
-    assert "--end 0.97 --keep 0.4 -- " in calibrate
+    assert "--end 0.97 --keep 0.5 -- " in calibrate
     code, said, calls = train("photon")
     assert code == 0
     assert "training is finished" in said
