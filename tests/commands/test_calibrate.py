@@ -50,10 +50,10 @@ def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
 def test_the_best_probability_of_the_end_is_kept(sample_dir, tmp_path, capsys):
     """Where sentences end at once, nothing is found and nothing is fake."""
     file = sample_dir / "gamma1_val_small.root"
-    options = ["--checkpoint", "ild-g4-photon", "--end", 1e-9, 0.6, "--leftovers", "-o", tmp_path / "out"]
+    options = ["--checkpoint", "ild-g4-photon", "--end", 1e-30, 0.6, "--leftovers", "-o", tmp_path / "out"]
     assert run(file, *options) == 0
     keep = load_model("ild-g4-photon").network.keep
-    said = f"end 1e-09, keep {keep:g}: energy-weighted efficiency less fake energy fraction 0.0000"
+    said = f"end 1e-30, keep {keep:g}: energy-weighted efficiency less fake energy fraction 0.0000"
     assert said in capsys.readouterr().out
     network = load_model(tmp_path / "out").network
     assert (network.end, network.leftovers) == (0.6, True)
