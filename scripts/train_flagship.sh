@@ -101,7 +101,7 @@ train() {
     python scripts/training_summary.py "$run" ${before:+--after "$before"}
 }
 
-# ship MODEL: the weights that the third stage ends with, with uncertainties that are calibrated on the validation
+# ship MODEL N: the weights that the last stage, N, ends with, with uncertainties that are calibrated on the validation
 # files, and the note of the time to their place; what else is there, the model card, stays. Where sentences end and what
 # is kept of them was chosen on the validation files.
 ship() {
@@ -110,7 +110,7 @@ ship() {
         photon) options=(--end 0.97 --keep 0.5) ;;
         general) options=(--end 0.97 --keep 0.12) ;;
     esac
-    run="$out/flagship_$(name "$1" 3)"
+    run="$out/flagship_$(name "$@")"
     echo "== $1: weights to $weights"
     while IFS= read -r file; do
         validation+=("$file")
@@ -134,5 +134,5 @@ for model in $models; do
     for stage in 1 2 3; do
         train "$model" "$stage"
     done
-    ship "$model"
+    ship "$model" "$stage"
 done
