@@ -6,29 +6,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pflow.detector import Detector as Detector
-    from pflow.detector import load_detector as load_detector
-    from pflow.events import Events as Events
-    from pflow.io.read import iterate_events as iterate_events
-    from pflow.io.read import open_events as open_events
-    from pflow.io.read import read_events as read_events
-    from pflow.reco.load import load_model as load_model
-    from pflow.reco.reconstruct import reconstruct as reconstruct
-    from pflow.reconstruction import Reconstruction as Reconstruction
+    from pflow.checkpoint.load import load_model as load_model
+    from pflow.event.events import Events as Events
+    from pflow.event.particles import Reconstruction as Reconstruction
+    from pflow.event.truth import select_targets as select_targets
+    from pflow.inference.events import reconstruct as reconstruct
+    from pflow.io.open import iterate_events as iterate_events
+    from pflow.io.open import open_events as open_events
+    from pflow.io.open import read_events as read_events
+    from pflow.physics.detector import Detector as Detector
+    from pflow.physics.detector import load_detector as load_detector
     from pflow.resources import shipped_models as shipped_models
-    from pflow.truth import select_targets as select_targets
 
 _EXPORTS = {
-    "Detector": "pflow.detector",
-    "Events": "pflow.events",
-    "Reconstruction": "pflow.reconstruction",
-    "iterate_events": "pflow.io.read",
-    "load_detector": "pflow.detector",
-    "load_model": "pflow.reco.load",
-    "open_events": "pflow.io.read",
-    "read_events": "pflow.io.read",
-    "reconstruct": "pflow.reco.reconstruct",
-    "select_targets": "pflow.truth",
+    "Detector": "pflow.physics.detector",
+    "Events": "pflow.event.events",
+    "Reconstruction": "pflow.event.particles",
+    "iterate_events": "pflow.io.open",
+    "load_detector": "pflow.physics.detector",
+    "load_model": "pflow.checkpoint.load",
+    "open_events": "pflow.io.open",
+    "read_events": "pflow.io.open",
+    "reconstruct": "pflow.inference.events",
+    "select_targets": "pflow.event.truth",
     "shipped_models": "pflow.resources",
 }
 

@@ -1,6 +1,6 @@
 """`python -m pflow`."""
 
-from pflow.cli import main
+from pflow.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -21,7 +21,7 @@ def config_dir() -> Path:
 
 def weights_dir() -> Path:
     """The folder of the trained models that come with pflow, a folder each: inside the package, installed or not."""
-    return Path(__file__).parent / "weights"
+    return Path(__file__).parent / "pretrained"
 
 
 def shipped_models() -> list[str]:

@@ -18,8 +18,8 @@ import torch
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import EventDataset
-from pflow.model.loss import ParticleLoss
-from pflow.model.special import IGNORE, Flags
+from pflow.model.translation.loss import ParticleLoss
+from pflow.model.translation.special import IGNORE, Flags
 from pflow.resources import load_yaml
 from pflow.train.quality import next_particle_errors
 

@@ -24,8 +24,8 @@ from typing import Any
 import awkward as ak
 import numpy as np
 
-from pflow.data.overlay import overlay
-from pflow.io.read import read_events
+from pflow.event.overlay import overlay
+from pflow.io.open import read_events
 from pflow.plots.display_html import event_page
 from pflow.plots.motion import SCRIPT
 from pflow.plots.scene import Scene, make_scene

@@ -20,12 +20,12 @@ from pathlib import Path
 import awkward as ak
 import numpy as np
 
-from pflow.detector import load_detector
-from pflow.events import Events
-from pflow.io.reco import RecoWriter
-from pflow.io.write import write_events
-from pflow.reconstruction import Reconstruction
-from pflow.records import make_hits, make_links, make_particles, make_truth
+from pflow.event.build import make_hits, make_links, make_particles, make_truth
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
+from pflow.io.events_root import write_events
+from pflow.io.particles_root import RecoWriter
+from pflow.physics.detector import load_detector
 
 PARTICLES, HITS, STEP = 5, 20, 1000
 

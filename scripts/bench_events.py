@@ -8,8 +8,8 @@ import time
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.batch import Batch, Sentence, Target
-from pflow.model.network import ParticleTransformer
+from pflow.data.batch import Batch, Target, TokenSet
+from pflow.model.translation.network import ParticleTransformer
 
 N_CHARGE, N_PDG, HIT_FEATURES = 3, 12, 5
 
@@ -28,7 +28,7 @@ def random_batch(*, events: int, hits: int, particles: int = 0, fill: float = 0.
         mask=torch.ones(shape, dtype=torch.bool),
     )
     features = torch.randn(events, hits, HIT_FEATURES, generator=generator)
-    return Batch(hits=Sentence(features, torch.arange(hits)[None] < lengths[:, None]), target=target).to(device)
+    return Batch(hits=TokenSet(features, torch.arange(hits)[None] < lengths[:, None]), target=target).to(device)
 
 
 def network(decoder: str, *, device: str = "cpu") -> ParticleTransformer:

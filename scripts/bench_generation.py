@@ -25,10 +25,10 @@ import torch
 from bench_events import add_common_options, network, now, random_batch
 from naive_generation import generate_naively
 
-from pflow.model.batch import Batch
-from pflow.model.generate import generate
-from pflow.model.network import ParticleTransformer
-from pflow.model.special import EOS
+from pflow.data.batch import Batch
+from pflow.model.common.decode import generate
+from pflow.model.translation.network import ParticleTransformer
+from pflow.model.translation.special import EOS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,11 @@ import awkward as ak
 import torch
 
 from pflow.data.collate import collate
-from pflow.events import Events
-from pflow.io.read import read_events
-from pflow.model.architectures import build_network
+from pflow.event.cells import Merge, merge_hits
+from pflow.event.events import Events
+from pflow.io.open import read_events
+from pflow.model.api import build_network
 from pflow.tokens.encode import select_hits
-from pflow.tokens.merge import Merge, merge_hits
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from sections import replace_section
 
+from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
-from pflow.events import Events
+from pflow.event.events import Events
+from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.atomic import replacing
-from pflow.io.read import open_events
-from pflow.io.reco import RecoWriter
-from pflow.model.architectures import architecture
-from pflow.reco.load import Model, load_model
-from pflow.reco.reconstruct import BATCH_SIZE, reconstruct
+from pflow.io.open import open_events
+from pflow.io.particles_root import RecoWriter
+from pflow.model.api import architecture
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH_SIZES = (1, 16, BATCH_SIZE)

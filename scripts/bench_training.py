@@ -18,9 +18,9 @@ from bench_events import add_common_options, network, now, random_batch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from pflow.model.batch import Batch
-from pflow.model.loss import ParticleLoss
-from pflow.model.network import ParticleTransformer
+from pflow.data.batch import Batch
+from pflow.model.translation.loss import ParticleLoss
+from pflow.model.translation.network import ParticleTransformer
 
 
 def seconds(run: Callable[[], object], device: str, repeats: int = 5) -> float:

@@ -6,7 +6,7 @@
 
 Each model reconstructs the test files that it is made for, once: what lies in OUT is used again unless it is of another
 model, file or version of pflow, or --force is given (needed after a change of the code). All is then evaluated with our
-own evaluation beside Pandora and the limit, and the cards of models that come with pflow, pflow/weights/NAME/README.md,
+own evaluation beside Pandora and the limit, and the cards of models that come with pflow, pflow/pretrained/NAME/README.md,
 get their tables. With --val, --limit-events or --samples everything is written below OUT, and RESULTS.md and the cards
 are left alone.
 """
@@ -28,11 +28,11 @@ from flagship.section import section
 from matplotlib.figure import Figure
 from sections import replace_section
 
+from pflow.checkpoint.load import Model, load_model
+from pflow.checkpoint.weights import HEADER
 from pflow.io.atomic import replacing
 from pflow.plots.style import styled
-from pflow.reco.load import Model, load_model
 from pflow.resources import shipped_models, weights_dir
-from pflow.tokens.weights import HEADER
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_BYTES = 2_000_000

@@ -17,14 +17,14 @@ from typing import Any
 import yaml
 from sections import replace_section
 
-from pflow.detector import load_detector
 from pflow.io.atomic import replacing
-from pflow.io.read import iterate_events
-from pflow.metrics.calibration import CalibrationFit
+from pflow.io.open import iterate_events
 from pflow.metrics.evaluation import Evaluation, Settings
-from pflow.metrics.limit import NAME, add_showers
 from pflow.metrics.number import Number, leaves
+from pflow.metrics.oracle import NAME, add_showers
+from pflow.metrics.oracle_calibration import CalibrationFit
 from pflow.metrics.report import document, number_text
+from pflow.physics.detector import load_detector
 
 COLUMNS = (
     "count.exact_fraction",
@@ -46,7 +46,7 @@ RULES = {"tau10_test": "entering"}
 
 SECTION = """## The limit and the classical algorithm
 
-What the detector allows (perfect pattern recognition: `pflow/metrics/limit.py`, calibrated on the training files) and
+What the detector allows (perfect pattern recognition: `pflow/metrics/oracle.py`, calibrated on the training files) and
 what Pandora, the classical algorithm, reaches on the Geant4 test files; truth rule `stable` (`tau10`: `entering`),
 matching by energy and angle with cut 3, by the same code as every reconstruction. A `resolution_68` is half the
 narrowest interval that holds 68.3%; that of the visible energy is relative to its median. The limit has one particle
@@ -72,9 +72,7 @@ def fit(files: list[Path], detector_name: str, output: Path) -> None:
         print(f"read {path.name}")
     calibration = fitted.result(origin=f"showers without a track in {', '.join(path.name for path in files)}")
     with replacing(output) as partial:
-        header = (
-            "# Calibration of showers for the limit. Written by scripts/limit.py; see pflow/metrics/calibration.py.\n"
-        )
+        header = "# Calibration of showers for the limit. Written by scripts/limit.py; see pflow/metrics/oracle_calibration.py.\n"
         content = yaml.safe_dump(calibration.to_dict(detector), sort_keys=False, default_flow_style=None, width=110)
         partial.write_text(header + content, "utf-8")
     print(f"wrote {output}")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import uproot
 
+from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
-from pflow.io.write import write_events
 
 EVENTS = {
     "gamma1_train": 460,

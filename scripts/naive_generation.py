@@ -1,6 +1,6 @@
 """Generation as the first paper did it: every step encodes and decodes everything anew, finished events included.
 
-The reference that `pflow.model.generate` must agree with, and be faster than.
+The reference that `pflow.model.common.decode` must agree with, and be faster than.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from pflow.model.batch import Batch, Target
-from pflow.model.generate import Choice, Generated
-from pflow.model.network import ParticleTransformer
+from pflow.data.batch import Batch, Target
+from pflow.model.common.decode import GeneratedParticles, Sampler
+from pflow.model.translation.network import ParticleTransformer
 
 
 @torch.inference_mode()
@@ -23,11 +23,11 @@ def generate_naively(
     max_particles: int,
     temperature: float | None = None,
     generator: torch.Generator | None = None,
-) -> Generated:
-    """Write the particles of each event; arguments and result as those of `pflow.model.generate.generate`."""
+) -> GeneratedParticles:
+    """Write the particles of each event; arguments and result as those of `pflow.model.common.decode.generate`."""
     B = len(batch)
     device = batch.hits.mask.device
-    choice = Choice(temperature=temperature, generator=generator, batch=B)
+    choice = Sampler(temperature=temperature, generator=generator, batch=B)
     everyone = torch.arange(B, device=device)
     ended = torch.zeros(B, dtype=torch.bool, device=device)
     columns: list[tuple[Tensor, ...]] = []  # charge, pdg, energy, direction, score, mask of each step
@@ -62,8 +62,8 @@ def _written(columns: list[tuple[Tensor, ...]], B: int, device: torch.device) ->
     return Target(charge, pdg, energy, direction, torch.ones_like(mask))
 
 
-def _generated(target: Target, score: Tensor, ended: Tensor) -> Generated:
-    return Generated(
+def _generated(target: Target, score: Tensor, ended: Tensor) -> GeneratedParticles:
+    return GeneratedParticles(
         charge=target.charge,
         pdg=target.pdg,
         energy=target.energy,

@@ -16,13 +16,13 @@ from typing import Any
 
 import awkward as ak
 
-from pflow.events import Events
+from pflow.checkpoint.load import Model, load_model
+from pflow.event.events import Events
+from pflow.inference.events import reconstruct
 from pflow.io.atomic import replacing
-from pflow.io.read import read_events
+from pflow.io.open import read_events
 from pflow.metrics.evaluation import Settings, evaluate
 from pflow.metrics.number import Number
-from pflow.reco.load import Model, load_model
-from pflow.reco.reconstruct import reconstruct
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "tests" / "data" / "physics_reference.json"

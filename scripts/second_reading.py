@@ -23,10 +23,10 @@ from flagship.section import table
 from flagship.targets import ROWS, number
 from sections import replace_section
 
+from pflow.checkpoint.load import Model, load_model
+from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
 from pflow.metrics.report import number_text
-from pflow.reco.files import reconstruct_files
-from pflow.reco.load import Model, load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_END = {"photon": 0.5, "general": 0.9}
@@ -35,7 +35,7 @@ FIRST, SECOND = "first", "second"
 TEXT = """\
 ## The second reading
 
-A sentence is written from the left to the right. The second reading (`pflow/model/pointing/revise.py`) looks at all
+A sentence is written from the left to the right. The second reading (`pflow/model/pointing/refiner.py`) looks at all
 that was written at once, divides hits and tracks among the particles anew, makes each anew, and drops what it takes for
 none. An energy that no track measures is the expected one: what the particle has if it is one, times the probability
 that it is one. It was taught on sentences that the model writes by itself. The same models on the test files with the

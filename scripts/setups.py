@@ -25,17 +25,17 @@ import torch
 from sections import replace_section
 from separation import always_one, told_apart
 
+from pflow.checkpoint.format import read_checkpoint
+from pflow.checkpoint.load import load_model
+from pflow.event.truth import select_targets
 from pflow.io.atomic import replacing
-from pflow.io.read import iterate_events
-from pflow.io.reco import iterate_reco
+from pflow.io.open import iterate_events
+from pflow.io.particles_root import iterate_reco
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.evaluation import CLASSICAL, LIMIT
 from pflow.metrics.number import Number
 from pflow.metrics.report import number_text
 from pflow.metrics.table import ParticleTable
-from pflow.reco.load import load_model
-from pflow.tokens.checkpoint import read_checkpoint
-from pflow.truth import select_targets
 
 __all__ = [
     "ALWAYS_ONE",

@@ -7,7 +7,7 @@
 # begin with: configs/flagship_photon.yaml to flagship_photon_3.yaml, configs/flagship_general.yaml to
 # flagship_general_3.yaml; on the Geant4 samples in $PFLOW_DATA/g4 (default: ../shared/data/g4), on a GPU where there is
 # one, in OUT/flagship_photon, OUT/flagship_photon_2 and so on (default: runs). Then training.json there says how long
-# it took, and the weights are in pflow/weights/ild-g4-photon and pflow/weights/ild-g4-general, in place of those that
+# it took, and the weights are in pflow/pretrained/ild-g4-photon and pflow/pretrained/ild-g4-general, in place of those that
 # were there.
 #
 # Interrupted, by Ctrl-C or a crash, it goes on from the last checkpoint when run again; a training that is finished is
@@ -105,7 +105,7 @@ train() {
 # files, and the note of the time to their place; what else is there, the model card, stays. Where sentences end and what
 # is kept of them was chosen on the validation files.
 ship() {
-    local run file validation=() options=() weights="pflow/weights/ild-g4-$1"
+    local run file validation=() options=() weights="pflow/pretrained/ild-g4-$1"
     case "$1" in
         photon) options=(--end 0.97 --keep 0.5) ;;
         general) options=(--end 0.97 --keep 0.12) ;;

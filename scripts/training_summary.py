@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from pflow.checkpoint.format import read_checkpoint
 from pflow.io.atomic import replacing
-from pflow.tokens.checkpoint import read_checkpoint
 
 
 def main() -> None:

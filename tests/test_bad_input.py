@@ -10,14 +10,14 @@ import pytest
 import torch
 import uproot
 
-from pflow.cli import main
-from pflow.events import Events, Flag
-from pflow.io.read import read_events
-from pflow.io.reco import read_reco
-from pflow.io.write import write_events
-from pflow.model.architectures import build_network
-from pflow.records import make_hits
-from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.checkpoint.format import KEY, pack_header
+from pflow.cli.main import main
+from pflow.event.build import make_hits
+from pflow.event.events import Events, Flag
+from pflow.io.events_root import write_events
+from pflow.io.open import read_events
+from pflow.io.particles_root import read_reco
+from pflow.model.api import build_network
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

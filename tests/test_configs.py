@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import yaml
 
+from pflow.checkpoint.format import read_checkpoint
+from pflow.checkpoint.load import load_model
+from pflow.cli.fit import main
 from pflow.data.datamodule import ParticleFlowData
-from pflow.io.read import read_events
-from pflow.model.architectures import build_network
-from pflow.reco.load import load_model
-from pflow.reco.reconstruct import reconstruct
+from pflow.inference.events import reconstruct
+from pflow.io.open import read_events
+from pflow.model.api import build_network
 from pflow.resources import config_dir
-from pflow.tokens.checkpoint import read_checkpoint
-from pflow.train.cli import main
 from pflow.train.module import ParticleFlow
 
 TRACKS = ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"]

@@ -7,8 +7,8 @@ import json
 import pytest
 import uproot
 
-from pflow.cli import main
-from pflow.io.reco import read_provenance
+from pflow.cli.main import main
+from pflow.io.particles_root import read_provenance
 
 NETWORK = {"width": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32}
 

@@ -14,8 +14,8 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.checkpoint.load import load_model
 from pflow.model.pointing.network import PointingTransformer
-from pflow.reco.load import load_model
 
 SUM_TOLERANCE = 5e-3
 """Largest relative change of the summed energy that other versions of torch, which round differently, may make."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pflow.export.weights import write_weights
-from pflow.io.read import read_events
-from pflow.model.architectures import build_network
-from pflow.reco.load import PREFIX
+from pflow.checkpoint.format import KEY, pack_header
+from pflow.checkpoint.load import PREFIX
+from pflow.checkpoint.save import write_weights
+from pflow.io.open import read_events
+from pflow.model.api import build_network
 from pflow.resources import shipped_models
-from pflow.tokens.checkpoint import KEY, pack_header
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.errors import ConfigError
-from pflow.model.batch import Batch, Readout, Sentence, Target
 from pflow.tokens.tokens import EventTokens, Shares
 
 __all__ = ["collate"]
@@ -63,8 +63,8 @@ def _mask(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
     return torch.arange(int(lengths.max()))[None, :] < lengths[:, None]  # [B, N]
 
 
-def _sentence(parts: Sequence[npt.NDArray[np.float32]]) -> Sentence:
-    return Sentence(features=_pad(parts), mask=_mask(parts))
+def _sentence(parts: Sequence[npt.NDArray[np.float32]]) -> TokenSet:
+    return TokenSet(features=_pad(parts), mask=_mask(parts))
 
 
 def _given(parts: Sequence[Part | None], name: str) -> list[Part]:
@@ -75,7 +75,7 @@ def _given(parts: Sequence[Part | None], name: str) -> list[Part]:
     return given
 
 
-def _optional(parts: Sequence[npt.NDArray[np.float32] | None], name: str) -> Sentence | None:
+def _optional(parts: Sequence[npt.NDArray[np.float32] | None], name: str) -> TokenSet | None:
     given = _given(parts, name)
     return _sentence(given) if given else None
 
@@ -91,10 +91,10 @@ def _target(events: Sequence[EventTokens]) -> Target | None:
         energy=_pad(_given([event.energy for event in events], "a target")),
         direction=_pad(_given([event.direction for event in events], "a target")),
         mask=_mask(charge),
-        hit_share=_shares(
+        hit_fraction=_shares(
             charge, _given([one.hit_shares for one in readouts], "shares of hits"), [one.energy for one in readouts]
         ),
-        track_share=_shares(
+        track_fraction=_shares(
             charge,
             _given([one.track_shares for one in readouts], "shares of tracks"),
             [one.track_charge for one in readouts],

@@ -13,12 +13,12 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from pflow.data.augment import Augmentation
+from pflow.checkpoint.format import Checkpoint, differences, read_checkpoint
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError, nearest
-from pflow.tokens.checkpoint import Checkpoint, differences, read_checkpoint
-from pflow.tokens.merge import Merge
+from pflow.event.augment import Augmentation
+from pflow.event.cells import Merge
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -73,7 +73,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once. Each
         time is augmented anew. What is fitted on the training files sees each of them once.
     augment
-        What is done to training events, anew in every epoch (`pflow.data.augment.Augmentation`): ``rotate`` in phi,
+        What is done to training events, anew in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in phi,
         ``reflect`` in z, ``overlay`` of several events in one. Other splits are read as they are, and the tokeniser is
         fitted on the training events before any of this.
     """

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pflow.data.augment import Augmentation, augment
+from pflow.data.batch import Batch
 from pflow.data.buckets import bucket, cut
 from pflow.data.collate import collate
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
-from pflow.model.batch import Batch
+from pflow.event.augment import Augmentation, augment
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import EventTokens
@@ -33,7 +33,7 @@ class LabelledBatch(NamedTuple):
     ----------
     batch : Batch
     event : int64 [B], event numbers
-    flags : int64 [B], `pflow.events.Flag` bits
+    flags : int64 [B], `pflow.event.events.Flag` bits
     """
 
     batch: Batch

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events
-from pflow.io.read import EventFile, open_events
+from pflow.event.events import Events
+from pflow.io.open import EventFile, open_events
 
 __all__ = ["Chunk", "FileOptions", "expand", "read_chunks", "split"]
 

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError
 from pflow.export.graphs import Graph, TensorSpec
-from pflow.model.network import ParticleTransformer
-from pflow.model.special import BOS, EOS, PAD, SAMPLE, SPECIAL, SpecialTokens
-from pflow.pdg import charges, masses, name_of
-from pflow.reco.load import Model
+from pflow.model.translation.network import ParticleTransformer
+from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SPECIAL, SpecialTokens
+from pflow.physics.pdg import charges, masses, name_of
 from pflow.tokens.decode import REST_MOMENTUM
 from pflow.tokens.features import FEATURES
 from pflow.tokens.recipe import PARTS

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError
 from pflow.export.convert import OPSET, require_onnx, to_onnx
 from pflow.export.description import describe
 from pflow.export.graphs import graphs_of
 from pflow.io.atomic import check_folder, replacing_folder
-from pflow.reco.load import Model
 
 __all__ = ["FILES", "TOKENS", "export_model"]
 
@@ -42,7 +42,7 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
         The folder cannot be made there, the package onnx is not installed, or the model has a part that cannot be
         exported (merging of hits among them); says which.
     """
-    from pflow import __version__
+    from pflow.version import VERSION
 
     folder = check_folder(folder)
     require_onnx()
@@ -51,8 +51,8 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
             f"{model.path}: the model reads merged hits, and the merging is not part of the exported files"
         )
     encoder, step = graphs_of(model.network)
-    description = describe(model, encoder=encoder, step=step, files=FILES, opset=OPSET, version=__version__)
-    metadata = {"pflow_version": __version__, "checkpoint_sha256": model.digest}
+    description = describe(model, encoder=encoder, step=step, files=FILES, opset=OPSET, version=VERSION)
+    metadata = {"pflow_version": VERSION, "checkpoint_sha256": model.digest}
     with replacing_folder(folder) as partial:
         for name, graph in (("encoder", encoder), ("step", step)):
             to_onnx(graph, partial / FILES[name], metadata={**metadata, "graph": name})

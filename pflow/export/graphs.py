@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pflow.data.batch import Batch, TokenSet
 from pflow.errors import ConfigError
-from pflow.model.batch import Batch, Sentence
-from pflow.model.cache import KeyValue
-from pflow.model.embed import TargetTokens
-from pflow.model.encoder import CrossEncoder, Encoder
-from pflow.model.network import ParticleTransformer
-from pflow.model.source import CrossSource, SentenceSource
-from pflow.model.special import SAMPLE
+from pflow.model.common.cache import KeyValue
+from pflow.model.translation.embed import TargetTokens
+from pflow.model.translation.encoder import CrossEncoder, Encoder
+from pflow.model.translation.network import ParticleTransformer
+from pflow.model.translation.source import CrossSource, TokenSetSource
+from pflow.model.translation.special import SAMPLE
 
 __all__ = ["DecoderStep", "EncoderGraph", "Graph", "TensorSpec", "graphs_of"]
 
@@ -123,7 +123,7 @@ class EncoderGraph(nn.Module):
         if isinstance(source, CrossSource):
             embedders: dict[str, Any] = {"hits": source.hits, "tracks": source.tracks}
             source.add_module("encoder", _PaddedCrossEncoder(source.encoder))
-        elif isinstance(source, SentenceSource):
+        elif isinstance(source, TokenSetSource):
             embedders = {"hits": source.hits, **dict(source.others.items())}
             source.add_module("encoder", _PaddedEncoder(source.encoder))
         else:
@@ -135,7 +135,7 @@ class EncoderGraph(nn.Module):
     def forward(self, *sentences: Tensor) -> tuple[Tensor, ...]:
         """Features float [B, S, F] and mask bool [B, S] of each part, in the order of `features`."""
         pairs = zip(self.features, _pairs(sentences), strict=True)
-        parts: dict[str, Any] = {part: Sentence(*pair, full=False) for part, pair in pairs}
+        parts: dict[str, Any] = {part: TokenSet(*pair, full=False) for part, pair in pairs}
         memory = self.source(Batch(**parts))
         return (memory.mask, *_flat(self.decoder.project(memory.states)))
 

@@ -10,14 +10,14 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow import pdg
-from pflow.detector import Detector, load_detector
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import LINKED, Events
+from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.event.events import LINKED, Events
 from pflow.io.columns import open_root, open_tree
 from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
-from pflow.records import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.physics import pdg
+from pflow.physics.detector import Detector, load_detector
 
 __all__ = ["NOTE", "FlatReader", "missing_branches"]
 

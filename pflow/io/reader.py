@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from pflow.detector import Detector
-from pflow.events import Events
+from pflow.event.events import Events
+from pflow.physics.detector import Detector
 
 __all__ = ["Reader"]
 

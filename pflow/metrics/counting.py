@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 
-from pflow.kinematics import angle_between
 from pflow.metrics.intervals import fraction
 from pflow.metrics.number import Axis, Series, Tree
 from pflow.metrics.table import ParticleTable
-from pflow.pdg import CLASSES
+from pflow.physics.kinematics import angle_between
+from pflow.physics.pdg import CLASSES
 
 __all__ = ["OPENING_ANGLE", "CountMetrics"]
 

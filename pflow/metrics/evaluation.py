@@ -10,24 +10,24 @@ import awkward as ak
 import numpy as np
 
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, Flag
+from pflow.event.events import Events, Flag
+from pflow.event.particles import Reconstruction
+from pflow.event.truth import RULES, Targets, select_targets
+from pflow.event.validate import link_problems
 from pflow.metrics import jets
-from pflow.metrics.calibration import load_calibration
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
+from pflow.metrics.indexed import LegacyMetrics
 from pflow.metrics.jets import JetMetrics
-from pflow.metrics.legacy import LegacyMetrics
-from pflow.metrics.limit import NAME as LIMIT
-from pflow.metrics.limit import perfect_reconstruction
 from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.number import Tree
+from pflow.metrics.oracle import NAME as LIMIT
+from pflow.metrics.oracle import perfect_reconstruction
+from pflow.metrics.oracle_calibration import load_calibration
 from pflow.metrics.overlap import HitMatching, HitSets, match_by_hits
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
-from pflow.pdg import is_neutrino
-from pflow.problems import link_problems
-from pflow.reconstruction import Reconstruction
-from pflow.truth import RULES, Targets, select_targets
+from pflow.physics.pdg import is_neutrino
 
 __all__ = [
     "CLASSICAL",
@@ -55,7 +55,7 @@ class Settings:
     ----------
     rule, e_min, use_tracks
         Truth rule, least energy of a target in GeV and whether a track makes a particle a target: see
-        `pflow.truth.select_targets`.
+        `pflow.event.truth.select_targets`.
     matching
         Rule of assignment. By hits, the line under evaluation must say which hits its particles were made of; other
         lines that do not are matched by energy and angle (`WITHOUT_HITS`), and the result says so.
@@ -154,7 +154,7 @@ class Evaluation:
     settings
         Truth rule and matching.
     limit
-        Whether to add the line ``limit``: what perfect pattern recognition would reconstruct (`pflow.metrics.limit`).
+        Whether to add the line ``limit``: what perfect pattern recognition would reconstruct (`pflow.metrics.oracle`).
         With `name` ``limit`` it is itself what is evaluated.
 
     Raises

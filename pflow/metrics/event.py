@@ -11,7 +11,7 @@ from pflow.metrics.table import ParticleTable
 
 __all__ = ["EventMetrics"]
 
-LEAST_MASS_SHARE = 0.01
+MIN_MASS_SHARE = 0.01
 """An event whose true visible mass is a smaller share of its visible energy (one particle) has no mass response."""
 RESPONSE_EDGES = np.linspace(0.5, 1.5, 101)
 
@@ -33,7 +33,7 @@ class EventMetrics:
         energy, mass = _energy_and_mass(reco)
         there = true_energy > 0
         self.energy.add(energy[there] / true_energy[there])
-        heavy = there & (true_mass > LEAST_MASS_SHARE * true_energy)
+        heavy = there & (true_mass > MIN_MASS_SHARE * true_energy)
         self.mass.add(mass[heavy] / true_mass[heavy])
 
     def merge(self, other: EventMetrics) -> None:

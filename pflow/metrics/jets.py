@@ -30,7 +30,7 @@ ALGORITHMS = {
 }
 """Names in the results, and what they are."""
 
-LEAST_ENERGY = 10.0
+MIN_ENERGY = 10.0
 """Energy in GeV that a true jet needs to be counted. A reconstructed one needs none."""
 MATCHING = Matching(cost="angle", cut=0.1)
 """Within 0.1 rad, one to one, at the least sum of angles."""
@@ -111,7 +111,7 @@ class JetMetrics:
         """Count events: their visible truth and what was reconstructed."""
         for name, response in self.response.items():
             true_jets = find_jets(visible, name)
-            true_jets = true_jets.take(true_jets.energy >= LEAST_ENERGY)
+            true_jets = true_jets.take(true_jets.energy >= MIN_ENERGY)
             jets = find_jets(reco, name)
             matches = match(true_jets, jets, MATCHING)
             response.add(jets.energy[matches.reco] / true_jets.energy[matches.truth])

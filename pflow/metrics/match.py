@@ -10,9 +10,9 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from pflow.errors import ConfigError
-from pflow.kinematics import angle_between
 from pflow.metrics.number import Floats
 from pflow.metrics.table import Ints, ParticleTable
+from pflow.physics.kinematics import angle_between
 
 __all__ = ["COSTS", "Matches", "Matching", "best_pairs", "match"]
 

@@ -16,9 +16,9 @@ from pflow.metrics.match import Matches, best_pairs
 from pflow.metrics.number import Floats
 from pflow.metrics.table import Ints
 
-__all__ = ["LEAST_OVERLAP", "HitMatching", "HitSets", "match_by_hits", "overlaps"]
+__all__ = ["MIN_OVERLAP", "HitMatching", "HitSets", "match_by_hits", "overlaps"]
 
-LEAST_OVERLAP = 0.25
+MIN_OVERLAP = 0.25
 """Intersection over union that a match must have."""
 
 
@@ -32,7 +32,7 @@ class HitMatching:
         Intersection over union that a match must have, above 0 and at most 1.
     """
 
-    least_overlap: float = LEAST_OVERLAP
+    least_overlap: float = MIN_OVERLAP
 
     @property
     def cost(self) -> str:
@@ -119,9 +119,7 @@ def overlaps(truth: HitSets, reco: HitSets, hit_energy: Floats) -> tuple[Ints, I
     return i, j, np.divide(intersection, union, out=np.zeros(len(pair)), where=union > 0)
 
 
-def match_by_hits(
-    truth: HitSets, reco: HitSets, hit_energy: Floats, *, least_overlap: float = LEAST_OVERLAP
-) -> Matches:
+def match_by_hits(truth: HitSets, reco: HitSets, hit_energy: Floats, *, least_overlap: float = MIN_OVERLAP) -> Matches:
     """One-to-one assignment of the largest total overlap among pairs of at least `least_overlap`.
 
     The cost of a match, 1 - overlap, is treated as in `pflow.metrics.match.match` with the cut 1 - `least_overlap`.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pflow.kinematics import angle_between
 from pflow.metrics.distribution import Distribution
 from pflow.metrics.grid import DistributionGrid
 from pflow.metrics.intervals import fraction
@@ -13,7 +12,8 @@ from pflow.metrics.match import Matches
 from pflow.metrics.number import Axis, Floats, Histogram, Number, Series, Tree
 from pflow.metrics.sums import Mean, WeightedFraction
 from pflow.metrics.table import Ints, ParticleTable
-from pflow.pdg import CLASSES
+from pflow.physics.kinematics import angle_between
+from pflow.physics.pdg import CLASSES
 
 __all__ = ["ENERGY", "THETA", "ParticleMetrics"]
 

@@ -10,7 +10,7 @@ from pflow.metrics.match import Matches
 from pflow.metrics.number import Floats, Tree
 from pflow.metrics.sums import Mean
 from pflow.metrics.table import ParticleTable
-from pflow.pdg import CLASSES
+from pflow.physics.pdg import CLASSES
 
 __all__ = ["QUANTITIES", "PullMetrics", "covariances", "pulls"]
 

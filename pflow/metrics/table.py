@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.metrics.number import Floats
-from pflow.pdg import class_index
+from pflow.physics.pdg import class_index
 
 __all__ = ["ParticleTable"]
 
@@ -117,7 +117,7 @@ class ParticleTable:
 
     @cached_property
     def classes(self) -> Ints:
-        """int64 [N]: index into `pflow.pdg.CLASSES`."""
+        """int64 [N]: index into `pflow.physics.pdg.CLASSES`."""
         return class_index(self.pdg)
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.units import GEV_PER_TESLA_MM
+from pflow.physics.units import GEV_PER_TESLA_MM
 
 __all__ = ["helix_end", "helix_points"]
 

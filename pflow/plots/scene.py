@@ -11,15 +11,15 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.detector import Detector
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import LINKED, Events
-from pflow.pdg import is_neutrino, name_of
+from pflow.event.events import LINKED, Events
+from pflow.event.particles import Reconstruction
+from pflow.event.truth import Targets, select_targets
+from pflow.event.validate import link_problems
+from pflow.physics.detector import Detector
+from pflow.physics.pdg import is_neutrino, name_of
 from pflow.plots.helix import helix_end, helix_points
 from pflow.plots.shapes import arrow_points
-from pflow.problems import link_problems
-from pflow.reconstruction import Reconstruction
-from pflow.truth import Targets, select_targets
 
 __all__ = ["COLOUR_BY", "Group", "Lines", "Scene", "colours", "make_scene"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.detector import Detector
+from pflow.physics.detector import Detector
 
 __all__ = ["arrow_points", "bends", "hit_size", "outline_points"]
 

@@ -8,12 +8,12 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.kinematics import four_momentum_covariance
-from pflow.pdg import CLASSES, class_index, masses
-from pflow.reconstruction import Reconstruction
-from pflow.records import make_particles
+from pflow.calibration.uncertainty import QUANTITIES
+from pflow.event.build import make_particles
+from pflow.event.particles import Reconstruction
+from pflow.physics.kinematics import four_momentum_covariance
+from pflow.physics.pdg import CLASSES, class_index, masses
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, signed_pdg
-from pflow.tokens.widths import QUANTITIES
 
 if TYPE_CHECKING:
     from pflow.tokens.tokeniser import Tokeniser
@@ -63,7 +63,7 @@ def decode(
         float [B, T], standard deviations of ln E and of the angle in each of the two axes across the direction, rad.
         Both or neither; from them, calibrated by the tokeniser's ``widths``, the particles' ``covariance``.
     event, flags
-        [B], event numbers (default: 0, 1, ...) and `pflow.events.Flag` bits (default: none).
+        [B], event numbers (default: 0, 1, ...) and `pflow.event.events.Flag` bits (default: none).
     name
         Name of the algorithm.
 

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
-from pflow.events import Events, Flag
+from pflow.event.cells import merge_hits
+from pflow.event.events import Events, Flag
+from pflow.event.truth import Targets, select_targets
 from pflow.tokens.features import feature_matrix
-from pflow.tokens.merge import merge_hits
 from pflow.tokens.order import OrderedTargets, sort_particles
 from pflow.tokens.readout import make_readout
 from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import charge_index
-from pflow.truth import Targets, select_targets
 
 if TYPE_CHECKING:
     from pflow.tokens.tokeniser import Tokeniser
@@ -71,7 +71,7 @@ def target_particles(events: Events, recipe: Recipe) -> ak.Array:
     Returns
     -------
     ak.Array
-        [event, particle] records of ``events.truth`` and what `pflow.truth.select_targets` adds.
+        [event, particle] records of ``events.truth`` and what `pflow.event.truth.select_targets` adds.
 
     Raises
     ------

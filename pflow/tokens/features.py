@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import Events
-from pflow.kinematics import impact_parameters
+from pflow.event.events import Events
+from pflow.physics.kinematics import impact_parameters
 
 __all__ = ["FEATURES", "Feature", "feature_matrix", "feature_transforms"]
 

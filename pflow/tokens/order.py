@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, nearest
-from pflow.truth import Targets
+from pflow.event.truth import Targets
 
 __all__ = ["ORDERS", "OrderedTargets", "check_order", "sort_particles"]
 
@@ -58,7 +58,7 @@ ORDERS: dict[str, Callable[[ak.Array], Keys]] = {
     "tracks_first": _tracks_first,
 }
 """``energy``: falling energy. ``pt``: falling transverse momentum. ``angle``: rising polar angle, then azimuth.
-``tracks_first``: charged particles that have a track (``n_tracks``, as `pflow.truth.select_targets` counts them; all
+``tracks_first``: charged particles that have a track (``n_tracks``, as `pflow.event.truth.select_targets` counts them; all
 charged ones where the records do not say), then all others, each by falling energy."""
 
 
@@ -100,7 +100,7 @@ class OrderedTargets:
     Parameters
     ----------
     particles
-        [T] records: `pflow.truth.Targets.particles` of all events, each event's in the order of its sentence.
+        [T] records: `pflow.event.truth.Targets.particles` of all events, each event's in the order of its sentence.
     offsets : int64 [event + 1]
         Where the events' sentences begin and end.
     place : int64 [T]

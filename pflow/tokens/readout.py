@@ -8,7 +8,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.events import Events
+from pflow.event.events import Events
 from pflow.tokens.order import OrderedTargets
 from pflow.tokens.tokens import EventReadout, Shares
 

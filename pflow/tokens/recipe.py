@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pflow.errors import ConfigError, nearest
+from pflow.event.cells import Merge
+from pflow.event.truth import RULES
 from pflow.tokens.features import feature_transforms
-from pflow.tokens.merge import Merge
 from pflow.tokens.order import check_order
-from pflow.truth import RULES
 
 __all__ = ["HIT_FEATURES", "PARTS", "Recipe"]
 
@@ -28,7 +28,7 @@ class Recipe:
     Parameters
     ----------
     rule, e_min
-        Truth rule (`pflow.truth.RULES`) and least energy of a target, GeV.
+        Truth rule (`pflow.event.truth.RULES`) and least energy of a target, GeV.
     order
         Order of the target sentence (`pflow.tokens.order.ORDERS`).
     hit_features, track_features, tracker_hit_features
@@ -39,7 +39,7 @@ class Recipe:
     coarse
         Whether the PDG vocabulary holds the five classes only.
     merge
-        How the hits that are left are summed into coarser cells, one token each (`pflow.tokens.merge.Merge`, or plain
+        How the hits that are left are summed into coarser cells, one token each (`pflow.event.cells.Merge`, or plain
         data for it); None: a token for each hit.
     readout
         Whether the hits and tracks also go to the model in physical units, with the targets' shares of them.

@@ -11,11 +11,12 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.detector import Detector
+from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events
-from pflow.pdg import charges, masses
-from pflow.reconstruction import Reconstruction
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
+from pflow.physics.detector import Detector
+from pflow.physics.pdg import charges, masses
 from pflow.tokens.decode import decode
 from pflow.tokens.encode import encode, select_hits, target_particles
 from pflow.tokens.features import feature_matrix, feature_transforms
@@ -23,7 +24,6 @@ from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.scale import Moments, Normaliser
 from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
-from pflow.tokens.widths import Widths
 
 __all__ = ["Tokeniser"]
 
@@ -59,7 +59,7 @@ class Tokeniser:
     scales: Mapping[str, Normaliser]
     energy: Normaliser
     n_events: int = 0
-    widths: Widths | None = None
+    widths: UncertaintyCalibration | None = None
 
     def __post_init__(self) -> None:
         for part in PARTS:
@@ -170,7 +170,7 @@ class Tokeniser:
         n_charge, n_pdg and the number of features of each source part; n_subdetectors; of each |PDG| code in the
         vocabulary its mass in GeV (``masses``) and whether it is charged (``charged``); mean and standard deviation of
         log10(E / GeV) of the targets (``energy_mean``, ``energy_std``), and their least energy in GeV
-        (``least_energy``).
+        (``min_energy``).
         """
         codes = self.pdg.decode(np.arange(len(self.pdg)))
         return {
@@ -184,7 +184,7 @@ class Tokeniser:
             "charged": (charges(codes) != 0).tolist(),
             "energy_mean": float(self.energy.mean[0]),
             "energy_std": float(self.energy.std[0]),
-            "least_energy": self.recipe.e_min,
+            "min_energy": self.recipe.e_min,
         }
 
     def check_detector(self, events: Events) -> None:
@@ -237,7 +237,7 @@ class Tokeniser:
                 scales={part: Normaliser.from_dict(scale) for part, scale in content["scales"].items()},
                 energy=Normaliser.from_dict(content["energy"]),
                 n_events=int(content["n_events"]),
-                widths=Widths.from_dict(content["widths"]) if "widths" in content else None,
+                widths=UncertaintyCalibration.from_dict(content["widths"]) if "widths" in content else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"not a tokeniser: {error!r}") from error

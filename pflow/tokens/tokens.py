@@ -122,7 +122,7 @@ class Tokens:
         int64 [event + 1] for ``hits``, ``tracks``, ``tracker_hits`` and ``target``, and for ``readout_hits``,
         ``readout_tracks``, ``hit_shares`` and ``track_shares`` of the readout: where events begin and end.
     event : int64 [event], event number
-    flags : uint32 [event], `pflow.events.Flag` bits; UNKNOWN_PDG where a target's code went by its class
+    flags : uint32 [event], `pflow.event.events.Flag` bits; UNKNOWN_PDG where a target's code went by its class
     unknown
         How often each |PDG| that is not in the vocabulary occurred.
     """

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError
-from pflow.pdg import CLASS_PDG, CLASSES, charge_of, class_index, class_of
+from pflow.physics.pdg import CLASS_PDG, CLASSES, charge_of, class_index, class_of
 
 __all__ = ["CHARGES", "NEXT_CLASS", "PdgVocabulary", "charge_index", "signed_pdg"]
 
@@ -55,7 +55,7 @@ class PdgVocabulary:
     counts
         How often each was seen in training.
     coarse
-        Whether the codes stand for the five particle-flow classes (`pflow.pdg.CLASS_PDG`); then no code is unknown.
+        Whether the codes stand for the five particle-flow classes (`pflow.physics.pdg.CLASS_PDG`); then no code is unknown.
 
     Notes
     -----

@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import RichProgressBar
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.files import expand
 from pflow.errors import ConfigError
-from pflow.io.reco import RecoWriter
+from pflow.io.particles_root import RecoWriter
 from pflow.train.module import ParticleFlow
 
 __all__ = ["EpochLine", "ParticleWriter", "ProgressBar"]

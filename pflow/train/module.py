@@ -14,13 +14,13 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from pflow.checkpoint.format import KEY, Checkpoint, differences, pack_header
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError, nearest
-from pflow.events import Flag
-from pflow.model.architectures import ARCHITECTURES, DEFAULT, SIZES, Architecture, Taught, architecture, build_network
-from pflow.reconstruction import Reconstruction
-from pflow.tokens.checkpoint import KEY, Checkpoint, differences, pack_header
+from pflow.event.events import Flag
+from pflow.event.particles import Reconstruction
+from pflow.model.api import ARCHITECTURES, DEFAULT, SIZES, Architecture, Taught, architecture, build_network
 from pflow.train.ema import AveragedWeights
 from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
@@ -109,7 +109,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     Parameters
     ----------
     network
-        ``architecture`` (`pflow.model.architectures`) and the arguments of that network but for the sizes.
+        ``architecture`` (`pflow.model.api`) and the arguments of that network but for the sizes.
     loss
         Arguments of the architecture's loss but for ``special``, which is the network's.
     lr

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pflow.model.batch import Target
+from pflow.data.batch import Target
 
 __all__ = ["next_particle_errors"]
 

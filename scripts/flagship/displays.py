@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pflow.io.read import open_events
-from pflow.io.reco import read_reco
+from pflow.io.open import open_events
+from pflow.io.particles_root import read_reco
 from pflow.plots.display import plot_event
 from pflow.plots.scene import make_scene
 

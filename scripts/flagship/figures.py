@@ -12,7 +12,7 @@ from pflow.metrics.counting import OPENING_ANGLE
 from pflow.metrics.evaluation import CLASSICAL, LIMIT
 from pflow.metrics.number import Histogram, Series
 from pflow.metrics.particles import ENERGY
-from pflow.pdg import CLASSES
+from pflow.physics.pdg import CLASSES
 from pflow.plots.binned import plot_binned
 from pflow.plots.distributions import plot_distribution
 from pflow.plots.style import COLORS, MARKERS, styled

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pflow.events import Events
+from pflow.event.events import Events
 from pflow.metrics.match import Matches
 from pflow.metrics.number import Tree
 from pflow.metrics.table import ParticleTable
-from pflow.pdg import CLASSES
+from pflow.physics.pdg import CLASSES
 
 __all__ = ["N_WORST", "Losses"]
 

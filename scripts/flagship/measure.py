@@ -12,24 +12,24 @@ import numpy as np
 from separation import told_apart
 
 from flagship.losses import Losses
-from pflow.commands.evaluate import in_step
-from pflow.events import Events
-from pflow.io.read import iterate_events
-from pflow.io.reco import iterate_reco
-from pflow.kinematics import angle_between
-from pflow.metrics.calibration import load_calibration
+from pflow.cli.evaluate import in_step
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
+from pflow.event.truth import select_targets
+from pflow.io.open import iterate_events
+from pflow.io.particles_root import iterate_reco
 from pflow.metrics.evaluation import CLASSICAL, LIMIT, Evaluation, Settings, visible_truth
 from pflow.metrics.intervals import fraction
-from pflow.metrics.limit import perfect_reconstruction
 from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.number import Floats, Tree
+from pflow.metrics.oracle import perfect_reconstruction
+from pflow.metrics.oracle_calibration import load_calibration
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.pulls import PullMetrics, covariances
 from pflow.metrics.report import document
 from pflow.metrics.sums import Mean
 from pflow.metrics.table import Ints, ParticleTable
-from pflow.reconstruction import Reconstruction
-from pflow.truth import select_targets
+from pflow.physics.kinematics import angle_between
 
 __all__ = ["ABOVE_GEV", "LIMIT_NO_TRACKS", "LineExtras", "measure"]
 

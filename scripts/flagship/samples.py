@@ -7,13 +7,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pflow import __version__
+from pflow.checkpoint.load import Model
 from pflow.errors import InputError
-from pflow.io.read import open_events
-from pflow.io.reco import read_provenance
-from pflow.io.write import write_events
-from pflow.reco.files import reconstruct_files
-from pflow.reco.load import Model
+from pflow.inference.files import reconstruct_files
+from pflow.io.events_root import write_events
+from pflow.io.open import open_events
+from pflow.io.particles_root import read_provenance
+from pflow.version import VERSION
 
 __all__ = ["ROLES", "SAMPLES", "Sample", "event_file", "reconstructed"]
 
@@ -97,4 +97,4 @@ def _is_of(output: Path, events: Path, model: Model) -> bool:
     with open_events(events) as file:
         uuid = file.uuid
     made = [provenance["checkpoint"]["sha256"], provenance["pflow_version"], provenance["inputs"][0]["uuid"]]
-    return made == [model.digest, __version__, uuid]
+    return made == [model.digest, VERSION, uuid]

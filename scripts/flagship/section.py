@@ -11,7 +11,7 @@ from flagship.targets import ROWS, Verdict, number, verdicts
 from pflow.metrics.evaluation import CLASSICAL
 from pflow.metrics.pulls import QUANTITIES
 from pflow.metrics.report import number_text
-from pflow.pdg import CLASSES
+from pflow.physics.pdg import CLASSES
 
 __all__ = ["confusions", "losses_table", "section", "table"]
 

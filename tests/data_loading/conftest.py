@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pflow.detector import load_detector
-from pflow.events import Events
-from pflow.io.write import write_events
-from pflow.records import make_hits, make_links, make_truth
+from pflow.event.build import make_hits, make_links, make_truth
+from pflow.event.events import Events
+from pflow.io.events_root import write_events
+from pflow.physics.detector import load_detector
 
 MakeEvents = Callable[..., Events]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from pflow.data.batch import Readout
 from pflow.data.collate import collate
 from pflow.errors import ConfigError
-from pflow.model.batch import Readout
 from pflow.tokens.tokens import EventReadout, EventTokens, Shares
 
 
@@ -124,16 +124,16 @@ def test_dtypes_of_the_readout_are_those_of_the_model():
     for field in dataclasses.fields(Readout):
         kind = torch.int64 if field.name in ("subdetector", "layer", "token") else torch.float32
         assert getattr(batch.readout, field.name).dtype == (torch.bool if "mask" in field.name else kind), field.name
-    assert batch.target.hit_share.dtype == batch.target.track_share.dtype == torch.float32
+    assert batch.target.hit_fraction.dtype == batch.target.track_fraction.dtype == torch.float32
 
 
 def test_shares_are_dense_and_0_where_padded():
     batch = collate([read_out(6, 1, 2), read_out(4, 3, 1), read_out(2, 0, 0)])
-    assert batch.target.hit_share.shape == (3, 2, 6)
-    assert batch.target.track_share.shape == (3, 2, 3)
-    assert batch.target.hit_share[:, 0].tolist() == [[0.5] * 6, [0.5] * 4 + [0.0] * 2, [0.0] * 6]
-    assert batch.target.track_share[:, 0].tolist() == [[0.5, 0, 0], [0.5] * 3, [0.0] * 3]
-    assert not batch.target.hit_share[:, 1].any()
+    assert batch.target.hit_fraction.shape == (3, 2, 6)
+    assert batch.target.track_fraction.shape == (3, 2, 3)
+    assert batch.target.hit_fraction[:, 0].tolist() == [[0.5] * 6, [0.5] * 4 + [0.0] * 2, [0.0] * 6]
+    assert batch.target.track_fraction[:, 0].tolist() == [[0.5, 0, 0], [0.5] * 3, [0.0] * 3]
+    assert not batch.target.hit_fraction[:, 1].any()
 
 
 def test_a_readout_without_truth_has_no_shares():
@@ -145,15 +145,15 @@ def test_a_readout_without_truth_has_no_shares():
 def test_events_without_a_readout_have_no_shares():
     batch = collate([event(3, 1), event(2, 1)])
     assert batch.readout is None
-    assert batch.target.hit_share is None
-    assert batch.target.track_share is None
+    assert batch.target.hit_fraction is None
+    assert batch.target.track_fraction is None
 
 
 def test_a_readout_without_any_hits_or_tracks_is_empty():
     batch = collate([read_out(0, 0, 1), read_out(0, 0, 0)])
     assert batch.readout.position.shape == (2, 0, 3)
-    assert batch.target.hit_share.shape == (2, 1, 0)
-    assert batch.target.track_share.shape == (2, 1, 0)
+    assert batch.target.hit_fraction.shape == (2, 1, 0)
+    assert batch.target.track_fraction.shape == (2, 1, 0)
 
 
 def test_no_events_are_an_error():

@@ -8,8 +8,8 @@ import torch
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
-from pflow.io.read import read_events
-from pflow.tokens.merge import Merge
+from pflow.event.cells import Merge
+from pflow.io.open import read_events
 from pflow.tokens.tokeniser import Tokeniser
 
 
@@ -135,7 +135,7 @@ def test_batches_have_a_readout_where_it_is_asked_for(train_files, val_file):
         batch = next(iter(loader)).batch
         assert torch.equal(batch.readout.mask, batch.hits.mask)
         # A photon's hits are all its own.
-        assert torch.equal(batch.target.hit_share[:, 0], batch.readout.mask.float())
+        assert torch.equal(batch.target.hit_fraction[:, 0], batch.readout.mask.float())
 
 
 def continued(data: ParticleFlowData) -> SimpleNamespace:

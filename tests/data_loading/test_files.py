@@ -5,7 +5,7 @@ import pytest
 
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError, InputError
-from pflow.io.write import write_events
+from pflow.io.events_root import write_events
 
 
 def test_patterns_are_expanded_in_sorted_order_and_nothing_is_taken_twice(train_files):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from pflow.io.read import read_events
-from pflow.model.architectures import build_network
-from pflow.reco.load import Model
+from pflow.checkpoint.load import Model
+from pflow.io.open import read_events
+from pflow.model.api import build_network
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from pflow.data.batch import Batch, TokenSet
 from pflow.errors import ConfigError
+from pflow.event.cells import Merge
 from pflow.export import folder as folder_module
 from pflow.export.folder import export_model
-from pflow.model.batch import Batch, Sentence
-from pflow.model.generate import Generated, generate
-from pflow.reco.reconstruct import reconstruct
-from pflow.tokens.merge import Merge
+from pflow.inference.events import reconstruct
+from pflow.model.common.decode import GeneratedParticles, generate
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -58,7 +58,7 @@ def make_source(model, lengths, *, seed: int = 0) -> dict[str, np.ndarray]:
 def as_batch(source: dict[str, np.ndarray]) -> Batch:
     parts = [name for name in source if not name.endswith("_mask")]
     tensors = {name: torch.from_numpy(value) for name, value in source.items()}
-    return Batch(**{part: Sentence(tensors[part], tensors[f"{part}_mask"]) for part in parts})
+    return Batch(**{part: TokenSet(tensors[part], tensors[f"{part}_mask"]) for part in parts})
 
 
 def make_lively_model(make_model, source_of, **arguments):
@@ -71,7 +71,7 @@ def make_lively_model(make_model, source_of, **arguments):
     raise AssertionError("all models write the same for all events")
 
 
-def assert_same(generated: dict[str, np.ndarray], expected: Generated) -> None:
+def assert_same(generated: dict[str, np.ndarray], expected: GeneratedParticles) -> None:
     longest = expected.mask.shape[1]
     mask = expected.mask.numpy()
     assert not generated["mask"][:, longest:].any()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.detector import Calorimeter, Detector
+from pflow.physics.detector import Calorimeter, Detector
 
 Content = dict[str, list[list[float]]]
 

@@ -10,10 +10,10 @@ import pytest
 import uproot
 import yaml
 
-from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
 from pflow.io.flat import FlatReader, missing_branches
 from pflow.io.reader import Reader
+from pflow.physics.detector import load_detector
 
 HITS = {"energy": "hit_E", "x": "hit_x", "y": "hit_y", "z": "hit_z"}
 """A minimal layout of somebody else's ntuple."""

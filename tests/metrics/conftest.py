@@ -8,9 +8,9 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.event.build import make_particles
 from pflow.metrics.table import ParticleTable
-from pflow.pdg import charge_of
-from pflow.records import make_particles
+from pflow.physics.pdg import charge_of
 
 Particle = tuple[int, float, float, float]
 

@@ -8,17 +8,17 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, Flag
+from pflow.event.build import make_hits, make_links, make_truth
+from pflow.event.events import Events, Flag
+from pflow.event.particles import Reconstruction
+from pflow.event.truth import select_targets
 from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
 from pflow.metrics.match import Matching
 from pflow.metrics.number import Number, Series, leaves
 from pflow.metrics.overlap import HitMatching
-from pflow.pdg import charge_of, mass_of
-from pflow.reconstruction import Reconstruction
-from pflow.records import make_hits, make_links, make_truth
-from pflow.truth import select_targets
+from pflow.physics.detector import load_detector
+from pflow.physics.pdg import charge_of, mass_of
 
 
 def events_of(particles, *, reference=None, numbers=None) -> Events:
@@ -238,7 +238,7 @@ def test_negative_least_energy_is_refused():
     ],
 )
 def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance):
-    from pflow.io.read import iterate_events
+    from pflow.io.open import iterate_events
 
     evaluation = Evaluation(name="Pandora")
     for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", step=500):

@@ -6,8 +6,8 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.event.build import make_links
 from pflow.metrics.overlap import HitMatching, HitSets, match_by_hits, overlaps
-from pflow.records import make_links
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
 
@@ -108,8 +108,8 @@ def test_impossible_overlap_is_refused(least):
 
 
 def test_truth_matches_itself_on_a_real_event(data_dir):
-    from pflow.io.read import read_events
-    from pflow.truth import select_targets
+    from pflow.event.truth import select_targets
+    from pflow.io.open import read_events
 
     events = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
     targets = select_targets(events)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pflow.kinematics import four_momentum_covariance
+from pflow.event.build import make_particles
 from pflow.metrics.match import Matches
 from pflow.metrics.pulls import PullMetrics, covariances, pulls
-from pflow.records import make_particles
+from pflow.physics.kinematics import four_momentum_covariance
 
 
 def pairs(n: int) -> Matches:

@@ -17,7 +17,7 @@ from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
 from pflow.metrics.match import Matching, match
 from pflow.metrics.number import Number, Series, leaves
 from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
-from pflow.pdg import CLASSES
+from pflow.physics.pdg import CLASSES
 
 ISSUE_KEYS = [
     "count.exact_fraction",

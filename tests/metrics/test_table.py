@@ -8,7 +8,7 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.metrics.table import ParticleTable
-from pflow.pdg import CLASSES
+from pflow.physics.pdg import CLASSES
 
 EVENTS = [[(22, 2.0, 90, 0), (211, 4.0, 30, 90)], [], [(130, 3.0, 180, 0)]]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pflow.model.batch import Batch, Sentence, Target
-from pflow.model.network import ParticleTransformer
+from pflow.data.batch import Batch, Target, TokenSet
+from pflow.model.translation.network import ParticleTransformer
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
@@ -44,10 +44,10 @@ def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: in
     """Events with so many hits and particles each, and a few tracks; padding holds zeros."""
     generator = torch.Generator().manual_seed(seed)
 
-    def sentence(name: str, lengths: list[int]) -> Sentence:
+    def sentence(name: str, lengths: list[int]) -> TokenSet:
         mask = _mask(lengths, max(lengths))
         features = torch.randn(*mask.shape, FEATURES[name], generator=generator)
-        return Sentence(features * mask[..., None], mask)
+        return TokenSet(features * mask[..., None], mask)
 
     B = len(hits)
     target = None

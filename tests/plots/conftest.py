@@ -6,10 +6,10 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.detector import load_detector
-from pflow.events import Events
-from pflow.reconstruction import Reconstruction
-from pflow.records import make_hits, make_links, make_particles, make_tracks, make_truth
+from pflow.event.build import make_hits, make_links, make_particles, make_tracks, make_truth
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
+from pflow.physics.detector import load_detector
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from pflow.io.read import read_events
+from pflow.io.open import read_events
 from pflow.plots.display_html import event_page, interactive_figure
 from pflow.plots.motion import MOVING_HITS
 from pflow.plots.scene import Group, Lines, make_scene

@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.io.read import read_events
+from pflow.io.open import read_events
 from pflow.plots.helix import helix_end, helix_points
 
 CYLINDER = {"radius": 1800.0, "half_length": 2400.0}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events, concatenate
-from pflow.io.read import read_events
+from pflow.event.build import make_hits, make_links, make_particles
+from pflow.event.events import Events, concatenate
+from pflow.event.particles import concatenate as join
+from pflow.io.open import read_events
 from pflow.plots.scene import COLOUR_BY, colours, make_scene
-from pflow.reconstruction import concatenate as join
-from pflow.records import make_hits, make_links, make_particles
 
 
 def contents(scene):

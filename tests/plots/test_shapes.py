@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pflow.detector import load_detector
+from pflow.physics.detector import load_detector
 from pflow.plots.shapes import arrow_points, bends, hit_size, outline_points
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.pdg import CLASSES
+from pflow.physics.pdg import CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = {

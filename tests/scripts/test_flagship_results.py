@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from pflow.events import Events
-from pflow.io.read import read_events
+from pflow.checkpoint.format import KEY, pack_header
+from pflow.event.events import Events
+from pflow.io.open import read_events
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.match import Matches
 from pflow.metrics.number import Number
-from pflow.model.architectures import build_network
-from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.model.api import build_network
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -13,8 +13,8 @@ import torch
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from pflow.io.read import read_events
-from pflow.tokens.checkpoint import KEY, pack_header
+from pflow.checkpoint.format import KEY, pack_header
+from pflow.io.open import read_events
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

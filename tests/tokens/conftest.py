@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pflow.detector import load_detector
-from pflow.events import Events
-from pflow.records import make_hits, make_links, make_tracker_hits, make_tracks, make_truth
+from pflow.event.build import make_hits, make_links, make_tracker_hits, make_tracks, make_truth
+from pflow.event.events import Events
+from pflow.physics.detector import load_detector
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
+from pflow.event.cells import Merge
 from pflow.tokens.encode import kept_hits
-from pflow.tokens.merge import Merge
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

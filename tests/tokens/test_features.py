@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.records import make_tracker_hits
+from pflow.event.build import make_tracker_hits
 from pflow.tokens.features import FEATURES, feature_matrix, feature_transforms
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.records import make_truth
+from pflow.event.build import make_truth
 from pflow.tokens.order import ORDERS, sort_particles
 
 

@@ -6,10 +6,10 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.data.augment import Augmentation, Overlay, augment
-from pflow.io.read import open_events
+from pflow.event.augment import Augmentation, Overlay, augment
+from pflow.event.cells import Merge
+from pflow.io.open import open_events
 from pflow.tokens.encode import hit_tokens, target_particles
-from pflow.tokens.merge import Merge
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 

@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from pflow.detector import load_detector
 from pflow.errors import ConfigError, InputError
-from pflow.events import Events
-from pflow.records import make_hits, make_links, make_truth
+from pflow.event.build import make_hits, make_links, make_truth
+from pflow.event.events import Events
+from pflow.physics.detector import load_detector
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -46,7 +46,7 @@ def test_sizes_are_what_a_network_needs(tokeniser):
         "n_subdetectors": 4,
         "energy_mean": tokeniser.energy.mean[0],
         "energy_std": tokeniser.energy.std[0],
-        "least_energy": tokeniser.recipe.e_min,
+        "min_energy": tokeniser.recipe.e_min,
     }
 
 

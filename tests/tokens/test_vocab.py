@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.pdg import charge_of
+from pflow.physics.pdg import charge_of
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, signed_pdg
 
 SEEN = PdgVocabulary.from_counts({211: 50, 321: 7, 22: 90, 130: 4, 2112: 9})

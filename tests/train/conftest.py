@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.train.cli import main
+from pflow.cli.fit import main
 
 TINY = (
     "--network.width=8",

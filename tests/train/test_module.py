@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import pytorch_lightning as pl
 
+from pflow.cli.fit import main
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
-from pflow.model.network import ParticleTransformer
-from pflow.train.cli import main
+from pflow.model.translation.network import ParticleTransformer
 from pflow.train.module import ParticleFlow, complete_arguments, network_arguments
 
 

@@ -9,11 +9,11 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.cli import main
-from pflow.io.read import read_events
-from pflow.io.reco import read_reco
-from pflow.reco.load import load_model
-from pflow.reco.reconstruct import reconstruct
+from pflow.checkpoint.load import load_model
+from pflow.cli.main import main
+from pflow.inference.events import reconstruct
+from pflow.io.open import read_events
+from pflow.io.particles_root import read_reco
 from pflow.train.history import read_history
 
 NETWORK = (

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pflow.model.batch import Target
+from pflow.data.batch import Target
 from pflow.train.quality import next_particle_errors
 
 X, Y, Z = torch.eye(3)

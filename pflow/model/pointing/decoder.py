@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.attention import MemoryAttention, SelfAttention
-from pflow.model.cache import Cache, KVCache
-from pflow.model.layers import FullyConnected, stack
+from pflow.model.common.attention import MemoryAttention, SelfAttention
+from pflow.model.common.cache import Cache, KVCache
+from pflow.model.common.layers import FullyConnected, stack
 
 __all__ = ["CoverageDecoder"]
 
-LEAST_LEFT = 0.02
+MIN_LEFT = 0.02
 """Added to what is left of a token before the logarithm: a token that is wholly spoken for is not quite forgotten."""
 
 UNSEEN = -1e4
@@ -108,7 +108,7 @@ class CoverageDecoder(nn.Module):
         caches
             One a layer.
         """
-        left = (1.0 - covered + LEAST_LEFT).clamp(min=LEAST_LEFT).log()
+        left = (1.0 - covered + MIN_LEFT).clamp(min=MIN_LEFT).log()
         if together is not None:  # attention to nothing at all is not defined
             together = functional.pad(together[:, 1:], (1, 0), value=True)
         unseen = torch.where(mask, 0.0, UNSEEN).to(left.dtype)

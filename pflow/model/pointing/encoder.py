@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.layers import FullyConnected, stack
-from pflow.model.packing import Packing
+from pflow.model.common.layers import FullyConnected, stack
+from pflow.model.common.packing import Packing
 
 __all__ = ["LocalEncoder", "LocalSelfAttention"]
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflow.model.batch import Batch
-from pflow.model.generate import Choice, Generated
-from pflow.model.pointing.leftovers import give_leftovers
+from pflow.data.batch import Batch
+from pflow.model.common.decode import GeneratedParticles, Sampler
+from pflow.model.pointing.decode import charge_of, write
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import LN10, PointingTransformer, Source
-from pflow.model.pointing.scene import gather
-from pflow.model.pointing.write import charge_of, write
+from pflow.model.pointing.residual_energy import give_leftovers
 
 __all__ = ["generate_pointing"]
 
@@ -27,10 +27,10 @@ def generate_pointing(
     max_particles: int,
     temperature: float | None = None,
     generator: torch.Generator | None = None,
-) -> Generated:
-    """Write the particles of each event of `batch`; as `pflow.model.generate.generate`, with incidences.
+) -> GeneratedParticles:
+    """Write the particles of each event of `batch`; as `pflow.model.common.decode.generate`, with incidences.
 
-    When an event ends is said at `pflow.model.pointing.write.write`. A temperature draws seeds and identities. With a
+    When an event ends is said at `pflow.model.pointing.decode.write`. A temperature draws seeds and identities. With a
     second reading, an energy that no track measures is the expected one: what the particle has if it is one, times the
     probability that it is one. The loss ``visible`` counts it so, too.
 
@@ -43,7 +43,7 @@ def generate_pointing(
         raise ValueError(f"max_particles: {max_particles} is not positive")
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
-    choice = Choice(temperature=temperature, generator=generator, batch=len(batch))
+    choice = Sampler(temperature=temperature, generator=generator, batch=len(batch))
     source = network.encode(batch)
     whole = source if network.revision is None else source.kept()
     columns, truncated = write(network, source, max_particles=max_particles, choice=choice)
@@ -53,7 +53,7 @@ def generate_pointing(
 
 
 def _second_reading(
-    network: PointingTransformer, source: Source, columns: dict[str, Tensor], choice: Choice
+    network: PointingTransformer, source: Source, columns: dict[str, Tensor], choice: Sampler
 ) -> dict[str, Tensor]:
     """The particles as the second reading makes them of what was written."""
     seed = columns["seed"]
@@ -69,11 +69,13 @@ def _second_reading(
     made = made._replace(log_energy=made.log_energy + doubt)
     charge = charge_of(network, made, pdg, seed, source)
     taken = revised.pairs.dense(revised.log_share.exp(), columns["taken"].shape)
-    real = revised.kept & (made.log_energy >= network.least_log_energy)
+    real = revised.kept & (made.log_energy >= network.min_log_energy)
     return {"is_particle": real, **made.columns(pdg, charge, taken)}
 
 
-def _joined(columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network: PointingTransformer) -> Generated:
+def _joined(
+    columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network: PointingTransformer
+) -> GeneratedParticles:
     """The particles alone, those of an event one after the other."""
     readout = batch.readout
     assert readout is not None
@@ -88,8 +90,8 @@ def _joined(columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network
         "pdg_probability": columns["probability"],
         "energy_sigma": columns["energy_sigma"],
         "direction_sigma": columns["direction_sigma"],
-        "hit_share": columns["taken"][..., :n_hits],
-        "track_share": columns["taken"][..., n_hits:],
+        "hit_fraction": columns["taken"][..., :n_hits],
+        "track_fraction": columns["taken"][..., n_hits:],
     }
     length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
     order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
@@ -98,7 +100,7 @@ def _joined(columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network
         name: torch.where(mask.view(*mask.shape, *[1] * (column.ndim - 2)), gather(column, order), 0)
         for name, column in values.items()
     }
-    written = Generated(**packed, mask=mask, truncated=truncated)
+    written = GeneratedParticles(**packed, mask=mask, truncated=truncated)
     if not network.leftovers:
         return written
     return give_leftovers(written, readout.energy * readout.mask, log10_energy_std=network.energy_std)

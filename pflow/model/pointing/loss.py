@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.batch import Target
+from pflow.data.batch import Target
 from pflow.model.pointing.network import PointingTransformer
 from pflow.model.pointing.particles import Particles
-from pflow.model.pointing.reread import Reread
-from pflow.model.pointing.teach import Taught
+from pflow.model.pointing.refine_training import Reread
+from pflow.model.pointing.teacher_forcing import Taught
 
 __all__ = ["PointingLoss"]
 
 NAMES = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction", "shares", "real", "visible")
 
-LEAST_VISIBLE = 0.1
+MIN_VISIBLE = 0.1
 """Added to the energies of events before the logarithm, GeV."""
 
 TAIL = 3.0
@@ -71,7 +71,7 @@ class PointingLoss(nn.Module):
         Parameters
         ----------
         taught
-            From `pflow.model.pointing.teach.teach`, or of a second reading `pflow.model.pointing.reread.teach_again`.
+            From `pflow.model.pointing.teacher_forcing.teach`, or of a second reading `pflow.model.pointing.refine_training.teach_again`.
         network
             Says how energies are normalised.
         """
@@ -139,7 +139,7 @@ def _real(reread: Reread) -> Tensor:
 
 def _visible(reread: Reread) -> Tensor:
     energy = reread.particles.log_energy.exp() * reread.revised.real.sigmoid() * reread.written  # GeV
-    off = ((energy.sum(1) + LEAST_VISIBLE) / (reread.visible + LEAST_VISIBLE)).log().abs()
+    off = ((energy.sum(1) + MIN_VISIBLE) / (reread.visible + MIN_VISIBLE)).log().abs()
     return off.mean()
 
 

@@ -4,7 +4,7 @@ A step of the decoder has four parts. It points at the token where the next part
 sentence; given the seed it says which hits and tracks belong to the particle (its incidence), hit by hit even where
 tokens are sums of hits; from these it forms proxies, as a physicist would (energy sum, log-weighted barycentre, track
 momentum); and it corrects them. What is spoken for goes back into the next step. When the sentence is written, a second
-reading (`pflow.model.pointing.revise`) may divide hits and tracks among its particles once more, from which these are
+reading (`pflow.model.pointing.refiner`) may divide hits and tracks among its particles once more, from which these are
 made anew.
 
 Letters: B batch, S source tokens, N hits, K tracks, M = N + K items, T target particles, P pairs, W width.
@@ -21,19 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.batch import Batch, Sentence
-from pflow.model.cache import Cache
-from pflow.model.heads import unit_vector
-from pflow.model.initialise import initialise
-from pflow.model.layers import FullyConnected
+from pflow.data.batch import Batch, TokenSet
+from pflow.model.common.cache import Cache
+from pflow.model.common.initialise import initialise
+from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.encoder import LocalEncoder
+from pflow.model.pointing.geometry import Scene, gather, make_scene
 from pflow.model.pointing.particles import Particles, Written
-from pflow.model.pointing.point import Incidence, Pairs, Pointer, find_pairs
+from pflow.model.pointing.pointer import Incidence, Pairs, Pointer, find_pairs
 from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features, tangent_basis
-from pflow.model.pointing.revise import Relation, Revised, Revision
-from pflow.model.pointing.scene import Scene, gather, make_scene
-from pflow.model.pointing.slope import Unbend, shower_slopes
+from pflow.model.pointing.refiner import Relation, Revised, Revision
+from pflow.model.pointing.shower_direction import Unbend, shower_slopes
+from pflow.model.translation.heads import unit_vector
 
 __all__ = ["PointingTransformer", "Source"]
 
@@ -90,7 +90,7 @@ class PointingTransformer(nn.Module):
         Whether each |PDG| code is of charged particles.
     energy_mean, energy_std
         Of the normalised log10 E of the targets.
-    least_energy
+    min_energy
         Of a target, GeV; what is less is not written.
     width, heads, feedforward
         Of encoder and decoder.
@@ -118,8 +118,8 @@ class PointingTransformer(nn.Module):
     leftovers
         In generation, whether neutral particles get what is left of their hits (`give_leftovers`).
     revise_layers
-        Layers of attention of the second reading (`pflow.model.pointing.revise`), 0: there is none. With it, what the
-        first reading needs stays as it is, and only the second is taught (`pflow.model.pointing.reread`): begin with a
+        Layers of attention of the second reading (`pflow.model.pointing.refiner`), 0: there is none. With it, what the
+        first reading needs stays as it is, and only the second is taught (`pflow.model.pointing.refine_training`): begin with a
         trained network.
     relate
         Whether the second reading is told how the written particles lie to each other.
@@ -155,7 +155,7 @@ class PointingTransformer(nn.Module):
         charged: Sequence[bool],
         energy_mean: float,
         energy_std: float,
-        least_energy: float = 0.0,
+        min_energy: float = 0.0,
         width: int = 128,
         heads: int = 8,
         feedforward: int = 512,
@@ -218,7 +218,7 @@ class PointingTransformer(nn.Module):
         self.use_coverage = coverage
         self.energy_mean = energy_mean
         self.energy_std = energy_std
-        self.least_log_energy = math.log(max(least_energy, 1e-9))
+        self.min_log_energy = math.log(max(min_energy, 1e-9))
         self.register_buffer("masses", torch.tensor(list(masses), dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(list(charged), dtype=torch.bool), persistent=False)
         self.embed_hit = FullyConnected((hit_features, width, width), activation="gelu")
@@ -392,7 +392,7 @@ class PointingTransformer(nn.Module):
         Parameters
         ----------
         columns
-            Of `pflow.model.pointing.write.Sentences`.
+            Of `pflow.model.pointing.decode.Sentences`.
         source
             Of the batch.
         keep
@@ -501,11 +501,11 @@ class PointingTransformer(nn.Module):
         return base.log() + CORRECTION * numbers[..., 0], functional.normalize(direction, dim=-1)
 
     def forward(self, batch: Batch) -> Source:
-        """Encode; see `pflow.model.pointing.teach` for training and `pflow.model.pointing.generate` for generation."""
+        """Encode; see `pflow.model.pointing.teacher_forcing` for training and `pflow.model.pointing.generate` for generation."""
         return self.encode(batch)
 
 
 def _with_padding(batch: Batch) -> Batch:
     """One padded hit token more: a seed, even of nothing, is the index of a token."""
     features = functional.pad(batch.hits.features, (0, 0, 0, 1))
-    return dataclasses.replace(batch, hits=Sentence(features, functional.pad(batch.hits.mask, (0, 1))))
+    return dataclasses.replace(batch, hits=TokenSet(features, functional.pad(batch.hits.mask, (0, 1))))

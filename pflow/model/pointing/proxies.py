@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflow.model.pointing.point import Pairs
-from pflow.model.pointing.scene import Scene, gather
+from pflow.model.pointing.geometry import Scene, gather
+from pflow.model.pointing.pointer import Pairs
 
 __all__ = ["Proxies", "log_weights", "make_proxies", "n_proxy_features", "tangent_basis"]
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
 
-LEAST_ENERGY = 1e-3
+MIN_ENERGY = 1e-3
 """Added to energies before a logarithm, GeV."""
 
-LEAST_TRACK = 0.05
+MIN_TRACK = 0.05
 """Momentum of tracks that makes a direction of them, GeV."""
 
 TURN = 0.03
@@ -102,7 +102,7 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     direction = functional.normalize(torch.where(has_hits, centre, along_tracks), dim=-1)
     mean = functional.normalize(total(fraction[:, None] * position), dim=-1)
     linear = torch.where(has_hits, mean, direction)
-    by_tracks = torch.where((track_energy > LEAST_TRACK)[:, None], along_tracks, direction)
+    by_tracks = torch.where((track_energy > MIN_TRACK)[:, None], along_tracks, direction)
     theta, phi = tangent_basis(direction)
 
     axis = pairs.each(direction)
@@ -114,8 +114,8 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     by_subdetector = total(fraction[:, None] * features[:, 3 : 3 + n_subdetectors])
     depth = total((fraction * features[:, 1])[:, None] * features[:, 3 : 3 + n_subdetectors])
     columns = [
-        (energy + LEAST_ENERGY).log() / 2.0,
-        (track_energy + LEAST_ENERGY).log() / 2.0,
+        (energy + MIN_ENERGY).log() / 2.0,
+        (track_energy + MIN_ENERGY).log() / 2.0,
         ((energy + 0.05) / (track_energy + 0.05)).log(),
         torch.log1p(total(share * (1.0 - is_track))) / 2.0,
         total(share * is_track),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pflow.model.batch import Batch, Readout, Sentence, Target
+from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.model.pointing.network import PointingTransformer
 
 MASSES = (0.0, 0.1395704, 0.9395654, 0.00051099895)
@@ -57,8 +57,8 @@ class Event:
     momentum: Tensor  # [K, 3], GeV
     charge: Tensor  # [K]
     particles: list[tuple[int, int, float, Tensor]]  # pdg, charge index, energy in GeV, direction
-    hit_share: Tensor  # [T, N]
-    track_share: Tensor  # [T, K]
+    hit_fraction: Tensor  # [T, N]
+    track_fraction: Tensor  # [T, K]
 
 
 def _make_event(kinds: Sequence[int], *, seed: int) -> Event:
@@ -102,10 +102,10 @@ def _make_event(kinds: Sequence[int], *, seed: int) -> Event:
         particles.append((kind, charge, float(energies[i]), direction))
     flat = torch.cat(hits) if hits else torch.zeros(0, 4)
     n_hits, n_tracks = len(flat), len(momenta)
-    hit_share = torch.zeros(len(kinds), n_hits)
-    hit_share[torch.tensor(owner, dtype=torch.int64), torch.arange(n_hits)] = 1.0
-    track_share = torch.zeros(len(kinds), n_tracks)
-    track_share[torch.arange(n_tracks), torch.arange(n_tracks)] = 1.0
+    hit_fraction = torch.zeros(len(kinds), n_hits)
+    hit_fraction[torch.tensor(owner, dtype=torch.int64), torch.arange(n_hits)] = 1.0
+    track_fraction = torch.zeros(len(kinds), n_tracks)
+    track_fraction[torch.arange(n_tracks), torch.arange(n_tracks)] = 1.0
     return Event(
         energy=flat[:, 0],
         position=flat[:, 1:],
@@ -115,8 +115,8 @@ def _make_event(kinds: Sequence[int], *, seed: int) -> Event:
         momentum=torch.stack(momenta) if momenta else torch.zeros(0, 3),
         charge=torch.tensor(charges),
         particles=particles,
-        hit_share=hit_share,
-        track_share=track_share,
+        hit_fraction=hit_fraction,
+        track_fraction=track_fraction,
     )
 
 
@@ -159,11 +159,11 @@ def _collate(events: Sequence[Event], *, extra: int = 0) -> Batch:
     )
     n_particles = [len(event.particles) for event in events]
     target_mask = _mask(n_particles, extra)
-    hit_share = torch.zeros(*target_mask.shape, readout.mask.shape[1])
-    track_share = torch.zeros(*target_mask.shape, readout.track_mask.shape[1])
+    hit_fraction = torch.zeros(*target_mask.shape, readout.mask.shape[1])
+    track_fraction = torch.zeros(*target_mask.shape, readout.track_mask.shape[1])
     for i, event in enumerate(events):
-        hit_share[i, : event.hit_share.shape[0], : event.hit_share.shape[1]] = event.hit_share
-        track_share[i, : event.track_share.shape[0], : event.track_share.shape[1]] = event.track_share
+        hit_fraction[i, : event.hit_fraction.shape[0], : event.hit_fraction.shape[1]] = event.hit_fraction
+        track_fraction[i, : event.track_fraction.shape[0], : event.track_fraction.shape[1]] = event.track_fraction
     pdg, charge, energy, direction = [], [], [], []
     for event in events:
         pdg.append(torch.tensor([p[0] for p in event.particles], dtype=torch.int64))
@@ -176,12 +176,12 @@ def _collate(events: Sequence[Event], *, extra: int = 0) -> Batch:
         energy=_padded(energy, extra),
         direction=_padded(direction, extra),
         mask=target_mask,
-        hit_share=hit_share,
-        track_share=track_share,
+        hit_fraction=hit_fraction,
+        track_fraction=track_fraction,
     )
     return Batch(
-        hits=Sentence(_padded(hit_features, extra), _mask(n_tokens, extra)),
-        tracks=Sentence(_padded(track_features, extra), readout.track_mask),
+        hits=TokenSet(_padded(hit_features, extra), _mask(n_tokens, extra)),
+        tracks=TokenSet(_padded(track_features, extra), readout.track_mask),
         target=target,
         readout=readout,
     )
@@ -213,8 +213,8 @@ def _by_hand(
     momentum: Sequence[Sequence[float]] = (),
     charge: Sequence[float] = (),
     particles: Sequence[tuple[int, int, float]] = (),
-    hit_share: Sequence[Sequence[float]] = (),
-    track_share: Sequence[Sequence[float]] = (),
+    hit_fraction: Sequence[Sequence[float]] = (),
+    track_fraction: Sequence[Sequence[float]] = (),
 ) -> Batch:
     """One event, given number by number; particles are (pdg, charge index, energy) and fly along x."""
     n_hits, n_tracks, n_particles = len(energy), len(momentum), len(particles)
@@ -228,8 +228,8 @@ def _by_hand(
         momentum=torch.tensor(momentum, dtype=torch.float32).view(n_tracks, 3),
         charge=torch.tensor(charge, dtype=torch.float32),
         particles=[(*particle, along_x) for particle in particles],
-        hit_share=torch.tensor(hit_share, dtype=torch.float32).view(n_particles, n_hits),
-        track_share=torch.tensor(track_share, dtype=torch.float32).view(n_particles, n_tracks),
+        hit_fraction=torch.tensor(hit_fraction, dtype=torch.float32).view(n_particles, n_hits),
+        track_fraction=torch.tensor(track_fraction, dtype=torch.float32).view(n_particles, n_tracks),
     )
     return _collate([event])
 

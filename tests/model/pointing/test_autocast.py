@@ -7,8 +7,8 @@ import torch
 
 from pflow.model.pointing.generate import generate_pointing
 from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.reread import teach_again
-from pflow.model.pointing.teach import teach
+from pflow.model.pointing.refine_training import teach_again
+from pflow.model.pointing.teacher_forcing import teach
 
 SECOND = {"revise_layers": 1, "relate": True, "revise_bend": True}
 
@@ -35,7 +35,7 @@ def test_it_writes(make_network, batch, options):
     written = generate_pointing(make_network(**options, end=1.0), batch, max_particles=4)
     assert written.mask.any()
     assert written.energy.dtype == torch.float32
-    assert all(value.isfinite().all() for value in (written.energy, written.direction, written.hit_share))
+    assert all(value.isfinite().all() for value in (written.energy, written.direction, written.hit_fraction))
 
 
 def test_positions_are_not_rounded(make_network, batch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.packing import Packing
+from pflow.model.common.packing import Packing
 from pflow.model.pointing import encoder
 from pflow.model.pointing.encoder import LocalEncoder, LocalSelfAttention
 

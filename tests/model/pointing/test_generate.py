@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from pflow.model.batch import Batch
+from pflow.data.batch import Batch
+from pflow.model.pointing.decode import charge_of
 from pflow.model.pointing.generate import generate_pointing
-from pflow.model.pointing.write import charge_of
 
 PHOTON, PION = 0, 1
 LN10 = 2.302585092994046
@@ -51,7 +51,7 @@ def test_cached_equals_uncached(make_network, events, batch, collate, option):
             energy = LN10 * (network.energy_mean + network.energy_std * written.energy[i, t])
             torch.testing.assert_close(energy, log_energy, rtol=1e-3, atol=1e-3)
             torch.testing.assert_close(written.direction[i, t], direction, rtol=1e-3, atol=1e-4)
-            torch.testing.assert_close(written.hit_share[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(written.hit_fraction[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
 
 
 def test_an_event_that_does_not_end_is_flagged(network, batch):
@@ -76,7 +76,7 @@ def test_events_that_are_finished_leave_without_changing_others(network, events,
     assert torch.equal(other.mask, one.mask[list(order)])
     assert torch.equal(other.pdg, one.pdg[list(order)])
     torch.testing.assert_close(other.energy, one.energy[list(order)], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(other.hit_share, one.hit_share[list(order)], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(other.hit_fraction, one.hit_fraction[list(order)], rtol=1e-3, atol=1e-4)
 
 
 def test_what_has_less_energy_than_any_target_is_no_particle(make_network, batch):
@@ -85,17 +85,17 @@ def test_what_has_less_energy_than_any_target_is_no_particle(make_network, batch
     energy = torch.exp(LN10 * (0.8 + 0.5 * whole.energy))
     below, above = energy[whole.mask].sort().values[2:4].tolist()
     least = (below + above) / 2
-    cut = generate_pointing(make_network(least_energy=least), batch, max_particles=8)
+    cut = generate_pointing(make_network(min_energy=least), batch, max_particles=8)
     kept = whole.mask & (energy > least)
     assert cut.mask.sum(1).tolist() == kept.sum(1).tolist() != whole.mask.sum(1).tolist()
-    for name in ("energy", "pdg", "hit_share", "track_share"):
+    for name in ("energy", "pdg", "hit_fraction", "track_fraction"):
         torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(whole, name)[kept], msg=name)
     assert not cut.truncated.any()
 
 
 def test_three_crumbs_one_after_the_other_end_an_event(make_network, batch):
     """Without that an event of which only crumbs are left would go on to the maximum."""
-    network = make_network(least_energy=1e9)
+    network = make_network(min_energy=1e9)
     with torch.no_grad():
         network.pointer.stop[-1].bias.sub_(20.0)
     written = generate_pointing(network, batch, max_particles=8)
@@ -107,18 +107,18 @@ def test_three_crumbs_one_after_the_other_end_an_event(make_network, batch):
 
 def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_given(make_network, batch, monkeypatch):
     """When all hits are spoken for, the same may be written over and over, each with an energy above the least."""
-    network = make_network(least_energy=0.005)  # below that of a particle of no hits before its correction
+    network = make_network(min_energy=0.005)  # below that of a particle of no hits before its correction
     with torch.no_grad():
         network.pointer.stop[-1].bias.sub_(20.0)
         network.correct.bias[0].fill_(1.0)
         network.incidence.out[-1].bias.add_(20.0)
     written = generate_pointing(network, batch, max_particles=60)
     assert not written.truncated.any()
-    deposit = (written.hit_share * batch.readout.energy[:, None]).sum(-1)
-    nothing = written.mask & (deposit < 0.0025) & (written.track_share.amax(-1) < 0.5)
+    deposit = (written.hit_fraction * batch.readout.energy[:, None]).sum(-1)
+    nothing = written.mask & (deposit < 0.0025) & (written.track_fraction.amax(-1) < 0.5)
     assert nothing.sum(1).min() >= 3
     assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, written.mask, strict=True))
-    monkeypatch.setattr("pflow.model.pointing.write.LITTLE", 0.0)
+    monkeypatch.setattr("pflow.model.pointing.decode.LITTLE", 0.0)
     assert generate_pointing(network, batch, max_particles=60).truncated.all()
 
 
@@ -132,7 +132,7 @@ def test_no_track_is_passed_over(make_network, batch):
     written = generate_pointing(network, batch, max_particles=6)
     assert not written.truncated.any()
     real = batch.readout.track_mask
-    torch.testing.assert_close(written.track_share.sum(1)[real], torch.ones(int(real.sum())))
+    torch.testing.assert_close(written.track_fraction.sum(1)[real], torch.ones(int(real.sum())))
     assert (written.mask.sum(1) <= real.sum(1)).all()
     assert written.mask.sum(1).max() > 1
     cut = generate_pointing(network, batch, max_particles=1)
@@ -153,10 +153,10 @@ def test_all_tracks_are_written_beside_what_is_written_anyway(make_network, batc
     """Events in which every track is spoken for stay as they are."""
     plain, network = make_network(), make_network(all_tracks=True)
     one, other = (generate_pointing(each, batch, max_particles=12) for each in (plain, network))
-    done = (one.track_share.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
+    done = (one.track_fraction.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
     assert done.any()
     assert torch.equal(one.mask.sum(1)[done], other.mask.sum(1)[done])
-    assert ((other.track_share.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
+    assert ((other.track_fraction.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
 
 
 def test_the_same_seed_gives_the_same_particles(network, batch):

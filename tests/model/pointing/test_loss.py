@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from pflow.model.batch import Target
+from pflow.data.batch import Target
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.particles import Particles
-from pflow.model.pointing.point import Pairs
+from pflow.model.pointing.pointer import Pairs
 from pflow.model.pointing.proxies import Proxies
-from pflow.model.pointing.teach import Taught, teach
+from pflow.model.pointing.teacher_forcing import Taught, teach
 
 LN10 = math.log(10.0)
 
@@ -143,7 +143,7 @@ def test_an_event_without_tokens_and_particles_has_finite_losses(make_network, m
 @pytest.mark.parametrize("training", [False, True])
 def test_a_particle_without_any_token_has_finite_losses(make_network, by_hand, training):
     network = make_network(own_incidence=1.0).train(training)
-    batch = by_hand(particles=[(0, 1, 2.0)], hit_share=[[]], track_share=[[]])
+    batch = by_hand(particles=[(0, 1, 2.0)], hit_fraction=[[]], track_fraction=[[]])
     losses = PointingLoss()(teach(network, network(batch), batch.target), network)
     losses["total"].backward()
     assert all(value.isfinite() for value in losses.values())

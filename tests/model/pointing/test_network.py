@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.generate import Generated
+from pflow.model.common.decode import GeneratedParticles
 from pflow.model.pointing.generate import generate_pointing
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import PointingTransformer
-from pflow.model.pointing.teach import teach
+from pflow.model.pointing.teacher_forcing import teach
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 CONTINUOUS = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")
@@ -21,7 +21,7 @@ def write(network, batch, **options):
     return generate_pointing(network, batch, max_particles=8, **options)
 
 
-def assert_same(one: Generated, other: Generated, *names: str) -> None:
+def assert_same(one: GeneratedParticles, other: GeneratedParticles, *names: str) -> None:
     """Classes and masks exactly, numbers up to rounding; all fields but the shares if none are named."""
     assert torch.equal(one.mask, other.mask)
     for name in names or (*CONTINUOUS, "charge", "pdg", "truncated"):
@@ -60,8 +60,8 @@ def shuffled(event, *, seed):
         **{name: getattr(event, name)[hits] for name in ("energy", "position", "subdetector", "layer")},
         **{name: getattr(event, name)[tracks] for name in ("momentum", "charge")},
         token=renamed[event.token][hits],
-        hit_share=event.hit_share[:, hits],
-        track_share=event.track_share[:, tracks],
+        hit_fraction=event.hit_fraction[:, hits],
+        track_fraction=event.track_fraction[:, tracks],
     )
     return other, hits, tracks
 
@@ -72,14 +72,14 @@ def test_the_order_of_hits_tokens_and_tracks_does_not_matter(network, events, co
     one, two = write(network, collate([event])), write(network, collate([other]))
     assert one.mask.sum() > 1
     assert_same(one, two)
-    torch.testing.assert_close(two.hit_share, one.hit_share[..., hits], rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(two.track_share, one.track_share[..., tracks], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(two.hit_fraction, one.hit_fraction[..., hits], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(two.track_fraction, one.track_fraction[..., tracks], rtol=1e-3, atol=1e-4)
 
 
 def test_padding_does_not_matter(network, events, batch, collate):
     one, two = write(network, batch), write(network, collate(events, extra=3))
     assert_same(one, two)
-    for name in ("hit_share", "track_share"):
+    for name in ("hit_fraction", "track_fraction"):
         kept = getattr(two, name)[..., :-3]
         torch.testing.assert_close(kept, getattr(one, name), rtol=1e-3, atol=1e-4)
         assert not getattr(two, name)[..., -3:].any()
@@ -88,14 +88,14 @@ def test_padding_does_not_matter(network, events, batch, collate):
 @pytest.mark.parametrize("i", range(4))
 def test_a_batch_equals_its_events_one_by_one(network, events, batch, collate, i):
     together, alone = write(network, batch), write(network, collate([events[i]]))
-    n, n_hits, n_tracks = alone.mask.shape[1], alone.hit_share.shape[2], alone.track_share.shape[2]
-    row = {f.name: getattr(together, f.name)[i : i + 1] for f in dataclasses.fields(Generated)}
-    cut = Generated(**{name: value if name == "truncated" else value[:, :n] for name, value in row.items()})
+    n, n_hits, n_tracks = alone.mask.shape[1], alone.hit_fraction.shape[2], alone.track_fraction.shape[2]
+    row = {f.name: getattr(together, f.name)[i : i + 1] for f in dataclasses.fields(GeneratedParticles)}
+    cut = GeneratedParticles(**{name: value if name == "truncated" else value[:, :n] for name, value in row.items()})
     assert not row["mask"][:, n:].any()
     assert_same(cut, alone)
-    torch.testing.assert_close(cut.hit_share[..., :n_hits], alone.hit_share, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(cut.track_share[..., :n_tracks], alone.track_share, rtol=1e-3, atol=1e-4)
-    assert not cut.hit_share[..., n_hits:].any()
+    torch.testing.assert_close(cut.hit_fraction[..., :n_hits], alone.hit_fraction, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(cut.track_fraction[..., :n_tracks], alone.track_fraction, rtol=1e-3, atol=1e-4)
+    assert not cut.hit_fraction[..., n_hits:].any()
 
 
 def test_shares_of_a_hit_sum_to_at_most_one(make_network, batch):
@@ -104,7 +104,7 @@ def test_shares_of_a_hit_sum_to_at_most_one(make_network, batch):
         network.pointer.stop[-1].bias.sub_(6.0)  # more particles than there is energy for
         network.incidence.out[-1].bias.add_(1.0)
     written = write(network, batch)
-    for share in (written.hit_share, written.track_share):
+    for share in (written.hit_fraction, written.track_fraction):
         assert share.min() >= 0.0
         assert 0.9 < share.sum(1).max() <= 1.0 + 1e-5
 
@@ -247,7 +247,7 @@ def test_without_coverage_an_item_can_be_given_away_again(make_network, batch):
     network = make_network(coverage=False)
     with torch.no_grad():
         network.pointer.stop[-1].bias.sub_(10.0)
-    assert write(network, batch).hit_share.sum(1).max() > 1.5
+    assert write(network, batch).hit_fraction.sum(1).max() > 1.5
 
 
 def test_a_network_may_read_hits_alone(make_network, batch):
@@ -256,7 +256,7 @@ def test_a_network_may_read_hits_alone(make_network, batch):
     hits = dataclasses.replace(batch, tracks=None, readout=dataclasses.replace(readout, **none))
     written = write(make_network(track_features=0), hits)
     assert written.mask.any()
-    assert written.track_share.shape == (*written.mask.shape, 0)
+    assert written.track_fraction.shape == (*written.mask.shape, 0)
 
 
 @pytest.mark.parametrize(

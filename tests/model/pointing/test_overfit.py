@@ -7,7 +7,7 @@ import torch
 
 from pflow.model.pointing.generate import generate_pointing
 from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.teach import teach
+from pflow.model.pointing.teacher_forcing import teach
 
 STEPS = 70
 LN10 = 2.302585092994046
@@ -79,7 +79,7 @@ def test_identities_are_those_learned(learned):
 def test_hits_and_tracks_go_to_their_particles(learned):
     _, written, two, _ = learned
     target = two.target
-    for name in ("hit_share", "track_share"):
+    for name in ("hit_fraction", "track_fraction"):
         ours = in_order_of_energy(written.energy, written.mask, getattr(written, name))
         truth = in_order_of_energy(target.energy, target.mask, getattr(target, name))
         for one, other in zip(ours, truth, strict=True):

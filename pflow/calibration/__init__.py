@@ -1,0 +1,1 @@
+"""Uncertainties and thresholds of a trained model, fitted on validation files."""

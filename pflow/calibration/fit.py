@@ -1,0 +1,102 @@
+"""Fitting calibrated uncertainties: how wide the pulls are where a model states a certain width."""
+
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+
+from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
+from pflow.metrics.distribution import Distribution
+from pflow.metrics.match import Matches
+from pflow.metrics.number import Floats
+from pflow.metrics.pulls import covariances, pulls
+from pflow.metrics.table import Ints, ParticleTable
+from pflow.physics.pdg import CLASSES
+
+__all__ = ["MIN_PULLS", "UncertaintyFit", "fit_curve"]
+
+MIN_PULLS = 40
+"""Fewest pulls that a factor is made of."""
+
+PER_BIN = 150
+MOST_BINS = 8
+
+
+class UncertaintyFit:
+    """Collects matched particles with what is stated of them; for the validation split, never the test files."""
+
+    def __init__(self) -> None:
+        self._classes: list[Ints] = []
+        self._sigma: list[Floats] = []
+        self._pulls: list[Floats] = []
+
+    def update(self, truth: ParticleTable, reco: ParticleTable, records: ak.Array, matches: Matches) -> None:
+        """Keep the pulls of matched particles.
+
+        Parameters
+        ----------
+        truth, reco
+            Targets and particles, by a model without calibrated widths.
+        records
+            The particles again, with their covariances.
+        matches
+            Of the two.
+
+        Raises
+        ------
+        ValueError
+            The model states no uncertainties.
+        """
+        covariance = covariances(records)
+        if covariance is None:
+            raise ValueError("the model states no uncertainties")
+        values = pulls(truth, reco, covariance, matches)
+        known = np.isfinite(values).all(axis=1)
+        at = matches.reco[known]
+        energy, momentum = reco.energy[at], np.linalg.norm(reco.momentum[at], axis=1)
+        # What is across the direction has half the trace that is not along it.
+        unit = reco.momentum[at] / momentum[:, None]
+        spatial = covariance[at, :3, :3]
+        along = np.einsum("ma,mab,mb->m", unit, spatial, unit)
+        across = np.sqrt(np.maximum(np.trace(spatial, axis1=1, axis2=2) - along, 0.0) / 2) / momentum
+        self._classes.append(reco.classes[at])
+        self._sigma.append(np.stack([np.sqrt(covariance[at, 3, 3]) / energy, across], axis=1))
+        self._pulls.append(values[known])
+
+    def result(self) -> UncertaintyCalibration:
+        """Curves of all classes with at least `MIN_PULLS` pulls."""
+        if not self._classes:
+            return UncertaintyCalibration(curves={})
+        classes = np.concatenate(self._classes)
+        sigma, values = np.concatenate(self._sigma), np.concatenate(self._pulls)
+        curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
+        for number, name in enumerate(CLASSES):
+            mine = classes == number
+            energy = fit_curve(sigma[mine, 0], values[mine, :1])
+            direction = fit_curve(sigma[mine, 1], values[mine, 1:])
+            curves["energy"].update({} if energy is None else {name: energy})
+            curves["direction"].update({} if direction is None else {name: direction})
+        return UncertaintyCalibration(curves=curves)
+
+
+def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
+    """The width of pulls in up to `MOST_BINS` equally full bins of the stated width; None for less than `MIN_PULLS`.
+
+    The width is half the narrowest interval that holds 68.3%.
+
+    Parameters
+    ----------
+    sigma : float64 [N], > 0
+    values : float64 [N, K], pulls
+    """
+    if len(sigma) < MIN_PULLS:
+        return None
+    order = np.argsort(sigma, kind="stable")
+    points: dict[float, float] = {}
+    for part in np.array_split(order, min(max(len(sigma) // PER_BIN, 1), MOST_BINS)):
+        spread = Distribution()
+        spread.add(values[part])
+        width = spread.resolution_68().value
+        if width > 0:
+            points[float(np.log(np.median(sigma[part])))] = float(np.log(width))
+    return Curve(tuple(points), tuple(points.values())) if points else None

@@ -1,0 +1,1 @@
+"""Trained models as stored: format, loading and saving."""

@@ -1,0 +1,85 @@
+"""Trained models, ready to use: network and tokeniser together, without Lightning and without running code."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from pflow.checkpoint.format import read_checkpoint
+from pflow.errors import InputError
+from pflow.model.api import Network, build_network
+from pflow.tokens.tokeniser import Tokeniser
+
+__all__ = ["PREFIX", "Model", "load_model"]
+
+PREFIX = "network."
+"""What the names of the network's weights begin with in a checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+    """All that turns events into particles.
+
+    Parameters
+    ----------
+    network
+        In evaluation mode, on the CPU.
+    tokeniser
+        The one it was trained with.
+    max_particles
+        Longest sentence to generate.
+    digest
+        SHA-256, hexadecimal: of the checkpoint, or of a folder's weights.
+    path
+        The checkpoint or folder of weights; of a model that comes with pflow, its name.
+    config
+        Its header: network and loss arguments, provenance, version of pflow.
+    """
+
+    network: Network
+    tokeniser: Tokeniser
+    max_particles: int
+    digest: str
+    path: str
+    config: dict[str, Any]
+
+
+def load_model(source: str | Path) -> Model:
+    """Load a trained model.
+
+    Parameters
+    ----------
+    source
+        Path of a checkpoint that `pflow fit` wrote or of a folder of weights that `pflow export` wrote, or the name of
+        a model that comes with pflow (`pflow.shipped_models` lists them).
+
+    Raises
+    ------
+    InputError
+        Nothing of the kind, with the nearest names; one that would run code; one of a newer pflow; or one whose
+        weights do not fit its configuration. Names the file.
+    """
+    checkpoint = read_checkpoint(source)
+    try:
+        network = build_network(checkpoint.header["network"], checkpoint.tokeniser.sizes)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"its configuration makes no network: {error}", file=source, field="network") from error
+    weights = {
+        name.removeprefix(PREFIX): value for name, value in checkpoint.state_dict.items() if name.startswith(PREFIX)
+    }
+    try:
+        network.load_state_dict(weights)
+    except (RuntimeError, AttributeError) as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4]) or str(error)
+        raise InputError(
+            f"its weights do not fit its configuration: {reason}", file=source, field="state_dict"
+        ) from error
+    return Model(
+        network=network.eval(),
+        tokeniser=checkpoint.tokeniser,
+        max_particles=int(checkpoint.header["max_particles"]),
+        digest=checkpoint.digest,
+        path=checkpoint.path,
+        config=checkpoint.header,
+    )

@@ -1,0 +1,55 @@
+"""Write a trained model for use elsewhere: as ONNX, for inference without Python, or its weights alone, to pass on."""
+
+from __future__ import annotations
+
+import argparse
+
+from pflow.cli.options import add_checkpoint_option
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pflow export`."""
+    add_checkpoint_option(parser)
+    parser.add_argument(
+        "--format",
+        choices=("onnx", "weights"),
+        default="onnx",
+        help="onnx: encoder.onnx, decoder_step.onnx and tokens.json, which says how to use them; weights: "
+        "model.safetensors and model.json, which pflow takes as a checkpoint (default: onnx)",
+    )
+    parser.add_argument(
+        "--half", action="store_true", help="weights: store matrices in half precision, which halves the size"
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to make")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export the model; the folder appears only when whole.
+
+    Raises
+    ------
+    ConfigError
+        An option that the format does not have.
+    """
+    from pflow.errors import ConfigError
+    from pflow.io.atomic import check_folder
+
+    if args.half and args.format != "weights":
+        raise ConfigError("--half is an option of --format weights")
+    check_folder(args.output)
+    if args.format == "weights":
+        from pflow.checkpoint.save import write_weights
+
+        written = write_weights(args.checkpoint, args.output, half=args.half)
+    else:
+        from pflow.checkpoint.load import load_model
+        from pflow.export.convert import require_onnx
+        from pflow.export.folder import export_model
+
+        require_onnx()
+        written = export_model(load_model(args.checkpoint), args.output)
+    for path in written:
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+    return 0

@@ -1,0 +1,213 @@
+"""The padded tensors that go into a model. Masks are explicit and mean one thing: True = real token.
+
+Letters: B batch, S hits, K tracks, R tracker hits, T target particles, F features. A batch is padded to its own longest
+event and no further; padded positions hold zeros.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "Readout", "Target", "TokenSet"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenSet:
+    """Source tokens of one type.
+
+    Parameters
+    ----------
+    features : float32 [B, N, F], normalised
+    mask : bool [B, N], True = real token
+    full : bool or None
+        Whether no token is padding, which lets attention go without a mask. Looked up where None and on a CPU; a mask
+        first seen on a GPU is not waited for and counts as padded.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not belong together.
+    """
+
+    features: Tensor
+    mask: Tensor
+    full: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.features.ndim != 3 or self.mask.shape != self.features.shape[:2]:
+            raise ValueError(
+                f"features {list(self.features.shape)} and mask {list(self.mask.shape)} are not [B, N, F] and [B, N]"
+            )
+        if self.full is None:
+            object.__setattr__(self, "full", self.mask.device.type == "cpu" and bool(self.mask.all()))
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> TokenSet:
+        """The same on another device."""
+        return TokenSet(
+            self.features.to(device, non_blocking=non_blocking),
+            self.mask.to(device, non_blocking=non_blocking),
+            self.full,
+        )
+
+    def pin_memory(self) -> TokenSet:
+        """A page-locked copy."""
+        return TokenSet(self.features.pin_memory(), self.mask.pin_memory(), self.full)
+
+
+@dataclasses.dataclass(frozen=True)
+class Readout:
+    """What the detector measured, in physical units: what a written particle can point at.
+
+    Parameters
+    ----------
+    energy : float32 [B, N], energy of a hit, GeV
+    position : float32 [B, N, 3], mm
+    subdetector : int64 [B, N], index into the detector's calorimeters
+    layer : int64 [B, N], -1 unknown
+    token : int64 [B, N], index of the token among the event's hit tokens that the hit is part of
+    mask : bool [B, N], True = real hit
+    track_momentum : float32 [B, K, 3], at the vertex, GeV
+    track_charge : float32 [B, K], e
+    track_position : float32 [B, K, 3], where the track enters the calorimeter, mm
+    track_direction : float32 [B, K, 3], unit vector of its momentum there
+    track_mask : bool [B, K], True = real track; K = 0 where tracks are not read
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not belong together.
+    """
+
+    energy: Tensor
+    position: Tensor
+    subdetector: Tensor
+    layer: Tensor
+    token: Tensor
+    mask: Tensor
+    track_momentum: Tensor
+    track_charge: Tensor
+    track_position: Tensor
+    track_direction: Tensor
+    track_mask: Tensor
+
+    def __post_init__(self) -> None:
+        hits, tracks = self.mask.shape, self.track_mask.shape
+        expected = {
+            **dict.fromkeys(("energy", "subdetector", "layer", "token"), hits),
+            "position": (*hits, 3),
+            "track_charge": tracks,
+            **dict.fromkeys(("track_momentum", "track_position", "track_direction"), (*tracks, 3)),
+        }
+        _check_shapes(self, expected)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Readout:
+        """The same on another device."""
+        return Readout(*(getattr(self, f.name).to(device, non_blocking=non_blocking) for f in dataclasses.fields(self)))
+
+    def pin_memory(self) -> Readout:
+        """A page-locked copy."""
+        return Readout(*(getattr(self, f.name).pin_memory() for f in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Target particles, physical values only: special tokens are the model's business.
+
+    Parameters
+    ----------
+    charge : int64 [B, T], index into the charge vocabulary, from 0
+    pdg : int64 [B, T], index into the |PDG| vocabulary, from 0
+    energy : float32 [B, T], log10(E / GeV), normalised
+    direction : float32 [B, T, 3], unit vector
+    mask : bool [B, T], True = real particle; those of an event come first, its padding behind
+    hit_fraction : float32 [B, T, N] or None, share of each hit of the readout that is the particle's, 0 to 1
+    track_fraction : float32 [B, T, K] or None, the same of each track
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not belong together, or (checked on a CPU) a real particle follows padding.
+    """
+
+    charge: Tensor
+    pdg: Tensor
+    energy: Tensor
+    direction: Tensor
+    mask: Tensor
+    hit_fraction: Tensor | None = None
+    track_fraction: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.mask.shape
+        _check_shapes(self, {"charge": shape, "pdg": shape, "energy": shape, "direction": (*shape, 3)})
+        for name in ("hit_fraction", "track_fraction"):
+            value = getattr(self, name)
+            if value is not None and value.shape[:2] != shape:
+                raise ValueError(f"{name}: shape {list(value.shape)} where {[*shape, '...']} is needed")
+        if self.mask.device.type == "cpu" and bool((self.mask[:, 1:] & ~self.mask[:, :-1]).any()):
+            raise ValueError("mask: the real particles of an event come first, its padding behind")
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Target:
+        """The same on another device."""
+        moved: dict[str, Any] = {
+            name: None if value is None else value.to(device, non_blocking=non_blocking)
+            for name, value in self._fields().items()
+        }
+        return Target(**moved)
+
+    def pin_memory(self) -> Target:
+        """A page-locked copy."""
+        pinned: dict[str, Any] = {k: None if v is None else v.pin_memory() for k, v in self._fields().items()}
+        return Target(**pinned)
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Events of one training or generation step.
+
+    Parameters
+    ----------
+    hits : TokenSet [B, S, F]
+    tracks, tracker_hits : TokenSet or None
+        Where the source asks for them.
+    target : Target or None
+        None in reconstruction.
+    readout : Readout or None
+        Where the tokeniser's recipe asks for it.
+    """
+
+    hits: TokenSet
+    tracks: TokenSet | None = None
+    tracker_hits: TokenSet | None = None
+    target: Target | None = None
+    readout: Readout | None = None
+
+    def __len__(self) -> int:
+        return int(self.hits.mask.shape[0])
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The same on another device."""
+        parts: Any = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        moved: dict[str, Any] = {k: None if v is None else v.to(device, non_blocking) for k, v in parts.items()}
+        return Batch(**moved)
+
+    def pin_memory(self) -> Batch:
+        """Page-locked copies, for asynchronous transfer to a GPU (torch's DataLoader calls this)."""
+        parts: Any = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        pinned: dict[str, Any] = {k: None if v is None else v.pin_memory() for k, v in parts.items()}
+        return Batch(**pinned)
+
+
+def _check_shapes(holder: Readout | Target, expected: Mapping[str, Sequence[int]]) -> None:
+    for name, wanted in expected.items():
+        found = getattr(holder, name).shape
+        if tuple(found) != tuple(wanted):
+            raise ValueError(f"{name}: shape {list(found)} where {list(wanted)} is needed")

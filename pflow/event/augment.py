@@ -1,0 +1,312 @@
+"""Augmentation that physics allows: new training events from those there are, true to the detector.
+
+Rotation about the beam axis and reflection in z are symmetries of a detector in a solenoid's field along z: a
+reflection turns momenta and positions over, and leaves the field, an axial vector along z, and with it the curvature of
+every track as they are. An overlay joins events of few particles into one of many. For training events only: what is
+measured on augmented validation or test events is not what the files hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+from vector.backends.awkward import behavior as vector_behavior
+
+from pflow.errors import ConfigError
+from pflow.event.events import Events, concatenate
+from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
+from pflow.physics.detector import Detector
+
+__all__ = ["Augmentation", "Overlay", "augment", "random_overlay", "random_phi", "reflect", "rotate"]
+
+Index = npt.NDArray[np.int64]
+Values = npt.NDArray[np.floating[Any]]
+
+VECTORS: Mapping[str, tuple[str, ...]] = {
+    "hits": ("position",),
+    "tracks": ("momentum", "calo_position", "calo_momentum"),
+    "tracker_hits": ("position",),
+    "truth": ("momentum", "vertex"),
+    "reference": ("momentum",),
+}
+"""Fields of each part of the events that are vectors in space."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overlay:
+    """How events are joined: each event of a chunk is the first of one group, the others are drawn from the chunk.
+
+    Parameters
+    ----------
+    frequencies
+        How often a group is of 1, 2, 3 ... events, in any unit: ``[1, 2]`` are pairs in two of three.
+    cone
+        Largest angle in rad between the axis of the first event (the energy-weighted mean direction of its hits) and
+        those of the others, which are drawn from events of about its polar angle and rotated towards it; groups are
+        smaller where too few are near, and an event without hits stays alone. None: rotated at random.
+    max_hits
+        Events of more hits stay alone: joining full events makes none that a collision could. None: join all.
+    ecal_tolerance, hcal_tolerance
+        Largest distance in mm of hits in the same cell: just below half a cell, see `pflow.event.overlay`.
+
+    Raises
+    ------
+    ConfigError
+        Frequencies, an angle or a tolerance that cannot be.
+    """
+
+    frequencies: Sequence[float] = (1.0, 1.0, 1.0)
+    cone: float | None = None
+    max_hits: int | None = None
+    ecal_tolerance: float = ECAL_TOLERANCE
+    hcal_tolerance: float = HCAL_TOLERANCE
+
+    def __post_init__(self) -> None:
+        frequencies = np.array(self.frequencies, dtype=np.float64)
+        if not (np.isfinite(frequencies).all() and (frequencies >= 0).all() and frequencies.sum() > 0):
+            raise ConfigError(f"overlay: frequencies must be at least 0 and not all 0, found {self.frequencies}")
+        if self.cone is not None and not 0 < self.cone <= np.pi:
+            raise ConfigError(f"overlay: cone must be an angle in rad, above 0 and at most pi, found {self.cone}")
+        if self.max_hits is not None and self.max_hits < 0:
+            raise ConfigError(f"overlay: max_hits must be a number of hits, found {self.max_hits}")
+        for name in ("ecal_tolerance", "hcal_tolerance"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ConfigError(f"overlay: {name} must be a length in mm above 0, found {getattr(self, name)}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What is done to training events, anew in every epoch. By default nothing.
+
+    Parameters
+    ----------
+    rotate
+        Turn each event about the z axis, by any angle or by those that the detector's symmetry allows.
+    reflect
+        Turn each second event over, z to -z.
+    overlay
+        Join events before that; None: leave them one by one.
+    """
+
+    rotate: bool = False
+    reflect: bool = False
+    overlay: Overlay | None = None
+
+
+def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
+    """Augment events, at random: overlay first, then rotation and reflection of what came of it.
+
+    Parameters
+    ----------
+    events
+        A chunk of training events; with an overlay, the others of a group are drawn from it.
+    options
+        What to do.
+    generator
+        Source of all randomness.
+
+    Returns
+    -------
+    Events
+        As many, with the same numbers in the same order.
+
+    Raises
+    ------
+    ConfigError
+        A cone is asked for and the detector does not allow every rotation.
+    """
+    if options.overlay is not None:
+        events = random_overlay(events, options.overlay, generator)
+    if options.rotate:
+        events = rotate(events, random_phi(events.detector, len(events), generator))
+    if options.reflect:
+        events = reflect(events, generator.random(len(events)) < 0.5)
+    return events
+
+
+def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Angles of `n` rotations that leave the detector as it is, rad in [0, 2 pi), each as likely as the others."""
+    if detector.phi_symmetry is None:
+        return generator.uniform(0.0, 2 * np.pi, n)
+    return np.asarray(generator.integers(detector.phi_symmetry, size=n) * (2 * np.pi / detector.phi_symmetry))
+
+
+def rotate(events: Events, phi: npt.ArrayLike) -> Events:
+    """Rotate events about the z axis; computed in float64, kept in the precision of each field.
+
+    All positions and momenta turn, and the azimuth of tracks; d0, z0, omega and tan_lambda, relative to the axis, stay.
+
+    Parameters
+    ----------
+    events
+        Any events.
+    phi
+        Angle in rad, one for all events or one for each.
+    """
+    angles = np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events))
+
+    def change(name: str, flat: ak.Array, counts: Index) -> dict[str, Any]:
+        angle = np.repeat(angles, counts)
+        cos, sin = np.cos(angle), np.sin(angle)
+        columns: dict[str, Any] = {}
+        for field in VECTORS[name]:
+            x, y, z = (_numbers(flat[field][key]) for key in ak.fields(flat[field]))
+            columns[field] = _vector(flat[field], x * cos - y * sin, x * sin + y * cos, z)
+        if name == "tracks":
+            turned = np.pi - np.mod(np.pi - (_numbers(flat.phi) + angle), 2 * np.pi)  # in (-pi, pi]
+            columns["phi"] = turned.astype(np.float32)
+        return columns
+
+    return _changed(events, change)
+
+
+def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
+    """Reflect events in the plane z = 0: z, pz, z0 and tan_lambda change sign, all else stays.
+
+    The field of a solenoid is an axial vector along z and stays too, so charge and curvature of tracks do.
+
+    Parameters
+    ----------
+    events
+        Any events.
+    which
+        Whether to reflect, one for all events or one for each.
+    """
+    signs = np.where(np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)), -1.0, 1.0)
+
+    def change(name: str, flat: ak.Array, counts: Index) -> dict[str, Any]:
+        sign = np.repeat(signs, counts)
+        columns: dict[str, Any] = {}
+        for field in VECTORS[name]:
+            x, y, z = (_numbers(flat[field][key]) for key in ak.fields(flat[field]))
+            columns[field] = _vector(flat[field], x, y, z * sign)
+        if name == "tracks":
+            for field in ("z0", "tan_lambda"):
+                columns[field] = (_numbers(flat[field]) * sign).astype(np.float32)
+        return columns
+
+    return _changed(events, change)
+
+
+def random_overlay(events: Events, options: Overlay, generator: np.random.Generator) -> Events:
+    """Join each event with others of the same chunk, drawn at random and rotated about the z axis; see `Overlay`.
+
+    The first of a group stays where it is. Nothing is in a group twice, so none is larger than the chunk.
+
+    Returns
+    -------
+    Events
+        As many, with the same numbers in the same order.
+
+    Raises
+    ------
+    ConfigError
+        A cone is asked for and the detector does not allow every rotation.
+    """
+    if len(events) == 0:
+        return overlay(events, [])
+    if options.max_hits is not None:
+        small = ak.to_numpy(ak.num(events.hits, axis=1)) <= options.max_hits
+        if not small.all():
+            alone = overlay(events[~small], [[i] for i in range(int((~small).sum()))])
+            joined = random_overlay(events[small], options, generator)
+            return concatenate([joined, alone])[np.argsort(np.argsort(~small, kind="stable"))]
+    frequencies = np.array(options.frequencies, dtype=np.float64)
+    sizes = 1 + generator.choice(len(frequencies), size=len(events), p=frequencies / frequencies.sum())
+    if options.cone is None:
+        members, sizes = _any_others(sizes, generator)
+        phi = random_phi(events.detector, members.size, generator).reshape(members.shape)
+    else:
+        if events.detector.phi_symmetry is not None:
+            raise ConfigError(
+                f"overlay: a cone needs rotations by any angle, which detector '{events.detector.name}' does not allow"
+            )
+        members, sizes, phi = _others_nearby(events, sizes, options.cone, generator)
+    phi[:, 0] = 0.0
+    taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
+    placed = rotate(events[members[taken]], phi[taken])
+    return overlay(
+        placed,
+        ak.unflatten(np.arange(len(placed)), sizes),
+        ecal_tolerance=options.ecal_tolerance,
+        hcal_tolerance=options.hcal_tolerance,
+    )
+
+
+def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
+    """Members [event, largest size] of each event's group, itself first, and sizes that the events allow.
+
+    Neighbours at random distances on a random circle: all different, and each event equally often in a group.
+    """
+    n = len(sizes)
+    sizes = np.minimum(sizes, n)
+    circle = generator.permutation(n)
+    steps = np.concatenate([[0], 1 + generator.permutation(n - 1)[: sizes.max() - 1]])
+    at = np.argsort(circle)
+    return circle[(at[:, np.newaxis] + steps) % n], sizes
+
+
+def _others_nearby(
+    events: Events, sizes: Index, cone: float, generator: np.random.Generator
+) -> tuple[Index, Index, npt.NDArray[np.float64]]:
+    """Members and sizes like `_any_others`, of similar polar angle, and rotations that bring them near the first."""
+    n = len(sizes)
+    theta, azimuth = _axes(events)
+    order = np.argsort(theta, kind="stable")  # unknown ones, NaN, last
+    rank = np.argsort(order, kind="stable")
+    known = np.isfinite(theta)
+    low = np.searchsorted(theta[order[: known.sum()]], theta - cone)
+    high = np.searchsorted(theta[order[: known.sum()]], theta + cone, side="right")
+    others = np.where(known, high - low - 1, 0)
+    sizes = np.minimum(sizes, others + 1)
+    keys = generator.random((n, others.max(initial=0)))
+    keys[np.arange(keys.shape[1]) >= others[:, np.newaxis]] = np.inf
+    drawn = low[:, np.newaxis] + np.argsort(keys, axis=1)[:, : sizes.max() - 1]
+    drawn += drawn >= rank[:, np.newaxis]
+    members = np.concatenate([np.arange(n)[:, np.newaxis], order[np.minimum(drawn, n - 1)]], axis=1)
+
+    own, theirs = theta[:, np.newaxis], theta[members]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cos = (np.cos(cone) - np.cos(own) * np.cos(theirs)) / (np.sin(own) * np.sin(theirs))
+    widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
+    phi = azimuth[:, np.newaxis] + widest * generator.uniform(-1.0, 1.0, members.shape) - azimuth[members]
+    return members, sizes, phi
+
+
+def _axes(events: Events) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Polar angle and azimuth of the energy-weighted mean position of each event's hits, rad; NaN without energy."""
+    energy = events.hits.energy
+    x, y, z = (ak.to_numpy(ak.sum(energy * events.hits.position[key], axis=1)).astype(float) for key in ("x", "y", "z"))
+    unknown = (x == 0) & (y == 0) & (z == 0)
+    theta, azimuth = np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)
+    return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)
+
+
+def _changed(events: Events, change: Callable[[str, ak.Array, Index], dict[str, Any]]) -> Events:
+    """The events with some fields of each part that has vectors replaced by flat columns."""
+    values = {}
+    for name, part in events.parts():
+        if name in VECTORS:
+            counts = ak.to_numpy(ak.num(part, axis=1))
+            flat = ak.flatten(part, axis=1)
+            columns = {field: flat[field] for field in ak.fields(flat)} | change(name, flat, counts)
+            values[name] = ak.unflatten(ak.zip(columns, depth_limit=1, behavior=vector_behavior), counts)
+    return dataclasses.replace(events, **values)
+
+
+def _vector(like: ak.Array, *components: Values) -> ak.Array:
+    """A vector of the same kind and precision."""
+    columns = {
+        key: values.astype(ak.to_numpy(like[key]).dtype)
+        for key, values in zip(ak.fields(like), components, strict=True)
+    }
+    return ak.zip(columns, with_name=like.layout.purelist_parameter("__record__"), behavior=vector_behavior)
+
+
+def _numbers(values: ak.Array) -> npt.NDArray[np.float64]:
+    return np.asarray(ak.to_numpy(values), dtype=np.float64)

@@ -1,0 +1,262 @@
+"""Builders of the records that `pflow.event.events.Events` is made of, from jagged arrays of plain numbers.
+
+They fix names, types and units, compute what follows from what is given, and give the arrays `vector` behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+from vector.backends.awkward import behavior as vector_behavior
+
+from pflow.physics import kinematics
+from pflow.physics.pdg import CLASSES
+
+__all__ = ["make_hits", "make_links", "make_particles", "make_tracker_hits", "make_tracks", "make_truth"]
+
+
+def make_hits(
+    *,
+    energy: Any,
+    x: Any,
+    y: Any,
+    z: Any,
+    time: Any = None,
+    subdetector: Any = None,
+    layer: Any = None,
+) -> ak.Array:
+    """Calorimeter hits from jagged arrays [event, hit]; energy in GeV, positions in mm, time in ns."""
+    return _records(
+        like=energy,
+        energy=(energy, np.float32, np.nan),
+        position=_vector("Vector3D", energy, np.float32, x=x, y=y, z=z),
+        time=(time, np.float32, np.nan),
+        subdetector=(subdetector, np.int32, 0),
+        layer=(layer, np.int32, -1),
+    )
+
+
+def make_tracks(
+    *,
+    b_field: float,
+    px: Any = None,
+    py: Any = None,
+    pz: Any = None,
+    charge: Any = None,
+    omega: Any = None,
+    phi: Any = None,
+    tan_lambda: Any = None,
+    d0: Any = None,
+    z0: Any = None,
+    calo_x: Any = None,
+    calo_y: Any = None,
+    calo_z: Any = None,
+    calo_px: Any = None,
+    calo_py: Any = None,
+    calo_pz: Any = None,
+) -> ak.Array:
+    """Tracks from jagged arrays [event, track], given either as momentum and charge or as track parameters.
+
+    Momenta in GeV, charge in e, lengths in mm, omega in 1/mm, phi in rad, `b_field` in T. What is not given is
+    computed from what is (helix of unit charge in a field along z) or, if it cannot be, NaN.
+
+    Raises
+    ------
+    ValueError
+        Neither (px, py, pz, charge) nor (omega, phi, tan_lambda) complete.
+    """
+    by_momentum = all(value is not None for value in (px, py, pz, charge))
+    by_helix = all(value is not None for value in (omega, phi, tan_lambda))
+    if not by_momentum and not by_helix:
+        raise ValueError("tracks need px, py, pz and charge, or omega, phi and tan_lambda")
+    like = px if by_momentum else omega
+    if not by_momentum:
+        px, py, pz = _jagged(like, kinematics.momentum_from_track(_flat(omega), _flat(phi), _flat(tan_lambda), b_field))
+        (charge,) = _jagged(like, (np.sign(_flat(omega)),))
+    elif not by_helix:
+        omega, phi, tan_lambda = _jagged(
+            like,
+            kinematics.track_from_momentum(_flat(px), _flat(py), _flat(pz), _flat(charge), b_field),
+        )
+    return _records(
+        like=like,
+        momentum=_vector("Momentum3D", like, np.float32, px=px, py=py, pz=pz),
+        charge=(charge, np.float32, np.nan),
+        d0=(d0, np.float32, np.nan),
+        phi=(phi, np.float32, np.nan),
+        omega=(omega, np.float32, np.nan),
+        z0=(z0, np.float32, np.nan),
+        tan_lambda=(tan_lambda, np.float32, np.nan),
+        calo_position=_vector("Vector3D", like, np.float32, x=calo_x, y=calo_y, z=calo_z),
+        calo_momentum=_vector("Momentum3D", like, np.float32, px=calo_px, py=calo_py, pz=calo_pz),
+    )
+
+
+def make_tracker_hits(*, x: Any, y: Any, z: Any, energy: Any = None, time: Any = None, layer: Any = None) -> ak.Array:
+    """Tracker hits from jagged arrays [event, hit]; positions in mm, deposited energy in GeV, time in ns."""
+    return _records(
+        like=x,
+        position=_vector("Vector3D", x, np.float32, x=x, y=y, z=z),
+        energy=(energy, np.float32, np.nan),
+        time=(time, np.float32, np.nan),
+        layer=(layer, np.int32, -1),
+    )
+
+
+def make_truth(
+    *,
+    pdg: Any,
+    mass: Any,
+    px: Any,
+    py: Any,
+    pz: Any,
+    charge: Any,
+    vx: Any = None,
+    vy: Any = None,
+    vz: Any = None,
+    status: Any = None,
+    parent: Any = None,
+) -> ak.Array:
+    """Truth particles from jagged arrays [event, particle]; GeV, mm, e. Energy follows from E^2 = m^2 + p^2."""
+    flat_energy = kinematics.energy(*(np.asarray(_flat(value), dtype=np.float64) for value in (px, py, pz, mass)))
+    (energy,) = _jagged(pdg, (flat_energy,))
+    return _records(
+        like=pdg,
+        pdg=(pdg, np.int32, 0),
+        charge=(charge, np.float64, np.nan),
+        mass=(mass, np.float64, np.nan),
+        energy=(energy, np.float64, np.nan),
+        momentum=_vector("Momentum3D", pdg, np.float64, px=px, py=py, pz=pz),
+        vertex=_vector("Vector3D", pdg, np.float64, x=vx, y=vy, z=vz),
+        status=(status, np.int32, 1),
+        parent=(parent, np.int32, -1),
+    )
+
+
+def make_particles(
+    *,
+    pdg: Any,
+    charge: Any,
+    energy: Any,
+    px: Any,
+    py: Any,
+    pz: Any,
+    mass: Any = None,
+    score: Any = None,
+    scores: Any = None,
+    covariance: Any = None,
+) -> ak.Array:
+    """Reconstructed particles from jagged arrays [event, particle]; energy, momentum and mass in GeV, charge in e.
+
+    A mass that is not given is sqrt(max(0, E^2 - p^2)). The fields ``scores`` and ``covariance`` exist only where they
+    are given.
+
+    Parameters
+    ----------
+    pdg, charge, energy, px, py, pz, mass
+        What the particles are.
+    score
+        The algorithm's probability of the identity it gave (edm4hep's goodnessOfPID).
+    scores
+        [event, particle, 5]: its probability of each class, in the order of `pflow.physics.pdg.CLASSES`.
+    covariance
+        [event, particle, 10]: lower triangle of the covariance of (px, py, pz, E), GeV^2, in the order of
+        `pflow.physics.kinematics.COVARIANCE`.
+
+    Raises
+    ------
+    ValueError
+        `scores` or `covariance` of another length.
+    """
+    if mass is None:
+        squared = _flat(energy).astype(np.float64) ** 2 - sum(_flat(p).astype(np.float64) ** 2 for p in (px, py, pz))
+        (mass,) = _jagged(energy, (np.sqrt(np.maximum(squared, 0.0)),))
+    return _records(
+        like=pdg,
+        pdg=(pdg, np.int32, 0),
+        charge=(charge, np.float32, np.nan),
+        energy=(energy, np.float32, np.nan),
+        mass=(mass, np.float32, np.nan),
+        momentum=_vector("Momentum3D", pdg, np.float32, px=px, py=py, pz=pz),
+        score=(score, np.float32, np.nan),
+        **{
+            name: _fixed(name, values, pdg, width)
+            for name, values, width in (
+                ("scores", scores, len(CLASSES)),
+                ("covariance", covariance, len(kinematics.COVARIANCE)),
+            )
+            if values is not None
+        },
+    )
+
+
+def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
+    """Links from jagged arrays [event, link] of indices; the weights of each source are made to sum to 1.
+
+    Weights in files are not comparable between calorimeters (PHYSICS: from 4e-5 to 3.3 in one event), so only
+    their shares are kept. A source whose weights sum to 0 shares equally. Links that point outside are kept for
+    `Events.problems` to name, as are negative weights, which make all shares of their source NaN.
+    """
+    counts = ak.to_numpy(ak.num(source, axis=1))
+    sources = np.asarray(_flat(source), dtype=np.int64)
+    if weight is None:
+        weights = np.ones(len(sources))
+    else:
+        weights = np.asarray(_flat(weight), dtype=np.float64)
+    if normalise and len(sources):
+        event = np.repeat(np.arange(len(counts)), counts)
+        first = sources.min()
+        stride = sources.max() - first + 1
+        _, group = np.unique(event * stride + (sources - first), return_inverse=True)
+        weights = np.where(weights < 0, np.nan, weights)
+        total = np.bincount(group, weights)
+        size = np.bincount(group)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weights = np.where(total[group] == 0, 1.0 / size[group], weights / total[group])
+    (weight,) = _jagged(source, (weights,))
+    return _records(
+        like=source,
+        source=(source, np.int32, -1),
+        particle=(particle, np.int32, -1),
+        weight=(weight, np.float32, 1.0),
+    )
+
+
+def _flat(jagged: Any) -> npt.NDArray[Any]:
+    return np.asarray(ak.to_numpy(ak.flatten(ak.Array(jagged), axis=1), allow_missing=False))
+
+
+def _jagged(like: Any, flat: Sequence[npt.NDArray[Any]]) -> tuple[ak.Array, ...]:
+    counts = ak.num(ak.Array(like), axis=1)
+    return tuple(ak.unflatten(values, counts) for values in flat)
+
+
+def _fixed(name: str, values: Any, like: Any, width: int) -> ak.Array:
+    """Flat float32 column [N, width] of values [event, object, width]."""
+    flat = _flat(values).astype(np.float32)
+    shape = (int(ak.sum(ak.num(ak.Array(like), axis=1))), width)
+    if flat.shape != shape and flat.size + shape[0] > 0:
+        raise ValueError(f"{name} of all particles has shape {flat.shape}, expected {shape}")
+    return ak.Array(flat.reshape(shape))
+
+
+def _column(like: Any, value: Any, dtype: Any, default: Any) -> npt.NDArray[Any]:
+    """Flat column of the wanted dtype; a value that is not given becomes the default everywhere."""
+    if value is None:
+        return np.full(int(ak.sum(ak.num(ak.Array(like), axis=1))), default, dtype=dtype)
+    return _flat(value).astype(dtype)
+
+
+def _vector(name: str, like: Any, dtype: Any, **components: Any) -> ak.Array:
+    flat = {key: _column(like, value, dtype, np.nan) for key, value in components.items()}
+    return ak.zip(flat, with_name=name, behavior=vector_behavior)
+
+
+def _records(*, like: Any, **fields: Any) -> ak.Array:
+    columns = {name: value if isinstance(value, ak.Array) else _column(like, *value) for name, value in fields.items()}
+    flat = ak.zip(columns, depth_limit=1, behavior=vector_behavior)
+    return ak.unflatten(flat, ak.to_numpy(ak.num(ak.Array(like), axis=1)))

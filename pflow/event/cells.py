@@ -1,0 +1,218 @@
+"""Hit merging: cells summed into coarser ones before the encoder, whose attention costs the square of their number.
+
+A coarse cell is a group of layers of one subdetector, cut by a grid in the surface: in a barrel in phi and z, elsewhere
+(endcaps, rings) in x and y. The grid is fixed in the detector, so that which hits are summed depends neither on their
+order nor on the rest of the event. Energy and energy-weighted barycentre are kept exactly (float64), and the way back
+from coarse cells to hits is kept too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+from vector.backends.awkward import behavior as vector_behavior
+
+from pflow.errors import ConfigError, InputError
+from pflow.event.events import Events
+from pflow.physics.detector import Detector
+
+__all__ = ["Merge", "Merged", "merge_hits", "sum_hits"]
+
+Index = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+LARGEST_CELL = 2**31
+"""Cells are counted up to here in each direction, which is farther out than any detector."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Merge:
+    """How coarse the cells are that hits are summed into.
+
+    Parameters
+    ----------
+    ecal_mm, hcal_mm
+        Size of a coarse cell in the surface, mm, in electromagnetic and hadronic calorimeters. In a barrel, where the
+        cells are as wide in phi in all layers, that at the inner radius. Hits of other kinds (muon systems, luminosity
+        calorimeters), which are few, are left as they are.
+    layers
+        Layers summed together, from the first. Hits whose layer is unknown (-1) are told apart by their depth, the
+        distance from the axis in a barrel and from the plane z = 0 elsewhere, in steps of the cell's size.
+
+    Raises
+    ------
+    ConfigError
+        A size that is not a length above 0, less than one layer.
+    """
+
+    ecal_mm: float
+    hcal_mm: float
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("ecal_mm", "hcal_mm"):
+            size = getattr(self, name)
+            if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < np.inf:
+                raise ConfigError(f"merge: {name} must be a length in mm above 0, found {size!r}")
+            object.__setattr__(self, name, float(size))
+        if isinstance(self.layers, bool) or not isinstance(self.layers, int) or self.layers < 1:
+            raise ConfigError(f"merge: layers must be a whole number of at least 1, found {self.layers!r}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Merged:
+    """Summed hits and the way back.
+
+    Parameters
+    ----------
+    hits
+        [event, coarse cell]: records as in ``events.hits``, energy, position and time in float64; see `sum_hits`.
+    cell_of
+        int64 [event, hit]: index of the coarse cell that a hit of the original events is part of.
+    """
+
+    hits: ak.Array
+    cell_of: ak.Array
+
+
+def merge_hits(events: Events, merge: Merge) -> Merged:
+    """Sum the hits of each event that lie in the same coarse cell.
+
+    Cells come in the order of subdetector and place. Their energies sum to that of the event's hits and their
+    energy-weighted mean position is that of the hits.
+
+    Parameters
+    ----------
+    events
+        Events whose hits have finite energies and positions.
+    merge
+        How coarse.
+
+    Raises
+    ------
+    InputError
+        A hit without a finite energy or position; names file, entry and field.
+    """
+    counts = ak.to_numpy(ak.num(events.hits, axis=1))
+    event = np.repeat(np.arange(len(counts)), counts)
+    hits = _columns(events, event)
+    _, group = np.unique(_keys(event, *_cells(hits, events.detector, merge)), return_inverse=True)
+    merged = sum_hits(events.hits, group)
+    starts = np.cumsum(ak.to_numpy(ak.num(merged, axis=1))) - ak.to_numpy(ak.num(merged, axis=1))
+    return Merged(hits=merged, cell_of=ak.unflatten(group.astype(np.int64) - starts[event], counts))
+
+
+def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
+    """Sum hits by group.
+
+    The energy is the sum, the position the energy-weighted mean (the plain mean where all energies are 0), the time the
+    earliest that is known, the layer the first, the subdetector that of any of them.
+
+    Parameters
+    ----------
+    hits
+        [event, hit] records as in ``events.hits``; N hits in all.
+    group
+        int [N]: group of each hit of the flat list, from 0 without gaps; no group spans two events, and those of an
+        event come before those of the next.
+
+    Returns
+    -------
+    ak.Array
+        [event, group]: the fields of ``events.hits``; energy [GeV], position [mm] and time [ns] in float64.
+    """
+    counts = ak.to_numpy(ak.num(hits, axis=1))
+    event = np.repeat(np.arange(len(counts)), counts)
+    flat = ak.flatten(hits, axis=1)
+    n = int(group.max(initial=-1)) + 1
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(n))
+    energy = _float(flat.energy)
+    total = np.bincount(group, energy, minlength=n)
+    weight = np.where(total[group] > 0, energy, 1.0)
+    norm = np.bincount(group, weight, minlength=n)
+    position = {
+        axis: np.bincount(group, weight * _float(flat.position[axis]), minlength=n) / norm for axis in ("x", "y", "z")
+    }
+    summed = ak.zip(
+        {
+            "energy": total,
+            "position": ak.zip(position, with_name="Vector3D", behavior=vector_behavior),
+            "time": np.fmin.reduceat(_float(flat.time)[order], starts) if n else np.empty(0),
+            "subdetector": ak.to_numpy(flat.subdetector)[order[starts]],
+            "layer": np.minimum.reduceat(ak.to_numpy(flat.layer)[order], starts) if n else np.empty(0, dtype=np.int32),
+        },
+        depth_limit=1,
+        behavior=vector_behavior,
+    )
+    return ak.unflatten(summed, np.bincount(event[order[starts]], minlength=len(counts)))
+
+
+def _columns(events: Events, event: Index) -> dict[str, npt.NDArray[Any]]:
+    """The flat columns that cells are made from, all of them finite."""
+    flat = ak.flatten(events.hits, axis=1)
+    columns: dict[str, npt.NDArray[Any]] = {axis: _float(flat.position[axis]) for axis in ("x", "y", "z")}
+    for name, values in {"energy": _float(flat.energy), **{f"position.{key}": columns[key] for key in columns}}.items():
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            raise InputError(
+                f"hits are merged by energy and position, which must be finite, found {values[bad[0]]}",
+                file=events.path or None,
+                entry=int(events.entry[event[bad[0]]]),
+                field=f"hits.{name}",
+            )
+    columns["subdetector"] = ak.to_numpy(flat.subdetector).astype(np.int64)
+    columns["layer"] = ak.to_numpy(flat.layer).astype(np.int64)
+    return columns
+
+
+def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) -> tuple[Index, ...]:
+    """Coarse cell of each hit: subdetector, depth, two numbers in the surface, and a number that keeps a hit alone."""
+    sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
+    radii = {
+        "ecal": detector.ecal_inner_radius,
+        "hcal": detector.ecal_outer_radius if detector.hcal_inner_radius is None else detector.hcal_inner_radius,
+    }
+    kinds = [calorimeter.kind for calorimeter in detector.calorimeters]
+    subdetector = hits["subdetector"]
+    size = np.array([sizes.get(kind, 1.0) for kind in kinds])[subdetector]
+    n_phi = np.array([max(1, round(2 * np.pi * radii.get(kind, 1.0) / sizes.get(kind, 1.0))) for kind in kinds])
+    barrel = np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters])[subdetector]
+    alone = np.array([kind not in sizes for kind in kinds])[subdetector]
+
+    x, y, z, layer = hits["x"], hits["y"], hits["z"], hits["layer"]
+    turns = np.arctan2(y, x) / (2 * np.pi)
+    in_phi = _floor(turns * n_phi[subdetector]) % n_phi[subdetector]
+    first = np.where(barrel, in_phi, _floor(x / size))
+    second = np.where(barrel, _floor(z / size), _floor(y / size))
+    steps = _floor(np.where(barrel, np.hypot(x, y), np.abs(z)) / size)
+    depth = np.where(layer >= 0, layer // merge.layers, -1 - steps)
+    # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
+    depth = np.where(barrel, 2 * depth, 2 * depth + (z < 0))
+    return subdetector, depth, first, second, np.where(alone, np.arange(len(x)), 0)
+
+
+def _floor(values: Values) -> Index:
+    return np.floor(np.clip(values, -LARGEST_CELL, LARGEST_CELL)).astype(np.int64)
+
+
+def _keys(*columns: Index) -> Index:
+    """One number for each row of integer columns: equal for equal rows, and in the order of the rows."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    if not len(key):
+        return key
+    for column in columns:
+        low = int(column.min())
+        width = int(column.max()) - low + 1
+        if (int(key.max()) + 1) * width > np.iinfo(np.int64).max:
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)  # rank them, which needs less room
+        key = key * width + (column - low)
+    return key
+
+
+def _float(values: ak.Array) -> Values:
+    return np.asarray(ak.to_numpy(values), dtype=np.float64)

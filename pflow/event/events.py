@@ -1,0 +1,223 @@
+"""Events: the one contract between the readers and everything else.
+
+An `Events` holds consecutive entries of one file. Each part is an Awkward array ``[event, object]`` of records with
+`vector` behaviour, so that ``events.tracks.momentum.pt`` or ``events.hits.position.theta`` work:
+
+===================== ======================================================================================
+part                  fields of a record
+===================== ======================================================================================
+``hits``              energy [GeV], position {x, y, z} [mm], time [ns], subdetector (index into
+                      ``detector.calorimeters``), layer (-1 unknown)
+``tracks``            momentum {px, py, pz} [GeV] and charge [e] at the vertex, d0 [mm], phi [rad],
+                      omega [1/mm], z0 [mm], tan_lambda, calo_position {x, y, z} [mm] and
+                      calo_momentum {px, py, pz} [GeV] where the track enters the calorimeter
+``tracker_hits``      position {x, y, z} [mm], energy [GeV], time [ns], layer (-1 unknown)
+``truth``             pdg, charge [e], mass [GeV], energy [GeV], momentum {px, py, pz} [GeV],
+                      vertex {x, y, z} [mm], status (1 stable in the generator), parent (index, -1 none)
+``hit_links`` etc.    source (index of the hit, track or tracker hit), particle (index into ``truth``), weight;
+                      the weights of one source sum to 1
+``reference``         another algorithm's particles: pdg, charge [e], energy [GeV], mass [GeV],
+                      momentum {px, py, pz} [GeV], score
+===================== ======================================================================================
+
+Hits, tracks and references are float32, truth is float64, integers are int32. A number that a file does not hold is
+NaN (an unknown time, d0 or position at the calorimeter). A part that a file does not hold is None; a part that is
+there but empty in an event has no records in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import InputError
+from pflow.event.validate import Problem, link_problems, part_problems
+from pflow.physics.detector import Detector
+
+__all__ = ["Events", "Flag", "concatenate"]
+
+PARTS = ("hits", "tracks", "tracker_hits", "truth", "hit_links", "track_links", "tracker_hit_links", "reference")
+"""Names of the parts of `Events`, in the order in which they are checked."""
+
+LINKED = {"hit_links": "hits", "track_links": "tracks", "tracker_hit_links": "tracker_hits"}
+"""Which part the ``source`` of each kind of link points into."""
+
+
+class Flag(enum.IntFlag):
+    """What is special about an event, bit by bit; written to the output as ``flags``."""
+
+    NONE = 0
+    BAD_INPUT = 1
+    """The entry could not be used and was emptied (``on_error="skip"``)."""
+    MAX_PARTICLES = 2
+    """Generation stopped at `max_particles`, not at the end of the sentence."""
+    UNKNOWN_PDG = 4
+    """A particle's code was not in the vocabulary and was mapped to its class."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Events:
+    """Consecutive entries of one file; see the module's table for the parts.
+
+    Parameters
+    ----------
+    detector
+        The detector whose calorimeters the hits' ``subdetector`` counts.
+    path
+        File they come from ("" for events made by hand).
+    entry
+        int64 [event]: entry of that file's tree, from 0.
+    event
+        int64 [event]: event number, as the file gives it.
+    flags
+        uint32 [event]: `Flag` bits.
+    absent
+        Optional collections that the detector names and the file does not hold.
+    reference_name
+        Name of the algorithm or collection in ``reference``.
+    """
+
+    detector: Detector
+    hits: ak.Array
+    tracks: ak.Array | None = None
+    tracker_hits: ak.Array | None = None
+    truth: ak.Array | None = None
+    hit_links: ak.Array | None = None
+    track_links: ak.Array | None = None
+    tracker_hit_links: ak.Array | None = None
+    reference: ak.Array | None = None
+    reference_name: str = ""
+    path: str = ""
+    entry: npt.NDArray[np.int64] = None  # type: ignore[assignment]
+    event: npt.NDArray[np.int64] = None  # type: ignore[assignment]
+    flags: npt.NDArray[np.uint32] = None  # type: ignore[assignment]
+    absent: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.hits)
+        defaults: dict[str, npt.NDArray[Any]] = {
+            "entry": np.arange(n, dtype=np.int64),
+            "event": np.arange(n, dtype=np.int64),
+            "flags": np.zeros(n, dtype=np.uint32),
+        }
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            value = default if value is None else np.asarray(value, dtype=default.dtype)
+            if value.shape != (n,):
+                raise ValueError(f"{name} has shape {value.shape}, expected ({n},), one for each event")
+            object.__setattr__(self, name, value)
+        for name, part in self.parts():
+            if len(part) != n:
+                raise ValueError(f"{name} has {len(part)} events, hits have {n}")
+        if self.truth is None and any(getattr(self, name) is not None for name in LINKED):
+            raise ValueError("links need the truth particles they point to")
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, where: int | slice | npt.NDArray[Any] | Sequence[int]) -> Events:
+        """Some of the events, as `Events`: an index, a slice, a mask or a list of indices."""
+        if isinstance(where, int | np.integer):
+            index = int(where)
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"event {index} of {len(self)}")
+            index %= len(self)
+            where = slice(index, index + 1)
+        elif not isinstance(where, slice):
+            where = np.asarray(where)
+            if where.size == 0:
+                where = where.astype(np.int64)
+        values = {name: part[where] for name, part in self.parts()}
+        return dataclasses.replace(
+            self, entry=self.entry[where], event=self.event[where], flags=self.flags[where], **values
+        )
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(ak.flatten(part, axis=1))} {name}" for name, part in self.parts())
+        return f"<Events: {len(self)} events of {self.detector.name}, {counts}>"
+
+    def parts(self) -> Iterator[tuple[str, ak.Array]]:
+        """Name and array of each part that is there."""
+        for name in PARTS:
+            part = getattr(self, name)
+            if part is not None:
+                yield name, part
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether truth particles and links from hits to them are there."""
+        return self.truth is not None and self.hit_links is not None
+
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong, in the order of the events; an empty list if nothing is."""
+        found: list[Problem] = []
+        for name, part in self.parts():
+            if name in LINKED:
+                found += link_problems(name, part, getattr(self, LINKED[name]), self.truth)
+            else:
+                found += part_problems(name, part, self.detector)
+        return sorted(found, key=lambda problem: problem.index)
+
+    def check(self) -> Events:
+        """Return self if nothing is wrong.
+
+        Raises
+        ------
+        InputError
+            Naming file, entry and field of the first problem, and how many there are.
+        """
+        found = self.problems()
+        if found:
+            first = found[0]
+            more = "" if len(found) == 1 else f" (and {len(found) - 1} more problems)"
+            raise InputError(
+                first.message + more,
+                file=self.path or None,
+                entry=int(self.entry[first.index]),
+                field=first.field,
+            )
+        return self
+
+    def emptied(self, bad: npt.NDArray[np.bool_]) -> Events:
+        """The same events with those where `bad` is True left without content and flagged ``BAD_INPUT``."""
+        if not bad.any():
+            return self
+        keep = ~np.asarray(bad)
+        values = {}
+        for name, part in self.parts():
+            kept = np.repeat(keep, ak.to_numpy(ak.num(part, axis=1)))
+            counts = np.where(keep, ak.to_numpy(ak.num(part, axis=1)), 0)
+            flat = ak.flatten(part, axis=1)[kept]
+            values[name] = ak.unflatten(flat, counts)
+        flags = self.flags | np.where(bad, np.uint32(Flag.BAD_INPUT), np.uint32(0))
+        return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
+
+
+def concatenate(chunks: Sequence[Events]) -> Events:
+    """One `Events` from several of the same detector. Parts that not all of them have are dropped.
+
+    Raises
+    ------
+    ValueError
+        Nothing to join, or different detectors.
+    """
+    if not chunks:
+        raise ValueError("no events to concatenate")
+    first = chunks[0]
+    if any(chunk.detector != first.detector for chunk in chunks):
+        raise ValueError("cannot concatenate events of different detectors")
+    values: dict[str, Any] = {}
+    for name in PARTS:
+        parts = [getattr(chunk, name) for chunk in chunks]
+        complete = all(part is not None for part in parts)
+        values[name] = ak.concatenate(parts) if complete else None
+    for name in ("entry", "event", "flags"):
+        values[name] = np.concatenate([getattr(chunk, name) for chunk in chunks])
+    path = first.path if all(chunk.path == first.path for chunk in chunks) else ""
+    return dataclasses.replace(first, path=path, **values)

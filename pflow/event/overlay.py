@@ -1,0 +1,192 @@
+"""Overlay: several events in one, as if their particles had been made together.
+
+What is joined lies side by side, but for cells that several of the events hit, which are summed as the detector would;
+what each of them left below the threshold of a cell is in no file and stays lost. An answer of another algorithm
+(``reference``) is dropped: it was given to the events one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+from pflow.errors import ConfigError
+from pflow.event.build import make_hits, make_links
+from pflow.event.cells import sum_hits
+from pflow.event.events import LINKED, Events
+
+__all__ = ["ECAL_TOLERANCE", "HCAL_TOLERANCE", "overlay"]
+
+Index = npt.NDArray[np.int64]
+
+ECAL_TOLERANCE = 2.4
+"""Hits of two events in an electromagnetic calorimeter are in the same cell if they are at most this far apart, mm.
+Events that were rotated by any angle do not lie on one grid: what is nearer than half a cell counts as the same. The
+built-in detectors have cells of 5 mm, and at exactly half of that a hit would be in two of another event's."""
+
+HCAL_TOLERANCE = 14.0
+"""The same, mm, in all other calorimeters: the built-in detectors have cells of 30 mm."""
+
+
+def overlay(
+    events: Events,
+    groups: ak.Array | Sequence[Sequence[int]],
+    *,
+    ecal_tolerance: float = ECAL_TOLERANCE,
+    hcal_tolerance: float = HCAL_TOLERANCE,
+) -> Events:
+    """Join groups of events into one event each.
+
+    Hits, tracks, tracker hits and truth follow one another in the order of the group, with links and parents counted
+    anew. Hits of different events with the same subdetector, layer and position are one cell: their energies are
+    summed, the position is the energy-weighted mean, the time the earliest, and the shares of its particles go with
+    their energies (in a cell with hits that no particle is linked to, those of the others still sum to 1). Hits of one
+    event are never summed with each other alone. Entry and event number are those of the first.
+
+    Parameters
+    ----------
+    events
+        Events of one detector; those of several files are joined by `pflow.event.events.concatenate`, which refuses events
+        of different detectors.
+    groups
+        int [group, member]: at least one index of an event in each group; an event may be in several.
+    ecal_tolerance, hcal_tolerance
+        Largest distance in mm of two hits in the same cell, in electromagnetic and in other calorimeters. Above half
+        the distance of neighbouring cells, neighbours that a hit of another event lies between are summed too.
+
+    Returns
+    -------
+    Events
+        One for each group, without ``reference``.
+
+    Raises
+    ------
+    ConfigError
+        An empty group, or a tolerance that is not above 0.
+    IndexError
+        No such event.
+    """
+    for tolerance in (ecal_tolerance, hcal_tolerance):
+        if not 0 < tolerance < np.inf:
+            raise ConfigError(f"overlay: a tolerance must be a length in mm above 0, found {tolerance}")
+    if len(groups) == 0:
+        return dataclasses.replace(events[:0], reference=None, reference_name="")
+    groups = ak.Array(groups)
+    sizes = ak.to_numpy(ak.num(groups, axis=1))
+    if not sizes.all():
+        raise ConfigError("overlay: a group needs at least one event")
+    order = ak.to_numpy(ak.flatten(groups, axis=1))
+    if order.min() < -len(events) or order.max() >= len(events):
+        raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
+    picked = events[order]
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    shift = {name: _shift(part, owner) for name, part in picked.parts()}
+
+    values: dict[str, Any] = {"reference": None}
+    for name, part in picked.parts():
+        if name in LINKED:
+            source, particle = (shift[key] for key in (LINKED[name], "truth"))
+            moved = make_links(
+                source=part.source + source,
+                particle=part.particle + particle,
+                weight=part.weight,
+                normalise=False,
+            )
+            values[name] = _joined(moved, owner)
+        elif name == "truth":
+            parent = ak.where(part.parent < 0, part.parent, part.parent + shift["truth"])
+            values[name] = _joined(ak.with_field(part, ak.values_astype(parent, np.int32), "parent"), owner)
+        elif name != "reference":
+            values[name] = _joined(part, owner)
+    first = np.cumsum(sizes) - sizes
+    joined = dataclasses.replace(
+        picked,
+        **values,
+        reference_name="",
+        entry=picked.entry[first],
+        event=picked.event[first],
+        flags=np.bitwise_or.reduceat(picked.flags, first),
+    )
+    return _with_shared_cells_summed(joined, _cells(picked, owner, ecal_tolerance, hcal_tolerance))
+
+
+def _shift(part: ak.Array, owner: Index) -> Index:
+    """How many objects of a part come before those of each picked event in the event that it becomes part of."""
+    counts = ak.to_numpy(ak.num(part, axis=1)).astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    _, first = np.unique(owner, return_index=True)
+    return np.asarray(starts - starts[first][owner])
+
+
+def _joined(part: ak.Array, owner: Index) -> ak.Array:
+    """[picked event, object] to [joined event, object]."""
+    counts = ak.to_numpy(ak.num(part, axis=1))
+    totals = np.bincount(owner, counts).astype(np.int64)
+    return ak.unflatten(ak.flatten(part, axis=1), totals)
+
+
+def _cells(picked: Events, owner: Index, ecal_tolerance: float, hcal_tolerance: float) -> Index:
+    """Number of the cell of each hit in the flat list, in the order of the cells' first hits."""
+    counts = ak.to_numpy(ak.num(picked.hits, axis=1))
+    event = np.repeat(np.arange(len(counts)), counts)
+    flat = ak.flatten(picked.hits, axis=1)
+    label = np.arange(len(event))
+    among = np.flatnonzero(np.bincount(owner)[owner][event] > 1)
+    if len(among):
+        kinds = [calorimeter.kind for calorimeter in picked.detector.calorimeters]
+        tolerances = np.array([ecal_tolerance if kind == "ecal" else hcal_tolerance for kind in kinds])
+        subdetector = ak.to_numpy(flat.subdetector)[among]
+        layer = ak.to_numpy(flat.layer).astype(np.int64)[among]
+        n_layers = int(layer.max()) - int(layer.min()) + 1
+        place = (owner[event[among]] * len(kinds) + subdetector) * n_layers + layer
+        # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
+        position = [ak.to_numpy(flat.position[axis])[among] / tolerances[subdetector] for axis in ("x", "y", "z")]
+        tree = cKDTree(np.stack([*position, 10.0 * place], axis=1), balanced_tree=False)  # half the time to build
+        pairs = among[tree.query_pairs(1.0, output_type="ndarray")]
+        pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]].astype(np.int32)
+        links = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(event),) * 2)
+        _, label = connected_components(links, directed=False)
+    _, first, cell = np.unique(label, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[cell], dtype=np.int64)
+
+
+def _with_shared_cells_summed(events: Events, cell: Index) -> Events:
+    if int(cell.max(initial=-1)) + 1 == len(cell):
+        return events
+    summed = sum_hits(events.hits, cell)
+    hits = make_hits(
+        energy=summed.energy,
+        **{axis: summed.position[axis] for axis in ("x", "y", "z")},
+        time=summed.time,
+        subdetector=summed.subdetector,
+        layer=summed.layer,
+    )
+    links = None if events.hit_links is None else _shares(events, cell, ak.to_numpy(ak.num(hits, axis=1)))
+    return dataclasses.replace(events, hits=hits, hit_links=links)
+
+
+def _shares(events: Events, cell: Index, n_cells: Index) -> ak.Array:
+    """Links from cells in place of hits; in a cell of several hits, shares go with the energies."""
+    n_hits = ak.to_numpy(ak.num(events.hits, axis=1))
+    n_links = ak.to_numpy(ak.num(events.hit_links, axis=1))
+    event = np.repeat(np.arange(len(n_links)), n_links)
+    flat = ak.flatten(events.hit_links, axis=1)
+    hit = ak.to_numpy(flat.source) + (np.cumsum(n_hits) - n_hits)[event]
+    of_link = cell[hit]
+    share = ak.to_numpy(flat.weight).astype(np.float64)
+    energy = share * ak.to_numpy(ak.flatten(events.hits.energy, axis=1))[hit]
+    total = np.bincount(of_link, energy, minlength=len(cell))[of_link]
+    several = np.bincount(cell)[of_link] > 1
+    equal = 1.0 / np.bincount(of_link, minlength=len(cell))[of_link]
+    weight = np.where(several, np.divide(energy, total, out=equal, where=total > 0), share)
+    columns = (of_link - (np.cumsum(n_cells) - n_cells)[event], ak.to_numpy(flat.particle), weight)
+    source, particle, weights = (ak.unflatten(column, n_links) for column in columns)
+    return make_links(source=source, particle=particle, weight=weights, normalise=False)

@@ -1,0 +1,90 @@
+"""Reconstruction: what any particle-flow algorithm answers for consecutive events, ours or another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LINKS", "Reconstruction", "concatenate"]
+
+LINKS = ("hit_links", "track_links")
+"""The parts that a reconstruction may have beside its particles."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Reconstruction:
+    """Reconstructed particles of consecutive events, one list an event, aligned with the input's entries.
+
+    Parameters
+    ----------
+    particles
+        [event, particle] records as `pflow.event.build.make_particles` builds them: pdg, charge [e], energy [GeV],
+        mass [GeV], momentum {px, py, pz} [GeV], score; where the algorithm has them, scores (5, one a class) and
+        covariance (10) [GeV^2].
+    event
+        int64 [event]: event number of the input.
+    flags
+        uint32 [event]: `pflow.event.events.Flag` bits.
+    name
+        Name of the algorithm, for tables and plots.
+    hit_links, track_links
+        [event, link] records as `pflow.event.build.make_links` builds them, or None where the algorithm does not say:
+        source (int32, hit or track of the input's entry), particle (int32, into the event's particles), weight
+        (float32, share of the source's energy given to the particle; those of a source sum to at most 1).
+    """
+
+    particles: ak.Array
+    event: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint32]
+    name: str = "PFlow"
+    hit_links: ak.Array | None = None
+    track_links: ak.Array | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("event", "flags", *LINKS):
+            part = getattr(self, field)
+            if part is not None and len(part) != len(self.particles):
+                raise ValueError(f"{field} has {len(part)} events, particles have {len(self.particles)}")
+
+    def __len__(self) -> int:
+        return len(self.particles)
+
+    def __getitem__(self, where: slice | npt.NDArray[np.bool_]) -> Reconstruction:
+        """Some of the events: a range, or those where a mask is True."""
+        links = {name: part[where] for name in LINKS if (part := getattr(self, name)) is not None}
+        return dataclasses.replace(
+            self, particles=self.particles[where], event=self.event[where], flags=self.flags[where], **links
+        )
+
+
+def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
+    """One reconstruction from consecutive chunks of one; the name is the first one's.
+
+    Links and fields of particles that not all chunks have are dropped.
+
+    Raises
+    ------
+    ValueError
+        Nothing to join.
+    """
+    if not chunks:
+        raise ValueError("no reconstructions to concatenate")
+    if len(chunks) == 1:
+        return chunks[0]
+    fields = [field for field in chunks[0].particles.fields if all(field in chunk.particles.fields for chunk in chunks)]
+    links: dict[str, Any] = {}
+    for name in LINKS:
+        parts = [getattr(chunk, name) for chunk in chunks]
+        links[name] = ak.concatenate(parts) if all(part is not None for part in parts) else None
+    return dataclasses.replace(
+        chunks[0],
+        particles=ak.concatenate([chunk.particles[fields] for chunk in chunks]),
+        event=np.concatenate([chunk.event for chunk in chunks]),
+        flags=np.concatenate([chunk.flags for chunk in chunks]),
+        **links,
+    )

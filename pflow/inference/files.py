@@ -1,0 +1,198 @@
+"""Particles from event files: chunks in, particles out, one output entry for each input entry."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import awkward as ak
+import numpy as np
+
+from pflow.checkpoint.load import Model, load_model
+from pflow.errors import ConfigError, InputError
+from pflow.event.events import Flag
+from pflow.inference.chunks import Chunk, ChunkResult, Settings, Worker
+from pflow.inference.cluster import run_on_cluster
+from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
+from pflow.io.detect_detector import geometry_fits
+from pflow.io.open import EventFile
+from pflow.io.particles_root import RecoWriter
+from pflow.physics.detector import Detector, load_detector
+
+__all__ = ["Summary", "reconstruct_files"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a call of `reconstruct_files` did."""
+
+    n_events: int
+    n_particles: int
+    n_skipped: int
+    """Entries that could not be used: empty in the output and flagged ``BAD_INPUT``."""
+    n_truncated: int
+    """Events that reached `max_particles`."""
+    max_particles: int
+    seconds: float
+    """From the first entry read to the last one written."""
+
+
+def reconstruct_files(
+    inputs: Sequence[str | Path],
+    *,
+    checkpoint: Model | str | Path,
+    output: str | Path,
+    format: Literal["ttree", "rntuple"] = "ttree",
+    detector: str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    max_particles: int | None = None,
+    max_hits: int = MAX_HITS,
+    batch_size: int = BATCH_SIZE,
+    chunk: int = 256,
+    device: str = "auto",
+    cluster: str | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Summary:
+    """Reconstruct files into one ROOT file (see `pflow.io.particles_root` for its content), in bounded memory.
+
+    The output has the entries of the inputs one after the other, and appears only when it is whole.
+
+    Parameters
+    ----------
+    inputs
+        Event files of any schema; truth is not read.
+    checkpoint
+        Model, or what `load_model` takes.
+    output, format
+        File to write, as ``ttree`` or ``rntuple``.
+    detector
+        Read the files as this detector, even if the model was trained on another. By default they are read as the
+        model's, and refused if their ECAL hits lie elsewhere.
+    schema, layout
+        As for `pflow.open_events`.
+    on_error
+        What to do with an entry that cannot be used: ``raise`` and write nothing, or ``skip``: warn and leave an
+        empty, flagged entry.
+    max_particles, max_hits, batch_size, device
+        As for `pflow.reconstruct`.
+    chunk
+        Entries in memory at a time.
+    cluster
+        ``local:N`` for N processes, or the address of a dask scheduler (`pflow.inference.cluster`); by default this process
+        does all. Each process then uses `device`.
+    on_progress
+        Called with the number of entries done and of all.
+
+    Raises
+    ------
+    InputError
+        An input that cannot be used: names file, entry and branch.
+    ConfigError
+        An output that cannot be written, or options that make no sense.
+    """
+    if chunk < 1:
+        raise ConfigError(f"chunk must be at least 1 entry, found {chunk}")
+    if cluster is not None and isinstance(checkpoint, Model):
+        raise ConfigError("a cluster needs the path of the checkpoint, which its processes load on their own")
+    model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
+    settings = Settings(
+        detector=model.tokeniser.detector if detector is None else load_detector(detector),
+        schema=schema,
+        layout=layout,
+        on_error=on_error,
+        max_particles=model.max_particles if max_particles is None else max_particles,
+        max_hits=max_hits,
+        batch_size=batch_size,
+        device=str(pick_device(device)),
+    )
+    with Worker(model, settings) as worker:
+        files = [worker.open(str(path)) for path in inputs]
+        if detector is None:
+            for file in files:
+                _check_geometry(file, model)
+        total = sum(file.num_entries for file in files)
+        chunks = _chunks(files, chunk)
+        results: Iterator[ChunkResult]
+        if cluster is None:
+            results = map(worker.run, chunks)
+        else:
+            results = run_on_cluster(cluster, model.path, settings, chunks)
+        provenance = _provenance(files, model, settings, format)
+        with RecoWriter(output, provenance=provenance, format=format, inputs=inputs) as writer:
+            return _write(results, writer, total, settings.max_particles, on_progress)
+
+
+def _chunks(files: Iterable[EventFile], size: int) -> Iterator[Chunk]:
+    for file in files:
+        for start in range(0, file.num_entries, size):
+            yield Chunk(file.path, start, min(start + size, file.num_entries))
+
+
+def _write(
+    results: Iterable[ChunkResult],
+    writer: RecoWriter,
+    total: int,
+    max_particles: int,
+    on_progress: Callable[[int, int], None] | None,
+) -> Summary:
+    begin = time.perf_counter()
+    n_events = n_particles = n_skipped = n_truncated = 0
+    for result in results:
+        for message in result.warnings:
+            warnings.warn(message, stacklevel=3)
+        reconstruction = result.reconstruction
+        writer.extend(reconstruction)
+        n_events += len(reconstruction)
+        n_particles += int(ak.sum(ak.num(reconstruction.particles, axis=1)))
+        n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
+        n_truncated += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
+        if on_progress is not None:
+            on_progress(n_events, total)
+    return Summary(
+        n_events=n_events,
+        n_particles=n_particles,
+        n_skipped=n_skipped,
+        n_truncated=n_truncated,
+        max_particles=max_particles,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _check_geometry(file: EventFile, model: Model) -> None:
+    """Refuse a file whose ECAL hits do not lie where the model's detector has its ECAL."""
+    trained_on = model.tokeniser.detector
+    events, _ = file.read_all(0, 20, truth=False)
+    if geometry_fits(events, trained_on) is False:
+        raise InputError(
+            f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
+            f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
+            "file lie elsewhere: it is of another detector; name that one (--detector) to go on all the same",
+            file=file.path,
+            field="hits.position",
+        )
+
+
+def _provenance(files: Sequence[EventFile], model: Model, settings: Settings, format: str) -> dict[str, Any]:
+    from pflow.version import VERSION
+
+    return {
+        "pflow_version": VERSION,
+        "inputs": [
+            {"path": file.path, "uuid": file.uuid, "schema": file.schema, "entries": file.num_entries} for file in files
+        ],
+        "checkpoint": {"path": model.path, "sha256": model.digest},
+        "options": {
+            "format": format,
+            "detector": settings.detector.name,
+            "on_error": settings.on_error,
+            "max_particles": settings.max_particles,
+            "max_hits": settings.max_hits,
+        },
+        "configuration": model.config,
+    }

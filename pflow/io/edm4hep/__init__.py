@@ -1,0 +1,1 @@
+"""EDM4hep files as podio writes them, TTree and RNTuple."""

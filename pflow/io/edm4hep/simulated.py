@@ -1,0 +1,113 @@
+"""Simulated calorimeter hits (edm4hep::SimCalorimeterHit) with their contributions: time and truth of SIM files."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.io.edm4hep.podio import Joined, PodioFile, expand, flat, relation
+
+__all__ = ["Contributions", "earliest_times", "read_contributions", "shares"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Contributions:
+    """What made the hits of one collection, one element a contribution (edm4hep::CaloHitContribution).
+
+    Parameters
+    ----------
+    counts
+        int64 [event]: hits of the collection.
+    hit
+        int64: the hit, counted over all events.
+    energy, time
+        float64: energy deposited, GeV, and time, ns.
+    event
+        int64.
+    particle_id, particle
+        int64: collection id and index of the Monte Carlo particle, both -1 where the file does not say.
+    """
+
+    counts: Ints
+    hit: Ints
+    energy: npt.NDArray[np.float64]
+    time: npt.NDArray[np.float64]
+    event: Ints
+    particle_id: Ints
+    particle: Ints
+
+
+def read_contributions(file: PodioFile, collection: str, start: int, stop: int) -> Contributions | None:
+    """Contributions to the hits of a simulated collection in entries `start` to `stop`; None if the file has none.
+
+    Raises
+    ------
+    InputError
+        A member is missing or cannot be decoded, or the file has no table of collection ids.
+    """
+    columns = file.columns
+    references = relation(columns, collection, 0, "contributions")
+    if references is None:
+        return None
+
+    def get(name: str, *members: str) -> ak.Array:
+        return columns.get(name, *members, start=start, stop=stop)
+
+    begin, end = get(collection, "contributions_begin"), get(collection, "contributions_end")
+    reference_id, event = flat(get(references, "collectionID"))
+    reference_index, _ = flat(get(references, "index"))
+    names = [name for name in file.names(reference_id) if columns.has(name, "energy")]
+    energies = [get(name, "energy") for name in names]
+    joined = Joined(names, [ak.to_numpy(ak.num(values, axis=1)) for values in energies] or np.zeros((1, stop - start)))
+    position, known = joined.resolve(file, reference_id, reference_index, event)
+    known &= (position >= 0) & (position < joined.totals[event])
+    starts = np.cumsum(joined.totals) - joined.totals
+
+    hit, member = expand(begin, end, np.bincount(event, minlength=stop - start))
+    hit, member = hit[known[member]], member[known[member]]
+    at = starts[event[member]] + position[member]
+
+    def column(arrays: list[ak.Array], dtype: Any) -> npt.NDArray[Any]:
+        return flat(ak.concatenate(arrays, axis=1))[0].astype(dtype)[at] if arrays else np.zeros(0, dtype=dtype)
+
+    particles = [relation(columns, name, 0, "particle") for name in names]
+    if None in particles:
+        particle_id = particle = np.full(len(at), -1, dtype=np.int64)
+    else:
+        particle_id = column([get(str(name), "collectionID") for name in particles], np.int64)
+        particle = column([get(str(name), "index") for name in particles], np.int64)
+    return Contributions(
+        counts=ak.to_numpy(ak.num(begin, axis=1)),
+        hit=hit,
+        energy=column(energies, np.float64),
+        time=column([get(name, "time") for name in names], np.float64),
+        event=event[member],
+        particle_id=particle_id,
+        particle=particle,
+    )
+
+
+def earliest_times(contributions: Contributions) -> ak.Array:
+    """Time of the earliest contribution to each hit, [event, hit], ns; NaN for a hit without any."""
+    times = np.full(int(contributions.counts.sum()), np.inf)
+    np.minimum.at(times, contributions.hit, contributions.time)
+    return ak.unflatten(np.where(np.isfinite(times), times, np.nan), contributions.counts)
+
+
+def shares(
+    event: Ints, source: Ints, particle: Ints, weight: npt.NDArray[np.float64]
+) -> tuple[Ints, Ints, Ints, npt.NDArray[np.float64]]:
+    """Sum the weights of equal (event, source, particle); returns the four columns in that order, sorted."""
+    order = np.lexsort((particle, source, event))
+    sorted_keys = np.stack([event, source, particle])[:, order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (sorted_keys[:, 1:] != sorted_keys[:, :-1]).any(axis=0)
+    unique = sorted_keys[:, first]
+    sums = np.bincount(np.cumsum(first) - 1, weight[order], minlength=unique.shape[1]).astype(np.float64)
+    return unique[0], unique[1], unique[2], sums

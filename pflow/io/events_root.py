@@ -1,0 +1,150 @@
+"""Events to a flat ntuple in the built-in layout, which `pflow.io.flat.FlatReader` reads back without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import uproot
+
+from pflow.errors import ConfigError
+from pflow.event.events import LINKED, Events
+from pflow.event.links import largest_share
+from pflow.io.atomic import replacing
+from pflow.io.flat import NOTE
+from pflow.io.layout import Branch, Layout, load_layout
+from pflow.io.rootfile import write_note
+from pflow.physics.detector import Detector, load_detector
+from pflow.resources import builtin_names
+
+__all__ = ["write_events"]
+
+PATHS: dict[str, dict[str, tuple[str, ...]]] = {
+    "hits": {axis: ("position", axis) for axis in "xyz"},
+    "tracks": {
+        **{axis: ("momentum", axis) for axis in ("px", "py", "pz")},
+        **{f"calo_{axis}": ("calo_position", axis) for axis in "xyz"},
+        **{f"calo_{axis}": ("calo_momentum", axis) for axis in ("px", "py", "pz")},
+    },
+    "tracker_hits": {axis: ("position", axis) for axis in "xyz"},
+    "truth": {
+        **{axis: ("momentum", axis) for axis in ("px", "py", "pz")},
+        **{f"v{axis}": ("vertex", axis) for axis in "xyz"},
+    },
+    "reference": {axis: ("momentum", axis) for axis in ("px", "py", "pz")},
+}
+"""Where a quantity of a layout is in our records, if not under its own name."""
+
+
+def write_events(
+    path: str | Path,
+    events: Events | Iterable[Events],
+    *,
+    without: Iterable[str] = (),
+    compression: Any = None,
+    inputs: Iterable[str | Path] = (),
+) -> int:
+    """Write events to a TTree in the layout ``g4``; return how many.
+
+    One basket a branch for each chunk: chunks of some hundred events read and compress well. The file carries a note
+    with its detector, so that reading it needs no option, and appears only when whole.
+
+    Parameters
+    ----------
+    path
+        Output file.
+    events
+        All events, or chunks of them in order; every chunk of the same detector and with the same parts.
+    without
+        Parts to leave out, e.g. ``tracker_hits`` (their links go with them).
+    compression
+        As uproot takes it; by default ``uproot.ZSTD(9)``.
+    inputs
+        Files that must not be overwritten.
+
+    Raises
+    ------
+    ConfigError
+        Nothing to write, chunks that differ in detector or parts, or an output that cannot be written.
+    """
+    layout = load_layout("g4")
+    chunks = iter((events,) if isinstance(events, Events) else events)
+    with replacing(path, inputs=inputs) as partial:
+        first = next(chunks, None)
+        if first is None:
+            raise ConfigError(f"cannot write {path}: no events were given")
+        left_out = set(without)
+        parts = [name for name, _ in first.parts() if name not in left_out and LINKED.get(name) not in left_out]
+        written = 0
+        with uproot.recreate(partial, compression=compression or uproot.ZSTD(9)) as file:
+            write_note(file, NOTE, _note(first))
+            groups = _groups(first[:0], layout, parts)
+            tree = file.mktree(
+                layout.tree,
+                {str(layout.event): np.dtype(np.int64)} | {name: group.type.content for name, group in groups.items()},
+                title="events",
+                counter_name=lambda counted: f"n_{counted}",
+                field_name=lambda outer, inner: f"{outer}.{inner}",
+            )
+            for chunk in _alike(first, chunks, path):
+                if len(chunk):
+                    tree.extend({str(layout.event): chunk.event} | _groups(chunk, layout, parts))
+                written += len(chunk)
+        return written
+
+
+def _alike(first: Events, rest: Iterable[Events], path: str | Path) -> Iterable[Events]:
+    yield first
+    names = [name for name, _ in first.parts()]
+    for chunk in rest:
+        if chunk.detector != first.detector:
+            raise ConfigError(
+                f"cannot write {path}: events of detectors '{first.detector.name}' and '{chunk.detector.name}'"
+            )
+        found = [name for name, _ in chunk.parts()]
+        if found != names:
+            raise ConfigError(f"cannot write {path}: chunks with {', '.join(names)} and with {', '.join(found)}")
+        yield chunk
+
+
+def _note(events: Events) -> dict[str, Any]:
+    return {
+        "detector": _by_name(events.detector),
+        "calorimeters": [calorimeter.name for calorimeter in events.detector.calorimeters],
+        "reference_name": events.reference_name,
+    }
+
+
+def _by_name(detector: Detector) -> str | dict[str, Any]:
+    """The name of a built-in detector, which later versions may know better; the content of any other."""
+    if detector.name in builtin_names("detector") and load_detector(detector.name) == detector:
+        return detector.name
+    return detector.to_dict()
+
+
+def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, ak.Array]:
+    """[event, object] records by the prefix of their branches, e.g. ``calo_hit``."""
+    groups = {}
+    for part in parts:
+        records = getattr(events, part)
+        columns = {}
+        for name, branch in layout.parts[part].items():
+            if name == "particle" and part not in LINKED:
+                links = next(link for link, source in LINKED.items() if source == part)
+                if getattr(events, links) is not None:
+                    columns[_member(branch)] = largest_share(getattr(events, links), records)
+                continue
+            values = records
+            for key in PATHS.get(part, {}).get(name, (name,)):
+                values = values[key]
+            columns[_member(branch)] = values
+        prefix = next(iter(layout.parts[part].values())).branch.partition(".")[0]
+        groups[prefix] = ak.zip(columns, depth_limit=2)
+    return groups
+
+
+def _member(branch: Branch) -> str:
+    return branch.branch.partition(".")[2]

@@ -1,0 +1,1 @@
+"""The first paper's HDF5 files."""

@@ -1,0 +1,228 @@
+"""The HDF5 files of the first paper: one row a hit or track, features and labels side by side.
+
+Groups ``feature`` and ``label`` each hold an Awkward array [event, row, column] taken apart with `ak.to_buffers`: the
+form as JSON and the length in the group's attributes, the buffers as datasets. Columns:
+
+=========== ============================================================================================
+``feature`` edep [GeV], x, y, z [mm], time [ns], track (1 for a track, 0 for a hit), charge, px, py, pz [GeV]
+``label``   hitid, mcid, pdg, charge, mass, px, py, pz [GeV], status
+=========== ============================================================================================
+
+The columns mean what the data loader of the paper's code says. A hit has no charge and momentum (0); a track has no
+energy (0), x, y, z are where it enters the calorimeter, and px, py, pz its momentum there. ``hitid`` counts hits from 1
+and is not positive for tracks. ``mcid`` names the particle within its event and ``pdg`` to ``status`` describe it,
+again on each of its rows; a negative one names none.
+``status`` is the simulator's, not the generator's, so of the truth rules only ``calo`` (the paper's) fits these files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import ConfigError, InputError
+from pflow.event.build import make_hits, make_links, make_tracks, make_truth
+from pflow.event.events import Events
+from pflow.io.legacy_hdf5.buffers import TableReader, open_hdf5
+from pflow.physics.detector import Detector, load_detector
+from pflow.physics.kinematics import momentum_at_perigee
+
+__all__ = ["FEATURES", "LABELS", "LegacyReader", "subdetectors"]
+
+FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")
+"""Columns of the group ``feature``."""
+
+LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")
+"""Columns of the group ``label``."""
+
+Rows = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class LegacyReader:
+    """An open HDF5 file of the first paper; fulfils `pflow.io.reader.Reader`.
+
+    Hits have no subdetector in these files: it follows from their position (see `subdetectors`). The momentum of a
+    track at its vertex follows from that at the calorimeter, back along the helix to the z axis. Truth particles are
+    the distinct ``mcid`` of an event in rising order, so that an index takes the place of the ``mcid``.
+
+    Parameters
+    ----------
+    path
+        The file.
+    detector
+        Built-in name, YAML file or `Detector` with the surfaces of its HCAL; ``ild_g4`` by default.
+
+    Raises
+    ------
+    InputError
+        Not HDF5, damaged, a group or attribute missing, or a structure other than the paper's; names file and group.
+    ConfigError
+        A detector that does not say where its HCAL begins.
+    """
+
+    schema = "legacy-hdf5"
+    uuid = ""
+    absent: tuple[str, ...] = ()
+
+    def __init__(self, path: str | Path, *, detector: Detector | str | Path | None = None) -> None:
+        self.path = str(path)
+        self.detector = load_detector("ild_g4" if detector is None else detector)
+        _calorimeter_indices(self.detector)
+        self._file = open_hdf5(path)
+        try:
+            self._features = TableReader(self._file, "feature", FEATURES, self.path)
+            self._labels = TableReader(self._file, "label", LABELS, self.path)
+            self.num_entries = len(self._features.offsets) - 1
+            self._compare_lengths()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
+        """Entries `start` to `stop` (exclusive), unchecked; `truth=False` does not read the labels.
+
+        Raises
+        ------
+        InputError
+            Rows that cannot be read, or an ``mcid`` that is no whole number.
+        """
+        stop = min(stop, self.num_entries)
+        start = min(start, stop)
+        counts = np.diff(self._features.offsets[start : stop + 1])
+        column = dict(zip(FEATURES, self._features.rows(start, stop).T, strict=True))
+        event = np.repeat(np.arange(len(counts)), counts)
+        track = column["track"] > 0.5
+
+        def jagged(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
+            return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
+
+        hit = {name: jagged(column[name], ~track) for name in ("x", "y", "z", "time")}
+        position = column["x"][~track], column["y"][~track], column["z"][~track]
+        parts: dict[str, Any] = {
+            "hits": make_hits(
+                energy=jagged(column["edep"], ~track),
+                subdetector=ak.unflatten(
+                    subdetectors(*position, self.detector), np.bincount(event[~track], minlength=len(counts))
+                ),
+                **hit,
+            ),
+            "tracks": self._tracks({name: jagged(values, track) for name, values in column.items()}),
+        }
+        if truth:
+            labels = dict(zip(LABELS, self._labels.rows(start, stop).T, strict=True))
+            parts["truth"], particle = self._truth(labels, event, counts, start)
+            named = particle >= 0
+            for name, kind in (("hit_links", ~track), ("track_links", track)):
+                source = ak.local_index(jagged(event, kind), axis=1)
+                owner = jagged(particle, kind)
+                linked = jagged(named, kind)
+                parts[name] = make_links(source=source[linked], particle=owner[linked])
+        entry = np.arange(start, stop, dtype=np.int64)
+        return Events(detector=self.detector, path=self.path, entry=entry, event=entry, **parts)
+
+    def _compare_lengths(self) -> None:
+        features, labels = self._features.offsets, self._labels.offsets
+        if len(features) != len(labels):
+            raise InputError(
+                f"expected as many events as in 'feature', {len(features) - 1}, found {len(labels) - 1}",
+                file=self.path,
+                field="label",
+            )
+        different = np.flatnonzero(np.diff(features) != np.diff(labels))
+        if different.size:
+            at = int(different[0])
+            raise InputError(
+                f"expected as many rows as in 'feature', {np.diff(features)[at]}, found {np.diff(labels)[at]}",
+                file=self.path,
+                entry=at,
+                field="label",
+            )
+
+    def _tracks(self, at_calo: Mapping[str, ak.Array]) -> ak.Array:
+        x, y, px, py, charge = (
+            ak.to_numpy(ak.flatten(at_calo[name])).astype(np.float64) for name in ("x", "y", "px", "py", "charge")
+        )
+        counts = ak.num(at_calo["x"], axis=1)
+        vertex_px, vertex_py = momentum_at_perigee(x, y, px, py, charge, self.detector.b_field)
+        return make_tracks(
+            b_field=self.detector.b_field,
+            px=ak.unflatten(vertex_px, counts),
+            py=ak.unflatten(vertex_py, counts),
+            pz=at_calo["pz"],
+            charge=at_calo["charge"],
+            **{f"calo_{name}": at_calo[name] for name in ("x", "y", "z", "px", "py", "pz")},
+        )
+
+    def _truth(self, label: Mapping[str, Rows], event: Index, counts: Index, start: int) -> tuple[ak.Array, Index]:
+        """Truth particles [event, particle], and the particle of each row (index in its event, -1 none)."""
+        for name in ("mcid", "pdg"):
+            wrong = np.flatnonzero(label[name] != np.rint(label[name]))  # NaN too
+            if wrong.size:
+                raise InputError(
+                    f"expected a whole number for {name}, found {label[name][wrong[0]]}",
+                    file=self.path,
+                    entry=start + int(event[wrong[0]]),
+                    field="label",
+                )
+        mcid = label["mcid"].astype(np.int64)
+        named = np.flatnonzero(mcid >= 0)
+        pairs = np.stack([event[named], mcid[named]], axis=1)
+        distinct, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+        n_particles = np.bincount(distinct[:, 0], minlength=len(counts))
+        row = named[first]
+        particle = np.full(len(mcid), -1)
+        particle[named] = inverse.reshape(-1) - (np.cumsum(n_particles) - n_particles)[event[named]]
+        columns: dict[str, npt.NDArray[Any]] = {
+            name: label[name][row] for name in ("pdg", "charge", "mass", "px", "py", "pz")
+        }
+        columns["pdg"] = columns["pdg"].astype(np.int64)
+        columns["status"] = np.nan_to_num(label["status"][row]).astype(np.int64).astype(np.uint32).view(np.int32)
+        return make_truth(**{name: ak.unflatten(values, n_particles) for name, values in columns.items()}), particle
+
+
+def subdetectors(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], z: npt.NDArray[Any], detector: Detector
+) -> npt.NDArray[np.int32]:
+    """Calorimeter of each hit from its position: index into ``detector.calorimeters``, int32.
+
+    Beyond the front face of the ECAL's endcap (``ecal_inner_z``) a hit is in the endcap, in the HCAL's from
+    ``hcal_inner_z``; else in the barrel, in the HCAL's from ``hcal_inner_radius``. Positions in mm; right for
+    barrels that are cylinders.
+
+    Raises
+    ------
+    ConfigError
+        The detector does not say where its HCAL begins, or lacks one of the four calorimeters.
+    """
+    index = _calorimeter_indices(detector)
+    endcap = np.abs(z) >= detector.ecal_inner_z
+    hcal = np.where(endcap, np.abs(z) >= detector.hcal_inner_z, np.hypot(x, y) >= detector.hcal_inner_radius)
+    return np.asarray(index[hcal.astype(int), endcap.astype(int)])
+
+
+def _calorimeter_indices(detector: Detector) -> npt.NDArray[np.int32]:
+    """Index of the calorimeters, int32 [ecal or hcal, barrel or endcap]."""
+    if detector.hcal_inner_radius is None or detector.hcal_inner_z is None:
+        raise ConfigError(
+            f"detector '{detector.name}' does not say where its HCAL begins (hcal_inner_radius, hcal_inner_z in mm);"
+            " the first paper's files hold no subdetector, so it is needed"
+        )
+    first: dict[tuple[str, str], int] = {}
+    for index, calorimeter in enumerate(detector.calorimeters):
+        first.setdefault((calorimeter.kind, calorimeter.region), index)
+    try:
+        table = [[first[kind, region] for region in ("barrel", "endcap")] for kind in ("ecal", "hcal")]
+    except KeyError as error:
+        raise ConfigError(f"detector '{detector.name}' has no {' '.join(error.args[0])}") from error
+    return np.array(table, dtype=np.int32)

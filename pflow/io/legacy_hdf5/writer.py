@@ -1,0 +1,127 @@
+"""Events to the HDF5 format of the first paper, which `pflow.io.legacy_hdf5.reader.LegacyReader` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import awkward as ak
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import InputError
+from pflow.event.events import Events
+from pflow.event.links import largest_share
+from pflow.io.atomic import replacing
+from pflow.io.legacy_hdf5.buffers import TableWriter
+from pflow.io.legacy_hdf5.reader import FEATURES, LABELS
+
+__all__ = ["write_legacy"]
+
+Rows = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+def write_legacy(path: str | Path, events: Events | Iterable[Events], *, inputs: Iterable[str | Path] = ()) -> int:
+    """Write events to an HDF5 file of the first paper; return how many. It appears only when whole.
+
+    One row a hit, then one a track. The label is the particle with the largest share, its ``mcid`` the index in the
+    event's list; a hit or track of nobody has ``mcid`` -1 and zeros. Tracks have ``hitid`` -1, -2, ...
+
+    Parameters
+    ----------
+    path
+        Output file.
+    events
+        All events, or chunks of them in order.
+    inputs
+        Files that must not be overwritten.
+
+    Raises
+    ------
+    InputError
+        Events without truth: the format has a label on every row.
+    ConfigError
+        An output that cannot be written.
+    """
+    chunks = (events,) if isinstance(events, Events) else events
+    written = 0
+    with replacing(path, inputs=inputs) as partial, h5py.File(partial, "w") as file:
+        features = TableWriter(file.create_group("feature"), len(FEATURES), "float32")
+        labels = TableWriter(file.create_group("label"), len(LABELS), "float64")
+        for chunk in chunks:
+            counts, feature, label = _rows(chunk)
+            features.append(counts, feature)
+            labels.append(counts, label)
+            written += len(chunk)
+        features.finish()
+        labels.finish()
+    return written
+
+
+def _rows(events: Events) -> tuple[Index, npt.NDArray[np.float32], Rows]:
+    """Number of rows of each event, features float32 [row, 10], labels float64 [row, 9]."""
+    if events.truth is None or events.hit_links is None:
+        raise InputError(
+            "holds no truth, and the first paper's format labels every hit with its particle", file=events.path or None
+        )
+    n_hits = ak.to_numpy(ak.num(events.hits, axis=1)).astype(np.int64)
+    features = _hit_features(events.hits)
+    hitid = np.arange(len(features)) - np.repeat(np.cumsum(n_hits) - n_hits, n_hits) + 1
+    labels = _label_rows(hitid, largest_share(events.hit_links, events.hits), events.truth)
+    if events.tracks is None:
+        return n_hits, features, labels
+    n_tracks = ak.to_numpy(ak.num(events.tracks, axis=1)).astype(np.int64)
+    if events.track_links is None:
+        owner = ak.unflatten(np.full(n_tracks.sum(), -1, dtype=np.int32), n_tracks)
+    else:
+        owner = largest_share(events.track_links, events.tracks)
+    track_features = _track_features(events.tracks)
+    trackid = -1 - (np.arange(len(track_features)) - np.repeat(np.cumsum(n_tracks) - n_tracks, n_tracks))
+    event = np.concatenate([np.repeat(np.arange(len(n)), n) for n in (n_hits, n_tracks)])
+    order = np.argsort(event, kind="stable")  # the hits of an event, then its tracks
+    return (
+        n_hits + n_tracks,
+        np.concatenate([features, track_features])[order],
+        np.concatenate([labels, _label_rows(trackid, owner, events.truth)])[order],
+    )
+
+
+def _hit_features(hits: ak.Array) -> npt.NDArray[np.float32]:
+    flat = ak.flatten(hits, axis=1)
+    rows = np.zeros((len(flat), len(FEATURES)), dtype=np.float32)
+    for at, values in enumerate((flat.energy, flat.position.x, flat.position.y, flat.position.z, flat.time)):
+        rows[:, at] = ak.to_numpy(values)
+    return rows
+
+
+def _track_features(tracks: ak.Array) -> npt.NDArray[np.float32]:
+    """Rows of tracks: position and momentum at the calorimeter, momentum at the vertex where that is unknown."""
+    flat = ak.flatten(tracks, axis=1)
+    rows = np.zeros((len(flat), len(FEATURES)), dtype=np.float32)
+    for at, axis in enumerate("xyz", start=FEATURES.index("x")):
+        rows[:, at] = ak.to_numpy(flat.calo_position[axis])
+    rows[:, FEATURES.index("track")] = 1
+    rows[:, FEATURES.index("charge")] = ak.to_numpy(flat.charge)
+    for at, axis in enumerate(("px", "py", "pz"), start=FEATURES.index("px")):
+        there, vertex = (ak.to_numpy(momentum[axis]) for momentum in (flat.calo_momentum, flat.momentum))
+        rows[:, at] = np.where(np.isfinite(there), there, vertex)
+    return rows
+
+
+def _label_rows(identity: Index, owner: ak.Array, truth: ak.Array) -> Rows:
+    n_particles = ak.to_numpy(ak.num(truth, axis=1)).astype(np.int64)
+    start = np.repeat(np.cumsum(n_particles) - n_particles, ak.to_numpy(ak.num(owner, axis=1)))
+    particle = np.asarray(ak.to_numpy(ak.flatten(owner, axis=1)), dtype=np.int64)
+    named = particle >= 0
+    flat = ak.flatten(truth, axis=1)[(start + particle)[named]]
+    rows = np.zeros((len(particle), len(LABELS)))
+    rows[:, 0] = identity
+    rows[:, 1] = particle
+    status = ak.to_numpy(flat.status).astype(np.int32).view(np.uint32)
+    momentum = flat.momentum
+    values = (flat.pdg, flat.charge, flat.mass, momentum.px, momentum.py, momentum.pz, status)
+    for at, column in enumerate(values, start=LABELS.index("pdg")):
+        rows[named, at] = np.asarray(column)
+    return rows

@@ -1,0 +1,321 @@
+"""Opening event files of any schema and reading them as checked `Events`."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import awkward as ak
+import numpy as np
+
+from pflow.errors import ConfigError, InputError, nearest
+from pflow.event.events import Events, concatenate
+from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
+from pflow.io.detect_schema import SCHEMAS, sniff
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.reader import Reader
+from pflow.physics.detector import Detector, load_detector
+
+__all__ = ["BadEntriesWarning", "BadEntry", "EventFile", "iterate_events", "open_events", "read_events"]
+
+OnError = Literal["raise", "skip"]
+FilePath = str | PathLike[str]
+
+
+class BadEntriesWarning(UserWarning):
+    """Entries that could not be used were emptied and flagged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BadEntry:
+    """An entry that cannot be used, and why."""
+
+    entry: int
+    """Entry of the tree, from 0."""
+    error: InputError
+    """The first thing that is wrong with it."""
+
+
+class EventFile:
+    """An open file of events; a context manager.
+
+    Parameters
+    ----------
+    reader
+        Reader of its schema; closed with it.
+
+    Examples
+    --------
+    >>> with open_events("cld_rec.edm4hep.root") as file:  # doctest: +SKIP
+    ...     events = file.read(0, 100)
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> EventFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.num_entries
+
+    def __repr__(self) -> str:
+        return f"<EventFile: {self.path}, {self.schema}, {self.num_entries} entries, detector {self.detector.name}>"
+
+    @property
+    def schema(self) -> str:
+        """``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``."""
+        return self._reader.schema
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._reader.path
+
+    @property
+    def uuid(self) -> str:
+        """The file's UUID, "" if it has none."""
+        return self._reader.uuid
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of its tree."""
+        return self._reader.num_entries
+
+    @property
+    def detector(self) -> Detector:
+        """Detector that its hits are sorted into."""
+        return self._reader.detector
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Optional collections that the detector names and the file does not hold."""
+        return self._reader.absent
+
+    @property
+    def sources(self) -> Mapping[str, tuple[str, ...]]:
+        """Collections that are read, by part and calorimeter; empty for schemas without named collections."""
+        found: Mapping[str, tuple[str, ...]] = getattr(self._reader, "sources", {})
+        return found
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._reader.close()
+
+    def detector_matches(self) -> list[DetectorMatch]:
+        """Every built-in detector, best match first; see `pflow.io.detect_detector.detector_matches`."""
+        return detector_matches(self._reader)
+
+    def read(
+        self, start: int = 0, stop: int | None = None, *, truth: bool = True, on_error: OnError = "raise"
+    ) -> Events:
+        """Entries ``start`` to ``stop`` (exclusive, by default all), checked.
+
+        Parameters
+        ----------
+        start, stop
+            Range of entries; what lies beyond the last one is left out.
+        truth
+            Read truth, links and reference too.
+        on_error
+            What to do with an entry that cannot be decoded or whose content is wrong: ``raise``, or ``skip``: leave
+            it in its place without content, flagged ``Flag.BAD_INPUT``.
+
+        Raises
+        ------
+        InputError
+            The first entry that cannot be used, with file, entry and field; or a column that is not there.
+        ConfigError
+            Another `on_error`, or a negative `start`.
+
+        Warns
+        -----
+        BadEntriesWarning
+            Once a call, under ``skip``: how many entries were emptied, and why the first.
+        """
+        if on_error not in ("raise", "skip"):
+            raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
+        events, bad = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
+        if bad:
+            warnings.warn(
+                f"{len(bad)} of {len(events)} entries cannot be used and were left empty; the first: {bad[0].error}",
+                BadEntriesWarning,
+                stacklevel=2,
+            )
+        return events
+
+    def read_all(
+        self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
+    ) -> tuple[Events, list[BadEntry]]:
+        """As `read`, but returns the entries that cannot be used, in order, instead of warning of them.
+
+        With `strict` the first of them is raised.
+
+        Raises
+        ------
+        InputError, ConfigError
+            As for `read`.
+        """
+        if start < 0:
+            raise ConfigError(f"entries are counted from 0, found start {start}")
+        stop = self.num_entries if stop is None else min(stop, self.num_entries)
+        start = min(start, stop) if stop >= 0 else 0
+        stop = max(start, stop)
+        try:
+            events = self._reader.read(start, stop, truth=truth)
+            undecoded: list[BadEntry] = []
+        except InputError as error:
+            if strict or error.entry is None:
+                raise
+            events, undecoded = self._read_one_by_one(start, stop, truth=truth)
+        if strict:
+            return events.check(), []
+        return _without_problems(events, undecoded)
+
+    def _read_one_by_one(self, start: int, stop: int, *, truth: bool) -> tuple[Events, list[BadEntry]]:
+        """Read a range in which something cannot be decoded; such entries are left without content."""
+        chunks: list[Events] = []
+        bad: list[BadEntry] = []
+        for entry in range(start, stop):
+            try:
+                chunks.append(self._reader.read(entry, entry + 1, truth=truth))
+            except InputError as error:
+                if error.entry is None:
+                    raise
+                bad.append(BadEntry(entry, error))
+                end = self.num_entries  # an empty range there touches no bytes
+                chunks.append(_blank(self._reader.read(end, end, truth=truth), entry))
+        return concatenate(chunks), bad
+
+
+def open_events(
+    path: FilePath,
+    *,
+    detector: str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
+) -> EventFile:
+    """Open a file of events; the schema is found by looking at the file unless it is given.
+
+    Parameters
+    ----------
+    path
+        EDM4hep (TTree or RNTuple), a flat ntuple, or an HDF5 file of the first paper.
+    detector
+        Built-in name, detector file or `Detector`; by default the built-in one that fits (EDM4hep) or the one that
+        the layout names (flat).
+    schema
+        ``edm4hep``, ``edm4hep-rntuple``, ``edm4hep-sim`` (simulated hits even where there are digitised ones),
+        ``flat`` or ``legacy-hdf5``.
+    layout
+        Table from branches to fields of a flat ntuple, built-in name or file; implies ``flat``.
+
+    Raises
+    ------
+    InputError
+        Not a file of a known schema, truncated, a required collection missing, or no detector fits.
+    ConfigError
+        Unknown schema, detector or layout.
+    """
+    if schema is not None and schema not in SCHEMAS:
+        hint = nearest(schema, SCHEMAS)
+        raise ConfigError(
+            f"unknown schema '{schema}', expected one of {', '.join(SCHEMAS)}"
+            + (f" (nearest matches: {', '.join(hint)})" if hint else "")
+        )
+    if schema is None:
+        schema = sniff(path, layout=layout)
+    elif layout is not None and schema != "flat":
+        raise ConfigError(f"a layout is for flat ntuples, not for schema '{schema}'")
+    wanted = None if detector is None else load_detector(detector)
+    if schema == "legacy-hdf5":
+        from pflow.io.legacy_hdf5.reader import LegacyReader
+
+        return EventFile(LegacyReader(str(path), detector=wanted))
+    if schema == "flat":
+        from pflow.io.flat import FlatReader
+
+        return EventFile(FlatReader(str(path), layout=layout or "g4", detector=wanted))
+    file = open_podio(path)
+    try:
+        sim = True if schema == "edm4hep-sim" else None
+        if wanted is None:
+            wanted = best_detector(file, sim=sim)
+        return EventFile(Edm4hepReader(file, detector=wanted, sim=sim))
+    except BaseException:
+        file.close()
+        raise
+
+
+def read_events(
+    path: FilePath,
+    *,
+    detector: str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
+    entry_start: int = 0,
+    entry_stop: int | None = None,
+    truth: bool = True,
+    on_error: OnError = "raise",
+) -> Events:
+    """Read entries of one file; parameters, errors and warnings as for `open_events` and `EventFile.read`."""
+    with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+        return file.read(entry_start, entry_stop, truth=truth, on_error=on_error)
+
+
+def iterate_events(
+    paths: FilePath | Iterable[FilePath],
+    *,
+    detector: str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
+    step: int = 100,
+    truth: bool = True,
+    on_error: OnError = "raise",
+) -> Iterator[Events]:
+    """Read one or more files in chunks of at most `step` entries, in order and in bounded memory.
+
+    A chunk never spans two files; a file without entries gives none. Parameters, errors and warnings as for
+    `open_events` and `EventFile.read`.
+
+    Raises
+    ------
+    ConfigError
+        `step` below 1.
+    """
+    if step < 1:
+        raise ConfigError(f"step is {step}, expected at least 1")
+    for path in [paths] if isinstance(paths, str | PathLike) else paths:
+        with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+            for start in range(0, file.num_entries, step):
+                yield file.read(start, start + step, truth=truth, on_error=on_error)
+
+
+def _without_problems(events: Events, undecoded: list[BadEntry]) -> tuple[Events, list[BadEntry]]:
+    """Empty and flag the events that have problems, and those that could not be decoded."""
+    bad = {found.entry: found for found in undecoded}
+    for problem in events.problems():
+        entry = int(events.entry[problem.index])
+        if entry not in bad:
+            error = InputError(problem.message, file=events.path or None, entry=entry, field=problem.field)
+            bad[entry] = BadEntry(entry, error)
+    return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)]
+
+
+def _blank(template: Events, entry: int) -> Events:
+    """One event without content, with the parts of a template that has no events."""
+    parts = {name: ak.unflatten(ak.flatten(part, axis=1), [0]) for name, part in template.parts()}
+    return dataclasses.replace(
+        template, entry=np.array([entry]), event=np.array([entry]), flags=np.zeros(1, np.uint32), **parts
+    )

@@ -1,0 +1,476 @@
+"""The output of a reconstruction: a ROOT file with one entry for each entry of its input, in order.
+
+Tree ``events`` (TTree, or RNTuple), usable as a friend of its input's tree; members follow
+edm4hep::ReconstructedParticle (``PFlow`` is the writer's `name`):
+
+============================= ======= ==================================================================
+branch                        type    meaning
+============================= ======= ==================================================================
+``PFlow.PDG``                 int32   [particle] identity
+``PFlow.energy``              float32 [particle] GeV
+``PFlow.momentum.x .y .z``    float32 [particle] GeV
+``PFlow.charge``              float32 [particle] e
+``PFlow.mass``                float32 [particle] GeV
+``PFlow.goodnessOfPID``       float32 [particle] probability of the identity, NaN unknown
+``PFlow.pid_photon`` etc.     float32 [particle] probability of each of `pflow.physics.pdg.CLASSES` (optional)
+``PFlow.covMatrix.xx`` etc.   float32 [particle] covariance of (px, py, pz, E), GeV^2 (optional)
+``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0 (optional)
+``PFlowCaloHitLink.particle`` int32   [link] particle that it is part of, from 0
+``PFlowCaloHitLink.weight``   float32 [link] share of the hit's energy that the particle has; those of
+                                      a hit sum to at most 1
+``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0; with ``particle`` and
+                                      ``weight`` as above (optional)
+``event``                     int64   event number of the input
+``flags``                     uint32  bits of `pflow.event.events.Flag`: 1 input unusable, 2 stopped at the
+                                      maximum of particles, 4 an unknown code was mapped to its class
+============================= ======= ==================================================================
+
+What is optional is there if the algorithm has it: all of its branches, or none. Hits are counted through the
+calorimeter collections of the input in the order of its detector, as `pflow.read_events` returns them.
+
+``covMatrix`` holds the ten elements of `pflow.physics.kinematics.COVARIANCE` (xx, xy, yy, xz, yz, zz, xt, yt, zt, tt; t is E),
+in EDM4hep's order, each as a branch of its own, like the components of the momentum: EDM4hep's
+``covMatrix.values[10]`` is an array in a list, which uproot cannot write to a TTree.
+
+Beside the tree, the key ``pflow_provenance`` holds a JSON text (TObjString): where the events come from and what made
+the particles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import awkward as ak
+import numpy as np
+import uproot
+
+from pflow.errors import ConfigError, InputError, nearest
+from pflow.event.build import make_links, make_particles
+from pflow.event.particles import LINKS, Reconstruction, concatenate
+from pflow.io.atomic import check_output, replacing
+from pflow.io.columns import open_root, open_tree
+from pflow.io.rootfile import read_branch, read_note, write_note
+from pflow.physics.kinematics import COVARIANCE
+from pflow.physics.pdg import CLASSES
+
+__all__ = ["FORMATS", "RecoWriter", "iterate_reco", "read_provenance", "read_reco"]
+
+TREE = "events"
+NOTE = "pflow_provenance"
+FORMATS = ("ttree", "rntuple")
+"""What `RecoWriter` can write."""
+
+Links = Literal["if there", "required", "left out"]
+
+BASKET = 1000
+"""Events that are written at once: smaller baskets make a larger file that is slower to write and to read."""
+
+MEMBERS = {
+    "PDG": (("pdg",), np.int32),
+    "energy": (("energy",), np.float32),
+    "momentum.x": (("momentum", "px"), np.float32),
+    "momentum.y": (("momentum", "py"), np.float32),
+    "momentum.z": (("momentum", "pz"), np.float32),
+    "charge": (("charge",), np.float32),
+    "mass": (("mass",), np.float32),
+    "goodnessOfPID": (("score",), np.float32),
+}
+"""Member of edm4hep::ReconstructedParticle: field of our particles, type."""
+
+ARRAYS = {
+    "scores": tuple(f"pid_{name}" for name in CLASSES),
+    "covariance": tuple(f"covMatrix.{element}" for element in COVARIANCE),
+}
+"""Optional field of our particles, an array of fixed length: the members that hold its elements."""
+
+LINK_MEMBERS = {
+    "hit_links": ("CaloHitLink", {"hit": "source", "particle": "particle", "weight": "weight"}),
+    "track_links": ("TrackLink", {"track": "source", "particle": "particle", "weight": "weight"}),
+}
+"""Optional links: what their collection's name adds to that of the particles, and field of each member."""
+
+MEANING = {
+    "scores": "the probabilities of all classes",
+    "covariance": "all elements of the covariance",
+    "hit_links": "links that say which hits the particles are made of",
+    "track_links": "links that say which tracks the particles are made of",
+}
+"""What the branches of an optional part or field hold, for errors."""
+
+
+class RecoWriter:
+    """Writes a reconstruction chunk by chunk; a context manager. The file appears at its place only when whole.
+
+    Leaving the context after an error removes what was written and leaves alone whatever was at `path`.
+
+    Parameters
+    ----------
+    path
+        The output file.
+    provenance
+        Where the particles come from; plain data, as JSON can hold.
+    format
+        ``ttree`` or ``rntuple``.
+    name
+        Name of the collection of particles, the prefix of its branches.
+    inputs
+        Files that must not be overwritten.
+
+    Raises
+    ------
+    ConfigError
+        An output that cannot be written (see `pflow.io.atomic.check_output`), an unknown format, a name that is no
+        identifier, provenance that JSON cannot hold.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        provenance: Mapping[str, Any],
+        format: Literal["ttree", "rntuple"] = "ttree",
+        name: str = "PFlow",
+        inputs: Iterable[str | Path] = (),
+    ) -> None:
+        if format not in FORMATS:
+            raise ConfigError(f"output format '{format}' is not one of {', '.join(FORMATS)}")
+        if not name.isidentifier():
+            raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
+        try:
+            json.dumps(provenance)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"provenance cannot be stored as JSON: {error}") from error
+        self._inputs = tuple(inputs)
+        self._path = check_output(path, inputs=self._inputs)
+        self._provenance = provenance
+        self._format = format
+        self._name = name
+        self._pending: list[Reconstruction] = []
+        self._optional: frozenset[str] | None = None
+        self._table: Any = None
+
+    def __enter__(self) -> RecoWriter:
+        with ExitStack() as stack:
+            partial = stack.enter_context(replacing(self._path, inputs=self._inputs))
+            file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
+            write_note(file, NOTE, self._provenance)
+            self._file = file
+            stack.push(self._finish)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(error_type, error, traceback)
+
+    def extend(self, reconstruction: Reconstruction) -> None:
+        """Append consecutive events. They are kept until there are enough for a basket, so memory is bounded.
+
+        The first chunk with particles decides which of the optional branches the file has; one without any may lack
+        what the others have.
+
+        Raises
+        ------
+        ValueError
+            Particles have links, scores or covariances and those before had none, or the other way round.
+        """
+        if not len(reconstruction):
+            return
+        if ak.any(ak.num(reconstruction.particles, axis=1)):
+            optional = _optional(reconstruction)
+            if self._optional is None:
+                self._optional = optional
+            if optional != self._optional:
+                raise ValueError(
+                    f"chunks of one reconstruction differ: one has {', '.join(sorted(optional)) or 'particles alone'}, "
+                    f"one before {', '.join(sorted(self._optional)) or 'particles alone'}"
+                )
+        self._pending.append(reconstruction)
+        if self._optional is not None and sum(len(chunk) for chunk in self._pending) >= BASKET:
+            self._flush(self._optional)
+
+    def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is not None:
+            return
+        if self._optional is None:
+            self._optional = frozenset().union(*map(_optional, self._pending))
+        self._flush(self._optional)
+
+    def _flush(self, optional: frozenset[str]) -> None:
+        pending = [
+            chunk if optional <= _optional(chunk) else _without_particles(chunk, optional) for chunk in self._pending
+        ]
+        self._pending = []
+        # The first gives the types; what only chunks without particles have is dropped.
+        columns = self._columns(concatenate([_without_particles(_nothing(), optional), *pending]))
+        if self._table is None:
+            self._table = self._make_table(columns)
+        if pending:
+            self._table.extend(columns)
+
+    def _columns(self, reconstruction: Reconstruction) -> dict[str, Any]:
+        shape = _flat if self._format == "ttree" else _nested
+        columns = {
+            "event": reconstruction.event.astype(np.int64),
+            "flags": reconstruction.flags.astype(np.uint32),
+            self._name: shape(_particle_columns(reconstruction.particles)),
+        }
+        for field, (suffix, members) in LINK_MEMBERS.items():
+            links = getattr(reconstruction, field)
+            if links is not None:
+                columns[self._name + suffix] = shape({member: links[inner] for member, inner in members.items()})
+        return columns
+
+    def _make_table(self, columns: Mapping[str, Any]) -> Any:
+        types = {
+            name: column.type.content if isinstance(column, ak.Array) else column.dtype
+            for name, column in columns.items()
+        }
+        if self._format == "rntuple":
+            return self._file.mkrntuple(TREE, types)
+        return self._file.mktree(
+            TREE,
+            types,
+            title="reconstructed particles",
+            counter_name=lambda counted: f"n_{counted}",
+            field_name=lambda outer, inner: f"{outer}.{inner}",
+        )
+
+
+def read_reco(
+    path: str | Path,
+    *,
+    name: str = "PFlow",
+    entry_start: int = 0,
+    entry_stop: int | None = None,
+    links: Links = "if there",
+) -> Reconstruction:
+    """Entries `entry_start` to `entry_stop` (exclusive; None: to the end) of a reconstruction's output file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        Name of the collection of particles.
+    entry_start, entry_stop
+        The range of entries.
+    links
+        Whether to read links of hits and tracks: ``if there``; ``required`` for those of hits; or ``left out``, which
+        is faster.
+
+    Raises
+    ------
+    InputError
+        Not a ROOT file, truncated, without the collection `name` or without required links: names file and branch,
+        with nearest matches. Links to particles that are not there, or with impossible weights.
+    """
+    with open_root(path) as file:
+        table, members = _table(file, name, path, links)
+        stop = table.num_entries if entry_stop is None else min(entry_stop, table.num_entries)
+        return _read(table, members, name, min(entry_start, stop), stop, path)
+
+
+def iterate_reco(
+    path: str | Path, *, name: str = "PFlow", step: int = 1000, links: Links = "if there"
+) -> Iterator[Reconstruction]:
+    """The whole of a reconstruction's output file in chunks of `step` entries, in bounded memory.
+
+    Parameters as of `read_reco`.
+
+    Raises
+    ------
+    InputError
+        As `read_reco`.
+    ValueError
+        `step` below 1.
+    """
+    if step < 1:
+        raise ValueError(f"step must be at least 1, found {step}")
+    with open_root(path) as file:
+        table, members = _table(file, name, path, links)
+        for start in range(0, table.num_entries, step):
+            yield _read(table, members, name, start, min(start + step, table.num_entries), path)
+
+
+def read_provenance(path: str | Path) -> dict[str, Any]:
+    """What `RecoWriter` was told about the origin of the particles in a file.
+
+    Raises
+    ------
+    InputError
+        Not a ROOT file, or one without provenance.
+    """
+    with open_root(path) as file:
+        provenance = read_note(file, NOTE, path)
+    if provenance is None:
+        raise InputError("holds no provenance: not written by pflow", file=path, field=NOTE)
+    return provenance
+
+
+def _nothing() -> Reconstruction:
+    """No events, for their type."""
+    empty = ak.values_astype(ak.Array([[]])[:0], np.float32)
+    return Reconstruction(
+        particles=make_particles(pdg=empty, charge=empty, energy=empty, px=empty, py=empty, pz=empty),
+        event=np.zeros(0, dtype=np.int64),
+        flags=np.zeros(0, dtype=np.uint32),
+    )
+
+
+def _without_particles(chunk: Reconstruction, optional: frozenset[str]) -> Reconstruction:
+    """A chunk of events without particles, with these optional parts and fields."""
+    counts = np.zeros(len(chunk), dtype=np.int64)
+    none = ak.unflatten(np.zeros(0, dtype=np.float32), counts)
+    arrays = {
+        field: ak.unflatten(np.zeros((0, len(members)), dtype=np.float32), counts)
+        for field, members in ARRAYS.items()
+        if field in optional
+    }
+    links = make_links(source=none, particle=none)
+    return dataclasses.replace(
+        chunk,
+        particles=make_particles(pdg=none, charge=none, energy=none, px=none, py=none, pz=none, **arrays),
+        hit_links=links if "hit_links" in optional else None,
+        track_links=links if "track_links" in optional else None,
+    )
+
+
+def _optional(reconstruction: Reconstruction) -> frozenset[str]:
+    """Names of the optional parts and fields that are there."""
+    links = (name for name in LINKS if getattr(reconstruction, name) is not None)
+    return frozenset((*links, *(name for name in ARRAYS if name in reconstruction.particles.fields)))
+
+
+def _particle_columns(particles: ak.Array) -> dict[str, ak.Array]:
+    """Members, as [event, particle] columns, by name."""
+    columns = {}
+    for member, (field, dtype) in MEMBERS.items():
+        values = particles
+        for key in field:
+            values = values[key]
+        columns[member] = ak.values_astype(values, dtype)
+    for name, members in ARRAYS.items():
+        if name in particles.fields:
+            columns |= {member: particles[name][:, :, at] for at, member in enumerate(members)}
+    return columns
+
+
+def _flat(columns: Mapping[str, ak.Array]) -> ak.Array:
+    """Records whose members are ``momentum.x`` and so on, as TTree branches are named."""
+    return ak.zip(dict(columns), depth_limit=2)
+
+
+def _nested(columns: Mapping[str, ak.Array]) -> ak.Array:
+    """Records with ``momentum`` a record of its own, as RNTuple fields nest."""
+    nested: dict[str, Any] = {}
+    for member, column in columns.items():
+        outer, _, inner = member.partition(".")
+        if inner:
+            nested.setdefault(outer, {})[inner] = column
+        else:
+            nested[outer] = column
+    return ak.zip(
+        {name: ak.zip(part, depth_limit=2) if isinstance(part, dict) else part for name, part in nested.items()},
+        depth_limit=2,
+    )
+
+
+def _table(file: Any, name: str, path: str | Path, links: Links) -> tuple[Any, frozenset[str]]:
+    """The tree or RNTuple, and which of the optional parts and fields it has and are wanted."""
+    table = open_tree(file, TREE, str(path))
+    keys = set(table.keys())
+    optional = _optional_branches(name)
+    if links == "left out":
+        optional = {field: branches for field, branches in optional.items() if field not in LINKS}
+    found = {field for field, branches in optional.items() if not keys.isdisjoint(branches.values())}
+    if links == "required":
+        found.add("hit_links")
+    expected = dict.fromkeys(
+        ("event", "flags", *(f"{name}.{member}" for member in MEMBERS)), "the output of a reconstruction"
+    )
+    for field in found:
+        expected |= dict.fromkeys(optional[field].values(), MEANING[field])
+    for branch, what in expected.items():
+        if branch not in keys:
+            raise InputError(
+                f"no such branch; expected {what}", file=path, field=branch, suggestions=nearest(branch, keys)
+            )
+    return table, frozenset(found)
+
+
+def _optional_branches(name: str) -> dict[str, dict[str, str]]:
+    """Branch of each member of each optional part or field."""
+    branches = {field: {member: f"{name}.{member}" for member in members} for field, members in ARRAYS.items()}
+    for field, (suffix, members) in LINK_MEMBERS.items():
+        branches[field] = {member: f"{name}{suffix}.{member}" for member in members}
+    return branches
+
+
+def _read(table: Any, optional: frozenset[str], name: str, start: int, stop: int, path: str | Path) -> Reconstruction:
+    columns = {member: read_branch(table, f"{name}.{member}", start, stop, path) for member in MEMBERS}
+    branches = _optional_branches(name)
+    more = {
+        field: {member: read_branch(table, branch, start, stop, path) for member, branch in branches[field].items()}
+        for field in optional
+    }
+    particles = make_particles(
+        pdg=columns["PDG"],
+        charge=columns["charge"],
+        energy=columns["energy"],
+        px=columns["momentum.x"],
+        py=columns["momentum.y"],
+        pz=columns["momentum.z"],
+        mass=columns["mass"],
+        score=columns["goodnessOfPID"],
+        **{field: _array(more[field].values()) for field in ARRAYS if field in more},
+    )
+    links = {}
+    for field, (suffix, members) in LINK_MEMBERS.items():
+        if field in more:
+            made = make_links(**{members[member]: values for member, values in more[field].items()}, normalise=False)
+            _check_links(made, particles, f"{name}{suffix}", start, path)
+            links[field] = made
+    return Reconstruction(
+        particles=particles,
+        event=np.asarray(ak.to_numpy(read_branch(table, "event", start, stop, path)), dtype=np.int64),
+        flags=np.asarray(ak.to_numpy(read_branch(table, "flags", start, stop, path)), dtype=np.uint32),
+        name=name,
+        **links,
+    )
+
+
+def _array(members: Iterable[ak.Array]) -> ak.Array:
+    """[event, particle, member] from one [event, particle] column a member."""
+    columns = list(members)
+    flat = np.stack([ak.to_numpy(ak.flatten(column, axis=1)) for column in columns], axis=-1)
+    return ak.unflatten(flat, ak.num(columns[0], axis=1))
+
+
+def _check_links(links: ak.Array, particles: ak.Array, collection: str, start: int, path: str | Path) -> None:
+    """Return if all links lead to particles and have finite weights of at least 0."""
+    counts = ak.to_numpy(ak.num(links, axis=1))
+    particle, weight = (ak.to_numpy(ak.flatten(links[field], axis=1)) for field in ("particle", "weight"))
+    size = np.repeat(ak.to_numpy(ak.num(particles, axis=1)), counts)
+    for member, values, bad, expected in (
+        ("particle", particle, (particle < 0) | (particle >= size), "expected the index of a particle"),
+        ("weight", weight, ~np.isfinite(weight) | (weight < 0), "expected a share of at least 0"),
+    ):
+        if bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            raise InputError(
+                f"{expected}, found {values[first]}",
+                file=path,
+                entry=start + int(np.searchsorted(np.cumsum(counts), first, side="right")),
+                field=f"{collection}.{member}",
+            )

@@ -1,0 +1,251 @@
+"""What a file of events holds, gathered as plain data: for `pflow inspect`, and for a notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+
+from pflow.event.events import Events
+from pflow.event.truth import select_targets
+from pflow.io.open import open_events
+from pflow.physics.detector import Detector
+
+__all__ = [
+    "DetectorFit",
+    "EventTruth",
+    "FileContent",
+    "Part",
+    "TruthParticle",
+    "inspect_file",
+    "inspect_truth",
+]
+
+STEP = 100
+"""Entries read at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DetectorFit:
+    """Whether a built-in detector fits the file, and why not."""
+
+    name: str
+    fits: bool
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of the events: a calorimeter, tracks, truth, ...
+
+    Parameters
+    ----------
+    name, kind
+        Name of the calorimeter or of the part of `Events`; ``ecal``, ``hcal``, ``muon``, ``lumi`` or "".
+    collections
+        Collections of the file that it is read from; empty for formats without named collections.
+    count, mean
+        Objects in the entries that were read, and per entry.
+    mean_energy
+        Summed energy per entry, GeV; None for what has no energy.
+    """
+
+    name: str
+    kind: str
+    collections: tuple[str, ...]
+    count: int
+    mean: float
+    mean_energy: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileContent:
+    """What a file holds.
+
+    Parameters
+    ----------
+    path, schema, uuid, num_entries
+        The file.
+    detector
+        Detector that it was read as.
+    detectors
+        How the built-in detectors fit, best first.
+    entries_read
+        Entries from the start that the counts are taken over.
+    parts
+        Parts of the events that are there.
+    calorimeter_hits
+        Hits of all calorimeters, muon system included, in the entries that were read.
+    absent
+        Optional collections that the detector names and the file does not hold.
+    has_truth
+        Whether truth particles and links from hits to them are there.
+    bad_entries
+        Entries that cannot be used, and what is wrong with each.
+    """
+
+    path: str
+    schema: str
+    uuid: str
+    num_entries: int
+    detector: str
+    detectors: tuple[DetectorFit, ...]
+    entries_read: int
+    parts: tuple[Part, ...]
+    calorimeter_hits: int
+    absent: tuple[str, ...]
+    has_truth: bool
+    bad_entries: dict[int, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TruthParticle:
+    """A Monte Carlo particle under a truth rule: its index in the event, energy in GeV, and why it was dropped."""
+
+    index: int
+    pdg: int
+    energy: float
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EventTruth:
+    """Targets and dropped particles of one event; energies in GeV."""
+
+    entry: int
+    event: int
+    targets: tuple[TruthParticle, ...]
+    dropped: tuple[TruthParticle, ...]
+    target_energy: float
+    dropped_energy: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def inspect_file(
+    path: str | Path,
+    *,
+    detector: str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
+    max_entries: int = 1000,
+) -> FileContent:
+    """Look into a file; parameters as for `pflow.io.open.open_events`.
+
+    Counts and means are taken over the first `max_entries` entries, in bounded memory. Entries that cannot be used
+    count as empty and are listed.
+
+    Raises
+    ------
+    InputError, ConfigError
+        The file cannot be opened; see `pflow.io.open.open_events`.
+    """
+    with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+        stop = min(file.num_entries, max_entries)
+        template, _ = file.read_all(file.num_entries)  # no events, every part
+        counts: dict[str, int] = {}
+        energies: dict[str, float] = {}
+        bad: dict[int, str] = {}
+        for start in range(0, stop, STEP):
+            events, found = file.read_all(start, min(start + STEP, stop))
+            bad |= {entry.entry: str(entry.error) for entry in found}
+            _add(counts, energies, events)
+        kinds = {own.name: own.kind for own in file.detector.calorimeters}
+        names = [*kinds, *(name for name, _ in template.parts() if name != "hits")]
+        return FileContent(
+            path=file.path,
+            schema=file.schema,
+            uuid=file.uuid,
+            num_entries=file.num_entries,
+            detector=file.detector.name,
+            detectors=tuple(
+                DetectorFit(name=match.detector.name, fits=match.fits, reason=match.reason)
+                for match in file.detector_matches()
+            ),
+            entries_read=stop,
+            parts=tuple(
+                Part(
+                    name=name,
+                    kind=kinds.get(name, ""),
+                    collections=tuple(file.sources.get(name, ())),
+                    count=counts.get(name, 0),
+                    mean=counts.get(name, 0) / max(stop, 1),
+                    mean_energy=energies[name] / max(stop, 1) if name in energies else None,
+                )
+                for name in names
+            ),
+            calorimeter_hits=sum(counts.get(name, 0) for name in kinds),
+            absent=file.absent,
+            has_truth=template.has_truth,
+            bad_entries=bad,
+        )
+
+
+def inspect_truth(
+    path: str | Path,
+    *,
+    rule: str = "stable",
+    entries: int = 10,
+    detector: str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
+) -> list[EventTruth]:
+    """Targets and dropped particles of the first `entries` events under a truth rule; see `pflow.event.truth`.
+
+    Entries that cannot be used have neither.
+
+    Raises
+    ------
+    InputError
+        The file cannot be opened, or holds no truth.
+    ConfigError
+        Unknown rule, schema, detector or layout.
+    """
+    with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+        events, _ = file.read_all(0, entries)
+    targets = select_targets(events, rule=rule)
+    return [
+        _event_truth(events, event, targets.particles[event], targets.dropped[event]) for event in range(len(events))
+    ]
+
+
+def _add(counts: dict[str, int], energies: dict[str, float], events: Events) -> None:
+    """Add objects and energies of a chunk to the sums."""
+    for name, part in events.parts():
+        if name == "hits":
+            continue
+        counts[name] = counts.get(name, 0) + int(ak.sum(ak.num(part, axis=1)))
+        if name == "reference":
+            energies[name] = energies.get(name, 0.0) + float(ak.sum(part.energy))
+    subdetector = ak.to_numpy(ak.flatten(events.hits.subdetector, axis=1))
+    energy = ak.to_numpy(ak.flatten(events.hits.energy, axis=1)).astype(np.float64)
+    for index, calorimeter in enumerate(events.detector.calorimeters):
+        mine = subdetector == index
+        counts[calorimeter.name] = counts.get(calorimeter.name, 0) + int(mine.sum())
+        energies[calorimeter.name] = energies.get(calorimeter.name, 0.0) + float(energy[mine].sum())
+
+
+def _event_truth(events: Events, index: int, particles: ak.Array, dropped: ak.Array) -> EventTruth:
+    return EventTruth(
+        entry=int(events.entry[index]),
+        event=int(events.event[index]),
+        targets=tuple(
+            TruthParticle(index=int(at), pdg=int(pdg), energy=float(energy))
+            for at, pdg, energy in zip(particles.index, particles.pdg, particles.energy, strict=True)
+        ),
+        dropped=tuple(
+            TruthParticle(index=int(at), pdg=int(pdg), energy=float(energy), reason=str(reason))
+            for at, pdg, energy, reason in zip(dropped.index, dropped.pdg, dropped.energy, dropped.reason, strict=True)
+        ),
+        target_energy=float(ak.sum(particles.energy)),
+        dropped_energy=float(ak.sum(dropped.energy)),
+    )

@@ -1,0 +1,248 @@
+"""Multi-head attention: on torch's fused scaled-dot-product attention, and to a memory that is not projected.
+
+Letters: B batch, N tokens that ask, S tokens that answer, W width, H heads, D = W / H. Masks: True = real token; None
+where there is no padding, which keeps the kernels that know no mask. Packed events (`pflow.model.common.packing`) stand side
+by side in one row, [1, sum of lengths, W], and `lengths` says where each ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from pflow.model.common.cache import Cache, KeyValue
+
+__all__ = ["CrossAttention", "MemoryAttention", "SelfAttention", "memory_products"]
+
+
+def _check_heads(width: int, heads: int) -> None:
+    if heads < 1 or width % heads:
+        raise ValueError(f"heads: {heads} heads do not divide a width of {width}")
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)  # [B, S, W] -> [B, H, S, D]
+
+
+def _join(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)  # [B, H, N, D] -> [B, N, W]
+
+
+def _broadcast(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask[:, None, None, :]  # [B, S] -> [B, 1, 1, S]
+
+
+def _event_by_event(
+    queries: Iterable[Tensor], keys: Iterable[Tensor], values: Iterable[Tensor], masks: Iterable[Tensor | None]
+) -> Tensor:
+    """Attend within each packed event, [1, H, N, D] each; the answers side by side."""
+    events = zip(queries, keys, values, masks, strict=True)
+    return torch.cat([scaled_dot_product_attention(*event) for event in events], dim=2)
+
+
+class SelfAttention(nn.Module):
+    """Tokens of one sequence attend to each other.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; H divides W.
+    bias
+        Of the four linear maps.
+
+    Raises
+    ------
+    ValueError
+        If `heads` does not divide `width`.
+    """
+
+    def __init__(self, *, width: int, heads: int, bias: bool = True) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
+        causal: bool = False,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, N, W]
+        mask : bool [B, N] or None
+            Real tokens. Not together with `causal`: padding behind a causal sequence is never seen.
+        lengths
+            Of packed events; not together with `mask`, `causal` or `cache`.
+        causal
+            A token sees itself and those before it.
+        cache
+            Of the tokens before these; they are appended. One token at a time.
+
+        Returns
+        -------
+        float [B, N, W]
+
+        Raises
+        ------
+        ValueError
+            If `mask` comes together with `causal`, `lengths` with any of them, or `cache` with more than one token.
+        """
+        if causal and mask is not None:
+            raise ValueError("mask: a causal sequence has its padding at the end and takes no mask")
+        if lengths is not None and (causal or mask is not None or cache is not None):
+            raise ValueError("lengths: packed events take no mask, no cache and are not causal")
+        query, key, value = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
+        if lengths is not None:
+            queries, keys, values = (torch.split(part, list(lengths), dim=2) for part in (query, key, value))
+            attended = _event_by_event(queries, keys, values, [None] * len(lengths))
+            return self.out(_join(attended))  # type: ignore[no-any-return]
+        if cache is not None:
+            if x.shape[1] != 1:
+                raise ValueError(f"cache: one token at a time, got {x.shape[1]}")
+            key, value = cache.update(key, value)
+            causal = False  # the one token that asks is the last: it sees all
+        attended = scaled_dot_product_attention(query, key, value, attn_mask=_broadcast(mask), is_causal=causal)
+        return self.out(_join(attended))  # type: ignore[no-any-return]
+
+
+class CrossAttention(nn.Module):
+    """Tokens of one sequence attend to those of another, whose keys and values are projected apart, once.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; H divides W.
+    memory_width
+        Of the other sequence.
+    bias
+        Of the linear maps.
+
+    Raises
+    ------
+    ValueError
+        If `heads` does not divide `width`.
+    """
+
+    def __init__(self, *, width: int, heads: int, memory_width: int, bias: bool = True) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        self.heads = heads
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key_value = nn.Linear(memory_width, 2 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def project(self, memory: Tensor) -> KeyValue:
+        """Keys and values [B, H, S, D] of the other sequence `memory`, float [B, S, memory_width]."""
+        key, value = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
+        return KeyValue(key, value)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: KeyValue,
+        *,
+        mask: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, N, W], or [1, N, W] of B packed events
+        memory : KeyValue [B, H, S, D]
+            From `project`.
+        mask : bool [B, S] or None
+            Real tokens of the memory.
+        lengths
+            Of the events packed in x.
+
+        Returns
+        -------
+        float, as x
+        """
+        query = _split(self.query(x), self.heads)
+        seen = _broadcast(mask)
+        if lengths is None:
+            attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=seen)
+        else:
+            queries, keys, values = torch.split(query, list(lengths), dim=2), memory.key[:, None], memory.value[:, None]
+            attended = _event_by_event(queries, keys, values, [None] * len(lengths) if seen is None else seen[:, None])
+        return self.out(_join(attended))  # type: ignore[no-any-return]
+
+
+def memory_products(query: Tensor, key: Tensor, memory: Tensor, added: Tensor) -> Tensor:
+    """Products of queries with linear maps of a memory, which are never made, float [B, H, T, S].
+
+    With M A the mapped memory, q (M A)^T = (q A^T) M^T: the few queries are mapped, not the memory, and all maps read
+    the same numbers.
+
+    Parameters
+    ----------
+    query : float [B, T, H, D]
+        Of T positions, for H maps.
+    key : float [H, D, W]
+        Weights of the maps.
+    memory : float [B, S, W]
+    added : float [B, H, T, S] or [B, H, T, 1]
+        To the products.
+    """
+    asked = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
+    products = torch.baddbmm(added.flatten(1, 2), asked, memory.transpose(1, 2))  # [B, H * T, S]
+    return products.view(*added.shape[:3], memory.shape[1])
+
+
+class MemoryAttention(nn.Module):
+    """Attention of few queries to a long memory, whose keys and values are never made.
+
+    `CrossAttention` by `memory_products`; as the keys the values w (M B) = (w M) B. The bias of the keys, which adds
+    the same to all logits of a query, is left out.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; H divides W. The memory has the same width.
+
+    Raises
+    ------
+    ValueError
+        If `heads` does not divide `width`.
+    """
+
+    def __init__(self, *, width: int, heads: int) -> None:
+        super().__init__()
+        _check_heads(width, heads)
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, N, W]
+        memory : float [B, S, W]
+        bias : float [B, H, N, S], added to the logits
+
+        Returns
+        -------
+        float [B, N, W]
+        """
+        key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
+        query = self.query(x).unflatten(-1, (self.heads, -1)) * key.shape[1] ** -0.5  # [B, N, H, D]
+        weight = memory_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]
+        read = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, N, W]
+        answer = torch.einsum("bhtw,hdw->bthd", read, value).flatten(2)
+        return self.out(answer + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""The networks of the first paper."""

@@ -1,0 +1,262 @@
+"""From features to tokens of the network's width, special tokens included.
+
+Letters: B batch, N source tokens, T target tokens, F features, W width. Embedding stays in the weights' own precision
+under autocast: bfloat16 would round a hit's position to several mm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.data.batch import Target, TokenSet
+from pflow.model.common.layers import FullyConnected
+from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SpecialTokens, kind_of_input
+
+__all__ = ["EmbedderStyle", "SourceEmbedder", "TargetEmbedder", "TargetTokens", "TokenEmbedder"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbedderStyle:
+    """Shape of the fully connected networks that embed.
+
+    Parameters
+    ----------
+    version
+        ``v1``: F -> W -> W. ``v2``: F -> feedforward -> ... -> W.
+    feedforward
+        Width of the hidden layers, v2 only.
+    hidden_layers
+        Their number, v2 only.
+    activation, bias
+        As in the layers.
+
+    Raises
+    ------
+    ValueError
+        For an unknown version, a size that is not positive, or a size that the version does not have.
+    """
+
+    version: str = "v1"
+    feedforward: int | None = None
+    hidden_layers: int | None = None
+    activation: str = "relu"
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        if self.version not in ("v1", "v2"):
+            raise ValueError(f"embedder: '{self.version}' is neither 'v1' nor 'v2'")
+        for name, value in (("feedforward", self.feedforward), ("hidden_layers", self.hidden_layers)):
+            if value is not None and self.version == "v1":
+                raise ValueError(f"embedder_{name}: version 'v1' of the embedder has none")
+            if value is not None and value < 1:
+                raise ValueError(f"embedder_{name}: {value} is not positive")
+
+    def build(self, features: int, width: int) -> FullyConnected:
+        """The network from F features to W."""
+        hidden = [width]
+        if self.version == "v2":
+            hidden = [self.feedforward or 2 * width] * (self.hidden_layers or 2)
+        return FullyConnected((features, *hidden, width), activation=self.activation, bias=self.bias)
+
+
+class TokenEmbedder(nn.Module):
+    """Embed tokens that are marked as samples or as special.
+
+    Parameters
+    ----------
+    features
+        F, without marks.
+    width
+        W.
+    special
+        The treatment of special tokens.
+    style
+        Shape of the network.
+    has_special
+        Whether bos or eos can be among the tokens.
+    """
+
+    def __init__(
+        self, *, features: int, width: int, special: SpecialTokens, style: EmbedderStyle, has_special: bool = True
+    ) -> None:
+        super().__init__()
+        self.special = special
+        self.network = style.build(features + special.n_marks, width)
+        learned = special.vectors and has_special
+        self.bos = nn.Parameter(torch.empty(width)) if learned else None
+        self.eos = nn.Parameter(torch.empty(width)) if learned else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return next(self.network.parameters()).dtype
+
+    def forward(self, features: Tensor, kind: Tensor) -> Tensor:
+        """Embed.
+
+        Parameters
+        ----------
+        features : float [B, N, F]
+            Zeros where the token is not a sample.
+        kind : int64 [B, N]
+
+        Returns
+        -------
+        float [B, N, W]
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            marked = torch.cat([features.to(self.dtype), self.special.marks(kind).to(self.dtype)], dim=-1)
+            embedded: Tensor = self.network(marked)
+            for which, vector in ((BOS, self.bos), (EOS, self.eos)):
+                if vector is not None:
+                    embedded = torch.where((kind == which)[..., None], vector, embedded)
+        return embedded
+
+
+class SourceEmbedder(nn.Module):
+    """Embed a sentence of source tokens, with bos and eos where `framed`.
+
+    Source tokens have no order, so bos and eos stand in front: wherever they stood the result would be the same, and
+    the real tokens of an event stay together whatever the padding.
+
+    Parameters
+    ----------
+    features, width, special, style
+        As in `TokenEmbedder`.
+    framed
+        Whether to add bos and eos.
+    """
+
+    def __init__(
+        self, *, features: int, width: int, special: SpecialTokens, style: EmbedderStyle, framed: bool = True
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.framed = framed
+        self.embed = TokenEmbedder(features=features, width=width, special=special, style=style, has_special=framed)
+
+    def forward(self, sentence: TokenSet) -> tuple[Tensor, Tensor | None]:
+        """Embed `sentence`.
+
+        Returns
+        -------
+        tokens : float [B, N', W]
+            N' = N + 2 if framed, else N.
+        mask : bool [B, N'] or None
+            Real tokens; None where there is no padding.
+
+        Raises
+        ------
+        ValueError
+            If the sentence has another number of features.
+        """
+        features, mask = sentence.features, sentence.mask
+        if features.shape[-1] != self.features:
+            raise ValueError(f"features: a source token has {features.shape[-1]}, the network expects {self.features}")
+        if not sentence.full:
+            features = features.masked_fill(~mask[..., None], 0.0)  # whatever padding holds, NaN included
+        kind = torch.where(mask, SAMPLE, PAD)
+        if self.framed:
+            features = functional.pad(features, (0, 0, 2, 0))
+            mask = functional.pad(mask, (2, 0), value=True)
+            frame = torch.tensor([BOS, EOS], device=kind.device).expand(kind.shape[0], 2)
+            kind = torch.cat([frame, kind], dim=1)
+        return self.embed(features, kind), None if sentence.full else mask
+
+
+class TargetTokens(NamedTuple):
+    """Tokens as the decoder reads them; physical values of special tokens mean nothing.
+
+    Parameters
+    ----------
+    charge, pdg : int64 [B, T]
+    energy : float [B, T]
+    direction : float [B, T, 3]
+    kind : int64 [B, T]
+    """
+
+    charge: Tensor
+    pdg: Tensor
+    energy: Tensor
+    direction: Tensor
+    kind: Tensor
+
+    @classmethod
+    def teacher(cls, target: Target) -> TargetTokens:
+        """Bos and the true particles: [B, T] to [B, T + 1]."""
+        return cls(
+            charge=functional.pad(target.charge, (1, 0)),
+            pdg=functional.pad(target.pdg, (1, 0)),
+            energy=functional.pad(target.energy, (1, 0)),
+            direction=functional.pad(target.direction, (0, 0, 1, 0)),
+            kind=kind_of_input(target.mask),
+        )
+
+    @classmethod
+    def bos(cls, batch: int, device: torch.device) -> TargetTokens:
+        """One bos for each of `batch` events, [B, 1]."""
+        none = torch.zeros(batch, 1, dtype=torch.int64, device=device)
+        return cls(
+            charge=none,
+            pdg=none,
+            energy=torch.zeros(batch, 1, device=device),
+            direction=torch.zeros(batch, 1, 3, device=device),
+            kind=torch.full_like(none, BOS),
+        )
+
+
+class TargetEmbedder(nn.Module):
+    """Embed target tokens: one-hot charge and PDG, energy, direction, and the marks of special tokens.
+
+    Parameters
+    ----------
+    n_charge, n_pdg
+        Sizes of the physical vocabularies.
+    width, special, style
+        As in `TokenEmbedder`.
+    position
+        Whether to add the sinusoidal embedding of the token's index (Vaswani et al. 2017); without it the causal mask
+        alone carries the order.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_charge: int,
+        n_pdg: int,
+        width: int,
+        special: SpecialTokens,
+        style: EmbedderStyle,
+        position: bool = False,
+    ) -> None:
+        super().__init__()
+        self.special = special
+        self.width = width
+        self.position = position
+        self.n_charge = n_charge + special.offset
+        self.n_pdg = n_pdg + special.offset
+        self.embed = TokenEmbedder(features=self.n_charge + self.n_pdg + 4, width=width, special=special, style=style)
+
+    def forward(self, tokens: TargetTokens, *, first: int = 0) -> Tensor:
+        """Embed `tokens` [B, T], the first of which has index `first` in its sentence; float [B, T, W]."""
+        special = (tokens.kind != SAMPLE)[..., None]
+        charge = functional.one_hot(self.special.index(tokens.charge, tokens.kind), self.n_charge)
+        pdg = functional.one_hot(self.special.index(tokens.pdg, tokens.kind), self.n_pdg)
+        continuous = torch.cat([tokens.energy[..., None], tokens.direction], dim=-1).masked_fill(special, 0.0)
+        embedded: Tensor = self.embed(torch.cat([charge, pdg, continuous], dim=-1), tokens.kind)
+        if self.position:
+            index = torch.arange(first, first + embedded.shape[1], device=embedded.device)
+            embedded = embedded + _sinusoid(index, self.width).to(embedded.dtype)
+        return embedded
+
+
+def _sinusoid(index: Tensor, width: int) -> Tensor:
+    """Sines and cosines of `index` [T] at geometric wavelengths, [T, W]."""
+    even = torch.arange(0, width, 2, device=index.device)
+    angle = index[:, None] / 10_000.0 ** (even / width)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]

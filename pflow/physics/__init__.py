@@ -1,0 +1,1 @@
+"""Units, particle data, kinematics and detectors."""

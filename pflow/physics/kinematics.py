@@ -1,0 +1,201 @@
+"""Relations between momenta, angles and track parameters. Pure functions on numpy arrays or numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pflow.physics.units import GEV_PER_TESLA_MM
+
+__all__ = [
+    "COVARIANCE",
+    "angle_between",
+    "energy",
+    "four_momentum_covariance",
+    "impact_parameters",
+    "momentum_at_perigee",
+    "momentum_from_track",
+    "track_from_momentum",
+    "transverse_momentum",
+]
+
+COVARIANCE = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
+"""Elements of the covariance of (px, py, pz, E) as they are stored: x, y, z for the momentum's components, t for E.
+
+The lower triangle, row by row, as edm4hep::ReconstructedParticle::covMatrix holds it (edm4hep.yaml: "stored as lower
+triangle matrix of the four momentum (px,py,pz,E)"; element (i, j), i >= j, at i (i + 1) / 2 + j in its
+utils/cov_matrix_utils.h; coordinates named as in edm4hep::FourMomCoords)."""
+
+Array = npt.NDArray[np.floating[Any]]
+
+
+def energy(px: Array, py: Array, pz: Array, mass: Array) -> Array:
+    """Energy from momentum and mass, E^2 = m^2 + p^2; all in GeV, shapes broadcast."""
+    return np.sqrt(px**2 + py**2 + pz**2 + mass**2)
+
+
+def transverse_momentum(omega: Array, b_field: float, charge: Array | float = 1.0) -> Array:
+    """Transverse momentum of a helix, pt [GeV] = 0.299792458e-3 |q| B [T] / |omega [1/mm]|.
+
+    A straight track (omega 0) gives infinity. `b_field` in T; `charge` in units of e.
+    """
+    with np.errstate(divide="ignore"):
+        return np.asarray(GEV_PER_TESLA_MM * np.abs(charge) * abs(b_field) / np.abs(omega))
+
+
+def momentum_from_track(omega: Array, phi: Array, tan_lambda: Array, b_field: float) -> tuple[Array, Array, Array]:
+    """Momentum (px, py, pz) in GeV of a track of unit charge, from EDM4hep track parameters.
+
+    Parameters
+    ----------
+    omega
+        Signed curvature, 1/mm; its sign is the charge for a field along +z.
+    phi
+        Azimuth of the momentum at the reference point, rad.
+    tan_lambda
+        pz / pt.
+    b_field
+        Field along z, T.
+    """
+    pt = transverse_momentum(omega, b_field)
+    return pt * np.cos(phi), pt * np.sin(phi), pt * tan_lambda
+
+
+def track_from_momentum(px: Array, py: Array, pz: Array, charge: Array, b_field: float) -> tuple[Array, Array, Array]:
+    """Inverse of `momentum_from_track`: (omega [1/mm], phi [rad], tan_lambda) from a momentum in GeV."""
+    pt = np.hypot(px, py)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        omega = np.sign(charge) * GEV_PER_TESLA_MM * abs(b_field) / pt
+        tan_lambda = pz / pt
+    return omega, np.arctan2(py, px), tan_lambda
+
+
+def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array]:
+    """Transverse momentum (px, py) in GeV where a helix comes closest to the z axis, from a point further along.
+
+    In a field along z a charge of sign q moves on a circle of radius R = pt / (0.299792458e-3 |q| B), clockwise for
+    q > 0, around c = r + q/|q| R (py, -px)/pt. Closest to the axis the momentum is tangent to it at c (1 - R/|c|).
+    pz does not change. A neutral particle, one without transverse momentum, and one around the axis keep theirs.
+
+    Parameters
+    ----------
+    x, y
+        Point on the helix, mm.
+    px, py
+        Transverse momentum there, GeV.
+    charge
+        Charge, e.
+    b_field
+        Field along z, T.
+    """
+    pt = np.hypot(px, py)
+    sense = np.sign(charge * b_field)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
+        centre_x = x + sense * radius * py / pt
+        centre_y = y - sense * radius * px / pt
+        distance = np.hypot(centre_x, centre_y)
+        turned_x, turned_y = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
+    known = np.isfinite(turned_x) & np.isfinite(turned_y)
+    return np.where(known, turned_x, px), np.where(known, turned_y, py)
+
+
+def impact_parameters(
+    x: Array, y: Array, z: Array, px: Array, py: Array, pz: Array, charge: Array, b_field: float
+) -> tuple[Array, Array]:
+    """How far from the z axis a helix passes, and where along it, both mm, from a point further along.
+
+    With radius R and centre c as in `momentum_at_perigee`: d0 = |c| - R, positive where the circle does not go round
+    the axis, and z0 = z - pz/pt R a, a being the angle on the circle from the nearest point (less than half a turn). A
+    neutral particle and one without transverse momentum have 0 and 0.
+
+    Parameters
+    ----------
+    x, y, z
+        Point on the helix, mm.
+    px, py, pz
+        Momentum there, GeV.
+    charge
+        Charge, e.
+    b_field
+        Field along z, T.
+    """
+    pt = np.hypot(px, py)
+    sense = np.sign(charge * b_field)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
+        centre_x = x + sense * radius * py / pt
+        centre_y = y - sense * radius * px / pt
+        d0 = np.hypot(centre_x, centre_y) - radius
+        turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
+        angle = np.abs(np.mod(turned + np.pi, 2 * np.pi) - np.pi)
+        z0 = z - pz / pt * radius * angle
+    known = np.isfinite(d0) & np.isfinite(z0)
+    return np.where(known, d0, 0.0), np.where(known, z0, 0.0)
+
+
+def angle_between(a: Array, b: Array) -> Array:
+    """Angle in rad between vectors, both of shape [..., 3]; accurate near 0 and pi. Null vectors give 0.
+
+    Uses atan2(|a x b|, a . b), which keeps full precision where arccos of the dot product loses half the digits.
+    """
+    cross = np.linalg.norm(np.cross(a, b), axis=-1)
+    dot = np.sum(np.asarray(a) * np.asarray(b), axis=-1)
+    return np.asarray(np.arctan2(cross, dot))
+
+
+def four_momentum_covariance(
+    energy: Array, mass: Array, direction: Array, energy_sigma: Array, direction_sigma: Array
+) -> npt.NDArray[np.float64]:
+    """Covariance of (px, py, pz, E) of particles measured by energy and direction, of exactly known mass.
+
+    With p = sqrt(E^2 - m^2), the momentum p n moves along n by dp = (E / p) dE where the energy moves by dE, and across
+    n by p times the angle. With s_E = E sigma(ln E), the angles alike in both axes across n and independent of the
+    energy:
+
+    cov(p, p) = (E s_E / p)^2 n n^T + (p sigma_angle)^2 (1 - n n^T), cov(p, E) = (E s_E^2 / p) n, cov(E, E) = s_E^2.
+
+    Near rest dp / dE grows without bound; there dp is at most the momentum at the energy E + s_E. An energy below the
+    mass counts as rest.
+
+    Parameters
+    ----------
+    energy, mass
+        float [...], GeV.
+    direction
+        float [..., 3], unit vectors n.
+    energy_sigma
+        float [...], standard deviation of ln E.
+    direction_sigma
+        float [...], standard deviation of the angle in each of the two axes across the direction, rad.
+
+    Returns
+    -------
+    float64 [..., 10], GeV^2: elements in the order of `COVARIANCE`.
+
+    Raises
+    ------
+    ValueError
+        A negative standard deviation.
+    """
+    total, m, sigma_ln, sigma_angle = (
+        np.asarray(values, dtype=np.float64) for values in (energy, mass, energy_sigma, direction_sigma)
+    )
+    n = np.asarray(direction, dtype=np.float64)
+    if (sigma_ln < 0).any() or (sigma_angle < 0).any():
+        raise ValueError("a standard deviation is negative")
+    s_energy = total * sigma_ln
+    p = np.sqrt(np.maximum(total**2 - m**2, 0.0))
+    highest = np.sqrt(np.maximum((total + s_energy) ** 2 - m**2, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        linear = np.where(p > 0, total * s_energy / p, np.inf)
+    along = np.minimum(linear, highest)
+    # What one standard deviation of the energy does to (px, py, pz, E): [..., 4].
+    by_energy = np.concatenate([n * along[..., None], s_energy[..., None]], axis=-1)
+    matrix = by_energy[..., :, None] * by_energy[..., None, :]  # [..., 4, 4]
+    across = np.eye(3) - n[..., :, None] * n[..., None, :]  # [..., 3, 3]
+    matrix[..., :3, :3] += (p * sigma_angle)[..., None, None] ** 2 * across
+    rows, columns = np.tril_indices(4)
+    return np.asarray(matrix[..., rows, columns])  # [..., 10]

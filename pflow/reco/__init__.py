@@ -1,1 +1,0 @@
-"""Reconstruction of events and files with a trained model."""

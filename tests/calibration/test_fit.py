@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.calibration.fit import MIN_PULLS, UncertaintyFit, fit_curve
+from pflow.calibration.uncertainty import Curve
+from pflow.event.build import make_particles
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
+from pflow.event.truth import select_targets
+from pflow.io.open import read_events
+from pflow.metrics.match import Matching, match
+from pflow.metrics.table import ParticleTable
+from pflow.physics.kinematics import four_momentum_covariance
+from pflow.tokens.recipe import Recipe
+
+RECIPE = Recipe()
+LN_E, ANGLE = 0.02, 0.001
+
+
+@pytest.fixture(scope="module")
+def events(sample_dir) -> Events:
+    return read_events(sample_dir / "gamma1_test_small.root")
+
+
+def reconstructed(events: Events, *, times: float, covariance: bool = True) -> Reconstruction:
+    """The true photons, smeared by `LN_E` and `ANGLE`, and widths stated that are `times` as large."""
+    random = np.random.default_rng(1)
+    particles = select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles
+    counts = ak.num(particles)
+    momentum = np.stack([ak.to_numpy(ak.flatten(particles.momentum[axis])) for axis in ("px", "py", "pz")], axis=1)
+    size = np.linalg.norm(momentum, axis=1)
+    unit = momentum / size[:, None] + ANGLE * random.normal(size=momentum.shape)
+    unit /= np.linalg.norm(unit, axis=1)[:, None]
+    energy = size * np.exp(LN_E * random.normal(size=len(size)))
+    n = len(size)
+    stored = four_momentum_covariance(energy, np.zeros(n), unit, np.full(n, times * LN_E), np.full(n, times * ANGLE))
+    columns = {
+        "pdg": np.full(n, 22),
+        "charge": np.zeros(n),
+        "energy": energy,
+        **{key: energy * unit[:, axis] for axis, key in enumerate(("px", "py", "pz"))},
+        **({"covariance": stored} if covariance else {}),
+    }
+    records = make_particles(**{key: ak.unflatten(value, counts) for key, value in columns.items()})
+    return Reconstruction(particles=records, event=events.event, flags=events.flags, name="PFlow")
+
+
+def fitted(events: Events, reconstruction: Reconstruction) -> UncertaintyFit:
+    truth = ParticleTable.from_records(select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles)
+    reco = ParticleTable.from_records(reconstruction.particles)
+    fit = UncertaintyFit()
+    fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()))
+    return fit
+
+
+@pytest.mark.parametrize("times", [0.5, 3.0])
+def test_wrong_widths_are_put_right(events, times):
+    widths = fitted(events, reconstructed(events, times=times)).result()
+    assert set(widths.curves["energy"]) == set(widths.curves["direction"]) == {"photon"}
+    for quantity, true in (("energy", LN_E), ("direction", ANGLE)):
+        found = widths.apply(quantity, np.array([times * true]), np.array([2]))
+        assert found[0] == pytest.approx(true, rel=0.25), quantity
+
+
+def test_a_model_without_uncertainties_has_nothing_to_fit(events):
+    with pytest.raises(ValueError, match="states no uncertainties"):
+        fitted(events, reconstructed(events, times=1.0, covariance=False))
+
+
+def test_a_curve_follows_widths_that_are_wrong_in_different_ways():
+    random = np.random.default_rng(2)
+    sigma = np.repeat([0.01, 0.1], 3000) * np.exp(0.01 * random.normal(size=6000))
+    values = np.repeat([2.0, 0.5], 3000) * random.normal(size=6000)
+    curve = fit_curve(sigma, values[:, None])
+    np.testing.assert_allclose(curve(np.array([0.01, 0.1])), [0.02, 0.05], rtol=0.1)
+
+
+def test_few_pulls_make_no_curve():
+    assert fit_curve(np.full(MIN_PULLS - 1, 0.1), np.zeros((MIN_PULLS - 1, 1))) is None
+    assert UncertaintyFit().result().curves == {}
+
+
+def test_equal_widths_make_one_point():
+    values = np.random.default_rng(3).normal(size=(1000, 1))
+    assert isinstance(curve := fit_curve(np.full(1000, 0.1), values), Curve)
+    assert len(curve.log_sigma) == 1

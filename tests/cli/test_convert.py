@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import awkward as ak
+import pytest
+import uproot
+
+from pflow.cli import convert
+from pflow.errors import ConfigError, InputError
+from pflow.event.build import make_hits
+from pflow.event.events import Events
+from pflow.io.events_root import write_events
+from pflow.io.flat import FlatReader
+from pflow.io.legacy_hdf5.reader import LegacyReader
+from pflow.physics.detector import load_detector
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    convert.add_arguments(parser)
+    return convert.run(parser.parse_args([str(word) for word in words]))
+
+
+def test_from_hdf5_to_root_and_back(tmp_path: Path, data_dir: Path) -> None:
+    old = data_dir / "legacy" / "gamma1_30.h5"
+    assert run(old, tmp_path / "new.root", "--step", "7") == 0
+    assert run(tmp_path / "new.root", tmp_path / "back.h5") == 0
+    one, two = (LegacyReader(path).read(0, 30) for path in (old, tmp_path / "back.h5"))
+    for (name, before), (_, after) in zip(one.parts(), two.parts(), strict=True):
+        assert str(before.to_list()) == str(after.to_list()), name  # as text, in which NaN equals NaN
+
+
+def test_from_root_to_hdf5_and_back_keeps_hits(tmp_path: Path, sample_dir: Path) -> None:
+    old = sample_dir / "multi_test_small.root"
+    assert run(old, tmp_path / "new.h5") == 0
+    assert run(tmp_path / "new.h5", tmp_path / "back.root") == 0
+    one, two = (FlatReader(path).read(0, 25).hits for path in (old, tmp_path / "back.root"))
+    for field in ("energy", "time", "subdetector", "position"):
+        assert one[field].to_list() == two[field].to_list()
+
+
+def test_from_edm4hep_to_a_flat_ntuple(tmp_path: Path, data_dir: Path) -> None:
+    assert run(data_dir / "edm4hep" / "cld_rec.edm4hep.root", tmp_path / "flat.root") == 0
+    events = FlatReader(tmp_path / "flat.root").read(0, 1).check()
+    assert events.detector.name == "cld"
+    assert (len(events.hits[0]), len(events.tracks[0])) == (5015, 24)
+
+
+def test_it_says_what_it_did(tmp_path: Path, sample_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(sample_dir / "multi_test_small.root", tmp_path / "new.root")
+    assert "25 events of ild_g4" in capsys.readouterr().out
+
+
+def test_a_file_without_entries(tmp_path: Path, sample_dir: Path) -> None:
+    reader = FlatReader(sample_dir / "multi_test_small.root")
+    write_events(tmp_path / "empty.root", reader.read(0, 0))
+    assert run(tmp_path / "empty.root", tmp_path / "empty.h5") == 0
+    assert LegacyReader(tmp_path / "empty.h5").num_entries == 0
+
+
+def test_the_detector_can_be_chosen(tmp_path: Path, sample_dir: Path) -> None:
+    run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--detector", "ild")
+    assert FlatReader(tmp_path / "new.root").detector.name == "ild"
+
+
+def test_a_layout_of_the_users_own(tmp_path: Path, sample_dir: Path) -> None:
+    layout = tmp_path / "mine.yaml"
+    names = ", ".join(f"{axis}: calo_hit.{axis}" for axis in ("energy", "x", "y", "z"))
+    layout.write_text(f"detector: ild_g4\nhits: {{{names}}}\n")
+    run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--layout", layout)
+    assert [name for name, _ in FlatReader(tmp_path / "new.root").read(0, 1).parts()] == ["hits"]
+
+
+@pytest.mark.parametrize("name", ["new.txt", "new"])
+def test_an_unknown_ending(tmp_path: Path, sample_dir: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot tell the format of .*: expected \.root, \.h5, \.hdf5"):
+        run(sample_dir / "multi_test_small.root", tmp_path / name)
+
+
+def test_a_step_of_nothing(tmp_path: Path, sample_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="--step must be at least 1"):
+        run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--step", 0)
+
+
+def test_the_missing_folder_is_named_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        run(tmp_path / "no_input_either.h5", tmp_path / "nowhere" / "new.root")
+
+
+def test_the_input_is_not_overwritten(sample_dir: Path) -> None:
+    path = sample_dir / "multi_test_small.root"
+    with pytest.raises(ConfigError, match="it is the input"):
+        run(path, path)
+
+
+def test_a_damaged_input_leaves_no_output(tmp_path: Path, sample_dir: Path) -> None:
+    content = bytearray((sample_dir / "multi_test_small.root").read_bytes())
+    with uproot.open(sample_dir / "multi_test_small.root") as file:
+        branch = file["events"]["calo_hit.x"]
+        seek, size = int(branch.member("fBasketSeek")[0]), int(branch.compressed_bytes)
+    content[seek + 120 : seek + size - 8] = b"\xff" * (size - 128)
+    path = tmp_path / "in.root"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"calo_hit\.x"):
+        run(path, tmp_path / "new.h5")
+    assert [found.name for found in tmp_path.iterdir()] == ["in.root"]
+
+
+def test_bad_entries_can_be_left_empty(tmp_path: Path) -> None:
+    """Entry 1 of three has a negative energy."""
+    from pflow.io.events_root import write_events
+
+    one = ak.Array([[1.0], [1.0], [1.0]])
+    hits = make_hits(energy=ak.Array([[1.0], [-1.0], [3.0]]), x=one, y=one, z=one)
+    write_events(tmp_path / "in.root", Events(detector=load_detector("ild_g4"), hits=hits))
+    with pytest.raises(InputError, match="entry 1"):
+        run(tmp_path / "in.root", tmp_path / "new.root")
+    with pytest.warns(UserWarning, match="1 of 3 entries"):
+        run(tmp_path / "in.root", tmp_path / "new.root", "--on-error", "skip")
+    assert FlatReader(tmp_path / "new.root").read(0, 3).hits.energy.to_list() == [[1.0], [], [3.0]]

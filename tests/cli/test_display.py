@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pytest
+
+from pflow.cli import display
+from pflow.errors import ConfigError, InputError
+from pflow.event.build import make_links, make_particles
+from pflow.event.particles import Reconstruction
+from pflow.io.particles_root import RecoWriter
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    display.add_arguments(parser)
+    return parser.parse_args([str(argument) for argument in arguments])
+
+
+def run(*arguments):
+    return display.run(parsed(*arguments))
+
+
+@pytest.fixture
+def sample(sample_dir):
+    return sample_dir / "multi_test_small.root"
+
+
+@pytest.fixture
+def reco(tmp_path):
+    """A reconstruction of three events, numbers 0, 1 and 7, of one photon each."""
+    ones = [[1.0]] * 3
+    particles = make_particles(pdg=[[22]] * 3, charge=[[0.0]] * 3, energy=ones, px=ones, py=[[0.0]] * 3, pz=[[0.0]] * 3)
+    path = tmp_path / "reco.root"
+    with RecoWriter(path, provenance={}) as writer:
+        writer.extend(
+            Reconstruction(particles=particles, event=np.array([0, 1, 7]), flags=np.zeros(3, dtype=np.uint32))
+        )
+    return path
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".html", b"<!DOCTYPE html>")])
+def test_writes_each_format(sample, tmp_path, suffix, start, capsys):
+    path = tmp_path / f"event{suffix}"
+    assert run(sample, "--entry", 1, "-o", path) == 0
+    assert path.read_bytes().startswith(start)
+    assert capsys.readouterr().out == f"wrote {path}\n"
+
+
+def test_several_files_at_once_and_nothing_beside_them(sample, tmp_path):
+    run(sample, "-o", tmp_path / "a.png", tmp_path / "a.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.png"]
+
+
+def test_without_a_name_a_figure_and_a_page_of_the_entry(sample, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(sample, "--entry", 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["display_2.html", "display_2.png"]
+
+
+@pytest.mark.parametrize("spelling", ["--colour", "--color"])
+def test_the_page_says_what_its_colours_mean(sample, tmp_path, spelling):
+    path = tmp_path / "event.html"
+    run(sample, spelling, "subdetector", "-o", path)
+    assert "<p>hits coloured by subdetector." in path.read_text()
+
+
+def test_reconstructed_particles_are_shown(sample, reco, tmp_path):
+    path = tmp_path / "event.html"
+    run(sample, "--entry", 1, "--reco", reco, "--colour", "reco", "-o", path)
+    assert "nearest PFlow particle in angle" in path.read_text()
+
+
+def test_hits_of_particles_are_read_from_the_reconstruction(sample, tmp_path):
+    one, path = [[1.0]], tmp_path / "event.html"
+    particles = make_particles(pdg=[[22]], charge=[[0.0]], energy=one, px=one, py=[[0.0]], pz=[[0.0]])
+    links = make_links(source=[[0]], particle=[[0]])
+    with RecoWriter(tmp_path / "linked.root", provenance={}) as writer:
+        writer.extend(
+            Reconstruction(
+                particles=particles, event=np.array([0]), flags=np.zeros(1, dtype=np.uint32), hit_links=links
+            )
+        )
+    run(sample, "--reco", tmp_path / "linked.root", "--colour", "reco", "-o", path)
+    assert "<p>hits coloured by the PFlow particle with the largest share" in path.read_text()
+
+
+def test_an_entry_of_joined_inputs_is_found_by_its_own_number(sample, reco, tmp_path):
+    path = tmp_path / "event.html"
+    run(sample, "--entry", 7, "--reco", reco, "--reco-entry", 2, "-o", path)
+    assert "PFlow particles (1)" in path.read_text()
+
+
+def test_particles_of_another_event_are_refused(sample, reco, tmp_path):
+    with pytest.raises(InputError, match=r"reco\.root, entry 2: is of event number 7, but the input's entry 2 is of 2"):
+        run(sample, "--entry", 2, "--reco", reco, "-o", tmp_path / "event.png")
+
+
+@pytest.mark.parametrize("entry", [3, -1])
+def test_an_entry_that_the_reconstruction_lacks_is_refused(sample, reco, tmp_path, entry):
+    with pytest.raises(InputError, match=rf"reco\.root, entry {entry}: there is no such entry"):
+        run(sample, "--entry", 3, "--reco", reco, "--reco-entry", entry, "-o", tmp_path / "event.png")
+
+
+@pytest.mark.parametrize("entry", [25, -1])
+def test_an_entry_outside_the_file_is_refused(sample, tmp_path, entry):
+    with pytest.raises(InputError, match=rf"multi_test_small\.root, entry {entry}: there is no such entry; .* has 25"):
+        run(sample, "--entry", entry, "-o", tmp_path / "event.png")
+
+
+def test_an_unknown_format_is_refused_before_any_work(tmp_path):
+    with pytest.raises(ConfigError, match=r"ends in \.png, \.pdf, \.html"):
+        run("absent.root", "-o", tmp_path / "event.svg")
+
+
+def test_an_input_is_not_overwritten(sample, reco, tmp_path):
+    page = tmp_path / "in.html"
+    page.symlink_to(sample)
+    with pytest.raises(ConfigError, match="it is the input"):
+        run(sample, "-o", page)
+
+
+def test_a_missing_folder_is_refused(sample, tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        run(sample, "-o", tmp_path / "no" / "event.png")
+
+
+def test_colours_by_what_is_not_there_are_refused(sample_dir, tmp_path):
+    with pytest.raises(ConfigError, match="no reconstructed particles"):
+        run(sample_dir / "gamma1_train_small.root", "--colour", "reco", "-o", tmp_path / "event.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_negative_number_of_colours_is_wrong_usage(sample):
+    with pytest.raises(SystemExit):
+        parsed(sample, "--max-particles", -1)

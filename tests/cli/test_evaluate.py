@@ -1,0 +1,332 @@
+"""`pflow evaluate`: from files to table, metrics.json and plots; what cannot work says why and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from pflow.cli.evaluate import in_step
+from pflow.cli.main import main
+from pflow.errors import InputError
+from pflow.event.build import make_links, make_particles
+from pflow.event.particles import Reconstruction
+from pflow.io.particles_root import RecoWriter
+
+N_EVENTS = 5
+
+
+def reconstruction(numbers, n_particles=1) -> Reconstruction:
+    """Photons of 1 GeV along x."""
+    counts = np.full(len(numbers), n_particles)
+    ones = ak.unflatten(np.ones(counts.sum()), counts)
+    return Reconstruction(
+        particles=make_particles(pdg=22 * ones, charge=0 * ones, energy=ones, px=ones, py=0 * ones, pz=0 * ones),
+        event=np.asarray(numbers, dtype=np.int64),
+        flags=np.zeros(len(numbers), np.uint32),
+    )
+
+
+@pytest.fixture(scope="module")
+def truth_file(tmp_path_factory):
+    """A flat file of single photons of 1 GeV along x, each with one hit; event numbers 10, 11, ..."""
+    path = tmp_path_factory.mktemp("truth") / "truth.root"
+    one = ak.unflatten(np.ones(N_EVENTS), np.ones(N_EVENTS, dtype=np.int64))
+    zero = 0 * one
+    integer = ak.values_astype(zero, np.int32)
+    with uproot.recreate(path) as file:
+        hits = {"energy": one, "x": 1900 * one, "y": zero, "z": zero, "time": zero}
+        particles = dict.fromkeys(("mass", "py", "pz", "charge", "vx", "vy", "vz"), zero)
+        file["events"] = {
+            "event": np.arange(10, 10 + N_EVENTS, dtype=np.int32),
+            "calo_hit": ak.zip({**hits, "system": integer, "layer": integer, "particle": integer}),
+            "calo_link": ak.zip({"hit": integer, "particle": integer, "weight": one}),
+            "particle": ak.zip(
+                {**particles, "px": one, "pdg": integer + 22, "status": integer + 1, "parent": integer - 1}
+            ),
+        }
+    return path
+
+
+@pytest.fixture(scope="module")
+def reco_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reco") / "reco.root"
+    with RecoWriter(path, provenance={"checkpoint": "abc"}) as writer:
+        writer.extend(reconstruction(range(10, 10 + N_EVENTS)))
+    return path
+
+
+def evaluate(*arguments) -> int:
+    return main(["evaluate", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def written(truth_file, reco_file, tmp_path_factory):
+    """The folder of a whole evaluation: numbers, report, figures."""
+    out = tmp_path_factory.mktemp("whole") / "deep" / "er"
+    options = ["--detector", "ild_g4", "--classes", "photon", "-q"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, *options) == 0
+    return out
+
+
+def test_metrics_are_written(written):
+    content = json.loads((written / "metrics.json").read_text())
+    assert content["count"]["exact_fraction"] == 1.0
+    assert content["energy"]["response_median"] == 1.0
+    assert content["n_events_read"] == N_EVENTS
+    assert content["inputs"]["provenance"] == {"PFlow": {"checkpoint": "abc"}}
+
+
+def test_figures_are_written(written):
+    assert (written / "response.png").read_bytes().startswith(b"\x89PNG")
+    assert (written / "response.pdf").read_bytes().startswith(b"%PDF")
+    assert len(list(written.glob("*.png"))) == len(list(written.glob("*.pdf")))
+
+
+def test_classes_have_figures_of_their_own(written):
+    assert (written / "efficiency_vs_energy_photon.png").is_file()
+    assert not (written / "efficiency_vs_energy_muon.png").exists()
+
+
+def test_report_holds_every_figure(written):
+    text = (written / "report.html").read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert text.count("<img ") == len(list(written.glob("*.png")))
+
+
+def test_nothing_unfinished_is_left(written):
+    assert not list(written.glob("*.tmp-*"))
+
+
+def test_table_is_printed(truth_file, reco_file, tmp_path, capsys):
+    options = ["--classes", "photon", "--no-plots"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", *options) == 0
+    shown = capsys.readouterr().out
+    assert "exact count" in shown
+    assert "photon: efficiency" in shown
+
+
+def test_chunk_size_does_not_change_the_numbers(truth_file, reco_file, tmp_path):
+    contents = []
+    for step in (1, 2, 500):
+        out = tmp_path / str(step)
+        assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--step", step, "--no-plots", "-q") == 0
+        contents.append((out / "metrics.json").read_text())
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_quiet_and_without_plots(truth_file, reco_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q") == 0
+    assert [path.name for path in out.iterdir()] == ["metrics.json"]
+    assert capsys.readouterr().out == ""
+
+
+def test_options_reach_the_results(truth_file, reco_file, tmp_path):
+    out = tmp_path / "out"
+    options = ["--rule", "calo", "--e-min", "0.5", "--match", "angle_energy", "--cut", "none", "--no-tracks"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", *options) == 0
+    settings = json.loads((out / "metrics.json").read_text())["settings"]
+    assert settings["truth_rule"] == "calo"
+    assert settings["e_min_gev"] == 0.5
+    assert settings["use_tracks"] is False
+    assert settings["matching"]["cut"] is None
+
+
+def test_several_truth_files_in_order(truth_file, tmp_path):
+    reco, out = tmp_path / "both.root", tmp_path / "out"
+    with RecoWriter(reco, provenance={}) as writer:
+        writer.extend(reconstruction([*range(10, 15), *range(10, 15)]))
+    assert evaluate(reco, "--truth", truth_file, truth_file, "-o", out, "--no-plots", "-q") == 0
+    assert json.loads((out / "metrics.json").read_text())["n_events_read"] == 2 * N_EVENTS
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([10, 11, 12, 99, 14], "entry 3: event number 13 in the truth, 99 in reconstruction"),
+        ([10, 11, 12], "reco.root, entry 3: ends here"),
+        ([10, 11, 12, 13, 14, 15], "reco.root, entry 5: goes on"),
+    ],
+)
+def test_files_that_do_not_belong_together(truth_file, tmp_path, capsys, numbers, message):
+    reco, out = tmp_path / "reco.root", tmp_path / "out"
+    with RecoWriter(reco, provenance={}) as writer:
+        writer.extend(reconstruction(numbers))
+    assert evaluate(reco, "--truth", truth_file, "-o", out, "-q") == 1
+    assert message in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_truth_file_without_truth(reco_file, tmp_path, capsys):
+    path = tmp_path / "bare.root"
+    one = ak.unflatten(np.ones(N_EVENTS), np.ones(N_EVENTS, dtype=np.int64))
+    with uproot.recreate(path) as file:
+        hits = {"energy": one, "x": 1900 * one, "y": one, "z": one, "time": one}
+        integer = ak.values_astype(0 * one, np.int32)
+        file["events"] = {
+            "event": np.arange(10, 10 + N_EVENTS, dtype=np.int32),
+            "calo_hit": ak.zip({**hits, "system": integer, "layer": integer}),
+        }
+    assert evaluate(reco_file, "--truth", path, "-o", tmp_path / "out", "-q") == 1
+    message = capsys.readouterr().err
+    assert "bare.root" in message
+    assert "truth" in message
+
+
+def test_missing_file(truth_file, tmp_path, capsys):
+    assert evaluate(tmp_path / "none.root", "--truth", truth_file, "-o", tmp_path / "out", "-q") == 1
+    assert "none.root" in capsys.readouterr().err
+
+
+def test_unknown_collection(truth_file, reco_file, tmp_path, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--name", "PFlo", "-q") == 1
+    assert "PFlow" in capsys.readouterr().err
+
+
+def test_cut_that_is_no_number(truth_file, reco_file, tmp_path, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--cut", "three", "-q") == 1
+    assert "--cut: expected a number or 'none', found 'three'" in capsys.readouterr().err
+
+
+def test_folder_that_is_a_file(truth_file, reco_file, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", reco_file, "-q") == 1
+    assert "cannot write to folder" in capsys.readouterr().err
+
+
+def test_failing_plot_leaves_no_metrics(truth_file, reco_file, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of paper")
+
+    monkeypatch.setattr("pflow.plots.style.rendered", fail)
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match="out of paper"):
+        evaluate(reco_file, "--truth", truth_file, "-o", out, "-q")
+    assert not list(out.iterdir())
+
+
+def chunks(lengths):
+    """Consecutive chunks of these lengths; event numbers count from 0."""
+    start = 0
+    for n in lengths:
+        yield reconstruction(range(start, start + n))
+        start += n
+
+
+@pytest.mark.parametrize("sizes", [([5], [5]), ([2, 3], [5]), ([5], [1, 4]), ([2, 2, 1], [3, 2]), ([0, 5], [5, 0])])
+def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
+    seen = []
+    for left, right in in_step(chunks(sizes[0]), {"a": chunks(sizes[1])}, files={"a": "x"}):
+        assert left.event.tolist() == right["a"].event.tolist()
+        seen += left.event.tolist()
+    assert seen == list(range(5))
+
+
+def test_several_answers_are_paired_with_the_same_entries():
+    answers = {"a": chunks([1, 4]), "b": chunks([3, 2])}
+    for left, right in in_step(chunks([2, 3]), answers, files={"a": "x", "b": "y"}):
+        assert left.event.tolist() == right["a"].event.tolist() == right["b"].event.tolist()
+
+
+def test_the_file_that_ends_early_is_named():
+    answers = {"a": chunks([5]), "b": chunks([3])}
+    with pytest.raises(InputError, match="y, entry 3: ends here"):
+        list(in_step(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
+
+
+def test_nothing_against_nothing_gives_nothing():
+    assert list(in_step(iter([]), {"a": iter([])}, files={"a": "x"})) == []
+
+
+def test_something_against_nothing_is_refused():
+    with pytest.raises(InputError, match="x, entry 0: goes on"):
+        list(in_step(iter([]), {"a": chunks([1])}, files={"a": "x"}))
+
+
+def test_another_reconstruction_is_a_line_of_its_own(truth_file, reco_file, tmp_path, capsys):
+    other, out = tmp_path / "other.root", tmp_path / "out"
+    with RecoWriter(other, provenance={"checkpoint": "def"}) as writer:
+        writer.extend(reconstruction(range(10, 10 + N_EVENTS), n_particles=2))
+    options = ["--compare", f"Twice={other}", "--no-plots"]
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, *options) == 0
+    content = json.loads((out / "metrics.json").read_text())
+    assert content["count"]["exact_fraction"] == 1.0
+    assert content["compare"]["Twice"]["count"]["exact_fraction"] == 0.0
+    assert content["compare"]["Twice"]["class"]["photon"]["fake_rate"] == 0.5
+    assert content["limit"]["count"]["exact_fraction"] == 1.0
+    assert content["inputs"]["provenance"]["Twice"] == {"checkpoint": "def"}
+    assert "Twice" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["Twice", "=x.root", "PFlow=x.root", "limit=x.root", "two words=x.root"])
+def test_comparison_without_a_name_of_its_own_is_refused(truth_file, reco_file, tmp_path, capsys, option):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--compare", option, "-q") == 1
+    assert "--compare" in capsys.readouterr().err
+
+
+def test_limit_can_be_left_out(truth_file, reco_file, tmp_path):
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", "--no-limit") == 0
+    assert "limit" not in json.loads((out / "metrics.json").read_text())
+
+
+def test_unknown_class_is_refused(truth_file, reco_file, tmp_path, capsys):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--classes", "photons", "-q") == 1
+    assert "no class 'photons'" in capsys.readouterr().err
+
+
+def test_matching_by_hits_says_what_it_needs(truth_file, reco_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--match", "hits", "-q") == 1
+    message = capsys.readouterr().err
+    assert "reco.root, 'PFlowCaloHitLink.hit': no such branch" in message
+    assert "which hits the particles are made of" in message
+    assert not list(out.iterdir())
+
+
+@pytest.fixture(scope="module")
+def linked_file(tmp_path_factory):
+    """Two photons an event; of the one hit, the first has a fifth and the second, the softer one, the rest."""
+    path = tmp_path_factory.mktemp("linked") / "linked.root"
+    numbers = range(10, 10 + N_EVENTS)
+    two = ak.Array([[1.0, 0.5]] * N_EVENTS)
+    with RecoWriter(path, provenance={}) as writer:
+        writer.extend(
+            Reconstruction(
+                particles=make_particles(pdg=22 + 0 * two, charge=0 * two, energy=two, px=two, py=0 * two, pz=0 * two),
+                event=np.array(numbers),
+                flags=np.zeros(N_EVENTS, np.uint32),
+                hit_links=make_links(
+                    source=[[0, 0]] * N_EVENTS, particle=[[0, 1]] * N_EVENTS, weight=[[0.2, 0.8]] * N_EVENTS
+                ),
+            )
+        )
+    return path
+
+
+@pytest.mark.parametrize("step", [2, 500])
+def test_matching_by_hits(truth_file, linked_file, tmp_path, step):
+    options = ["--match", "hits", "--step", step, "--no-plots", "-q"]
+    assert evaluate(linked_file, "--truth", truth_file, "-o", tmp_path, *options) == 0
+    content = json.loads((tmp_path / "metrics.json").read_text())
+    # By energy the photon of 1 GeV would be the match; by hits it is the one of 0.5 GeV.
+    assert content["energy"]["response_median"] == 0.5
+    assert content["class"]["photon"]["efficiency"] == 1.0
+    assert content["class"]["photon"]["fake_rate"] == 0.5
+    assert content["limit"]["class"]["photon"]["efficiency"] == 1.0
+    matching = content["settings"]["matching"]
+    assert (matching["cost"], matching["cut"], matching["lines_matched_otherwise"]) == ("hits", 0.75, {})
+    assert "at least 0.25" in matching["definition"]
+
+
+def test_matching_by_hits_beside_a_reconstruction_without_them(truth_file, linked_file, reco_file, tmp_path, capsys):
+    options = ["--match", "hits", "--compare", f"Bare={reco_file}", "--compare", f"Same={linked_file}", "--no-plots"]
+    assert evaluate(linked_file, "--truth", truth_file, "-o", tmp_path, *options) == 0
+    content = json.loads((tmp_path / "metrics.json").read_text())
+    assert list(content["settings"]["matching"]["lines_matched_otherwise"]) == ["Bare"]
+    assert content["compare"]["Bare"]["energy"]["response_median"] == 1.0
+    assert content["compare"]["Same"]["energy"]["response_median"] == 0.5
+    assert "Bare assigns no hits" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+import pytest
+import torch
+
+from pflow.checkpoint.format import KEY, pack_header
+from pflow.checkpoint.load import PREFIX, load_model
+from pflow.cli import export
+from pflow.errors import ConfigError, InputError
+from pflow.io.open import read_events
+from pflow.model.api import build_network
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+NETWORK = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    export.add_arguments(parser)
+    return export.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(sample_dir, tmp_path_factory):
+    tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=10)], Recipe())
+    network = build_network(NETWORK, tokeniser.sizes)
+    header = pack_header(tokeniser=tokeniser, network=NETWORK, loss={}, max_particles=3, provenance={}, version="1.2.3")
+    weights = {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
+    path = tmp_path_factory.mktemp("export") / "best.ckpt"
+    torch.save({KEY: header, "state_dict": weights}, path)
+    return path
+
+
+def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    assert run("--checkpoint", checkpoint, "-o", tmp_path / "model") == 0
+    written = sorted(path.name for path in (tmp_path / "model").iterdir())
+    assert written == ["decoder_step.onnx", "encoder.onnx", "tokens.json"]
+    text = json.loads((tmp_path / "model" / "tokens.json").read_text())
+    assert text["checkpoint_sha256"] == load_model(checkpoint).digest
+    output = capsys.readouterr().out
+    assert all(str(tmp_path / "model" / name) in output for name in written)
+
+
+def test_weights_alone_are_a_format(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights") == 0
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
+
+
+def test_half_precision_is_for_weights(checkpoint, tmp_path):
+    run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights", "--half")
+    run("--checkpoint", checkpoint, "-o", tmp_path / "whole", "--format", "weights")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("model", "whole")]
+    assert sizes[0] < sizes[1]
+    with pytest.raises(ConfigError, match="--half is an option of --format weights"):
+        run("--checkpoint", checkpoint, "-o", tmp_path / "onnx", "--half")
+
+
+def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path):
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    run("--checkpoint", checkpoint, "-o", tmp_path / "weights", "--format", "weights")
+    assert run("--checkpoint", tmp_path / "weights", "-o", tmp_path / "model") == 0
+    text = json.loads((tmp_path / "model" / "tokens.json").read_text())
+    assert text["checkpoint_sha256"] == load_model(tmp_path / "weights").digest
+
+
+def test_without_onnx_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pflow\[onnx\]'"):
+        run("--checkpoint", checkpoint, "-o", tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bad_folder_is_refused_before_any_work(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
+        run("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "nowhere" / "model")
+
+
+def test_a_missing_checkpoint_is_named(tmp_path):
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    with pytest.raises(InputError, match=r"missing\.ckpt.*no such checkpoint"):
+        run("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "model")
+    assert not list(tmp_path.iterdir())

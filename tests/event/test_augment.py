@@ -1,0 +1,491 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import torch
+
+from pflow.data.datamodule import ParticleFlowData
+from pflow.data.dataset import EventDataset
+from pflow.data.files import FileOptions, read_chunks, split
+from pflow.errors import ConfigError
+from pflow.event.augment import Augmentation, Overlay, augment, random_overlay, random_phi, reflect, rotate
+from pflow.event.build import make_hits, make_tracks
+from pflow.event.events import Events
+from pflow.event.truth import RULES, select_targets
+from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
+from pflow.physics.kinematics import angle_between, track_from_momentum
+from pflow.physics.units import GEV_PER_TESLA_MM
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+ILD = load_detector("ild_g4")
+SAMPLES = ("gamma1_test_small", "gammasep_test_small", "multi_test_small", "zqq_test_small")
+PAIRS = Overlay(frequencies=[0, 1])
+
+
+@pytest.fixture(scope="module", params=SAMPLES)
+def events(request, sample_dir) -> Events:
+    """Real events of every kind; those with a reference too."""
+    return read_events(sample_dir / f"{request.param}.root", entry_stop=4)
+
+
+@pytest.fixture(scope="module")
+def zqq(sample_dir) -> Events:
+    return read_events(sample_dir / "zqq_test_small.root")
+
+
+@pytest.fixture(scope="module")
+def phi(events) -> np.ndarray:
+    return np.random.default_rng(1).uniform(-10.0, 10.0, len(events))
+
+
+def columns(part: ak.Array) -> dict[str, np.ndarray]:
+    """Every number of a part by its dotted name, flat."""
+    flat = ak.flatten(part, axis=1)
+    found = {}
+    for field in ak.fields(flat):
+        keys = ak.fields(flat[field])
+        found |= {f"{field}.{key}": ak.to_numpy(flat[field][key]) for key in keys}
+        if not keys:
+            found[field] = ak.to_numpy(flat[field])
+    return found
+
+
+def assert_same(one: Events, other: Events, *, rtol: float = 0.0, atol: float = 0.0) -> None:
+    for name, part in one.parts():
+        theirs = columns(getattr(other, name))
+        for field, values in columns(part).items():
+            np.testing.assert_allclose(values, theirs[field], rtol=rtol, atol=atol, err_msg=f"{name}.{field}")
+            assert values.dtype == theirs[field].dtype, f"{name}.{field}"
+
+
+def momenta(events: Events) -> np.ndarray:
+    flat = ak.flatten(events.truth.momentum, axis=1)
+    return np.stack([ak.to_numpy(flat[key]) for key in ("px", "py", "pz")], axis=1)
+
+
+# Rotation
+
+
+def test_there_and_back_is_where_we_were(events, phi):
+    assert_same(rotate(rotate(events, phi), -phi), events, rtol=1e-6, atol=1e-3)
+
+
+def test_a_quarter_turn_by_hand(zqq):
+    turned = rotate(zqq, np.pi / 2)
+    before, after = columns(zqq.hits), columns(turned.hits)
+    np.testing.assert_allclose(after["position.x"], -before["position.y"], atol=1e-3)
+    np.testing.assert_allclose(after["position.y"], before["position.x"], atol=1e-3)
+    np.testing.assert_array_equal(after["position.z"], before["position.z"])
+
+
+def test_each_event_turns_by_its_own_angle(events, phi):
+    together = rotate(events, phi)
+    for i in (0, len(events) - 1):
+        assert_same(rotate(events[i], phi[i]), together[i])
+
+
+def test_all_that_is_a_vector_turns_by_the_same_angle(events, phi):
+    turned = rotate(events, phi)
+    vectors = {
+        "hits": ("position",),
+        "tracks": ("momentum", "calo_position", "calo_momentum"),
+        "tracker_hits": ("position",),
+        "truth": ("momentum", "vertex"),
+        "reference": ("momentum",),
+    }
+    for part, fields in vectors.items():
+        for field in fields:
+            before, after = getattr(events, part)[field], getattr(turned, part)[field]
+            x, y = ("x", "y") if "x" in ak.fields(before) else ("px", "py")
+            expected = before[x] + 1j * before[y]
+            expected = expected * np.exp(1j * phi)
+            found = after[x] + 1j * after[y]
+            assert ak.all(abs(found - expected) <= 1e-3 * (1 + abs(expected))), f"{part}.{field}"
+
+
+def test_what_is_relative_to_the_axis_stays(events, phi):
+    before, after = columns(events.tracks), columns(rotate(events, phi).tracks)
+    for field in ("d0", "z0", "omega", "tan_lambda", "charge"):
+        np.testing.assert_array_equal(after[field], before[field])
+
+
+def test_the_azimuth_of_tracks_turns_and_stays_in_one_turn(events, phi):
+    before, turned = events.tracks, rotate(events, phi)
+    assert ak.all(abs(np.exp(1j * turned.tracks.phi) - np.exp(1j * (before.phi + phi))) < 1e-5)
+    assert ak.all(abs(turned.tracks.phi) <= np.float32(np.pi))
+
+
+def test_angles_energies_and_shares_do_not_change(events, phi):
+    for changed in (rotate(events, phi), reflect(events)):
+        one, other = momenta(events), momenta(changed)
+        np.testing.assert_allclose(
+            angle_between(one[1:], one[:-1])[same_event(events)],
+            angle_between(other[1:], other[:-1])[same_event(events)],
+            atol=1e-9,
+        )
+        for part, fields in (("hits", ("energy", "time")), ("truth", ("energy", "pdg", "parent"))):
+            for field in fields:
+                np.testing.assert_array_equal(
+                    columns(getattr(changed, part))[field], columns(getattr(events, part))[field]
+                )
+        assert changed.hit_links.tolist() == events.hit_links.tolist()
+        np.testing.assert_allclose(
+            np.hypot(*(ak.to_numpy(ak.flatten(changed.truth.momentum[key])) for key in ("px", "py"))),
+            np.hypot(*(ak.to_numpy(ak.flatten(events.truth.momentum[key])) for key in ("px", "py"))),
+            rtol=1e-12,
+        )
+
+
+def same_event(events: Events) -> np.ndarray:
+    counts = ak.to_numpy(ak.num(events.truth))
+    event = np.repeat(np.arange(len(counts)), counts)
+    return event[1:] == event[:-1]
+
+
+def test_unknown_numbers_stay_unknown():
+    tracks = make_tracks(b_field=3.5, px=[[1.0]], py=[[0.0]], pz=[[0.0]], charge=[[1.0]])
+    nothing = [[]]
+    events = Events(detector=ILD, hits=make_hits(energy=nothing, x=nothing, y=nothing, z=nothing), tracks=tracks)
+    for changed in (rotate(events, 1.0), reflect(events)):
+        assert np.isnan(changed.tracks.calo_position.x).tolist() == [[True]]
+        assert np.isnan(changed.tracks.z0).tolist() == [[True]]
+        assert not np.isnan(changed.tracks.momentum.px[0, 0])
+
+
+# Reflection
+
+
+def test_twice_reflected_is_exactly_the_same(events):
+    assert_same(reflect(reflect(events)), events)
+
+
+def test_only_the_chosen_events_are_reflected(events):
+    which = np.arange(len(events)) % 2 == 0
+    changed = reflect(events, which)
+    assert_same(changed[~which], events[~which])
+    assert_same(changed[which], reflect(events[which]))
+
+
+def test_what_changes_sign_and_what_does_not(events):
+    before, after = columns(events.tracks), columns(reflect(events).tracks)
+    turned_over = {"momentum.pz", "calo_position.z", "calo_momentum.pz", "z0", "tan_lambda"}
+    for field, values in before.items():
+        np.testing.assert_array_equal(after[field], -values if field in turned_over else values, err_msg=field)
+
+
+# A helix: positions and directions from the equations of motion, solved here once more.
+
+
+def helix(
+    px: float, py: float, pz: float, charge: float, path: float, b_field: float = 3.5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Position, mm, and momentum, GeV, of a particle from the origin after a transverse path, mm, in a field along z.
+
+    dp/ds = q B p x z / |p_t| turns p_t clockwise for q > 0; the position is the integral of the direction.
+    """
+    pt = np.hypot(px, py)
+    turn = -charge * GEV_PER_TESLA_MM * b_field / pt
+    phi = np.arctan2(py, px)
+    end = phi + turn * path
+    position = np.array([(np.sin(end) - np.sin(phi)) / turn, (np.cos(phi) - np.cos(end)) / turn, path * pz / pt])
+    return position, np.array([pt * np.cos(end), pt * np.sin(end), pz])
+
+
+def track_of(p: np.ndarray, charge: float, path: float = 1900.0) -> Events:
+    position, momentum = helix(*p, charge, path)
+    tracks = make_tracks(
+        b_field=3.5,
+        **{f"p{key}": [[value]] for key, value in zip("xyz", p, strict=True)},
+        charge=[[charge]],
+        d0=[[0.0]],
+        z0=[[0.0]],
+        **{f"calo_{key}": [[value]] for key, value in zip("xyz", position, strict=True)},
+        **{f"calo_p{key}": [[value]] for key, value in zip("xyz", momentum, strict=True)},
+    )
+    nothing: Any = [[]]
+    return Events(detector=ILD, hits=make_hits(energy=nothing, x=nothing, y=nothing, z=nothing), tracks=tracks)
+
+
+@pytest.mark.parametrize("charge", [-1.0, 1.0])
+def test_a_rotated_track_is_the_helix_of_the_rotated_momentum(charge):
+    angle = 2.1
+    p = np.array([1.2, -2.0, 0.8])
+    turn = np.array([[np.cos(angle), -np.sin(angle), 0.0], [np.sin(angle), np.cos(angle), 0.0], [0.0, 0.0, 1.0]])
+    assert_same(rotate(track_of(p, charge), angle), track_of(turn @ p, charge), rtol=1e-5, atol=2e-3)
+
+
+@pytest.mark.parametrize("charge", [-1.0, 1.0])
+def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge):
+    """The charge, and the sign of the curvature, are those before."""
+    p = np.array([1.2, -2.0, 0.8])
+    reflected = reflect(track_of(p, charge))
+    assert_same(reflected, track_of(p * [1, 1, -1], charge), rtol=1e-5, atol=2e-3)
+    omega, _, tan_lambda = track_from_momentum(*(p * [1, 1, -1])[:, np.newaxis], np.array([charge]), 3.5)
+    assert reflected.tracks.omega[0, 0] == pytest.approx(omega[0], rel=1e-5)
+    assert reflected.tracks.tan_lambda[0, 0] == pytest.approx(tan_lambda[0], rel=1e-5)
+
+
+# What follows for targets
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("use_tracks", [False, True])
+def test_targets_of_changed_events_are_the_changed_targets(events, phi, rule, use_tracks):
+    plain = select_targets(events, rule=rule, use_tracks=use_tracks)
+    for change in (lambda x: rotate(x, phi), reflect):
+        after = select_targets(change(events), rule=rule, use_tracks=use_tracks)
+        moved = change(dataclasses.replace(events, truth=plain.particles, **without_links()))
+        assert after.particles.index.tolist() == plain.particles.index.tolist()
+        np.testing.assert_allclose(
+            momenta(dataclasses.replace(moved, truth=after.particles)), momenta(moved), rtol=1e-9, atol=1e-12
+        )
+        assert after.hit_links.tolist() == plain.hit_links.tolist()
+
+
+def without_links() -> dict[str, None]:
+    return dict.fromkeys(("hit_links", "track_links", "tracker_hit_links"))
+
+
+# At random
+
+
+def test_any_angle_where_the_detector_is_round_and_its_own_where_not():
+    rng = np.random.default_rng(3)
+    everywhere = random_phi(ILD, 1000, rng)
+    assert len(np.unique(everywhere)) == 1000
+    assert 0 <= everywhere.min() < 0.1 < 6.1 < everywhere.max() < 2 * np.pi
+    steps = random_phi(load_detector("cld"), 1000, rng) / (2 * np.pi / 12)
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-12)
+    assert set(np.round(steps).astype(int)) == set(range(12))
+
+
+def test_by_default_nothing_is_done(events):
+    assert augment(events, Augmentation(), np.random.default_rng(1)) is events
+
+
+EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies=[1, 1, 1]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Augmentation(rotate=True),
+        Augmentation(reflect=True),
+        Augmentation(overlay=PAIRS),
+        EVERYTHING,
+        dataclasses.replace(EVERYTHING, overlay=Overlay(cone=0.5)),
+    ],
+    ids=["rotate", "reflect", "overlay", "everything", "cone"],
+)
+def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, options):
+    one = augment(events, options, np.random.default_rng(5)).check()
+    assert one.event.tolist() == events.event.tolist()
+    assert_same(augment(events, options, np.random.default_rng(5)), one)
+    other = augment(events, options, np.random.default_rng(6))
+    assert other.truth.momentum.tolist() != one.truth.momentum.tolist()
+
+
+def test_half_of_the_events_are_reflected(make_photons):
+    events = make_photons(400)
+    changed = augment(events, Augmentation(reflect=True), np.random.default_rng(1))
+    reflected = ak.to_numpy(ak.flatten(changed.truth.momentum.pz != events.truth.momentum.pz)).sum()
+    assert 160 < reflected < 240  # four standard deviations of 10
+
+
+# Overlay at random
+
+
+def test_the_number_of_events_joined_follows_the_frequencies(make_photons):
+    events = make_photons(600)
+    joined = random_overlay(events, Overlay(frequencies=[1, 2, 0, 3]), np.random.default_rng(1))
+    found = np.bincount(ak.to_numpy(ak.num(joined.truth)), minlength=5)
+    assert found[[0, 3]].tolist() == [0, 0]
+    np.testing.assert_allclose(found[[1, 2, 4]] / 600, [1 / 6, 1 / 3, 1 / 2], atol=4 * 0.5 / np.sqrt(600))
+
+
+def test_the_first_of_a_group_is_the_event_itself_as_it_is(zqq):
+    joined = random_overlay(zqq, PAIRS, np.random.default_rng(1))
+    n = ak.to_numpy(ak.num(zqq.truth))
+    for i in range(len(zqq)):
+        assert joined.truth.momentum[i, : n[i]].tolist() == zqq.truth.momentum[i].tolist()
+    assert joined.event.tolist() == zqq.event.tolist()
+
+
+def test_nothing_is_joined_with_itself_and_each_event_as_often(make_photons):
+    events = make_photons(50)
+    joined = random_overlay(events, Overlay(frequencies=[0, 0, 1]), np.random.default_rng(2))
+    energies = ak.to_numpy(joined.truth.energy)
+    assert all(len(set(row)) == 3 for row in energies.tolist())
+    _, times = np.unique(energies, return_counts=True)
+    assert times.tolist() == [3] * 50
+
+
+def test_groups_are_no_larger_than_the_chunk(make_photons):
+    joined = random_overlay(make_photons(2), Overlay(frequencies=[0, 0, 0, 0, 1]), np.random.default_rng(1))
+    assert ak.num(joined.truth).tolist() == [2, 2]
+    assert len(random_overlay(make_photons(2)[:0], PAIRS, np.random.default_rng(1))) == 0
+    assert ak.num(random_overlay(make_photons(1), PAIRS, np.random.default_rng(1)).truth).tolist() == [1]
+
+
+def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons):
+    """Event i has i % 7 + 2 hits; those of more than five stay alone."""
+    events = make_photons(35)
+    options = Overlay(frequencies=[0, 1], max_hits=5)
+    joined = random_overlay(events, options, np.random.default_rng(1))
+    large = ak.to_numpy(ak.num(events.hits)) > 5
+    assert joined.event.tolist() == events.event.tolist()
+    assert ak.num(joined.truth).to_list() == [1 if alone else 2 for alone in large]
+    assert_same(joined[large], events[large])
+    own = ak.to_numpy(joined.truth.momentum.px[:, 0])
+    np.testing.assert_array_equal(own, ak.to_numpy(events.truth.momentum.px[:, 0]))
+    assert set(ak.to_numpy(ak.num(joined.hits))[~large]) <= {*range(4, 11)}
+
+
+def test_real_events_that_are_all_too_large_stay_as_they_are(zqq):
+    alone = random_overlay(zqq, Overlay(frequencies=[0, 1], max_hits=100), np.random.default_rng(1))
+    assert_same(dataclasses.replace(alone, reference=None), dataclasses.replace(zqq, reference=None))
+    assert alone.event.tolist() == zqq.event.tolist()
+
+
+def test_a_bound_that_all_events_keep_changes_nothing(make_photons):
+    events = make_photons(20)
+    free, bound = (
+        random_overlay(events, Overlay(frequencies=[1, 1], max_hits=most), np.random.default_rng(1))
+        for most in (None, 8)
+    )
+    assert_same(bound, free)
+
+
+def test_in_a_cone_axes_are_no_farther_apart(make_photons):
+    events = make_photons(300)
+    joined = random_overlay(events, Overlay(frequencies=[0, 0, 1], cone=0.15), np.random.default_rng(1))
+    full = joined[ak.to_numpy(ak.num(joined.truth)) == 3]
+    assert len(full) > 250
+    direction = np.stack([ak.to_numpy(full.truth.momentum[key]) for key in ("px", "py", "pz")], axis=-1)
+    # The axis is that of the hits, which scatter by 5 mm each around the photon's direction at 1850 mm.
+    angles = angle_between(direction[:, :1], direction[:, 1:])
+    assert angles.max() < 0.15 + 0.02
+    assert np.mean(angles > 0.05) > 0.5
+
+
+def test_in_a_cone_an_event_without_hits_stays_alone(make_photons):
+    events = make_photons(40)
+    bare = events.emptied(np.arange(40) == 3)
+    joined = random_overlay(bare, Overlay(frequencies=[0, 1], cone=np.pi), np.random.default_rng(1))
+    found = ak.to_numpy(ak.num(joined.truth))
+    assert found[3] == 0
+    assert np.delete(found, 3).tolist() == [2] * 39
+
+
+def test_a_cone_needs_a_round_detector(make_photons):
+    photons = make_photons(4)
+    polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=12))
+    with pytest.raises(ConfigError, match="cone needs rotations by any angle"):
+        random_overlay(polygon, Overlay(cone=0.1), np.random.default_rng(1))
+
+
+def test_a_polygonal_detector_turns_the_others_by_its_symmetry(make_photons):
+    photons = make_photons(20)
+    polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=4))
+    joined = random_overlay(polygon, PAIRS, np.random.default_rng(1))
+    components = np.abs(np.stack([ak.to_numpy(joined.truth.momentum[key]) for key in ("px", "py")], axis=-1))
+    own = np.abs(momenta(photons)[:, :2])
+    for pair in components[:, 1]:
+        assert np.min(np.abs(np.sort(pair) - np.sort(own, axis=1)).sum(axis=1)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frequencies": []}, "frequencies must be"),
+        ({"frequencies": [2, -1]}, "frequencies must be"),
+        ({"frequencies": [0.0]}, "frequencies must be"),
+        ({"frequencies": [float("inf")]}, "frequencies must be"),
+        ({"cone": 0.0}, "cone must be"),
+        ({"cone": 4.0}, "cone must be"),
+        ({"max_hits": -1}, "max_hits must be"),
+        ({"ecal_tolerance": 0.0}, "ecal_tolerance must be"),
+        ({"hcal_tolerance": float("nan")}, "hcal_tolerance must be"),
+    ],
+)
+def test_options_that_cannot_work_are_errors(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Overlay(**options)
+
+
+# In training
+
+
+@pytest.fixture(scope="module")
+def build(train_files):
+    chunks = split(train_files, FileOptions(), 16)
+    tokeniser = Tokeniser.fit(read_chunks(chunks, FileOptions()), Recipe())
+
+    def dataset(**more) -> EventDataset:
+        options = {"options": FileOptions(), "tokeniser": tokeniser, "batch_size": 8, "shuffle": True, "seed": 3}
+        return EventDataset(chunks, **{**options, "augmentation": EVERYTHING, **more})
+
+    return dataset
+
+
+def same(one: EventDataset, other: EventDataset) -> bool:
+    return all(
+        torch.equal(a.event, b.event)
+        and a.batch.hits.features.shape == b.batch.hits.features.shape
+        and torch.equal(a.batch.hits.features, b.batch.hits.features)
+        and torch.equal(a.batch.target.direction, b.batch.target.direction)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_the_same_seed_and_epoch_give_the_same_batches(build):
+    assert same(build(), build())
+
+
+def test_another_epoch_or_seed_augments_anew(build):
+    first, epoch, seed = build(shuffle=False), build(shuffle=False), build(shuffle=False, seed=4)
+    epoch.set_epoch(1)
+    assert not same(first, epoch)
+    assert not same(first, seed)
+
+
+def test_a_pass_has_as_many_events_and_batches(build):
+    data = build()
+    batches = list(data)
+    assert len(batches) == len(data)
+    assert sorted(number for batch in batches for number in batch.event.tolist()) == list(range(70))
+
+
+def test_the_order_of_events_is_that_without_augmentation(build):
+    rotated = build(augmentation=Augmentation(rotate=True))
+    for one, other in zip(rotated, build(augmentation=None), strict=True):
+        assert torch.equal(one.event, other.event)
+
+
+def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files, val_file):
+    def data(**more) -> ParticleFlowData:
+        made = ParticleFlowData(
+            train=train_files, val=val_file, test=val_file, predict=val_file, batch_size=8, chunk=16, **more
+        )
+        for stage in ("fit", "test", "predict"):
+            made.setup(stage)
+        return made
+
+    plain, augmented = data(), data(augment=EVERYTHING)
+    assert augmented.tokeniser.to_dict() == plain.tokeniser.to_dict()
+    for name in ("val", "test", "predict"):
+        for one, other in zip(
+            getattr(plain, f"{name}_dataloader")(), getattr(augmented, f"{name}_dataloader")(), strict=True
+        ):
+            assert torch.equal(one.batch.hits.features, other.batch.hits.features), name
+    targets = [
+        sum(int(batch.batch.target.mask.sum()) for batch in each.train_dataloader()) for each in (plain, augmented)
+    ]
+    assert targets[0] == 70
+    assert targets[1] > 100

@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.checkpoint.load import Model
+from pflow.errors import ConfigError, InputError
+from pflow.event.build import make_hits
+from pflow.event.cells import Merge, merge_hits, sum_hits
+from pflow.event.events import Events
+from pflow.inference.events import reconstruct
+from pflow.io.open import read_events
+from pflow.model.api import build_network
+from pflow.physics.detector import load_detector
+from pflow.tokens.encode import hit_tokens, select_hits
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+ILD = load_detector("ild_g4")
+COARSE = Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3)
+ECAL_BARREL, ECAL_ENDCAP, HCAL_BARREL = 0, 1, 2
+
+
+@pytest.fixture(scope="module")
+def real(sample_dir) -> Events:
+    return read_events(sample_dir / "zqq_test_small.root")
+
+
+def one_event(*, energy, x, y, z, detector=ILD, **more) -> Events:
+    hits = make_hits(energy=[energy], x=[x], y=[y], z=[z], **{name: [value] for name, value in more.items()})
+    return Events(detector=detector, path="made/by/hand.root", entry=[5], hits=hits)
+
+
+def weighted(hits: ak.Array) -> np.ndarray:
+    """Energy and energy times position, summed in each event: float64 [event, 4]."""
+    energy = ak.values_astype(hits.energy, np.float64)
+    columns = [ak.sum(energy, axis=1)] + [ak.sum(energy * hits.position[key], axis=1) for key in "xyz"]
+    return np.stack([ak.to_numpy(column) for column in columns], axis=1)
+
+
+def rows(hits: ak.Array) -> np.ndarray:
+    """Flat hits as numbers, sorted."""
+    flat = ak.flatten(hits, axis=1)
+    columns = [flat.energy, *(flat.position[key] for key in "xyz"), flat.time, flat.subdetector, flat.layer]
+    table = np.stack([ak.to_numpy(column).astype(np.float64) for column in columns], axis=1)
+    return table[np.lexsort(np.round(table, 6).T)]
+
+
+def test_two_cells_in_a_coarse_one_by_hand():
+    # 20 mm in z: 101 and 113 mm share cell 5; phi differs by 3 mm, layers 3 and 5 are the second group of three.
+    events = one_event(
+        energy=[1.0, 3.0, 2.0],
+        x=[1810.0, 1820.0, 1810.0],
+        y=[3.0, 6.0, 3.0],
+        z=[101.0, 113.0, 121.0],
+        time=[7.0, 6.5, 6.0],
+        subdetector=[ECAL_BARREL] * 3,
+        layer=[3, 5, 3],
+    )
+    merged = merge_hits(events, COARSE)
+    first, second = merged.hits[0]
+    assert first.energy == 4.0
+    assert first.position.tolist() == {"x": 1817.5, "y": 5.25, "z": 110.0}
+    assert (first.time, first.layer, first.subdetector) == (6.5, 3, ECAL_BARREL)
+    assert (second.energy, second.position.z) == (2.0, 121.0)
+    assert merged.cell_of.tolist() == [[0, 0, 1]]
+
+
+def test_energy_and_barycentre_of_every_event_are_kept(real):
+    np.testing.assert_allclose(weighted(merge_hits(real, COARSE).hits), weighted(real.hits), rtol=1e-12, atol=1e-9)
+
+
+def test_there_are_fewer_and_the_coarser_the_fewer(real):
+    counts = [
+        int(ak.count(merge_hits(real, Merge(ecal_mm=size, hcal_mm=size, layers=layers)).hits.energy))
+        for size, layers in ((10.0, 1), (20.0, 1), (20.0, 2), (40.0, 4))
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] < counts[0] < int(ak.count(real.hits.energy))
+
+
+def test_the_way_back_leads_to_the_cell_of_each_hit(real):
+    merged = merge_hits(real, COARSE)
+    assert ak.num(merged.cell_of).tolist() == ak.num(real.hits).tolist()
+    for i in range(len(real)):
+        cell_of = ak.to_numpy(merged.cell_of[i])
+        energy = ak.to_numpy(real.hits.energy[i]).astype(np.float64)
+        np.testing.assert_allclose(np.bincount(cell_of, energy), merged.hits.energy[i], rtol=1e-12)
+        assert merged.hits.subdetector[i][cell_of].tolist() == real.hits.subdetector[i].tolist()
+
+
+def test_hits_of_a_cell_are_within_its_size(real):
+    """No farther from the barycentre than the diagonal of a cell, which in a barrel grows with the radius."""
+    merged = merge_hits(real, Merge(ecal_mm=20.0, hcal_mm=60.0))
+    position = merged.hits.position[merged.cell_of]
+    distance = np.sqrt(sum((real.hits.position[key] - position[key]) ** 2 for key in "xyz"))
+    ecal = real.hits.subdetector <= ECAL_ENDCAP
+    assert ak.max(distance[ecal]) < 20.0 * np.hypot(1.0, 1980.0 / 1805.0) + 1.0
+    assert ak.max(distance[~ecal]) < 60.0 * np.hypot(1.0, 3350.0 / 2060.0) + 1.0
+
+
+def test_the_order_of_the_hits_does_not_change_the_cells(real):
+    events = real[:3]
+    rng = np.random.default_rng(1)
+    order = ak.Array([rng.permutation(n).tolist() for n in ak.num(events.hits)])
+    permuted = merge_hits(dataclasses.replace(events, hits=events.hits[order], hit_links=None), COARSE)
+    plain = merge_hits(events, COARSE)
+    np.testing.assert_allclose(rows(permuted.hits), rows(plain.hits), rtol=1e-12, atol=1e-9)
+    assert permuted.cell_of.tolist() == plain.cell_of[order].tolist()
+
+
+def test_an_event_does_not_depend_on_its_neighbours(real):
+    together = merge_hits(real, COARSE)
+    for i in (0, 5):
+        alone = merge_hits(real[i], COARSE)
+        assert alone.cell_of[0].tolist() == together.cell_of[i].tolist()
+        np.testing.assert_allclose(rows(alone.hits), rows(together.hits[i : i + 1]), rtol=1e-12)
+
+
+def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
+    events = one_event(
+        energy=[1.0] * 6,
+        x=[1900.0] * 6,
+        y=[1.0] * 6,
+        z=[2420.0, -2420.0, 2420.0, 5.0, 5.0, 5.0],
+        subdetector=[ECAL_ENDCAP, ECAL_ENDCAP, ECAL_ENDCAP, ECAL_BARREL, ECAL_BARREL, HCAL_BARREL],
+        layer=[0, 0, 3, 0, 3, 0],
+    )
+    assert len(merge_hits(events, COARSE).hits[0]) == 6
+
+
+def test_a_layer_that_is_not_known_is_told_from_the_depth():
+    # Steps of 20 mm: 1821 and 1839 mm are the 92nd, 1841 mm the next; so are 2421, 2439 and 2441 mm.
+    barrel = one_event(energy=[1.0] * 3, x=[1821.0, 1839.0, 1841.0], y=[1.0] * 3, z=[1.0] * 3, subdetector=[0] * 3)
+    endcap = one_event(energy=[1.0] * 3, x=[900.0] * 3, y=[1.0] * 3, z=[-2421.0, -2439.0, -2441.0], subdetector=[1] * 3)
+    for events in (barrel, endcap):
+        first, second, third = merge_hits(events, COARSE).cell_of[0]
+        assert first == second
+        assert third != first
+
+
+def test_a_known_layer_is_not_summed_with_an_unknown_one():
+    events = one_event(energy=[1.0, 1.0], x=[1810.0] * 2, y=[1.0] * 2, z=[1.0] * 2, subdetector=[0, 0], layer=[0, -1])
+    assert len(merge_hits(events, COARSE).hits[0]) == 2
+
+
+def test_phi_has_no_seam():
+    angle = np.pi - 1e-4
+    events = one_event(
+        energy=[1.0, 1.0],
+        x=[1810 * np.cos(angle)] * 2,
+        y=[1810 * np.sin(angle), -1810 * np.sin(angle)],
+        z=[1.0, 1.0],
+        layer=[0, 0],
+    )
+    # An odd number of cells has one across phi = pi: 2 pi 1805 mm / 11341 mm is 1, a single cell around the axis.
+    around = Merge(ecal_mm=2 * np.pi * 1805.0, hcal_mm=60.0)
+    assert len(merge_hits(events, around).hits[0]) == 1
+
+
+def test_other_kinds_are_left_as_they_are():
+    cld = load_detector("cld")
+    muon = [calorimeter.kind for calorimeter in cld.calorimeters].index("muon")
+    events = one_event(
+        detector=cld, energy=[1.0, 2.0], x=[4500.0] * 2, y=[0.0] * 2, z=[0.0] * 2, subdetector=[muon] * 2
+    )
+    assert merge_hits(events, Merge(ecal_mm=1e4, hcal_mm=1e4)).hits.energy.tolist() == [[1.0, 2.0]]
+
+
+def test_hits_without_energy_have_their_mean_position_and_times_may_be_unknown():
+    events = one_event(energy=[0.0, 0.0], x=[1810.0, 1812.0], y=[1.0, 1.0], z=[2.0, 4.0], time=[np.nan, 8.0])
+    (hit,) = merge_hits(events, Merge(ecal_mm=20.0, hcal_mm=60.0)).hits[0]
+    assert (hit.energy, hit.position.x, hit.position.z, hit.time) == (0.0, 1811.0, 3.0, 8.0)
+
+
+def test_no_hits_and_no_events_have_no_cells():
+    nothing = Events(detector=ILD, hits=make_hits(energy=[[], []], x=[[], []], y=[[], []], z=[[], []]))
+    assert merge_hits(nothing, COARSE).hits.energy.tolist() == [[], []]
+    assert merge_hits(nothing, COARSE).cell_of.tolist() == [[], []]
+    assert len(merge_hits(nothing[:0], COARSE).hits) == 0
+
+
+def test_far_numbers_of_cells_do_not_overflow():
+    """Cells of a nanometre: three numbers of 42 bits in all, and more hits than their key would have room for."""
+    rng = np.random.default_rng(2)
+    position = rng.uniform(-2e3, 2e3, (3, 200))
+    events = one_event(energy=[1.0] * 200, **dict(zip("xyz", position.tolist(), strict=True)), subdetector=[1] * 200)
+    twice = dataclasses.replace(events, hits=ak.concatenate([events.hits, events.hits], axis=1))
+    merged = merge_hits(twice, Merge(ecal_mm=1e-6, hcal_mm=1e-6))
+    assert merged.hits.energy.tolist() == [[2.0] * 200]
+
+
+@pytest.mark.parametrize("field", ["energy", "x", "y", "z"])
+def test_a_hit_that_is_nowhere_is_an_error_that_names_it(field):
+    values = {"energy": [1.0, 1.0], "x": [1.0, 1.0], "y": [1.0, 1.0], "z": [1.0, 1.0], field: [1.0, np.nan]}
+    where = field if field == "energy" else f"position.{field}"
+    with pytest.raises(InputError, match=rf"hand\.root, entry 5, 'hits\.{where}'.*found nan"):
+        merge_hits(one_event(**values), COARSE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ecal_mm": 0.0}, "ecal_mm must be a length"),
+        ({"hcal_mm": float("inf")}, "hcal_mm must be a length"),
+        ({"ecal_mm": "10"}, "ecal_mm must be a length"),
+        ({"layers": 0}, "layers must be a whole number"),
+        ({"layers": 1.5}, "layers must be a whole number"),
+    ],
+)
+def test_cells_that_cannot_be_are_errors(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Merge(**{"ecal_mm": 10.0, "hcal_mm": 60.0, **options})
+
+
+def test_summing_by_group_by_hand():
+    hits = make_hits(
+        energy=[[1.0, 2.0, 3.0], [4.0]],
+        x=[[0.0, 9.0, 4.0], [1.0]],
+        y=[[0.0] * 3, [0.0]],
+        z=[[0.0] * 3, [0.0]],
+        layer=[[2, 0, 1], [7]],
+    )
+    summed = sum_hits(hits, np.array([1, 0, 1, 2]))
+    assert summed.energy.tolist() == [[2.0, 4.0], [4.0]]
+    assert summed.position.x.tolist() == [[9.0, 3.0], [1.0]]
+    assert summed.layer.tolist() == [[0, 1], [7]]
+
+
+# In the recipe, in tokens and in reconstruction.
+
+
+@pytest.fixture(scope="module")
+def merging() -> Recipe:
+    return Recipe(hit_features=("log_energy", "x", "y", "z", "ecal", "layer"), hit_energy_min=0.005, merge=COARSE)
+
+
+@pytest.fixture(scope="module")
+def tokeniser(real, merging) -> Tokeniser:
+    return Tokeniser.fit([real], merging)
+
+
+def test_a_recipe_that_merges_survives_json(merging):
+    again = Recipe.from_dict(json.loads(json.dumps(merging.to_dict())))
+    assert again == merging
+    assert again.merge == COARSE
+
+
+def test_a_recipe_from_before_merging_does_not_merge():
+    old = Recipe().to_dict()
+    del old["merge"]
+    assert Recipe.from_dict(old) == Recipe()
+    assert Recipe().merge is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"ecal_mm": 10.0}, "hcal_mm"),
+        ({"ecal": 10.0, "hcal_mm": 10.0}, "unknown field 'ecal' .*ecal_mm"),
+        (10.0, "expected ecal_mm, hcal_mm and layers"),
+        ({"ecal_mm": -1, "hcal_mm": 10.0}, "ecal_mm must be"),
+    ],
+)
+def test_a_recipe_says_what_is_wrong_with_its_merging(content, message):
+    with pytest.raises(ConfigError, match=message):
+        Recipe(merge=content)
+
+
+def test_a_tokeniser_that_merges_survives_json(tokeniser):
+    again = Tokeniser.from_dict(json.loads(json.dumps(tokeniser.to_dict())))
+    assert again.recipe == tokeniser.recipe
+
+
+def test_merging_makes_fewer_tokens_and_the_same_targets(real, merging, tokeniser):
+    plain = Tokeniser.fit([real], dataclasses.replace(merging, merge=None))
+    merged, unmerged = tokeniser.encode(real), plain.encode(real)
+    assert len(merged.hits) < 0.6 * len(unmerged.hits)
+    for name in ("charge", "pdg", "energy", "direction"):
+        assert np.array_equal(getattr(merged, name), getattr(unmerged, name)), name
+
+
+def test_what_is_decoded_does_not_depend_on_merging(real, merging, tokeniser):
+    plain = Tokeniser.fit([real], dataclasses.replace(merging, merge=None))
+    event = tokeniser.encode(real)[0]
+    sentence = {name: getattr(event, name)[np.newaxis] for name in ("charge", "pdg", "energy", "direction")}
+    mask = np.ones((1, event.n_target), dtype=bool)
+    one, other = (each.decode(**sentence, mask=mask) for each in (tokeniser, plain))
+    for name in ("pdg", "charge", "energy", "mass"):
+        assert one.particles[name].tolist() == other.particles[name].tolist()
+    assert one.particles.momentum.tolist() == other.particles.momentum.tolist()
+
+
+def test_normalisers_are_fitted_on_the_merged_hits(real, merging, tokeniser):
+    kept = select_hits(real, merging)
+    mean = np.mean(np.log10(ak.to_numpy(ak.flatten(kept.hits.energy))))
+    assert tokeniser.scales["hits"].mean[0] == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("merge", [None, COARSE])
+def test_the_token_of_every_hit(real, merging, merge):
+    events, recipe = real[:5], dataclasses.replace(merging, merge=merge)
+    token = hit_tokens(events, recipe)
+    kept = select_hits(events, recipe)
+    for i in range(len(events)):
+        energy, own = ak.to_numpy(events.hits.energy[i]).astype(np.float64), ak.to_numpy(token[i])
+        assert ((own == -1) == (energy <= recipe.hit_energy_min)).all()
+        summed = np.bincount(own[own >= 0], energy[own >= 0])
+        np.testing.assert_allclose(summed, ak.to_numpy(kept.hits.energy[i]), rtol=1e-12)
+
+
+def test_reconstruction_merges_as_the_model_was_trained(real, tokeniser):
+    arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
+    network = build_network(arguments, tokeniser.sizes)
+    model = Model(
+        network=network.eval(), tokeniser=tokeniser, max_particles=4, digest="0" * 64, path="made.ckpt", config={}
+    )
+    bare = dataclasses.replace(real[:3], truth=None, hit_links=None, track_links=None, tracker_hit_links=None)
+    answer = reconstruct(bare, model, device="cpu")
+    assert len(answer) == 3
+    assert answer.event.tolist() == real.event[:3].tolist()

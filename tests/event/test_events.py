@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.errors import InputError
+from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.event.events import LINKED, PARTS, Events, Flag, concatenate
+from pflow.physics.detector import load_detector
+
+DETECTOR = load_detector("ild_g4")
+ONE = ak.Array([[1.0, 2.0], [], [3.0]])
+"""Three events with two, no and one object."""
+INDEX = ak.Array([[0, 1], [], [0]])
+
+
+def made(**parts: Any) -> Events:
+    """Three events with every part, some of them replaced."""
+    momentum = {"px": ONE, "py": ONE * 2, "pz": ONE * 2}
+    links = make_links(source=INDEX, particle=INDEX)
+    whole: dict[str, Any] = {
+        "hits": make_hits(energy=ONE, x=ONE * 3, y=ONE * 4, z=ONE * 12),
+        "tracks": make_tracks(b_field=3.5, charge=ONE / ONE, **momentum),
+        "tracker_hits": make_tracker_hits(x=ONE, y=ONE, z=ONE),
+        "truth": make_truth(pdg=INDEX + 21, mass=ONE * 4, charge=ONE * 0, **momentum),
+        "hit_links": links,
+        "track_links": links,
+        "tracker_hit_links": links,
+        "reference": make_particles(pdg=INDEX + 21, charge=ONE * 0, energy=ONE * 5, **momentum),
+        "path": "in.root",
+        "entry": np.array([10, 11, 12]),
+    }
+    return Events(detector=DETECTOR, **(whole | parts))
+
+
+class TestRecords:
+    def test_hits_have_vector_behaviour(self) -> None:
+        hits = made().hits
+        assert hits.position.rho[0, 0] == 5.0  # 3, 4
+        assert hits.position.mag[0, 0] == 13.0  # 3, 4, 12
+
+    def test_types_are_as_documented(self) -> None:
+        events = made()
+        for columns, dtype in (
+            ((events.hits.energy, events.hits.time, events.hits.position.x, events.tracks.omega), "float32"),
+            ((events.tracker_hits.energy, events.reference.energy, events.hit_links.weight), "float32"),
+            ((events.truth.energy, events.truth.momentum.px, events.truth.vertex.x), "float64"),
+            ((events.hits.layer, events.hits.subdetector, events.truth.pdg, events.hit_links.source), "int32"),
+        ):
+            assert [str(column.type) for column in columns] == [f"3 * var * {dtype}"] * len(columns)
+
+    def test_what_is_not_given_is_unknown(self) -> None:
+        events = made()
+        assert np.isnan(events.hits.time[0, 0])
+        assert np.isnan(events.tracks.d0[0, 0])
+        assert np.isnan(events.tracks.calo_position.x[0, 0])
+        assert np.isnan(events.reference.score[0, 0])
+        assert (events.hits.layer[0, 0], events.hits.subdetector[0, 0]) == (-1, 0)
+        assert (events.truth.status[0, 0], events.truth.parent[0, 0]) == (1, -1)
+
+    def test_energy_of_truth_follows_from_mass_and_momentum(self) -> None:
+        assert made().truth.energy[0].to_list() == [5.0, 10.0]  # m = 4, p = (1, 2, 2), and twice that
+
+    def test_mass_of_particles_follows_from_energy_and_momentum(self) -> None:
+        assert made().reference.mass[0].to_list() == [4.0, 8.0]
+
+    def test_a_space_like_particle_has_no_mass(self) -> None:
+        particles = make_particles(pdg=INDEX, charge=ONE, energy=ONE, px=ONE * 2, py=ONE, pz=ONE)
+        assert particles.mass.to_list() == [[0.0, 0.0], [], [0.0]]
+
+    def test_track_parameters_follow_from_the_momentum(self) -> None:
+        one = ak.Array([[1.0]])
+        track = make_tracks(b_field=2.0, px=one * 0, py=one * 2, pz=one, charge=-one)[0, 0]
+        assert track.omega == pytest.approx(-0.299792458e-3)  # 0.2998e-3 * 2 T / 2 GeV
+        assert track.phi == pytest.approx(np.pi / 2)
+        assert track.tan_lambda == 0.5
+
+    def test_momentum_follows_from_the_track_parameters(self) -> None:
+        one = ak.Array([[1.0]])
+        track = make_tracks(b_field=2.0, omega=one * -0.299792458e-3, phi=one * np.pi / 2, tan_lambda=one / 2)[0, 0]
+        assert track.charge == -1.0
+        assert track.momentum.py == pytest.approx(2.0)
+        assert track.momentum.pz == pytest.approx(1.0)
+
+    def test_half_a_track_is_not_enough(self) -> None:
+        with pytest.raises(ValueError, match="tracks need px, py, pz and charge, or omega, phi and tan_lambda"):
+            make_tracks(b_field=2.0, px=ONE, py=ONE, omega=ONE, phi=ONE)
+
+    def test_no_events_have_the_same_type(self) -> None:
+        none = ak.Array([[1.0]])[:0]
+        assert make_hits(energy=none, x=none, y=none, z=none).type.content == made().hits.type.content
+
+
+class TestLinks:
+    def test_shares_of_a_source_sum_to_1_in_its_event_only(self) -> None:
+        links = make_links(
+            source=ak.Array([[0, 0, 1], [0]]),
+            particle=ak.Array([[0, 1, 0], [0]]),
+            weight=ak.Array([[1.0, 3.0, 4e-5], [3.3]]),
+        )
+        assert links.weight.to_list() == [[0.25, 0.75, 1.0], [1.0]]
+
+    def test_without_weights_shares_are_equal(self) -> None:
+        assert make_links(source=ak.Array([[4, 4]]), particle=ak.Array([[0, 1]])).weight.to_list() == [[0.5, 0.5]]
+
+    def test_weights_of_nothing_share_equally(self) -> None:
+        links = make_links(source=ak.Array([[0, 0]]), particle=ak.Array([[0, 1]]), weight=ak.Array([[0.0, 0.0]]))
+        assert links.weight.to_list() == [[0.5, 0.5]]
+
+    def test_weights_can_be_kept(self) -> None:
+        links = make_links(source=INDEX, particle=INDEX, weight=ONE, normalise=False)
+        assert links.weight.to_list() == ONE.to_list()
+
+    @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5]])
+    def test_a_negative_weight_is_no_share(self, weights: list[float]) -> None:
+        n = len(weights)
+        links = make_links(
+            source=ak.Array([[0] * n, [], []]), particle=ak.Array([[0] * n, [], []]), weight=ak.Array([weights, [], []])
+        )
+        assert [problem.field for problem in made(hit_links=links).problems()] == ["hit_links.weight"]
+
+
+class TestSelection:
+    def test_an_index_gives_one_event(self) -> None:
+        one = made()[-1]
+        assert len(one) == 1
+        assert one.entry.tolist() == [12]
+        assert one.hits.energy.to_list() == [[3.0]]
+
+    @pytest.mark.parametrize(
+        "where", [slice(0, None, 2), [0, 2], np.array([True, False, True]), np.array([0, 2])], ids=type
+    )
+    def test_ranges_lists_and_masks(self, where: Any) -> None:
+        some = made()[where]
+        assert some.entry.tolist() == [10, 12]
+        for name, part in some.parts():
+            assert ak.num(part).to_list() == [2, 1], name
+
+    def test_no_events(self) -> None:
+        assert len(made()[[]]) == 0
+
+    def test_an_index_beyond_the_last(self) -> None:
+        with pytest.raises(IndexError, match="event 3 of 3"):
+            made()[3]
+
+    def test_parts_are_named_in_order(self) -> None:
+        assert [name for name, _ in made().parts()] == list(PARTS)
+        assert [name for name, _ in made(tracks=None, track_links=None, reference=None).parts()] == [
+            "hits",
+            "tracker_hits",
+            "truth",
+            "hit_links",
+            "tracker_hit_links",
+        ]
+
+    def test_truth_is_there_with_its_links_only(self) -> None:
+        assert made().has_truth
+        assert not made(hit_links=None).has_truth
+
+    def test_its_text_says_what_it_holds(self) -> None:
+        assert repr(made(tracks=None)).startswith("<Events: 3 events of ild_g4, 3 hits, 3 tracker_hits, 3 truth")
+
+
+class TestEmptied:
+    def test_the_bad_event_is_left_without_content_and_flagged(self) -> None:
+        events = made(flags=np.array([int(Flag.MAX_PARTICLES), 0, 0])).emptied(np.array([True, False, False]))
+        for name, part in events.parts():
+            assert ak.num(part).to_list() == [0, 0, 1], name
+        assert events.flags.tolist() == [Flag.MAX_PARTICLES | Flag.BAD_INPUT, 0, 0]
+        assert events.entry.tolist() == [10, 11, 12]
+
+    def test_without_bad_events_nothing_changes(self) -> None:
+        events = made()
+        assert events.emptied(np.zeros(3, dtype=bool)) is events
+
+    def test_types_stay(self) -> None:
+        events = made()
+        for (_, before), (_, after) in zip(events.parts(), events.emptied(np.ones(3, bool)).parts(), strict=True):
+            assert before.type == after.type
+
+
+class TestConcatenate:
+    def test_two_halves_make_a_whole(self) -> None:
+        whole = made()
+        joined = concatenate([whole[:1], whole[1:]])
+        assert joined.entry.tolist() == [10, 11, 12]
+        assert joined.path == "in.root"
+        for (name, one), (_, two) in zip(whole.parts(), joined.parts(), strict=True):
+            assert ak.array_equal(one, two, equal_nan=True), name
+
+    def test_vector_behaviour_survives(self) -> None:
+        assert concatenate([made(), made()]).hits.position.rho[3, 0] == 5.0
+
+    def test_parts_that_not_all_have_are_dropped(self) -> None:
+        assert concatenate([made(), made(reference=None)]).reference is None
+
+    def test_events_of_two_files_have_no_path(self) -> None:
+        assert concatenate([made(), made(path="other.root")]).path == ""
+
+    def test_nothing_to_join(self) -> None:
+        with pytest.raises(ValueError, match="no events to concatenate"):
+            concatenate([])
+
+    def test_events_of_different_detectors(self) -> None:
+        with pytest.raises(ValueError, match="different detectors"):
+            concatenate([made(), dataclasses.replace(made(), detector=load_detector("cld"))])
+
+
+class TestConstruction:
+    @pytest.mark.parametrize("name", [name for name in PARTS if name != "hits"])
+    def test_all_parts_have_the_same_events(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"{name} has 2 events, hits have 3"):
+            made(**{name: getattr(made(), name)[:2]})
+
+    @pytest.mark.parametrize("name", ["entry", "event", "flags"])
+    def test_all_numbers_have_the_same_events(self, name: str) -> None:
+        with pytest.raises(ValueError, match=rf"{name} has shape \(2,\), expected \(3,\)"):
+            made(**{name: np.zeros(2)})
+
+    @pytest.mark.parametrize("name", LINKED)
+    def test_links_need_truth(self, name: str) -> None:
+        with pytest.raises(ValueError, match="links need the truth particles"):
+            made(**({"truth": None} | {other: None for other in LINKED if other != name}))
+
+    def test_numbers_by_default(self) -> None:
+        events = Events(detector=DETECTOR, hits=made().hits)
+        assert (events.entry.tolist(), events.event.tolist(), events.flags.tolist()) == (
+            [0, 1, 2],
+            [0, 1, 2],
+            [0, 0, 0],
+        )
+        assert (events.entry.dtype, events.flags.dtype) == (np.int64, np.uint32)
+
+
+BAD = ak.Array([[1.0, np.nan], [], [3.0]])
+MOMENTUM = {"px": ONE, "py": ONE, "pz": ONE}
+
+
+class TestProblems:
+    def test_good_events_have_none(self) -> None:
+        events = made()
+        assert events.problems() == []
+        assert events.check() is events
+
+    @pytest.mark.parametrize(
+        ("parts", "field", "message"),
+        [
+            (
+                {"hits": make_hits(energy=BAD, x=ONE, y=ONE, z=ONE)},
+                "hits.energy",
+                "number, found nan at index 1",
+            ),
+            ({"hits": make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)}, "hits.energy", "at least 0 GeV, found -1.0"),
+            ({"hits": make_hits(energy=ONE, x=ONE, y=ONE, z=BAD)}, "hits.position.z", "expected a finite number"),
+            (
+                {"hits": make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, subdetector=INDEX + 3)},
+                "hits.subdetector",
+                r"expected 0 to 3 \(ild_g4\), found 4 at index 1",
+            ),
+            (
+                {"tracks": make_tracks(b_field=1.0, charge=BAD, **MOMENTUM)},
+                "tracks.charge",
+                "expected a finite number",
+            ),
+            ({"tracker_hits": make_tracker_hits(x=ONE, y=BAD, z=ONE)}, "tracker_hits.position.y", "finite number"),
+            (
+                {"truth": make_truth(pdg=INDEX, mass=BAD, charge=ONE, **MOMENTUM)},
+                "truth.mass",
+                "expected a finite number",
+            ),
+            (
+                {"truth": make_truth(pdg=INDEX, mass=ONE, charge=ONE, parent=INDEX * 2, **MOMENTUM)},
+                "truth.parent",
+                "expected -1 or the index of a particle, found 2 at index 1",
+            ),
+            (
+                {"reference": make_particles(pdg=INDEX, charge=ONE, energy=-ONE, mass=ONE, **MOMENTUM)},
+                "reference.energy",
+                "at least 0 GeV",
+            ),
+            (
+                {"hit_links": make_links(source=INDEX + 1, particle=INDEX)},
+                "hit_links.source",
+                "points outside the event's list, found 2 at index 1",
+            ),
+            (
+                {"track_links": make_links(source=INDEX, particle=INDEX - 1)},
+                "track_links.particle",
+                "found -1 at index 0",
+            ),
+            (
+                {"hit_links": make_links(source=INDEX, particle=INDEX, weight=BAD)},
+                "hit_links.weight",
+                "finite share of at least 0, found nan",
+            ),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_each_is_named(self, parts: dict[str, Any], field: str, message: str) -> None:
+        with pytest.raises(InputError, match=rf"in\.root, entry 1[02], '{field}': .*{message}"):
+            made(**parts).check()
+
+    def test_one_for_each_event_and_field(self) -> None:
+        events = made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE))
+        assert [(problem.index, problem.field) for problem in events.problems()] == [
+            (0, "hits.energy"),
+            (2, "hits.energy"),
+        ]
+        assert "and 1 more like it" in events.problems()[0].message
+
+    def test_the_first_is_raised_and_the_others_counted(self) -> None:
+        with pytest.raises(InputError, match=r"entry 10, 'hits\.energy': .*\(and 1 more problems\)") as caught:
+            made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)).check()
+        assert (caught.value.entry, caught.value.field) == (10, "hits.energy")
+
+    def test_unknown_times_are_no_problem(self) -> None:
+        assert made(hits=make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, time=BAD)).problems() == []

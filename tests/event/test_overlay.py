@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.errors import ConfigError
+from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.event.events import Events, concatenate
+from pflow.event.overlay import overlay
+from pflow.event.truth import RULES, select_targets
+from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
+
+ILD = load_detector("ild_g4")
+
+
+@pytest.fixture(scope="module")
+def two() -> Events:
+    """A photon of 10 GeV with three cells, and a pi+ with a daughter, a track and two cells, one of them the photon's.
+
+    The shared cell: 3 GeV of the photon, and 1 GeV of which the pion made three quarters and its daughter the rest.
+    """
+    return Events(
+        detector=ILD,
+        path="made/by/hand.root",
+        entry=[4, 9],
+        event=[40, 90],
+        flags=[1, 4],
+        hits=make_hits(
+            energy=[[4.0, 3.0, 3.0], [2.0, 1.0]],
+            x=[[1810.0, 1815.0, 1820.0], [1810.0, 1815.0]],
+            y=[[0.0, 5.0, 5.0], [50.0, 5.0]],
+            z=[[0.0, 0.0, 0.0], [0.0, 0.0]],
+            time=[[6.0, 6.5, 6.6], [6.1, 6.2]],
+            subdetector=[[0, 0, 0], [0, 0]],
+            layer=[[0, 1, 2], [0, 1]],
+        ),
+        tracks=make_tracks(b_field=3.5, px=[[], [5.0]], py=[[], [0.0]], pz=[[], [0.0]], charge=[[], [1.0]]),
+        tracker_hits=make_tracker_hits(x=[[17.0], [17.0, 30.0]], y=[[0.0], [0.0, 0.0]], z=[[0.0], [0.0, 0.0]]),
+        truth=make_truth(
+            pdg=[[22], [211, 11]],
+            charge=[[0.0], [1.0, -1.0]],
+            mass=[[0.0], [0.1395704, 0.000511]],
+            px=[[10.0], [5.0, 0.5]],
+            py=[[0.0], [0.0, 0.0]],
+            pz=[[0.0], [0.0, 0.0]],
+            status=[[1], [1, 0]],
+            parent=[[-1], [-1, 0]],
+        ),
+        hit_links=make_links(
+            source=[[0, 1, 2], [0, 1, 1]], particle=[[0, 0, 0], [0, 0, 1]], weight=[[1, 1, 1], [1, 0.75, 0.25]]
+        ),
+        track_links=make_links(source=[[], [0]], particle=[[], [0]]),
+        tracker_hit_links=make_links(source=[[0], [0, 1]], particle=[[0], [0, 1]]),
+        reference=make_particles(
+            pdg=[[22], [211]],
+            charge=[[0.0], [1.0]],
+            energy=[[9.0], [5.0]],
+            px=[[9.0], [5.0]],
+            py=[[0.0], [0.0]],
+            pz=[[0.0], [0.0]],
+        ),
+        reference_name="Pandora",
+    ).check()
+
+
+@pytest.fixture(scope="module")
+def joined(two) -> Events:
+    return overlay(two, [[0, 1]]).check()
+
+
+@pytest.fixture(scope="module")
+def real(sample_dir) -> Events:
+    return read_events(sample_dir / "multi_test_small.root", entry_stop=12)
+
+
+def test_the_shared_cell_is_one_with_both_energies_and_the_earlier_time(joined):
+    assert joined.hits.energy.tolist() == [[4.0, 4.0, 3.0, 2.0]]
+    assert joined.hits.position.x.tolist() == [[1810.0, 1815.0, 1820.0, 1810.0]]
+    assert joined.hits.position.y.tolist() == [[0.0, 5.0, 5.0, 50.0]]
+    assert joined.hits.time.tolist() == np.float32([[6.0, 6.2, 6.6, 6.1]]).tolist()
+    assert joined.hits.layer.tolist() == [[0, 1, 2, 0]]
+
+
+def test_shares_of_the_shared_cell_go_with_the_energies(joined):
+    links = {(link.source, link.particle): link.weight for link in joined.hit_links[0]}
+    assert links == {(0, 0): 1.0, (1, 0): 0.75, (2, 0): 1.0, (3, 1): 1.0, (1, 1): 0.1875, (1, 2): 0.0625}
+
+
+def test_the_rest_lies_side_by_side_counted_anew(joined):
+    assert joined.truth.pdg.tolist() == [[22, 211, 11]]
+    assert joined.truth.parent.tolist() == [[-1, -1, 1]]
+    assert joined.tracks.momentum.px.tolist() == [[5.0]]
+    assert joined.track_links.particle.tolist() == [[1]]
+    assert joined.tracker_hits.position.x.tolist() == [[17.0, 17.0, 30.0]]
+    assert joined.tracker_hit_links.source.tolist() == [[0, 1, 2]]
+    assert joined.tracker_hit_links.particle.tolist() == [[0, 1, 2]]
+
+
+def test_numbers_are_the_first_s_flags_are_everybody_s(joined):
+    assert (joined.entry.tolist(), joined.event.tolist(), joined.flags.tolist()) == ([4], [40], [5])
+
+
+def test_another_algorithm_s_answer_is_dropped(joined):
+    assert joined.reference is None
+    assert joined.reference_name == ""
+
+
+@pytest.mark.parametrize("change", ["subdetector", "layer", "place"])
+def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, change):
+    hits = two.hits
+    if change == "place":
+        moved = ak.with_field(hits.position, hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.5]]), "y")
+        hits = ak.with_field(hits, moved, "position")
+    else:
+        hits = ak.with_field(hits, hits[change] + ak.Array([[0, 0, 0], [0, 1]]), change)
+    assert ak.num(overlay(dataclasses.replace(two, hits=hits), [[0, 1]]).hits).tolist() == [5]
+
+
+def test_within_the_tolerance_the_cell_lies_at_the_barycentre(two):
+    moved = ak.with_field(two.hits.position, two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]]), "y")
+    near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, "position"))
+    assert overlay(near, [[0, 1]]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
+    assert ak.num(overlay(near, [[0, 1]], ecal_tolerance=1.9).hits).tolist() == [5]
+
+
+def test_the_hcal_has_a_tolerance_of_its_own():
+    hits = make_hits(
+        energy=[[1.0], [1.0]], x=[[2100.0], [2100.0]], y=[[0.0], [10.0]], z=[[0.0], [0.0]], subdetector=[[2], [2]]
+    )
+    events = Events(detector=ILD, hits=hits)
+    assert ak.num(overlay(events, [[0, 1]]).hits).tolist() == [1]
+    assert ak.num(overlay(events, [[0, 1]], hcal_tolerance=9.0).hits).tolist() == [2]
+
+
+def test_cells_of_one_event_are_never_summed():
+    hits = make_hits(energy=[[1.0, 2.0], []], x=[[1810.0, 1810.0], []], y=[[0.0, 1.0], []], z=[[0.0, 0.0], []])
+    assert overlay(Events(detector=ILD, hits=hits), [[0, 1]]).hits.energy.tolist() == [[1.0, 2.0]]
+
+
+def test_a_cell_without_energy_is_shared_equally():
+    nothing = {name: [[0.0], [0.0]] for name in ("energy", "x", "y", "z")}
+    photon = {"pdg": [[22], [22]], "charge": [[0], [0]], "mass": [[0], [0]]}
+    events = Events(
+        detector=ILD,
+        hits=make_hits(**nothing),
+        truth=make_truth(**photon, px=[[1.0], [1.0]], py=[[0.0], [0.0]], pz=[[0.0], [0.0]]),
+        hit_links=make_links(source=[[0], [0]], particle=[[0], [0]]),
+    )
+    assert overlay(events, [[0, 1]]).hit_links.weight.tolist() == [[0.5, 0.5]]
+
+
+def test_three_events_in_one_cell():
+    place = {"x": [[1810.0]] * 3, "y": [[0.0]] * 3, "z": [[0.0]] * 3}
+    events = Events(detector=ILD, hits=make_hits(energy=[[1.0], [2.0], [4.0]], **place))
+    assert overlay(events, [[0, 1, 2], [2, 0]]).hits.energy.tolist() == [[7.0], [5.0]]
+
+
+def test_groups_of_one_are_the_events_themselves(real):
+    alone = overlay(real, [[i] for i in range(len(real))])
+    assert alone.event.tolist() == real.event.tolist()
+    for name, part in alone.parts():
+        assert str(part.tolist()) == str(getattr(real, name).tolist()), name  # nan is itself
+
+
+def test_what_an_event_becomes_does_not_depend_on_other_groups(real):
+    together = overlay(real, [[0, 1], [2, 3, 4], [5]])
+    alone = overlay(real, [[2, 3, 4]])
+    for name, part in alone.parts():
+        assert str(part.tolist()) == str(getattr(together, name)[1:2].tolist()), name
+
+
+def test_energies_and_what_each_particle_left_are_kept(real):
+    """Every event joined with itself turned by nothing: all cells are shared, with two particles for each."""
+    copies = concatenate([real, real])
+    n = len(real)
+    joined = overlay(copies, [[i, n + i] for i in range(n)]).check()
+    assert ak.num(joined.hits).tolist() == ak.num(real.hits).tolist()
+    np.testing.assert_allclose(ak.sum(joined.hits.energy, axis=1), 2 * ak.sum(real.hits.energy, axis=1), rtol=1e-6)
+    shares = ak.to_numpy(ak.flatten(joined.hit_links.weight)).astype(float)
+    assert shares.sum() == pytest.approx(ak.sum(ak.num(joined.hits)), rel=1e-6)
+    np.testing.assert_allclose(left_by_each(joined), np.concatenate(list(pairs(left_by_each(real), real))), rtol=1e-5)
+
+
+def left_by_each(events: Events) -> np.ndarray:
+    """Energy in hits by shares of each particle of the flat list, GeV."""
+    start = np.cumsum(ak.to_numpy(ak.num(events.truth))) - ak.to_numpy(ak.num(events.truth))
+    energy = ak.to_numpy(ak.flatten(events.hits.energy[events.hit_links.source] * events.hit_links.weight))
+    particle = ak.to_numpy(ak.flatten(events.hit_links.particle + start))
+    return np.bincount(particle, energy.astype(float), minlength=int(ak.sum(ak.num(events.truth))))
+
+
+def pairs(values: np.ndarray, events: Events):
+    """The values of each event twice."""
+    for part in np.split(values, np.cumsum(ak.to_numpy(ak.num(events.truth)))[:-1]):
+        yield np.concatenate([part, part])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_targets_are_those_of_the_events(real, rule):
+    """Where no cells are shared: nothing in one event makes a particle of another more or less visible."""
+    apart = overlay(real, [[0, 1], [2, 3], [4, 5]], ecal_tolerance=1e-6, hcal_tolerance=1e-6)
+    assert int(ak.sum(ak.num(apart.hits))) == int(ak.sum(ak.num(real[:6].hits)))
+    found = select_targets(apart, rule=rule).particles
+    expected = select_targets(real[:6], rule=rule).particles
+    assert ak.flatten(found.energy).tolist() == ak.flatten(expected.energy).tolist()
+    assert ak.flatten(found.hit_energy).tolist() == pytest.approx(ak.flatten(expected.hit_energy).tolist(), rel=1e-6)
+
+
+def test_events_without_truth_are_joined_too(two):
+    bare = dataclasses.replace(two, truth=None, hit_links=None, track_links=None, tracker_hit_links=None)
+    assert overlay(bare, [[0, 1]]).hits.energy.tolist() == [[4.0, 4.0, 3.0, 2.0]]
+
+
+def test_no_groups_are_no_events(two):
+    assert len(overlay(two, [])) == 0
+
+
+def test_events_of_different_detectors_are_refused(two):
+    other = dataclasses.replace(two, detector=load_detector("cld"))
+    with pytest.raises(ValueError, match="different detectors"):
+        overlay(concatenate([two, other]), [[0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("groups", "more", "error", "message"),
+    [
+        ([[0], []], {}, ConfigError, "a group needs at least one event"),
+        ([[0, 2]], {}, IndexError, "event 2 of 2"),
+        ([[0, -3]], {}, IndexError, "event -3 of 2"),
+        ([[0]], {"ecal_tolerance": 0.0}, ConfigError, "a tolerance must be a length"),
+        ([[0]], {"hcal_tolerance": float("inf")}, ConfigError, "a tolerance must be a length"),
+    ],
+)
+def test_what_cannot_be_joined_is_an_error(two, groups, more, error, message):
+    with pytest.raises(error, match=message):
+        overlay(two, groups, **more)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pflow.checkpoint.format import KEY, pack_header
+from pflow.errors import ConfigError, InputError
+from pflow.inference.files import reconstruct_files
+from pflow.io.particles_root import read_reco
+
+pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
+
+# dask's own: its closing comm threads and sockets are collected after the cluster is gone.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, model):
+    """The random model as a checkpoint that other processes can load."""
+    network = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
+    header = pack_header(
+        tokeniser=model.tokeniser, network=network, loss={}, max_particles=6, provenance={}, version="0"
+    )
+    weights = {f"network.{name}": value for name, value in model.network.state_dict().items()}
+    path = tmp_path_factory.mktemp("cluster") / "random.ckpt"
+    torch.save({KEY: header, "state_dict": weights}, path)
+    return path
+
+
+def test_processes_give_what_one_gives_in_order(checkpoint, sample_dir, tmp_path):
+    sample = sample_dir / "multi_test_small.root"
+    options = {"checkpoint": checkpoint, "chunk": 4, "device": "cpu"}
+    reconstruct_files([sample], output=tmp_path / "one.root", **options)
+    reconstruct_files([sample], output=tmp_path / "two.root", cluster="local:2", **options)
+    one, two = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
+    assert one.event.tolist() == two.event.tolist()
+    assert one.particles.tolist() == two.particles.tolist()
+
+
+def test_a_bad_entry_leaves_nothing(checkpoint, sample_dir, tmp_path):
+    with pytest.raises(InputError, match="expected at most 600"):
+        reconstruct_files(
+            [sample_dir / "multi_test_small.root"],
+            checkpoint=checkpoint,
+            output=tmp_path / "reco.root",
+            cluster="local:1",
+            max_hits=600,
+            device="cpu",
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_in_memory_cannot_travel(model, sample_dir, tmp_path):
+    with pytest.raises(ConfigError, match="path of the checkpoint"):
+        reconstruct_files(
+            [sample_dir / "multi_test_small.root"], checkpoint=model, output=tmp_path / "x.root", cluster="local:1"
+        )
+
+
+@pytest.mark.parametrize("cluster", ["local:0", "local:many"])
+def test_no_processes(checkpoint, sample_dir, tmp_path, cluster):
+    with pytest.raises(ConfigError, match=r"local:N"):
+        reconstruct_files(
+            [sample_dir / "multi_test_small.root"], checkpoint=checkpoint, output=tmp_path / "x.root", cluster=cluster
+        )
+
+
+def test_a_scheduler_that_is_not_there(checkpoint, sample_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("pflow.inference.cluster.TIMEOUT", "1s")
+    with pytest.raises(ConfigError, match="does not answer"):
+        reconstruct_files(
+            [sample_dir / "multi_test_small.root"],
+            checkpoint=checkpoint,
+            output=tmp_path / "x.root",
+            cluster="tcp://127.0.0.1:9",
+        )

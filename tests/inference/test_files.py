@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import warnings
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+import pflow
+from pflow.cli.reconstruct import add_arguments
+from pflow.errors import ConfigError, InputError
+from pflow.event.events import Flag
+from pflow.inference.chunks import _counterpart
+from pflow.inference.files import reconstruct_files
+from pflow.io.events_root import write_events
+from pflow.io.particles_root import read_provenance, read_reco
+from pflow.physics.detector import load_detector
+
+
+@pytest.fixture
+def bare(tmp_path, events):
+    """A file without truth, with one event that has no hits."""
+    path = tmp_path / "bare.root"
+    n = len(events)
+    empty = events.emptied(np.arange(n) == 2)
+    stripped = dataclasses.replace(
+        empty, truth=None, hit_links=None, track_links=None, tracker_hit_links=None, reference=None
+    )
+    write_events(path, stripped)
+    return path
+
+
+def run(inputs, model, output, **options):
+    return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
+
+
+def test_one_entry_for_each_input_entry(bare, model, events, tmp_path):
+    summary = run([bare], model, tmp_path / "reco.root", chunk=7)
+    got = read_reco(tmp_path / "reco.root")
+    assert len(got) == len(events) == summary.n_events
+    assert got.event.tolist() == events.event.tolist()
+    assert len(got.particles[2]) == 0
+    assert summary.n_particles == ak.sum(ak.num(got.particles)) > 0
+
+
+def test_the_output_can_be_a_friend_of_its_input(bare, model, tmp_path):
+    run([bare], model, tmp_path / "reco.root")
+    ours = uproot.open(tmp_path / "reco.root")["events"]
+    theirs = uproot.open(bare)["events"]
+    assert ours.num_entries == theirs.num_entries
+    assert ours["event"].array().tolist() == theirs["event"].array().tolist()
+    assert {"PFlow.PDG", "PFlow.energy", "PFlow.momentum.x", "PFlow.charge", "PFlow.mass"} <= set(ours.keys())
+
+
+def test_files_equal_memory(bare, model, tmp_path):
+    run([bare], model, tmp_path / "reco.root", chunk=5)
+    from_file = read_reco(tmp_path / "reco.root")
+    in_memory = pflow.reconstruct(pflow.read_events(bare), model)
+    assert ak.num(from_file.particles).tolist() == ak.num(in_memory.particles).tolist()
+    np.testing.assert_allclose(
+        ak.flatten(from_file.particles.energy), ak.flatten(in_memory.particles.energy), rtol=1e-4
+    )
+
+
+def test_rntuple_holds_the_same(bare, model, tmp_path):
+    for format_ in ("ttree", "rntuple"):
+        run([bare], model, tmp_path / f"{format_}.root", format=format_)
+    one, other = (read_reco(tmp_path / f"{format_}.root").particles for format_ in ("ttree", "rntuple"))
+    assert one.tolist() == other.tolist()
+
+
+def test_several_inputs_follow_one_another(bare, model, events, tmp_path):
+    run([bare, bare], model, tmp_path / "reco.root", chunk=10)
+    got = read_reco(tmp_path / "reco.root")
+    assert got.event.tolist() == [*events.event.tolist(), *events.event.tolist()]
+
+
+def test_provenance_says_where_it_comes_from(bare, model, tmp_path):
+    run([bare], model, tmp_path / "reco.root")
+    provenance = read_provenance(tmp_path / "reco.root")
+    assert provenance["inputs"][0]["uuid"] == str(uproot.open(bare).file.uuid)
+    assert provenance["checkpoint"] == {"path": "made-by-hand.ckpt", "sha256": "0" * 64}
+    assert provenance["pflow_version"] == pflow.__version__
+    assert provenance["configuration"] == {"seed": 7}
+
+
+def test_progress_counts_entries(bare, model, events, tmp_path):
+    seen = []
+    run([bare], model, tmp_path / "reco.root", chunk=10, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(10, 25), (20, 25), (25, 25)]
+    assert len(events) == 25
+
+
+def broken(path, events):
+    """The events with a NaN energy in entry 4."""
+    energy = ak.to_numpy(ak.flatten(events.hits.energy)).copy()
+    counts = ak.num(events.hits)
+    energy[int(ak.sum(counts[:4]))] = np.nan
+    hits = ak.with_field(events.hits, ak.unflatten(energy, counts), "energy")
+    write_events(path, dataclasses.replace(events, hits=hits))
+    return path
+
+
+def test_a_bad_entry_stops_everything_and_leaves_nothing(model, events, tmp_path):
+    bad = broken(tmp_path / "bad.root", events)
+    with pytest.raises(InputError, match=r"bad\.root, entry 4, 'hits\.energy'"):
+        run([bad], model, tmp_path / "reco.root", chunk=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.root"]
+
+
+def test_a_bad_entry_can_be_skipped(model, events, tmp_path):
+    bad = broken(tmp_path / "bad.root", events)
+    with pytest.warns(UserWarning, match="1 "):
+        summary = run([bad], model, tmp_path / "reco.root", on_error="skip")
+    got = read_reco(tmp_path / "reco.root")
+    assert summary.n_skipped == 1
+    assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [4]
+    assert len(got.particles[4]) == 0
+
+
+def test_an_earlier_output_survives_a_failure(model, events, bare, tmp_path):
+    output = tmp_path / "reco.root"
+    run([bare], model, output)
+    before = output.read_bytes()
+    with pytest.raises(InputError):
+        run([bare, broken(tmp_path / "bad.root", events)], model, output)
+    assert output.read_bytes() == before
+
+
+def test_a_file_of_another_detector_is_refused(model, data_dir, tmp_path):
+    cld = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    with pytest.raises(InputError, match=r"trained on detector 'ild_g4'.*another detector"):
+        run([cld], model, tmp_path / "reco.root")
+    assert not (tmp_path / "reco.root").exists()
+
+
+def test_naming_the_detector_reads_it_all_the_same(model, data_dir, tmp_path):
+    cld = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    run([cld], model, tmp_path / "reco.root", detector="cld")
+    assert len(read_reco(tmp_path / "reco.root")) == 1
+
+
+@pytest.mark.parametrize("name", ["ild-g4-general", "ild-g4-photon"])
+def test_a_shipped_model_reads_another_detector_that_is_named(name, data_dir, tmp_path):
+    """It has more calorimeters: each hit goes to the one that is most like its own."""
+    cld = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    run([cld], name, tmp_path / "reco.root", detector="cld")
+    reco = read_reco(tmp_path / "reco.root")
+    assert len(reco) == 1
+    energy = ak.sum(reco.particles.energy, axis=1)[0]
+    assert 100 < energy < 400  # of 239 GeV; neither model was made for it
+
+
+def test_hits_go_to_the_calorimeter_most_like_their_own():
+    ours = load_detector("ild_g4").calorimeters
+    found = {one.name: ours[_counterpart(one, ours)].name for one in load_detector("cld").calorimeters}
+    same = ("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap")
+    assert found == {**{name: name for name in same}, "hcal_other": "hcal_endcap", "muon": "hcal_endcap"}
+
+
+def test_edm4hep_and_flat_give_the_same_particles(model, data_dir, tmp_path):
+    flat = pflow.read_events(data_dir / "g4" / "zqq_test.root", entry_stop=4)
+    podio = pflow.read_events(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root", entry_stop=4)
+    one, other = (pflow.reconstruct(events, model).particles for events in (flat, podio))
+    assert one.tolist() == other.tolist()
+
+
+def test_the_input_is_never_overwritten(bare, model):
+    before = bare.read_bytes()
+    with pytest.raises(ConfigError):
+        run([bare], model, bare)
+    assert bare.read_bytes() == before
+
+
+def test_a_file_that_is_not_there(model, tmp_path):
+    with pytest.raises(InputError, match=r"absent\.root"):
+        run([tmp_path / "absent.root"], model, tmp_path / "reco.root")
+
+
+def test_a_truncated_file(model, bare, tmp_path):
+    cut = tmp_path / "cut.root"
+    cut.write_bytes(bare.read_bytes()[: bare.stat().st_size // 2])
+    with pytest.raises(InputError, match=r"cut\.root"):
+        run([cut], model, tmp_path / "reco.root")
+    assert not (tmp_path / "reco.root").exists()
+
+
+def test_chunk_below_one_is_refused(bare, model, tmp_path):
+    with pytest.raises(ConfigError, match="chunk"):
+        run([bare], model, tmp_path / "reco.root", chunk=0)
+
+
+def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
+    write_events(tmp_path / "none.root", events[:0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        summary = run([tmp_path / "none.root"], model, tmp_path / "reco.root")
+    assert summary.n_events == 0
+    assert len(read_reco(tmp_path / "reco.root")) == 0
+
+
+def test_the_command_has_the_same_defaults():
+    """It states them itself: to import torch for a help text would take seconds."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    given = parser.parse_args(["--checkpoint", "model", "-o", "out.root", "in.root"])
+    parameters = inspect.signature(reconstruct_files).parameters
+    for name in ("batch_size", "max_hits", "chunk", "device", "on_error", "cluster"):
+        assert getattr(given, name) == parameters[name].default, name

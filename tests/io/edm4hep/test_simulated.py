@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.event.events import Events
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.edm4hep.simulated import earliest_times, read_contributions, shares
+from pflow.physics.detector import Detector, load_detector
+
+Write = Callable[..., Path]
+
+IDS = {"MCParticles": 15, "SimAContributions": 21, "SimBContributions": 22}
+
+
+@pytest.fixture
+def sim_content(content: dict[str, Any]) -> dict[str, Any]:
+    """Two events of simulated hits: three, the third without contributions, then one of two from one particle."""
+    found = {key: values for key, values in content.items() if "MCParticles" in key}
+    zeros: dict[str, list[list[float]]] = {"SimA": [[0, 0], [0]], "SimB": [[0], []]}
+    for name, energy in {"SimA": [[0.4, 0.5], [0.4]], "SimB": [[0.4], []]}.items():
+        found |= {f"{name}.energy": energy, f"{name}.cellID": zeros[name]}
+        found |= {f"{name}.position.{axis}": zeros[name] for axis in "xyz"}
+    return found | {
+        "SimA.contributions_begin": [[0, 2], [0]],
+        "SimA.contributions_end": [[2, 3], [2]],
+        "_SimA_contributions.index": [[1, 0, 2], [0, 1]],
+        "_SimA_contributions.collectionID": [[21, 21, 21], [21, 21]],
+        "SimAContributions.energy": [[0.1, 0.3, 0.5], [0.2, 0.2]],
+        "SimAContributions.time": [[5.0, 2.0, 9.0], [1.5, 1.0]],
+        "_SimAContributions_particle.index": [[1, 2, 1], [0, 0]],
+        "_SimAContributions_particle.collectionID": [[15, 15, 15], [15, 15]],
+        "SimB.contributions_begin": [[0], []],
+        "SimB.contributions_end": [[0], []],
+        "_SimB_contributions.index": [[], []],
+        "_SimB_contributions.collectionID": [[], []],
+    }
+
+
+@pytest.fixture
+def read(write: Write, toy: Detector) -> Callable[..., Events]:
+    def read_content(content: dict[str, Any], layout: str = "new", *, sim: bool | None = None) -> Events:
+        reader = Edm4hepReader(open_podio(write(content, layout, ids=IDS)), detector=toy, sim=sim)
+        try:
+            return reader.read(0, 2)
+        finally:
+            reader.close()
+
+    return read_content
+
+
+def links(array: ak.Array) -> list[list[tuple[int, int, float]]]:
+    return [
+        [(link["source"], link["particle"], round(link["weight"], 6)) for link in event] for event in array.to_list()
+    ]
+
+
+def test_simulated_hits_are_read_where_there_are_no_digitised_ones(read: Any, sim_content: dict[str, Any]) -> None:
+    assert read(sim_content).hits.subdetector.to_list() == [[0, 0, 1], [0]]
+
+
+def test_digitised_hits_come_first(read: Any, content: dict[str, Any], sim_content: dict[str, Any]) -> None:
+    both = content | sim_content
+    both = {key: values for key, values in both.items() if "Links" not in key}
+    assert ak.num(read(both).hits).to_list() == [4, 1]
+    assert ak.num(read(both, sim=True).hits).to_list() == [3, 1]
+
+
+def test_simulated_energies_are_scaled(read: Any, sim_content: dict[str, Any]) -> None:
+    energies = ak.to_numpy(ak.flatten(read(sim_content).hits.energy))
+    np.testing.assert_allclose(energies, [0.4, 0.5, 4.0, 0.4], rtol=1e-6)  # HCAL times 10
+
+
+@pytest.mark.parametrize("layout", ["new", "old", "rntuple"])
+def test_links_share_a_hit_by_the_energy_of_its_contributions(
+    read: Any, sim_content: dict[str, Any], layout: str
+) -> None:
+    found = links(read(sim_content, layout).hit_links)
+    assert found == [[(0, 1, 0.25), (0, 2, 0.75), (1, 1, 1.0)], [(0, 0, 1.0)]]
+
+
+def test_the_time_is_the_earliest_contribution_s(read: Any, sim_content: dict[str, Any]) -> None:
+    times = read(sim_content).hits.time
+    assert times[0, :2].to_list() == [2.0, 9.0]
+    assert np.isnan(times[0, 2])
+    assert times[1].to_list() == [1.0]
+
+
+def test_a_contribution_of_an_unknown_particle_makes_no_link(read: Any, sim_content: dict[str, Any]) -> None:
+    sim_content["_SimAContributions_particle.collectionID"] = [[15, 99, 15], [15, 15]]
+    assert links(read(sim_content).hit_links)[0] == [(0, 1, 1.0), (1, 1, 1.0)]
+
+
+def test_a_contribution_of_a_particle_outside_the_list_is_a_problem(read: Any, sim_content: dict[str, Any]) -> None:
+    sim_content["_SimAContributions_particle.index"] = [[1, 2, 7], [0, 0]]
+    (problem,) = read(sim_content).problems()
+    assert (problem.index, problem.field) == (0, "hit_links.particle")
+
+
+def test_contributions_without_particles_make_no_links(read: Any, sim_content: dict[str, Any]) -> None:
+    less = {key: values for key, values in sim_content.items() if "_particle" not in key}
+    events = read(less)
+    assert links(events.hit_links) == [[], []]
+    assert events.hits.time[1].to_list() == [1.0]
+
+
+def test_hits_whose_contributions_are_not_in_the_file_have_no_time(read: Any, sim_content: dict[str, Any]) -> None:
+    less = {key: values for key, values in sim_content.items() if not key.startswith("_SimA")}
+    assert np.isnan(read(less).hits.time[1, 0])
+
+
+def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read: Any, sim_content: dict[str, Any]) -> None:
+    sim_content["_SimA_contributions.index"] = [[1, 5, 2], [0, 1]]
+    assert links(read(sim_content).hit_links)[0] == [(0, 2, 1.0), (1, 1, 1.0)]
+
+
+def test_contributions_count_hits_over_all_events(write: Write, sim_content: dict[str, Any]) -> None:
+    file = open_podio(write(sim_content, ids=IDS))
+    found = read_contributions(file, "SimA", 0, 2)
+    assert found is not None
+    assert found.hit.tolist() == [0, 0, 1, 2, 2]
+    assert found.event.tolist() == [0, 0, 0, 1, 1]
+    np.testing.assert_allclose(found.energy, [0.3, 0.1, 0.5, 0.2, 0.2], rtol=1e-6)
+    assert earliest_times(found).to_list() == [[2.0, 9.0], [1.0]]
+    assert read_contributions(file, "MCParticles", 0, 2) is None
+    file.close()
+
+
+def test_shares_sum_what_is_equal() -> None:
+    event, source, particle, weight = shares(
+        np.array([1, 0, 0, 0]), np.array([5, 2, 2, 2]), np.array([0, 3, 1, 3]), np.array([1.0, 0.25, 0.5, 2.0])
+    )
+    assert (event.tolist(), source.tolist(), particle.tolist()) == ([0, 0, 1], [2, 2, 5], [1, 3, 0])
+    assert weight.tolist() == [0.5, 2.25, 1.0]
+
+
+def test_shares_of_nothing_are_nothing() -> None:
+    none = np.zeros(0, dtype=np.int64)
+    assert [len(column) for column in shares(none, none, none, np.zeros(0))] == [0, 0, 0, 0]
+
+
+def test_cld_simulated_hits_are_on_the_scale_of_its_digitised_ones(data_dir: Path) -> None:
+    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    events = []
+    for sim in (False, True):
+        reader = Edm4hepReader(open_podio(path), detector=load_detector("cld"), sim=sim)
+        events.append(reader.read(0, 1).check())
+        reader.close()
+    digitised, simulated = events
+    for index in range(4):  # thresholds and the time window take a few per cent, more from neutrons in the HCAL
+        ratio = ak.sum(digitised.hits.energy[digitised.hits.subdetector == index]) / ak.sum(
+            simulated.hits.energy[simulated.hits.subdetector == index]
+        )
+        assert 0.75 < ratio < 1.0
+
+
+def test_cld_contributions_and_links_agree_on_the_truth(data_dir: Path) -> None:
+    """Energy that each particle left, from contributions and from the file's own links."""
+    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    sums = []
+    for sim in (False, True):
+        reader = Edm4hepReader(open_podio(path), detector=load_detector("cld"), sim=sim)
+        events = reader.read(0, 1)
+        reader.close()
+        assert events.hit_links is not None
+        assert events.truth is not None
+        links, ecal = events.hit_links[0], events.hits[0][events.hit_links.source[0]]
+        energy = np.where(ecal.subdetector < 2, ecal.energy * links.weight, 0.0)
+        sums.append(np.bincount(ak.to_numpy(links.particle), energy, minlength=len(events.truth[0])))
+    assert np.corrcoef(*sums)[0, 1] > 0.99

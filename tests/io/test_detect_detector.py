@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pflow.errors import InputError
+from pflow.event.build import make_hits
+from pflow.event.events import Events
+from pflow.io.detect_detector import best_detector, detector_matches, fitting_detectors, geometry_fits
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.flat import FlatReader
+from pflow.io.open import open_events, read_events
+from pflow.physics.detector import Detector, load_detector
+
+Write = Callable[..., Path]
+
+
+def ecal_hits(*, radius: list[list[float]] | None = None, z: list[list[float]] | None = None) -> Events:
+    """Hits of the CLD ECAL barrel at these radii, or of its endcaps at these |z|."""
+    barrel = radius is not None
+    values = radius if barrel else z
+    assert values is not None
+    zeros = [[0.0] * len(event) for event in values]
+    return Events(
+        detector=load_detector("cld"),
+        hits=make_hits(
+            energy=[[1.0] * len(event) for event in values],
+            x=values if barrel else zeros,
+            y=zeros,
+            z=zeros if barrel else values,
+            subdetector=[[0 if barrel else 1] * len(event) for event in values],
+        ),
+    )
+
+
+def shower(front: float, n_events: int = 6) -> list[list[float]]:
+    """Hits from `front` on to 120 mm behind it, in several events."""
+    return [list(np.linspace(front, front + 120.0, 30)) for _ in range(n_events)]
+
+
+@pytest.mark.parametrize(("name", "radius"), [("cld", 2152.0), ("clic", 1502.0), ("ild", 1807.0), ("ild_g4", 1807.0)])
+def test_a_barrel_is_known_by_its_radius(name: str, radius: float) -> None:
+    events = ecal_hits(radius=shower(radius))
+    fits = {other for other in ("cld", "clic", "ild", "ild_g4") if geometry_fits(events, load_detector(other))}
+    assert fits == ({"ild", "ild_g4"} if name.startswith("ild") else {name})
+
+
+def test_the_corner_of_an_octagon_still_fits() -> None:
+    corner = 1804.8 / np.cos(np.pi / 8)
+    assert geometry_fits(ecal_hits(radius=shower(corner + 2.0)), load_detector("ild")) is True
+
+
+def test_endcaps_alone_tell_where_they_begin() -> None:
+    events = ecal_hits(z=shower(2414.0))
+    assert geometry_fits(events, load_detector("ild")) is True
+    assert geometry_fits(events, load_detector("cld")) is False
+
+
+def test_both_endcaps_count() -> None:
+    events = ecal_hits(z=[[-2310.0, 2310.0]] * 6)
+    assert geometry_fits(events, load_detector("cld")) is True
+
+
+def test_one_late_shower_tells_nothing() -> None:
+    late = ecal_hits(z=[[2400.0] * 50])
+    assert geometry_fits(late, load_detector("cld")) is None
+
+
+def test_showers_that_all_begin_late_speak_against_it() -> None:
+    late = ecal_hits(z=[[2400.0] * 50] * 6)
+    assert geometry_fits(late, load_detector("cld")) is False
+
+
+def test_without_ecal_hits_nothing_is_known() -> None:
+    assert geometry_fits(ecal_hits(radius=[[], []]), load_detector("cld")) is None
+
+
+def test_positions_that_are_not_finite_do_not_count() -> None:
+    events = ecal_hits(radius=[[*event, float("nan")] for event in shower(2152.0)])
+    assert geometry_fits(events, load_detector("cld")) is True
+
+
+def test_a_single_displaced_hit_does_not_count() -> None:
+    events = ecal_hits(radius=[*shower(2152.0), [100.0]])
+    assert geometry_fits(events, load_detector("cld")) is True
+
+
+@pytest.mark.parametrize("sim", [None, True])
+def test_the_cld_file_is_cld_s_and_no_other_s(data_dir: Path, sim: bool | None) -> None:
+    file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    matches = fitting_detectors(file, sim=sim)
+    file.close()
+    assert [match.detector.name for match in matches if match.fits] == ["cld"]
+    assert matches[0].detector.name == "cld"
+    assert matches[0].reason == ""
+    reasons = {match.detector.name: match.reason for match in matches}
+    assert "do not lie where its ECAL is" in reasons["clic"]
+    assert "no collection" in reasons["ild"]
+
+
+def test_the_rntuple_file_is_ild_g4_s(data_dir: Path) -> None:
+    with open_events(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root") as file:
+        assert file.detector.name == "ild_g4"
+
+
+@pytest.mark.parametrize("name", ["gamma1", "gammasep", "single", "multi", "zqq"])
+def test_the_g4_samples_are_not_cld_s(data_dir: Path, name: str) -> None:
+    events = read_events(data_dir / "g4" / f"{name}_val.root", entry_stop=100, truth=False)
+    fits = {other: geometry_fits(events, load_detector(other)) for other in ("cld", "clic", "ild_g4")}
+    assert fits == {"cld": False, "clic": False, "ild_g4": True}
+
+
+def test_a_flat_file_is_matched_by_geometry(sample_dir: Path) -> None:
+    reader = FlatReader(sample_dir / "zqq_test_small.root")
+    matches = detector_matches(reader)
+    reader.close()
+    assert matches[0].detector.name == "ild_g4"
+    assert {match.detector.name for match in matches if match.fits} == {"ild", "ild_g4"}
+
+
+def test_an_edm4hep_file_is_matched_as_it_is_read(write: Write, content: dict[str, Any], toy: Detector) -> None:
+    reader = Edm4hepReader(open_podio(write(content)), detector=toy)
+    assert all(match.missing for match in detector_matches(reader))
+    reader.close()
+
+
+def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:
+    """The small file with CLD's names and one ECAL hit at a radius."""
+    renamed = {f"ECALBarrel.{key.split('.', 1)[1]}": values for key, values in content.items() if key.startswith("A2.")}
+    renamed["ECALBarrel.position.x"] = [[radius], [radius]]
+    for name in ("ECALEndcap", "HCALBarrel", "HCALEndcap"):
+        renamed |= {f"{name}.{key.split('.', 1)[1]}": [[], []] for key in renamed if key.startswith("ECALBarrel.")}
+    return renamed
+
+
+def test_the_geometry_decides_between_detectors_with_the_same_names(write: Write, content: dict[str, Any]) -> None:
+    file = open_podio(write(as_cld(content, radius=1505.0)))
+    assert best_detector(file).name == "clic"
+    file.close()
+
+
+def test_a_file_that_fits_no_detector_names_the_reason_for_each(write: Write, content: dict[str, Any]) -> None:
+    file = open_podio(write(as_cld(content, radius=500.0)))
+    with pytest.raises(InputError, match="none of the built-in detectors fits") as caught:
+        best_detector(file)
+    for name in ("cld", "clic", "ild", "ild_g4"):
+        assert f"{name}: " in str(caught.value)
+    file.close()
+
+
+def test_a_file_that_fits_two_detectors_equally_is_refused(
+    write: Write, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = replace(load_detector("cld"), name="twin")
+    monkeypatch.setattr("pflow.io.detect_detector.builtin_names", lambda kind: ["cld", twin])
+    file = open_podio(write(as_cld(content, radius=2155.0)))
+    with pytest.raises(InputError, match="fits the detectors cld and twin equally well"):
+        best_detector(file)
+    file.close()
+
+
+def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write: Write, content: dict[str, Any]) -> None:
+    path = write(as_cld(content, radius=1505.0))
+    damage(path, "ECALBarrel.position.x")
+    file = open_podio(path)
+    assert all(match.geometry is None for match in fitting_detectors(file))
+    file.close()
+
+
+def damage(path: Path, branch: str) -> None:
+    import uproot
+
+    with uproot.open(path) as file:
+        found = file["events"][branch]
+        seek, size = found.member("fBasketSeek")[0], found.member("fBasketBytes")[0]
+    content = bytearray(path.read_bytes())
+    content[seek : seek + size] = b"\xff" * size
+    path.write_bytes(content)

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from pflow.errors import ConfigError
+from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
+from pflow.event.events import PARTS, Events
+from pflow.io.events_root import write_events
+from pflow.io.flat import FlatReader
+from pflow.physics.detector import load_detector
+
+NAN = float("nan")
+
+
+def assert_same(a: Events, b: Events) -> None:
+    """All parts and event numbers equal, NaN equal to NaN; shares to float32 rounding, as reading normalises them."""
+    assert a.detector == b.detector
+    assert a.event.tolist() == b.event.tolist()
+    for name in PARTS:
+        one, two = getattr(a, name), getattr(b, name)
+        assert (one is None) == (two is None), name
+        if one is None:
+            continue
+        assert one.type.content == two.type.content, name
+        assert ak.num(one).to_list() == ak.num(two).to_list(), name
+        for field, (left, right) in columns(one, two):
+            tolerance = 1e-6 if field == "weight" else 0.0
+            np.testing.assert_allclose(left, right, rtol=tolerance, equal_nan=True, err_msg=f"{name}.{field}")
+
+
+def columns(one: ak.Array, two: ak.Array) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
+    for field in one.fields:
+        if one[field].fields:
+            yield from columns(one[field], two[field])
+        else:
+            yield field, (ak.to_numpy(ak.flatten(one[field])), ak.to_numpy(ak.flatten(two[field])))
+
+
+def read_all(path: Path) -> Events:
+    reader = FlatReader(path)
+    try:
+        return reader.read(0, reader.num_entries)
+    finally:
+        reader.close()
+
+
+def by_hand() -> Events:
+    """Three events, the second empty, with every part and every oddity that an `Events` may have."""
+    numbers = ak.Array([[1.5, 2.25, 0.125], [], [8.0]])
+    two = ak.Array([[10.0, -20.0], [], []])
+    return Events(
+        detector=load_detector("cld"),
+        hits=make_hits(
+            energy=numbers,
+            x=numbers * 2,
+            y=-numbers,
+            z=numbers + 1,
+            time=ak.Array([[1.0, NAN, 3.0], [], [4.0]]),
+            subdetector=ak.Array([[5, 0, 3], [], [4]]),
+            layer=ak.Array([[-1, 3, 4], [], [0]]),
+        ),
+        tracks=make_tracks(
+            b_field=2.0,
+            omega=two * 1e-5,
+            phi=two * 0.1,
+            tan_lambda=two * 0.01,
+            d0=two,
+            z0=two * 3,
+            calo_x=ak.Array([[2150.0, NAN], [], []]),
+            calo_y=two,
+            calo_z=two,
+        ),
+        tracker_hits=make_tracker_hits(x=numbers, y=numbers, z=numbers, energy=numbers * 1e-4, layer=numbers > 2),
+        truth=make_truth(
+            pdg=ak.Array([[22, -11], [], [211]]),
+            mass=ak.Array([[0.0, 0.000510998950], [], [0.13957039]]),
+            px=ak.Array([[0.1, 0.3], [], [1.0 / 3]]),
+            py=ak.Array([[0.1, 0.3], [], [2.0]]),
+            pz=ak.Array([[0.1, 0.3], [], [2.0]]),
+            charge=ak.Array([[0.0, 1.0], [], [1.0]]),
+            vx=ak.Array([[0.0, 310.7], [], [NAN]]),
+            status=ak.Array([[1, 0], [], [1]]),
+            parent=ak.Array([[-1, 0], [], [-1]]),
+        ),
+        hit_links=make_links(
+            source=ak.Array([[0, 0, 2], [], [0]]),
+            particle=ak.Array([[1, 0, 1], [], [0]]),
+            weight=ak.Array([[1.0, 3.0, 0.5], [], [1.0]]),
+        ),
+        track_links=make_links(
+            source=ak.Array([[0, 0, 1], [], []]),
+            particle=ak.Array([[0, 1, 0], [], []]),
+            weight=ak.Array([[1.0, 2.0, 1.0], [], []]),
+        ),
+        tracker_hit_links=make_links(source=ak.Array([[2], [], [0]]), particle=ak.Array([[1], [], [0]])),
+        reference=make_particles(
+            pdg=ak.Array([[22], [], [211]]),
+            charge=ak.Array([[0.0], [], [1.0]]),
+            energy=ak.Array([[5.0], [], [6.0]]),
+            px=ak.Array([[3.0], [], [6.0]]),
+            py=ak.Array([[4.0], [], [0.5]]),
+            pz=ak.Array([[0.1], [], [0.5]]),
+            mass=ak.Array([[0.25], [], [0.14]]),
+            score=ak.Array([[0.75], [], [NAN]]),
+        ),
+        reference_name="PandoraPFOs",
+        event=np.array([7, 9, 2**40]),
+    )
+
+
+def test_every_part_comes_back(tmp_path: Path) -> None:
+    events = by_hand()
+    assert write_events(tmp_path / "out.root", events) == 3
+    read = read_all(tmp_path / "out.root")
+    assert_same(read, events)
+    assert read.reference_name == "PandoraPFOs"
+
+
+@pytest.mark.parametrize("sample", ["multi_test_small", "zqq_test_small", "gamma1_train_small"])
+def test_the_small_samples_come_back(tmp_path: Path, sample_dir: Path, sample: str) -> None:
+    events = read_all(sample_dir / f"{sample}.root")
+    write_events(tmp_path / "out.root", events)
+    assert_same(read_all(tmp_path / "out.root"), events)
+
+
+def test_a_cut_of_a_full_sample_is_unchanged(data_dir: Path, sample_dir: Path) -> None:
+    reader = FlatReader(data_dir / "g4" / "multi_test.root")
+    assert_same(read_all(sample_dir / "multi_test_small.root"), reader.read(0, 25))
+    reader.close()
+
+
+def test_chunks_join_to_one_file(tmp_path: Path) -> None:
+    events = by_hand()
+    assert write_events(tmp_path / "out.root", (events[i : i + 1] for i in range(3))) == 3
+    assert_same(read_all(tmp_path / "out.root"), events)
+
+
+def test_chunks_without_events_change_nothing(tmp_path: Path) -> None:
+    events = by_hand()
+    assert write_events(tmp_path / "out.root", [events[:0], events, events[3:]]) == 3
+    assert_same(read_all(tmp_path / "out.root"), events)
+
+
+def test_no_events_keep_their_parts(tmp_path: Path) -> None:
+    assert write_events(tmp_path / "out.root", by_hand()[:0]) == 0
+    assert_same(read_all(tmp_path / "out.root"), by_hand()[:0])
+
+
+def test_hits_alone(tmp_path: Path) -> None:
+    events = by_hand()
+    write_events(tmp_path / "out.root", Events(detector=events.detector, hits=events.hits))
+    read = read_all(tmp_path / "out.root")
+    assert [name for name, _ in read.parts()] == ["hits"]
+
+
+def test_a_part_and_its_links_are_left_out(tmp_path: Path) -> None:
+    write_events(tmp_path / "out.root", by_hand(), without=["tracker_hits"])
+    read = read_all(tmp_path / "out.root")
+    assert [name for name, _ in read.parts()] == ["hits", "tracks", "truth", "hit_links", "track_links", "reference"]
+
+
+def test_each_hit_names_its_largest_particle(tmp_path: Path) -> None:
+    write_events(tmp_path / "out.root", by_hand())
+    with uproot.open(tmp_path / "out.root") as file:
+        # Hit 0 is a quarter of particle 1 and three quarters of 0, hit 1 of nobody.
+        assert file["events"]["calo_hit.particle"].array().to_list() == [[0, -1, 1], [], [0]]
+        assert file["events"]["track.particle"].array().to_list() == [[1, 0], [], []]
+
+
+def test_branches_and_counters_are_those_of_the_full_samples(sample_dir: Path, data_dir: Path) -> None:
+    with (
+        uproot.open(sample_dir / "zqq_test_small.root") as small,
+        uproot.open(data_dir / "g4" / "zqq_test.root") as full,
+    ):
+        assert set(full["events"].keys()) <= set(small["events"].keys())
+
+
+def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path: Path) -> None:
+    events = by_hand()
+    content = events.detector.to_dict() | {"name": "mine", "b_field": 1.25}
+    mine = type(events.detector).from_dict(content)
+    write_events(tmp_path / "out.root", Events(detector=mine, hits=events.hits))
+    assert read_all(tmp_path / "out.root").detector == mine
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    def chunks() -> Iterator[Events]:
+        yield by_hand()
+        raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        write_events(tmp_path / "out.root", chunks())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no events were given"):
+        write_events(tmp_path / "out.root", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chunks_of_different_parts(tmp_path: Path) -> None:
+    events = by_hand()
+    with pytest.raises(ConfigError, match=r"chunks with hits, tracks, .* and with hits"):
+        write_events(tmp_path / "out.root", [events, Events(detector=events.detector, hits=events.hits)])
+
+
+def test_chunks_of_different_detectors(tmp_path: Path) -> None:
+    one = make_hits(energy=ak.Array([[1.0]]), x=ak.Array([[1.0]]), y=ak.Array([[1.0]]), z=ak.Array([[1.0]]))
+    chunks = [Events(detector=load_detector(name), hits=one) for name in ("cld", "ild")]
+    with pytest.raises(ConfigError, match="detectors 'cld' and 'ild'"):
+        write_events(tmp_path / "out.root", chunks)
+
+
+def test_the_input_is_not_overwritten(sample_dir: Path) -> None:
+    path = sample_dir / "multi_test_small.root"
+    with pytest.raises(ConfigError, match="it is the input"):
+        write_events(path, by_hand(), inputs=[path])
+
+
+def test_the_small_samples_stay_small(sample_dir: Path) -> None:
+    assert 0 < sum(path.stat().st_size for path in sample_dir.iterdir()) <= 3_000_000

@@ -1,0 +1,69 @@
+"""The first paper's metrics on a hand-made sample.
+
+Event 0: truth 10 (photon) and 4 (pi+), answer 12 (photon) and 5 (pi-, 90 degrees off) and 1, in another order.
+Event 1: truth 3, no answer. Event 2: nothing true, one answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pflow.metrics.indexed import LegacyMetrics
+
+TRUTH = [[(211, 4.0, 90, 0), (22, 10.0, 90, 0)], [(22, 3.0, 90, 0)], []]
+RECO = [[(22, 1.0, 90, 0), (22, 12.0, 90, 0), (-211, 5.0, 90, 90)], [], [(22, 7.0, 90, 0)]]
+
+
+@pytest.fixture
+def result(make_table):
+    metrics = LegacyMetrics()
+    metrics.update(make_table(TRUTH), make_table(RECO))
+    return metrics.result()
+
+
+def test_pairs_are_the_overlap(result):
+    assert result["n_pairs"] == 2
+
+
+def test_count_difference(result):
+    # 3 - 2, 0 - 1, 1 - 0
+    assert result["count_difference"].value == pytest.approx(1 / 3)
+
+
+def test_energy_error_of_ranks(result):
+    # (12 - 10) / 10 and (5 - 4) / 4
+    assert result["mean_abs_rel_error"].value == pytest.approx(0.225)
+    assert result["mean_rel_error"].value == pytest.approx(0.225)
+
+
+def test_charge_and_identity_of_ranks(result):
+    assert result["charge_accuracy"].value == 0.5
+    assert result["pdg_accuracy"].value == 1.0
+
+
+def test_angle_of_ranks(result):
+    assert result["angle_mean_deg"].value == pytest.approx(45)
+    assert result["angle_median_deg"].value == pytest.approx(45)
+
+
+def test_sign_of_the_energy_error(make_table):
+    metrics = LegacyMetrics()
+    metrics.update(make_table([[(22, 10.0, 90, 0)]]), make_table([[(22, 8.0, 90, 0)]]))
+    assert metrics.result()["mean_rel_error"].value == pytest.approx(-0.2)
+    assert metrics.result()["mean_abs_rel_error"].value == pytest.approx(0.2)
+
+
+def test_nothing_is_undefined():
+    result = LegacyMetrics().result()
+    assert all(math.isnan(number.value) for name, number in result.items() if name != "n_pairs")
+
+
+def test_merging_equals_one_pass(make_table, result):
+    merged, part = LegacyMetrics(), LegacyMetrics()
+    merged.update(make_table(TRUTH[:1]), make_table(RECO[:1]))
+    part.update(make_table(TRUTH[1:]), make_table(RECO[1:]))
+    merged.merge(part)
+    for name, number in merged.result().items():
+        assert number == result[name] or math.isnan(number.low)

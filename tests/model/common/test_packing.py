@@ -1,0 +1,99 @@
+"""Packed events: the same numbers as padded ones, and none of the padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pflow.model.common.attention import CrossAttention, SelfAttention
+from pflow.model.common.cache import KVCache
+from pflow.model.common.layers import LayerStyle
+from pflow.model.common.packing import Packing
+from pflow.model.translation.encoder import CrossEncoder, Encoder
+
+W, H = 8, 2
+MASK = torch.tensor([[True, False, True, True], [True, False, False, False], [False, True, True, False]])
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 4, W, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def unpacked(monkeypatch):
+    """Switch packing off, as on a GPU."""
+
+    def switch_off():
+        monkeypatch.setattr(Packing, "of", staticmethod(lambda mask: None))
+
+    return switch_off
+
+
+def test_pack_keeps_the_real_tokens_in_order(x):
+    packing = Packing.of(MASK)
+    assert packing.lengths == (3, 1, 2)
+    assert torch.equal(packing.pack(x)[0], torch.stack([x[0, 0], x[0, 2], x[0, 3], x[1, 0], x[2, 1], x[2, 2]]))
+
+
+def test_unpack_undoes_pack(x):
+    packing = Packing.of(MASK)
+    assert torch.equal(packing.unpack(packing.pack(x)), x * MASK[..., None])
+
+
+def test_nothing_is_packed_without_padding():
+    assert Packing.of(None) is None
+
+
+def test_nothing_is_packed_off_the_cpu():
+    assert Packing.of(MASK.to("meta")) is None
+
+
+def test_encoder_is_the_same_packed_and_padded(x, unpacked):
+    encoder = Encoder(width=W, heads=H, feedforward=16, layers=2, style=LayerStyle())
+    packed = encoder(x, mask=MASK)
+    unpacked()
+    torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK)[MASK])
+
+
+@pytest.mark.parametrize("other_mask", [None, torch.tensor([[True, True], [True, False], [False, True]])])
+def test_cross_encoder_is_the_same_packed_and_padded(other_mask, x, unpacked):
+    encoder = CrossEncoder(width=W, heads=H, feedforward=16, layers=2, style=LayerStyle())
+    other = torch.randn(3, 2, W, generator=torch.Generator().manual_seed(1))
+    packed = encoder(x, other, mask=MASK, other_mask=other_mask)
+    unpacked()
+    torch.testing.assert_close(packed[MASK], encoder(x, other, mask=MASK, other_mask=other_mask)[MASK])
+
+
+def test_gradients_are_the_same_packed_and_padded(x, unpacked):
+    encoder = Encoder(width=W, heads=H, feedforward=16, layers=1, style=LayerStyle())
+    gradients = []
+    for _ in range(2):
+        leaf = x.clone().requires_grad_()
+        encoder(leaf, mask=MASK)[MASK].square().sum().backward()
+        gradients.append(leaf.grad)
+        unpacked()
+    torch.testing.assert_close(*gradients)
+
+
+def test_an_event_without_any_token_packs(x):
+    mask = torch.tensor([[False] * 4, [True] * 4, [False] * 4])
+    encoder = Encoder(width=W, heads=H, feedforward=16, layers=1, style=LayerStyle())
+    encoded = encoder(x, mask=mask)
+    assert encoded.isfinite().all()
+    torch.testing.assert_close(encoded[1:2], encoder(x[1:2]))
+
+
+def test_cross_attention_of_packed_events_is_the_same(x):
+    attention = CrossAttention(width=W, heads=H, memory_width=W)
+    packing, memory = Packing.of(MASK), attention.project(x)
+    packed = attention(packing.pack(x), memory, mask=MASK, lengths=packing.lengths)
+    torch.testing.assert_close(packed[0], attention(x, memory, mask=MASK)[MASK])
+
+
+def test_packed_events_are_neither_masked_nor_causal_nor_cached(x):
+    attention = SelfAttention(width=W, heads=H)
+    cache = KVCache(batch=1, heads=H, max_length=4, head_width=W // H, dtype=x.dtype, device="cpu")
+    for option in ({"mask": MASK}, {"causal": True}, {"cache": cache}):
+        with pytest.raises(ValueError, match="lengths"):
+            attention(x, lengths=[4], **option)

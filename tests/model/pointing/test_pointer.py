@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pflow.model.pointing import pointer as point
+from pflow.model.pointing.geometry import make_scene
+from pflow.model.pointing.pointer import N_BEND, N_GEOMETRY, Incidence, Pointer, find_pairs
+
+NOTHING = torch.zeros(1, 1, 1)
+"""Is spoken for: of any items."""
+
+
+def scene_of(batch):
+    return make_scene(batch, n_subdetectors=2)
+
+
+def at_angles(*angles):
+    """Hit positions 2 m away at some angles from x, in the x-y plane."""
+    return [[2000 * math.cos(angle), 2000 * math.sin(angle), 0.0] for angle in angles]
+
+
+@pytest.fixture
+def fan(by_hand):
+    """A token at angle 0, and hits at 0.1, 0.29, 0.31 and pi from it."""
+    return scene_of(by_hand(energy=[1.0] * 5, position=at_angles(0, 0.1, -0.29, 0.31, math.pi), token=range(5)))
+
+
+def test_pairs_are_within_the_cone_of_the_seed(fan):
+    pairs = find_pairs(fan, torch.tensor([[0]]), NOTHING, torch.tensor([[True]]), cone=math.cos(0.3))
+    assert pairs.item.tolist() == [0, 1, 2]
+
+
+def test_items_that_are_taken_have_no_pairs(fan):
+    taken = torch.tensor([[[0.0, 0.98, 0.995, 0.0, 0.0]]])
+    pairs = find_pairs(fan, torch.tensor([[0]]), taken, torch.tensor([[True]]), cone=math.cos(0.3))
+    assert pairs.item.tolist() == [0, 1]
+
+
+def test_padding_has_no_pairs(batch):
+    scene = scene_of(batch)
+    mask = torch.tensor([[True, False]] * 4)
+    pairs = find_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), NOTHING, mask, cone=-1.1)
+    assert set(pairs.particle.tolist()) == {0}
+    assert scene.item_mask[pairs.event, pairs.item].all()
+    assert len(pairs.item) == int(scene.item_mask.sum())
+
+
+@pytest.fixture
+def several(batch):
+    """Pairs of two particles an event, and a number for each."""
+    scene = scene_of(batch)
+    seed = torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
+    pairs = find_pairs(scene, seed, NOTHING, torch.ones(4, 2, dtype=torch.bool), cone=math.cos(0.6))
+    return scene, pairs, torch.rand(len(pairs.item), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("n_particles", [2, 3])
+def test_values_at_pairs_are_those_of_their_particles_items_and_tokens(several, n_particles):
+    """Also where values are known for more particles than there are pairs of."""
+    scene, pairs, _ = several
+    generator = torch.Generator().manual_seed(1)
+    values = torch.rand(4, n_particles, scene.item_mask.shape[1], generator=generator)
+    of_tokens = torch.rand(4, scene.token_mask.shape[1], 3, generator=generator)
+    of_particles = torch.rand(4, 2, 3, generator=generator)
+    assert torch.equal(pairs.at(values), values[pairs.event, pairs.particle, pairs.item])
+    assert torch.equal(pairs.at_items(scene.item_unit), scene.item_unit[pairs.event, pairs.item])
+    assert torch.equal(pairs.at_particles(of_particles), of_particles[pairs.event, pairs.particle])
+    assert torch.equal(pairs.each(of_particles.flatten(0, 1)), of_particles[pairs.event, pairs.particle])
+    token = scene.item_token[pairs.event, pairs.item]
+    assert torch.equal(pairs.at_tokens(of_tokens, scene), of_tokens[pairs.event, token])
+
+
+def test_dense_puts_values_where_their_pairs_are(several):
+    scene, pairs, values = several
+    shape = (4, 2, scene.item_mask.shape[1])
+    expected = torch.zeros(shape)
+    for b, t, m, value in zip(pairs.event, pairs.particle, pairs.item, values, strict=True):
+        expected[b, t, m] = value
+    assert torch.equal(pairs.dense(values, shape), expected)
+
+
+def test_sums_are_over_the_items_of_a_particle(several):
+    scene, pairs, values = several
+    dense = pairs.dense(values, (4, 2, scene.item_mask.shape[1]))
+    torch.testing.assert_close(pairs.sums(values, 8).view(4, 2), dense.sum(-1))
+
+
+def test_sums_on_tokens_are_over_the_items_of_each_token(several):
+    scene, pairs, values = several
+    dense = pairs.dense(values, (4, 2, scene.item_mask.shape[1]))
+    expected = torch.zeros(4, 2, scene.token_mask.shape[1])
+    for b in range(4):
+        for m in range(dense.shape[2]):
+            expected[b, :, scene.item_token[b, m]] += dense[b, :, m]
+    torch.testing.assert_close(pairs.on_tokens(values, scene, (4, 2)), expected)
+
+
+def test_geometry_by_hand(by_hand):
+    """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
+    scene = scene_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
+    seed = torch.tensor([[0]])
+    pairs = find_pairs(scene, seed, NOTHING, torch.tensor([[True]]), cone=0.9)
+    found = point._geometry(scene, seed, pairs)
+    angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
+    expected = [
+        math.log1p(4.0),
+        math.exp(-4.0),
+        math.exp(-0.8),
+        0.1,
+        math.exp(-0.6),
+        math.log(angle + 1e-3) / 2,
+        math.exp(-angle / 0.02),
+        0.0,
+    ]
+    assert found.shape == (2, N_GEOMETRY)
+    torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, math.log(1e-3) / 2, 1.0, 1.0]))
+
+
+def test_the_bend_by_hand(by_hand):
+    """From a seed at polar angle 1.2 and azimuth 0.5 to a hit 4 mrad further in the first, 20 mrad in the second."""
+    angles = torch.tensor([[1.2, 0.5], [1.204, 0.52]], dtype=torch.float64)
+    (sin, cos) = (angles.sin(), angles.cos())
+    unit = torch.stack([sin[:, 0] * cos[:, 1], sin[:, 0] * sin[:, 1], cos[:, 0]], dim=-1)
+    scene = scene_of(by_hand(energy=[1.0, 1.0], position=(2000 * unit).tolist(), token=[0, 1]))
+    seed = torch.tensor([[0]])
+    pairs = find_pairs(scene, seed, NOTHING, torch.tensor([[True]]), cone=0.9)
+    found = point._bend(scene, seed, pairs)
+    arc, same = math.sin(1.204) * math.sin(0.02), math.exp(-4 / 3)
+    expected = [math.asinh(4 / 3), same, math.asinh(arc / 0.01), same * math.asinh(arc / 0.01)]
+    assert found.shape == (2, N_BEND)
+    torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 0.0, 0.0]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def pointer():
+    torch.manual_seed(0)
+    pointer = Pointer(width=12, hidden=4)
+    pointer.initialise()
+    return pointer
+
+
+@pytest.fixture
+def asked(batch):
+    """Scene, states of two positions, memory, and what is spoken for."""
+    generator = torch.Generator().manual_seed(1)
+    scene = scene_of(batch)
+    n_tokens = scene.token_mask.shape[1]
+    covered = torch.rand(4, 2, n_tokens, generator=generator)
+    return scene, torch.randn(4, 2, 12, generator=generator), torch.randn(4, n_tokens, 12, generator=generator), covered
+
+
+def test_probabilities_of_all_tokens_and_the_end_sum_to_one(pointer, asked):
+    scene, state, memory, covered = asked
+    said = pointer(state, memory, scene, covered).exp()
+    torch.testing.assert_close(said.sum(-1), torch.ones(4, 2))
+    assert not said[..., :-1].masked_select(~scene.token_mask[:, None]).any()
+
+
+def test_the_pointers_logits_by_hand(pointer, asked):
+    scene, state, memory, covered = asked
+    b, t = 1, 1
+    with torch.no_grad():
+        said = pointer(state, memory, scene, covered)[b, t]
+        queries, keys = pointer.state(state[b, t]).view(3, 4), pointer.token(memory[b]).view(-1, 3, 4)
+        end = float(pointer.stop(state[b, t]))
+    real = scene.token_mask[b].nonzero().flatten().tolist()
+    assert len(real) < len(scene.token_mask[b])
+    evidence = []
+    for s in real:
+        plain, taken, energetic = (
+            float(queries[i] @ keys[s, i]) / 2.0 + offset for i, offset in enumerate((-3.0, -3.0, 0.5))
+        )
+        c = float(covered[b, t, s])
+        left = math.log(float(scene.token_energy[b, s]) * (1 - c) + 1e-3)
+        evidence.append(plain + taken * c + energetic * left)
+    expected = torch.tensor([*evidence, end]).log_softmax(-1)
+    torch.testing.assert_close(said[[*real, -1]], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_tokens_the_end_is_certain(pointer, by_hand):
+    scene = scene_of(by_hand())
+    said = pointer(torch.randn(1, 1, 12), torch.zeros(1, 0, 12), scene, torch.zeros(1, 1, 0))
+    assert said.exp().tolist() == [[[1.0]]]
+
+
+def test_what_is_spoken_for_of_an_item_matters_to_its_own_logits_only(several, batch):
+    torch.manual_seed(0)
+    scene, pairs, _ = several
+    incidence = Incidence(width=12, hidden=8, n_subdetectors=2)
+    items = incidence.items(torch.randn(4, scene.token_mask.shape[1], 12), scene)
+    query, seed = torch.randn(4, 2, 12), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
+    known = torch.zeros(len(pairs.item), 1)
+    before = incidence(query, items, scene, seed, known, pairs)
+    chosen = len(before) // 2
+    known[chosen] = 0.8
+    after = incidence(query, items, scene, seed, known, pairs)
+    assert (after != before).nonzero().flatten().tolist() == [chosen]

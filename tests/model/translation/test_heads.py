@@ -1,0 +1,64 @@
+"""Heads: angles to directions, and the precision of what leaves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pflow.model.translation.heads import Heads, unit_vector
+
+
+@pytest.mark.parametrize(
+    ("theta", "phi", "expected"),
+    [
+        (0.0, 0.7, [0, 0, 1]),
+        (math.pi, 0.7, [0, 0, -1]),
+        (math.pi / 2, 0.0, [1, 0, 0]),
+        (math.pi / 2, math.pi / 2, [0, 1, 0]),
+        (math.pi / 2, 2 * math.pi, [1, 0, 0]),
+    ],
+)
+def test_unit_vector(theta, phi, expected):
+    vector = unit_vector(torch.tensor(theta), torch.tensor(phi))
+    torch.testing.assert_close(vector, torch.tensor(expected, dtype=torch.float32), atol=1e-6, rtol=0)
+
+
+def test_unit_vector_has_no_jump_at_two_pi():
+    theta = torch.tensor(1.0)
+    below, above = (unit_vector(theta, torch.tensor(phi)) for phi in (2 * math.pi - 1e-4, 1e-4))
+    assert (below - above).norm() < 3e-4
+
+
+def test_small_outputs_point_to_the_equator():
+    heads = Heads(width=4, classes={"pdg": 3})
+    with torch.no_grad():
+        for parameter in heads.continuous.parameters():
+            parameter.zero_()
+    direction = heads(torch.ones(1, 1, 4))["direction"]
+    torch.testing.assert_close(direction[0, 0], torch.tensor([1.0, 0, 0]), atol=1e-6, rtol=0)
+
+
+def test_each_classifier_has_its_classes():
+    prediction = Heads(width=4, classes={"pdg": 3, "stop": 2}, feedforward=5)(torch.ones(2, 7, 4))
+    assert {name: tuple(value.shape) for name, value in prediction.items()} == {
+        "pdg": (2, 7, 3),
+        "stop": (2, 7, 2),
+        "energy": (2, 7),
+        "direction": (2, 7, 3),
+    }
+
+
+def test_energy_width_is_predicted_where_asked_for():
+    prediction = Heads(width=4, classes={}, energy_width=True)(torch.ones(2, 7, 4))
+    assert prediction["energy_log_width"].shape == (2, 7)
+
+
+def test_heads_stay_in_full_precision_under_autocast():
+    heads = Heads(width=4, classes={"pdg": 3})
+    x = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = heads(x)
+    for name, value in heads(x).items():
+        assert torch.equal(inside[name], value)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pflow.errors import ConfigError
+from pflow.physics.detector import Calorimeter, Detector, load_detector
+from pflow.resources import builtin_names
+
+BUILTIN = builtin_names("detector")
+
+
+@pytest.fixture
+def plain() -> dict[str, Any]:
+    return load_detector("cld").to_dict()
+
+
+def test_the_detectors_that_come_with_pflow() -> None:
+    assert BUILTIN == ["cld", "clic", "ild", "ild_g4"]
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_a_detector_is_called_like_its_file(name: str) -> None:
+    assert load_detector(name).name == name
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_plain_data_and_back_is_the_same_detector(name: str) -> None:
+    detector = load_detector(name)
+    assert Detector.from_dict(detector.to_dict()) == detector
+
+
+@pytest.mark.parametrize(("name", "field"), [("cld", 2.0), ("clic", 4.0), ("ild", 3.5), ("ild_g4", 3.5)])
+def test_the_field_is_that_of_the_design(name: str, field: float) -> None:
+    assert load_detector(name).b_field == field
+
+
+@pytest.mark.parametrize(("name", "symmetry"), [("cld", 12), ("clic", 12), ("ild", 4), ("ild_g4", None)])
+def test_the_symmetry_is_that_of_the_design(name: str, symmetry: int | None) -> None:
+    assert load_detector(name).phi_symmetry == symmetry
+
+
+def test_a_detector_written_before_symmetries_were_known_is_one_of_cylinders(plain: dict[str, Any]) -> None:
+    del plain["phi_symmetry"]
+    assert Detector.from_dict(plain).phi_symmetry is None
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_every_detector_has_ecal_and_hcal_barrel_and_endcap(name: str) -> None:
+    regions = {(own.kind, own.region) for own in load_detector(name).calorimeters if own.required}
+    assert {("ecal", "barrel"), ("ecal", "endcap"), ("hcal", "barrel"), ("hcal", "endcap")} <= regions
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_no_collection_is_read_twice(name: str) -> None:
+    calorimeters = load_detector(name).calorimeters
+    for kind in ("collections", "sim_collections"):
+        names = [collection for own in calorimeters for collection in getattr(own, kind)]
+        assert len(names) == len(set(names))
+
+
+def test_equal_detectors_have_equal_digests() -> None:
+    assert load_detector("cld").digest() == load_detector("cld").digest()
+
+
+def test_any_difference_changes_the_digest() -> None:
+    cld = load_detector("cld")
+    assert replace(cld, b_field=3.0).digest() != cld.digest()
+
+
+def test_a_detector_loads_as_itself() -> None:
+    cld = load_detector("cld")
+    assert load_detector(cld) is cld
+
+
+def test_a_detector_file_of_one_s_own(tmp_path: Path, plain: dict[str, Any]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(plain | {"name": "mine"}))
+    assert load_detector(path) == replace(load_detector("cld"), name="mine")
+
+
+def test_an_unknown_name_gives_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no detector file 'cldd'.*nearest matches: cld"):
+        load_detector("cldd")
+
+
+def test_an_unknown_field_gives_the_nearest(plain: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"unknown field 'bfield' \(nearest matches: b_field"):
+        Detector.from_dict(plain | {"bfield": 1.0})
+
+
+def test_an_unknown_field_of_a_calorimeter_says_which(plain: dict[str, Any]) -> None:
+    plain["calorimeters"][1]["colections"] = []
+    with pytest.raises(ConfigError, match=r"calorimeters\[1\]: unknown field 'colections'.*collections"):
+        Detector.from_dict(plain)
+
+
+def test_a_missing_field_is_named(plain: dict[str, Any]) -> None:
+    del plain["b_field"]
+    with pytest.raises(ConfigError, match="field 'b_field' is missing"):
+        Detector.from_dict(plain)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("b_field", "2", "must be a number"),
+        ("b_field", True, "must be a number"),
+        ("name", 3, "must be text"),
+        ("tracks_required", "yes", "must be true or false"),
+        ("tracks", "SiTracks", "must be a list of names"),
+        ("tracks", [1], "must be a list of names"),
+        ("calorimeters", "ECAL", "must be a list"),
+        ("calorimeters", ["ECAL"], "expected a mapping"),
+        ("calorimeters", [], "has no calorimeters"),
+        ("ecal_inner_radius", 0.0, "must be a length in mm above 0"),
+        ("ecal_inner_z", -1, "must be a length in mm above 0"),
+        ("phi_symmetry", 12.0, "must be a whole number"),
+        ("phi_symmetry", True, "must be a whole number"),
+        ("phi_symmetry", 0, "must be at least 1"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(plain: dict[str, Any], field: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        Detector.from_dict(plain | {field: value})
+
+
+def test_a_calorimeter_named_twice_is_refused(plain: dict[str, Any]) -> None:
+    plain["calorimeters"][1]["name"] = plain["calorimeters"][0]["name"]
+    with pytest.raises(ConfigError, match="names a calorimeter twice"):
+        Detector.from_dict(plain)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="kind 'tracker' is not one of"):
+        Calorimeter(name="x", kind="tracker", region="barrel")
+
+
+def test_an_unknown_region_is_refused() -> None:
+    with pytest.raises(ConfigError, match="region 'forward' is not one of"):
+        Calorimeter(name="x", kind="ecal", region="forward")
+
+
+def test_a_file_that_is_not_a_mapping_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "list.yaml"
+    path.write_text("- 1\n")
+    with pytest.raises(ConfigError, match="expected a mapping"):
+        load_detector(path)

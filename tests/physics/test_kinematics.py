@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pflow.physics import kinematics
+
+MOMENTUM = st.floats(-100.0, 100.0).filter(lambda p: abs(p) > 1e-3)
+SIGN = st.sampled_from([-1.0, 1.0])
+
+
+def array(*values: float) -> np.ndarray:
+    return np.array(values)
+
+
+def test_energy_of_a_pythagorean_momentum() -> None:
+    assert kinematics.energy(array(1.0), array(2.0), array(2.0), array(4.0)) == 5.0  # 1 + 4 + 4 + 16
+
+
+def test_transverse_momentum_of_a_known_circle() -> None:
+    # 1 GeV in 1 T bends with R = 1 / 0.299792458 m, the textbook's 3.34 m.
+    np.testing.assert_allclose(kinematics.transverse_momentum(array(1 / 3335.6409519815204), 1.0), 1.0)
+
+
+def test_transverse_momentum_grows_with_charge_and_field() -> None:
+    once = kinematics.transverse_momentum(array(1e-3), 1.0)
+    np.testing.assert_allclose(kinematics.transverse_momentum(array(-1e-3), -3.0, 2.0), 6 * once)
+
+
+def test_a_straight_track_has_infinite_momentum() -> None:
+    assert kinematics.transverse_momentum(array(0.0), 3.5) == np.inf
+
+
+def test_momentum_of_a_track_along_y() -> None:
+    px, py, pz = kinematics.momentum_from_track(array(-0.299792458e-3), array(np.pi / 2), array(0.5), 2.0)
+    np.testing.assert_allclose([px, py, pz], [[0.0], [2.0], [1.0]], atol=1e-12)
+
+
+@given(MOMENTUM, MOMENTUM, MOMENTUM, SIGN)
+def test_track_parameters_are_the_inverse_of_the_momentum(px: float, py: float, pz: float, charge: float) -> None:
+    omega, phi, tan_lambda = kinematics.track_from_momentum(array(px), array(py), array(pz), array(charge), 3.5)
+    back = kinematics.momentum_from_track(omega, phi, tan_lambda, 3.5)
+    np.testing.assert_allclose(np.ravel(back), [px, py, pz], rtol=1e-9, atol=1e-9)
+    assert np.sign(omega) == charge
+
+
+def test_a_track_along_the_axis_has_no_curvature_to_speak_of() -> None:
+    omega, _, tan_lambda = kinematics.track_from_momentum(array(0.0), array(0.0), array(1.0), array(1.0), 3.5)
+    assert np.isinf(omega)
+    assert np.isinf(tan_lambda)
+
+
+def propagated(position: np.ndarray, momentum: np.ndarray, charge: float, b_field: float, length: float) -> np.ndarray:
+    """Position and momentum after a path in the transverse plane, by small steps of dp/dt = q v x B."""
+    steps = 20_000
+    for _ in range(steps):
+        turn = -0.299792458e-3 * charge * b_field / np.hypot(*momentum) * length / steps
+        half = np.array([[np.cos(turn / 2), -np.sin(turn / 2)], [np.sin(turn / 2), np.cos(turn / 2)]])
+        momentum = half @ momentum
+        position = position + momentum / np.hypot(*momentum) * length / steps
+        momentum = half @ momentum
+    return np.concatenate([position, momentum])
+
+
+@pytest.mark.parametrize("charge", [-2.0, -1.0, 1.0])
+@pytest.mark.parametrize("impact", [0.0, 15.0, -15.0])
+@pytest.mark.parametrize("b_field", [3.5, -2.0])
+def test_a_track_is_followed_back_to_its_perigee(charge: float, impact: float, b_field: float) -> None:
+    momentum = np.array([1.0, 0.4])
+    perigee = impact * np.array([-0.4, 1.0]) / np.hypot(1.0, 0.4)  # across the momentum
+    x, y, px, py = propagated(perigee, momentum, charge, b_field, 800.0)
+    found = kinematics.momentum_at_perigee(array(x), array(y), array(px), array(py), array(charge), b_field)
+    np.testing.assert_allclose(np.ravel(found), momentum, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("x", "px", "charge"),
+    [(1800.0, 1.0, 0.0), (1800.0, 0.0, 1.0), (np.nan, 1.0, 1.0)],
+    ids=["neutral", "no transverse momentum", "unknown position"],
+)
+def test_a_momentum_that_cannot_be_followed_back_stays(x: float, px: float, charge: float) -> None:
+    found = kinematics.momentum_at_perigee(array(x), array(5.0), array(px), array(0.0), array(charge), 3.5)
+    np.testing.assert_array_equal(np.ravel(found), [px, 0.0])
+
+
+def test_angles_worked_out_by_hand() -> None:
+    a = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 2.0], [1.0, 1.0, 0.0]])
+    b = np.array([[0.0, 3.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 0.0, 5.0], [1.0, 0.0, 0.0]])
+    np.testing.assert_allclose(kinematics.angle_between(a, b), [np.pi / 2, np.pi, 0.0, np.pi / 4])
+
+
+@pytest.mark.parametrize("angle", [1e-9, 1e-5, np.pi - 1e-9])
+def test_angles_near_0_and_pi_keep_their_digits(angle: float) -> None:
+    a, b = np.array([1.0, 0.0, 0.0]), np.array([np.cos(angle), np.sin(angle), 0.0])
+    np.testing.assert_allclose(kinematics.angle_between(a, b), angle, rtol=1e-6)
+
+
+def test_a_null_vector_makes_no_angle() -> None:
+    assert kinematics.angle_between(np.zeros(3), np.array([1.0, 0.0, 0.0])) == 0.0
+
+
+def covariance(
+    energy: float, mass: float, direction: tuple[float, ...], energy_sigma: float, direction_sigma: float
+) -> np.ndarray:
+    """Of one particle, [10]."""
+    numbers = (np.asarray(x) for x in (energy, mass, direction, energy_sigma, direction_sigma))
+    return kinematics.four_momentum_covariance(*numbers)
+
+
+def matrix(elements: np.ndarray) -> np.ndarray:
+    """The symmetric matrices [..., 4, 4] of lower triangles [..., 10]."""
+    full = np.zeros((*elements.shape[:-1], 4, 4))
+    rows, columns = np.tril_indices(4)
+    full[..., rows, columns] = full[..., columns, rows] = elements
+    return full
+
+
+def test_covariance_of_a_massless_particle_along_z() -> None:
+    # E = p = 10 GeV, 5% and 0.01 rad: dE = dpz = 0.5 GeV, dpx = dpy = 0.1 GeV
+    found = covariance(10.0, 0.0, (0.0, 0.0, 1.0), 0.05, 0.01)
+    by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
+    wanted = {"xx": 0.01, "yy": 0.01, "zz": 0.25, "zt": 0.25, "tt": 0.25}
+    assert by_name == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
+
+
+def test_covariance_of_a_massive_particle_along_x() -> None:
+    # E = 5, m = 3, p = 4 GeV: dE = 0.5, dp = E / p dE = 0.625 GeV; across: 4 * 0.1 = 0.4 GeV
+    found = covariance(5.0, 3.0, (1.0, 0.0, 0.0), 0.1, 0.1)
+    by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
+    wanted = {"xx": 0.390625, "yy": 0.16, "zz": 0.16, "xt": 0.3125, "tt": 0.25}
+    assert by_name == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
+
+
+def test_covariance_couples_the_components_of_a_slanted_momentum() -> None:
+    # n = (0.6, 0.8, 0), E = 10 GeV, dE = 1 GeV, across 0: cov(px, py) = 0.48, cov(py, E) = 0.8 GeV^2
+    found = covariance(10.0, 0.0, (0.6, 0.8, 0.0), 0.1, 0.0)
+    by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
+    assert [by_name[name] for name in ("xx", "xy", "yy", "xt", "yt")] == pytest.approx([0.36, 0.48, 0.64, 0.6, 0.8])
+
+
+def some_particles(n: int = 200) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(5)
+    n_xyz = rng.normal(size=(n, 3))
+    n_xyz /= np.linalg.norm(n_xyz, axis=1, keepdims=True)
+    mass = rng.choice([0.0, 0.00051, 0.13957, 0.93827], n)
+    energy = mass + 10 ** rng.uniform(-2, 2, n)
+    return energy, mass, n_xyz, rng.uniform(0.001, 0.5, n), rng.uniform(0, 0.1, n)
+
+
+def test_covariance_has_no_negative_direction() -> None:
+    found = matrix(kinematics.four_momentum_covariance(*some_particles()))
+    eigenvalues = np.linalg.eigvalsh(found)
+    assert (eigenvalues >= -1e-12 * eigenvalues[:, -1:]).all()
+
+
+def test_covariance_is_that_of_particles_thrown_at_random() -> None:
+    rng = np.random.default_rng(3)
+    n = np.array([2.0, -1.0, 2.0]) / 3
+    u = np.array([1.0, 2.0, 0.0]) / np.sqrt(5)
+    energy = 20.0 * (1 + 0.02 * rng.normal(size=100_000))
+    a, b = 0.02 * rng.normal(size=(2, 100_000, 1))
+    direction = n + a * u + b * np.cross(n, u)
+    p = np.sqrt(energy**2 - 0.93827**2)
+    thrown = np.cov(np.column_stack([p[:, None] * direction, energy]).T)
+    found = matrix(covariance(20.0, 0.93827, tuple(n), 0.02, 0.02))
+    np.testing.assert_allclose(found, thrown, atol=0.004)
+
+
+def test_covariance_near_rest_stays_finite() -> None:
+    # E = m = 1 GeV and 10%: E / p has no limit; one sigma above, p = sqrt(1.1^2 - 1) = sqrt(0.21) GeV
+    for energy in (1.0, 1.0 + 1e-12):
+        found = covariance(energy, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
+        assert found[[5, 8, 9]] == pytest.approx([0.21, 0.1 * np.sqrt(0.21), 0.01])
+
+
+def test_covariance_of_an_energy_below_the_mass_is_that_at_rest() -> None:
+    # E = 0.9, m = 1 GeV and 10%: one sigma above is still below the mass
+    found = covariance(0.9, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
+    assert found == pytest.approx([0.0] * 9 + [0.0081])
+
+
+@pytest.mark.parametrize("sigmas", [(-0.1, 0.1), (0.1, -0.1)])
+def test_negative_deviation_is_refused(sigmas: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="a standard deviation is negative"):
+        covariance(1.0, 0.0, (0.0, 0.0, 1.0), *sigmas)

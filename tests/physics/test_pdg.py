@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pflow.physics import pdg
+
+
+@pytest.mark.parametrize(
+    ("code", "charge"),
+    [(11, -1), (-11, 1), (22, 0), (211, 1), (-321, -1), (2112, 0), (2212, 1), (15, -1), (1000010020, 1), (0, 0)],
+)
+def test_charges_of_known_particles(code: int, charge: float) -> None:
+    assert pdg.charge_of(code) == charge
+
+
+def test_a_code_that_no_table_knows_is_neutral_and_massless() -> None:
+    assert pdg.charge_of(987654321) == 0.0
+    assert pdg.mass_of(987654321) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("code", "mass"),
+    [(22, 0.0), (11, 0.000510999), (-13, 0.105658), (211, 0.139570), (130, 0.497611), (2112, 0.939565)],
+)
+def test_masses_of_known_particles_in_gev(code: int, mass: float) -> None:
+    assert pdg.mass_of(code) == pytest.approx(mass, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (22, "photon"),
+        (-11, "electron"),
+        (13, "muon"),
+        (-211, "charged_hadron"),
+        (2212, "charged_hadron"),
+        (130, "neutral_hadron"),
+        (-2112, "neutral_hadron"),
+        (15, "charged_hadron"),
+        (12, "neutral_hadron"),
+        (0, "neutral_hadron"),
+    ],
+)
+def test_classes(code: int, name: str) -> None:
+    assert pdg.class_of(code) == name
+
+
+def test_each_class_has_a_code_that_belongs_to_it() -> None:
+    assert set(pdg.CLASS_PDG) == set(pdg.CLASSES)
+    assert all(pdg.class_of(code) == name for name, code in pdg.CLASS_PDG.items())
+
+
+def test_arrays_keep_their_shape_and_have_the_documented_types() -> None:
+    codes = np.array([[22, 11], [211, 22]])
+    assert pdg.charges(codes).tolist() == [[0.0, -1.0], [1.0, 0.0]]
+    assert pdg.class_index(codes).tolist() == [[2, 3], [0, 2]]
+    assert [found(codes).dtype for found in (pdg.charges, pdg.masses, pdg.class_index)] == [
+        np.dtype(np.float32),
+        np.dtype(np.float64),
+        np.dtype(np.int64),
+    ]
+    assert pdg.masses(codes)[0].tolist() == [0.0, pdg.mass_of(11)]
+
+
+def test_arrays_without_anything() -> None:
+    assert pdg.charges(np.array([], dtype=np.int32)).shape == (0,)
+
+
+def test_neutrinos_of_every_kind_and_nothing_else() -> None:
+    assert pdg.is_neutrino([12, -14, 16, 22, 11, -13]).tolist() == [True, True, True, False, False, False]
