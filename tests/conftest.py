@@ -8,8 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from pflow.checkpoint.load import Model
+from pflow.io.open import read_events
 from pflow.metrics.table import ParticleTable
+from pflow.model.api import build_network
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -48,3 +54,21 @@ def _photons(energy: list[float], direction: list[list[float]], counts: list[int
 def photons() -> Callable[..., ParticleTable]:
     """Makes a table of photons: their energies, GeV, unit vectors, and the number of them in each event."""
     return _photons
+
+
+@pytest.fixture(scope="session")
+def model(sample_dir) -> Model:
+    """A small model with random but fixed weights: what is done with it must not depend on how good it is."""
+    training = read_events(sample_dir / "multi_test_small.root", entry_stop=20)
+    tokeniser = Tokeniser.fit([training], Recipe())
+    torch.manual_seed(7)
+    arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
+    network = build_network(arguments, tokeniser.sizes)
+    return Model(
+        network=network.eval(),
+        tokeniser=tokeniser,
+        max_particles=6,
+        digest="0" * 64,
+        path="made-by-hand.ckpt",
+        config={"seed": 7},
+    )

@@ -1,7 +1,7 @@
 """Trained models as stored: weights, and a header that says how to use them; read without running code.
 
-A checkpoint of a training is one file, with the header as JSON text under the key ``pflow``; weights without the state
-of their training are a folder (`pflow.checkpoint.weights`), and some of these come with pflow and are known by their name.
+A checkpoint of a training is one file with the header as JSON text under the key ``pflow``; weights without the state
+of their training are a folder (`pflow.checkpoint.weights`), and some of these come with pflow and are known by name.
 """
 
 from __future__ import annotations

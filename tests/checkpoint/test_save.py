@@ -11,13 +11,12 @@ from pflow.checkpoint.save import write_weights
 from pflow.checkpoint.weights import read_weights
 from pflow.errors import ConfigError, InputError
 
-NETWORK = {"width": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 16}
+NETWORK = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
 
 
 @pytest.fixture
-def checkpoint(make_model, tmp_path):
+def checkpoint(model, tmp_path):
     """A checkpoint as a fit writes it, with the state of its training."""
-    model = make_model(**NETWORK)
     header = pack_header(
         tokeniser=model.tokeniser,
         network=NETWORK,
