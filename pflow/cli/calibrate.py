@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_checkpoint_option
+from pflow.cli.options import add_option, add_options
 
 if TYPE_CHECKING:
     from pflow.calibration.fit import UncertaintyFit
@@ -23,7 +23,7 @@ UNITS = {"energy": "ln E", "direction": "an angle across the direction (rad)"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
     parser.add_argument("inputs", nargs="+", metavar="VAL.root", help="event files with truth; not the test files")
-    add_checkpoint_option(parser)
+    add_option(parser, "checkpoint")
     parser.add_argument(
         "--end",
         nargs="+",
@@ -45,12 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether neutral particles get what is left of their hits (default: as the model does)",
     )
-    parser.add_argument("--chunk", type=int, default=256, metavar="N", help="entries read at once (default: 256)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ... (default: auto)")
-    parser.add_argument(
-        "-o",
-        "--output",
-        required=True,
+    add_options(parser, "chunk-size", "device")
+    add_option(
+        parser,
+        "output",
         metavar="DIR",
         help="folder to make: the model's weights and its header with the calibration, as of `pflow export --format "
         "weights`",
@@ -148,7 +146,7 @@ def _reconstruct(args: argparse.Namespace, model: Model, network: PointingTransf
     from pflow.tokens.encode import target_particles
 
     for number, path in enumerate(args.inputs):
-        for events in iterate_events(path, step=args.chunk):
+        for events in iterate_events(path, step=args.chunk_size):
             truth = ParticleTable.from_records(target_particles(events, model.tokeniser.recipe))
             for trial in trials:
                 network.end, network.keep = trial.end, trial.keep

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from pflow.cli.options import add_checkpoint_option
+from pflow.cli.options import add_option
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow export`."""
-    add_checkpoint_option(parser)
+    add_option(parser, "checkpoint")
     parser.add_argument(
         "--format",
         choices=("onnx", "weights"),
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--half", action="store_true", help="weights: store matrices in half precision, which halves the size"
     )
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to make")
+    add_option(parser, "output", metavar="DIR", help="folder to make")
 
 
 def run(args: argparse.Namespace) -> int:

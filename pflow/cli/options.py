@@ -1,33 +1,93 @@
-"""Options that several verbs share, declared once."""
+"""Options that verbs share: each is named, typed and explained once, here."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["add_checkpoint_option", "add_file_options"]
+__all__ = ["OPTIONS", "add_file_options", "add_option", "add_options", "at_least"]
+
+
+def at_least(smallest: int) -> Callable[[str], int]:
+    """A type of options: whole numbers from `smallest` on."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < smallest:
+            raise argparse.ArgumentTypeError(f"expected at least {smallest}, found {value}")
+        return value
+
+    number.__name__ = "int"  # argparse puts it into "invalid int value"
+    return number
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "checkpoint": {
+        "required": True,
+        "metavar": "MODEL",
+        "help": "trained model: a checkpoint of `pflow fit`, a folder of weights of `pflow export`, or the name of a "
+        "model that comes with pflow",
+    },
+    "output": {"required": True, "metavar": "PATH", "help": "what to write"},
+    "detector": {"metavar": "NAME", "help": "built-in name or YAML file (default: detected from the file)"},
+    "schema": {"metavar": "NAME", "help": "file schema (default: detected from the file)"},
+    "layout": {"metavar": "YAML", "help": "table from branches to fields, for flat files of your own"},
+    "rule": {
+        "choices": ("stable", "entering", "calo"),
+        "default": "stable",
+        "help": "truth rule: which true particles are targets (default: stable)",
+    },
+    "name": {"default": "PFlow", "help": "collection of particles in the reconstructed file (default: %(default)s)"},
+    "on-error": {
+        "choices": ("raise", "skip"),
+        "default": "raise",
+        "help": "an entry that cannot be used: stop, or skip it with a counted warning (default: raise)",
+    },
+    "chunk-size": {
+        "type": at_least(1),
+        "default": 256,
+        "metavar": "N",
+        "help": "events in memory at once (default: %(default)s)",
+    },
+    "batch-size": {
+        "type": at_least(1),
+        "default": 32,
+        "metavar": "N",
+        "help": "events in one pass of the network (default: %(default)s)",
+    },
+    "device": {"default": "auto", "help": "auto, cpu, cuda, cuda:1 ... (default: %(default)s)"},
+    "max-particles": {
+        "type": at_least(1),
+        "metavar": "N",
+        "help": "most particles of an event (default: the model's own)",
+    },
+    "max-hits": {
+        "type": at_least(1),
+        "default": 32768,
+        "metavar": "N",
+        "help": "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)",
+    },
+    "quiet": {"action": "store_true", "help": "no progress bar and no table"},
+}
+"""Arguments of argparse's ``add_argument``, by the option's name without dashes."""
+
+_SHORT = {"output": "-o", "quiet": "-q"}
+
+
+def add_option(parser: argparse.ArgumentParser, name: str, **settings: Any) -> None:
+    """Declare one of `OPTIONS`; `settings` (``help``, ``default`` ...) replace those of the table."""
+    short = [_SHORT[name]] if name in _SHORT else []
+    parser.add_argument(*short, f"--{name}", **{**OPTIONS[name], **settings})
+
+
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Declare several of `OPTIONS` as they stand."""
+    for name in names:
+        add_option(parser, name)
 
 
 def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:
-    """Declare how event files are to be read: ``--detector``, ``--schema`` and ``--layout``.
-
-    Parameters
-    ----------
-    parser
-        The verb's parser.
-    detector
-        Help text of ``--detector``, whose default differs from verb to verb.
-    """
-    parser.add_argument("--detector", help=detector)
-    parser.add_argument("--schema", help="how the events are laid out, if looking at the file is not enough")
-    parser.add_argument("--layout", help="YAML table from branches to fields, for flat files of your own")
-
-
-def add_checkpoint_option(parser: argparse.ArgumentParser) -> None:
-    """Declare which trained model is meant: ``--checkpoint``."""
-    parser.add_argument(
-        "--checkpoint",
-        required=True,
-        metavar="MODEL",
-        help="checkpoint that `pflow fit` wrote, folder of weights that `pflow export` wrote, or name of a model that "
-        "comes with pflow",
-    )
+    """Declare how event files are read: ``--detector`` with its own help text, ``--schema`` and ``--layout``."""
+    add_option(parser, "detector", help=detector)
+    add_options(parser, "schema", "layout")

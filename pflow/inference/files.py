@@ -54,7 +54,7 @@ def reconstruct_files(
     max_particles: int | None = None,
     max_hits: int = MAX_HITS,
     batch_size: int = BATCH_SIZE,
-    chunk: int = 256,
+    chunk_size: int = 256,
     device: str = "auto",
     cluster: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -81,7 +81,7 @@ def reconstruct_files(
         empty, flagged entry.
     max_particles, max_hits, batch_size, device
         As for `pflow.reconstruct`.
-    chunk
+    chunk_size
         Entries in memory at a time.
     cluster
         ``local:N`` for N processes, or the address of a dask scheduler (`pflow.inference.cluster`); by default this process
@@ -96,8 +96,8 @@ def reconstruct_files(
     ConfigError
         An output that cannot be written, or options that make no sense.
     """
-    if chunk < 1:
-        raise ConfigError(f"chunk must be at least 1 entry, found {chunk}")
+    if chunk_size < 1:
+        raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
     if cluster is not None and isinstance(checkpoint, Model):
         raise ConfigError("a cluster needs the path of the checkpoint, which its processes load on their own")
     model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
@@ -117,7 +117,7 @@ def reconstruct_files(
             for file in files:
                 _check_geometry(file, model)
         total = sum(file.num_entries for file in files)
-        chunks = _chunks(files, chunk)
+        chunks = _chunks(files, chunk_size)
         results: Iterator[ChunkResult]
         if cluster is None:
             results = map(worker.run, chunks)

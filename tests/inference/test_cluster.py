@@ -32,7 +32,7 @@ def checkpoint(tmp_path_factory, model):
 
 def test_processes_give_what_one_gives_in_order(checkpoint, sample_dir, tmp_path):
     sample = sample_dir / "multi_test_small.root"
-    options = {"checkpoint": checkpoint, "chunk": 4, "device": "cpu"}
+    options = {"checkpoint": checkpoint, "chunk_size": 4, "device": "cpu"}
     reconstruct_files([sample], output=tmp_path / "one.root", **options)
     reconstruct_files([sample], output=tmp_path / "two.root", cluster="local:2", **options)
     one, two = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")

@@ -39,7 +39,7 @@ def run(inputs, model, output, **options):
 
 
 def test_one_entry_for_each_input_entry(bare, model, events, tmp_path):
-    summary = run([bare], model, tmp_path / "reco.root", chunk=7)
+    summary = run([bare], model, tmp_path / "reco.root", chunk_size=7)
     got = read_reco(tmp_path / "reco.root")
     assert len(got) == len(events) == summary.n_events
     assert got.event.tolist() == events.event.tolist()
@@ -57,7 +57,7 @@ def test_the_output_can_be_a_friend_of_its_input(bare, model, tmp_path):
 
 
 def test_files_equal_memory(bare, model, tmp_path):
-    run([bare], model, tmp_path / "reco.root", chunk=5)
+    run([bare], model, tmp_path / "reco.root", chunk_size=5)
     from_file = read_reco(tmp_path / "reco.root")
     in_memory = pflow.reconstruct(pflow.read_events(bare), model)
     assert ak.num(from_file.particles).tolist() == ak.num(in_memory.particles).tolist()
@@ -74,7 +74,7 @@ def test_rntuple_holds_the_same(bare, model, tmp_path):
 
 
 def test_several_inputs_follow_one_another(bare, model, events, tmp_path):
-    run([bare, bare], model, tmp_path / "reco.root", chunk=10)
+    run([bare, bare], model, tmp_path / "reco.root", chunk_size=10)
     got = read_reco(tmp_path / "reco.root")
     assert got.event.tolist() == [*events.event.tolist(), *events.event.tolist()]
 
@@ -90,7 +90,9 @@ def test_provenance_says_where_it_comes_from(bare, model, tmp_path):
 
 def test_progress_counts_entries(bare, model, events, tmp_path):
     seen = []
-    run([bare], model, tmp_path / "reco.root", chunk=10, on_progress=lambda done, total: seen.append((done, total)))
+    run(
+        [bare], model, tmp_path / "reco.root", chunk_size=10, on_progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(10, 25), (20, 25), (25, 25)]
     assert len(events) == 25
 
@@ -108,7 +110,7 @@ def broken(path, events):
 def test_a_bad_entry_stops_everything_and_leaves_nothing(model, events, tmp_path):
     bad = broken(tmp_path / "bad.root", events)
     with pytest.raises(InputError, match=r"bad\.root, entry 4, 'hits\.energy'"):
-        run([bad], model, tmp_path / "reco.root", chunk=2)
+        run([bad], model, tmp_path / "reco.root", chunk_size=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.root"]
 
 
@@ -191,7 +193,7 @@ def test_a_truncated_file(model, bare, tmp_path):
 
 def test_chunk_below_one_is_refused(bare, model, tmp_path):
     with pytest.raises(ConfigError, match="chunk"):
-        run([bare], model, tmp_path / "reco.root", chunk=0)
+        run([bare], model, tmp_path / "reco.root", chunk_size=0)
 
 
 def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
@@ -209,5 +211,5 @@ def test_the_command_has_the_same_defaults():
     add_arguments(parser)
     given = parser.parse_args(["--checkpoint", "model", "-o", "out.root", "in.root"])
     parameters = inspect.signature(reconstruct_files).parameters
-    for name in ("batch_size", "max_hits", "chunk", "device", "on_error", "cluster"):
+    for name in ("batch_size", "max_hits", "chunk_size", "device", "on_error", "cluster"):
         assert getattr(given, name) == parameters[name].default, name
