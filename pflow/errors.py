@@ -6,17 +6,17 @@ import difflib
 from collections.abc import Iterable
 from os import PathLike
 
-__all__ = ["ConfigError", "InputError", "PflowError", "first_line", "nearest"]
+__all__ = ["ConfigError", "InputError", "PflowError", "check_choice", "check_fields", "first_line", "nearest"]
 
 
-def nearest(name: str, available: Iterable[str], n: int = 3) -> list[str]:
-    """Return up to `n` of the `available` names that look most like `name`, best first.
+def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
+    """Up to `n` of the `available` names that look most like `name`, best first; the ``suggestions`` of an error.
 
     >>> nearest("ECalBarrel", ["HCALBarrel", "ECALBarrel", "MUON"], n=2)
     ['ECALBarrel', 'HCALBarrel']
     """
     by_folded = {candidate.casefold(): candidate for candidate in available}
-    found = difflib.get_close_matches(name.casefold(), by_folded, n=n, cutoff=0.5)
+    found = difflib.get_close_matches(str(name).casefold(), by_folded, n=n, cutoff=0.5)
     return [by_folded[folded] for folded in found]
 
 
@@ -30,8 +30,50 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+def check_choice(name: object, choices: Iterable[str], what: str) -> None:
+    """Refuse a name that is not among the choices.
+
+    Raises
+    ------
+    ConfigError
+        Says `what` was named, all choices and the nearest matches.
+    """
+    known = tuple(choices)
+    if name not in known:
+        message = f"no {what} '{name}': expected one of {', '.join(known)}"
+        raise ConfigError(message, suggestions=nearest(name, known))
+
+
+def check_fields(names: Iterable[object], known: Iterable[str], where: str) -> None:
+    """Refuse fields that do not exist.
+
+    Raises
+    ------
+    ConfigError
+        Says `where`, the first unknown field and the nearest matches; all known fields if none is near.
+    """
+    known = tuple(known)
+    for name in names:
+        if name not in known:
+            close = nearest(name, known)
+            expected = "" if close else f"; expected some of {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown field '{name}'{expected}", suggestions=close)
+
+
 class PflowError(Exception):
-    """Base of every error that pflow raises on purpose. The command line prints it without a traceback."""
+    """Base of every error that pflow raises on purpose. The command line prints it without a traceback.
+
+    Parameters
+    ----------
+    message
+        What is wrong, and what was expected instead.
+    suggestions
+        Nearest matches for a name that was not found; the message ends with them.
+    """
+
+    def __init__(self, message: str, *, suggestions: Iterable[str] = ()) -> None:
+        self.suggestions = tuple(suggestions)
+        super().__init__(message + (f" (nearest matches: {', '.join(self.suggestions)})" if self.suggestions else ""))
 
 
 class ConfigError(PflowError, ValueError):
@@ -43,12 +85,10 @@ class InputError(PflowError, ValueError):
 
     Parameters
     ----------
-    message
-        What is wrong, and what was expected instead.
+    message, suggestions
+        See `PflowError`.
     file, entry, field
         Where: the path, the entry of its tree counted from 0, the branch or field. Each may be unknown.
-    suggestions
-        Nearest matches for a name that was not found.
     """
 
     def __init__(
@@ -63,17 +103,6 @@ class InputError(PflowError, ValueError):
         self.file = None if file is None else str(file)
         self.entry = entry
         self.field = field
-        self.suggestions = tuple(suggestions)
-        where = [
-            part
-            for part in (
-                self.file,
-                None if entry is None else f"entry {entry}",
-                None if field is None else f"'{field}'",
-            )
-            if part is not None
-        ]
-        text = f"{', '.join(where)}: {message}" if where else message
-        if self.suggestions:
-            text += f" (nearest matches: {', '.join(self.suggestions)})"
-        super().__init__(text)
+        parts = (self.file, None if entry is None else f"entry {entry}", None if field is None else f"'{field}'")
+        where = ", ".join(part for part in parts if part is not None)
+        super().__init__(f"{where}: {message}" if where else message, suggestions=suggestions)

@@ -53,9 +53,8 @@ def resolve(kind: str, name: str | Path) -> Path:
     if path.is_file():
         return path
     names = builtin_names(kind)
-    close = nearest(str(name), names)
-    hint = f" (nearest matches: {', '.join(close)})" if close else ""
-    raise ConfigError(f"no {kind} file '{name}': neither a file nor one of {', '.join(names)}{hint}")
+    message = f"no {kind} file '{name}': neither a file nor one of {', '.join(names)}"
+    raise ConfigError(message, suggestions=nearest(name, names))
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:

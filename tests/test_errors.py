@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.errors import ConfigError, InputError, PflowError, first_line, nearest
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, first_line, nearest
 
 
 def test_the_nearest_name_comes_first_whatever_its_case() -> None:
@@ -48,3 +48,15 @@ def test_errors_can_be_caught_as_ours_and_as_value_errors(kind: type[PflowError]
 )
 def test_the_first_line_of_an_error_is_enough(error: Exception, text: str) -> None:
     assert first_line(error) == text
+
+
+def test_a_wrong_choice_names_all_and_the_nearest():
+    with pytest.raises(ConfigError, match=r"no order 'enrgy': expected one of energy, pt \(nearest matches: energy\)"):
+        check_choice("enrgy", ["energy", "pt"], "order")
+
+
+def test_an_unknown_field_names_the_nearest_or_all():
+    with pytest.raises(ConfigError, match=r"a.yaml: unknown field 'enrgy' \(nearest matches: energy\)"):
+        check_fields(["pt", "enrgy"], ["energy", "pt"], "a.yaml")
+    with pytest.raises(ConfigError, match=r"unknown field 'q'; expected some of energy, pt$"):
+        check_fields(["q"], ["energy", "pt"], "a.yaml")

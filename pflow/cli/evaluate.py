@@ -207,14 +207,11 @@ def _compared(options: Sequence[str], *, taken: str) -> dict[str, str]:
 
 
 def _check_classes(names: Sequence[str]) -> None:
-    from pflow.errors import ConfigError, nearest
+    from pflow.errors import check_choice
     from pflow.physics.pdg import CLASSES
 
     for name in names:
-        if name not in CLASSES:
-            close = nearest(name, CLASSES)
-            hint = f" (nearest matches: {', '.join(close)})" if close else ""
-            raise ConfigError(f"--classes: no class '{name}': expected some of {', '.join(CLASSES)}{hint}")
+        check_choice(name, CLASSES, "class")
 
 
 def _provenance(path: str | Path) -> dict[str, Any] | None:

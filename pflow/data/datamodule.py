@@ -265,9 +265,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for pattern, number in self.repeat.items():
             matched = [name for name in names if fnmatch(name, pattern)]
             if not matched:
-                close = nearest(pattern, names)
-                hint = f" (nearest matches: {', '.join(close)})" if close else ""
-                raise ConfigError(f"repeat: no training file is called '{pattern}'{hint}")
+                raise ConfigError(
+                    f"repeat: no training file is called '{pattern}'", suggestions=nearest(pattern, names)
+                )
             if number < 1:
                 raise ConfigError(f"repeat: '{pattern}' {number} times; expected at least 1")
             times.update(dict.fromkeys(matched, number))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.errors import ConfigError
+from pflow.event import jagged
 from pflow.event.events import Events, concatenate
 from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.physics.detector import Detector
@@ -211,7 +212,7 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     if len(events) == 0:
         return overlay(events, [])
     if options.max_hits is not None:
-        small = ak.to_numpy(ak.num(events.hits, axis=1)) <= options.max_hits
+        small = jagged.count(events.hits) <= options.max_hits
         if not small.all():
             alone = overlay(events[~small], [[i] for i in range(int((~small).sum()))])
             joined = random_overlay(events[small], options, generator)
@@ -292,7 +293,7 @@ def _changed(events: Events, change: Callable[[str, ak.Array, Index], dict[str, 
     values = {}
     for name, part in events.parts():
         if name in VECTORS:
-            counts = ak.to_numpy(ak.num(part, axis=1))
+            counts = jagged.count(part)
             flat = ak.flatten(part, axis=1)
             columns = {field: flat[field] for field in ak.fields(flat)} | change(name, flat, counts)
             values[name] = ak.unflatten(ak.zip(columns, depth_limit=1, behavior=vector_behavior), counts)

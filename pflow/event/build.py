@@ -5,7 +5,6 @@ They fix names, types and units, compute what follows from what is given, and gi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import awkward as ak
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from vector.backends.awkward import behavior as vector_behavior
 
+from pflow.event import jagged
 from pflow.physics import kinematics
 from pflow.physics.pdg import CLASSES
 
@@ -75,13 +75,12 @@ def make_tracks(
         raise ValueError("tracks need px, py, pz and charge, or omega, phi and tan_lambda")
     like = px if by_momentum else omega
     if not by_momentum:
-        px, py, pz = _jagged(like, kinematics.momentum_from_track(_flat(omega), _flat(phi), _flat(tan_lambda), b_field))
-        (charge,) = _jagged(like, (np.sign(_flat(omega)),))
+        helix = jagged.flat(omega), jagged.flat(phi), jagged.flat(tan_lambda)
+        px, py, pz = _unflatten(like, *kinematics.momentum_from_track(*helix, b_field))
+        (charge,) = _unflatten(like, np.sign(jagged.flat(omega)))
     elif not by_helix:
-        omega, phi, tan_lambda = _jagged(
-            like,
-            kinematics.track_from_momentum(_flat(px), _flat(py), _flat(pz), _flat(charge), b_field),
-        )
+        flat = jagged.flat(px), jagged.flat(py), jagged.flat(pz), jagged.flat(charge)
+        omega, phi, tan_lambda = _unflatten(like, *kinematics.track_from_momentum(*flat, b_field))
     return _records(
         like=like,
         momentum=_vector("Momentum3D", like, np.float32, px=px, py=py, pz=pz),
@@ -122,8 +121,8 @@ def make_truth(
     parent: Any = None,
 ) -> ak.Array:
     """Truth particles from jagged arrays [event, particle]; GeV, mm, e. Energy follows from E^2 = m^2 + p^2."""
-    flat_energy = kinematics.energy(*(np.asarray(_flat(value), dtype=np.float64) for value in (px, py, pz, mass)))
-    (energy,) = _jagged(pdg, (flat_energy,))
+    flat_energy = kinematics.energy(*(jagged.flat(value, np.float64) for value in (px, py, pz, mass)))
+    (energy,) = _unflatten(pdg, flat_energy)
     return _records(
         like=pdg,
         pdg=(pdg, np.int32, 0),
@@ -173,8 +172,8 @@ def make_particles(
         `scores` or `covariance` of another length.
     """
     if mass is None:
-        squared = _flat(energy).astype(np.float64) ** 2 - sum(_flat(p).astype(np.float64) ** 2 for p in (px, py, pz))
-        (mass,) = _jagged(energy, (np.sqrt(np.maximum(squared, 0.0)),))
+        squared = jagged.flat(energy, np.float64) ** 2 - sum(jagged.flat(p, np.float64) ** 2 for p in (px, py, pz))
+        (mass,) = _unflatten(energy, np.sqrt(np.maximum(squared, 0.0)))
     return _records(
         like=pdg,
         pdg=(pdg, np.int32, 0),
@@ -201,14 +200,10 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
     their shares are kept. A source whose weights sum to 0 shares equally. Links that point outside are kept for
     `Events.problems` to name, as are negative weights, which make all shares of their source NaN.
     """
-    counts = ak.to_numpy(ak.num(source, axis=1))
-    sources = np.asarray(_flat(source), dtype=np.int64)
-    if weight is None:
-        weights = np.ones(len(sources))
-    else:
-        weights = np.asarray(_flat(weight), dtype=np.float64)
+    sources = jagged.flat(source, np.int64)
+    weights = np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64)
     if normalise and len(sources):
-        event = np.repeat(np.arange(len(counts)), counts)
+        event = jagged.event_index(jagged.count(source))
         first = sources.min()
         stride = sources.max() - first + 1
         _, group = np.unique(event * stride + (sources - first), return_inverse=True)
@@ -217,7 +212,7 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
         size = np.bincount(group)
         with np.errstate(divide="ignore", invalid="ignore"):
             weights = np.where(total[group] == 0, 1.0 / size[group], weights / total[group])
-    (weight,) = _jagged(source, (weights,))
+    (weight,) = _unflatten(source, weights)
     return _records(
         like=source,
         source=(source, np.int32, -1),
@@ -226,19 +221,14 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
     )
 
 
-def _flat(jagged: Any) -> npt.NDArray[Any]:
-    return np.asarray(ak.to_numpy(ak.flatten(ak.Array(jagged), axis=1), allow_missing=False))
-
-
-def _jagged(like: Any, flat: Sequence[npt.NDArray[Any]]) -> tuple[ak.Array, ...]:
-    counts = ak.num(ak.Array(like), axis=1)
-    return tuple(ak.unflatten(values, counts) for values in flat)
+def _unflatten(like: Any, *flat: npt.NDArray[Any]) -> tuple[ak.Array, ...]:
+    return tuple(ak.unflatten(values, jagged.count(like)) for values in flat)
 
 
 def _fixed(name: str, values: Any, like: Any, width: int) -> ak.Array:
     """Flat float32 column [N, width] of values [event, object, width]."""
-    flat = _flat(values).astype(np.float32)
-    shape = (int(ak.sum(ak.num(ak.Array(like), axis=1))), width)
+    flat = jagged.flat(values).astype(np.float32)
+    shape = (int(jagged.count(like).sum()), width)
     if flat.shape != shape and flat.size + shape[0] > 0:
         raise ValueError(f"{name} of all particles has shape {flat.shape}, expected {shape}")
     return ak.Array(flat.reshape(shape))
@@ -247,8 +237,8 @@ def _fixed(name: str, values: Any, like: Any, width: int) -> ak.Array:
 def _column(like: Any, value: Any, dtype: Any, default: Any) -> npt.NDArray[Any]:
     """Flat column of the wanted dtype; a value that is not given becomes the default everywhere."""
     if value is None:
-        return np.full(int(ak.sum(ak.num(ak.Array(like), axis=1))), default, dtype=dtype)
-    return _flat(value).astype(dtype)
+        return np.full(int(jagged.count(like).sum()), default, dtype=dtype)
+    return jagged.flat(value).astype(dtype)
 
 
 def _vector(name: str, like: Any, dtype: Any, **components: Any) -> ak.Array:
@@ -259,4 +249,4 @@ def _vector(name: str, like: Any, dtype: Any, **components: Any) -> ak.Array:
 def _records(*, like: Any, **fields: Any) -> ak.Array:
     columns = {name: value if isinstance(value, ak.Array) else _column(like, *value) for name, value in fields.items()}
     flat = ak.zip(columns, depth_limit=1, behavior=vector_behavior)
-    return ak.unflatten(flat, ak.to_numpy(ak.num(ak.Array(like), axis=1)))
+    return ak.unflatten(flat, jagged.count(like))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.detector import Detector
 
@@ -97,13 +98,13 @@ def merge_hits(events: Events, merge: Merge) -> Merged:
     InputError
         A hit without a finite energy or position; names file, entry and field.
     """
-    counts = ak.to_numpy(ak.num(events.hits, axis=1))
-    event = np.repeat(np.arange(len(counts)), counts)
+    counts = jagged.count(events.hits)
+    event = jagged.event_index(counts)
     hits = _columns(events, event)
     _, group = np.unique(_keys(event, *_cells(hits, events.detector, merge)), return_inverse=True)
     merged = sum_hits(events.hits, group)
-    starts = np.cumsum(ak.to_numpy(ak.num(merged, axis=1))) - ak.to_numpy(ak.num(merged, axis=1))
-    return Merged(hits=merged, cell_of=ak.unflatten(group.astype(np.int64) - starts[event], counts))
+    first = jagged.offsets(jagged.count(merged))
+    return Merged(hits=merged, cell_of=ak.unflatten(group.astype(np.int64) - first[event], counts))
 
 
 def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
@@ -125,8 +126,8 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
     ak.Array
         [event, group]: the fields of ``events.hits``; energy [GeV], position [mm] and time [ns] in float64.
     """
-    counts = ak.to_numpy(ak.num(hits, axis=1))
-    event = np.repeat(np.arange(len(counts)), counts)
+    counts = jagged.count(hits)
+    event = jagged.event_index(counts)
     flat = ak.flatten(hits, axis=1)
     n = int(group.max(initial=-1)) + 1
     order = np.argsort(group, kind="stable")

@@ -37,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.validate import Problem, link_problems, part_problems
 from pflow.physics.detector import Detector
 
@@ -191,10 +192,8 @@ class Events:
         keep = ~np.asarray(bad)
         values = {}
         for name, part in self.parts():
-            kept = np.repeat(keep, ak.to_numpy(ak.num(part, axis=1)))
-            counts = np.where(keep, ak.to_numpy(ak.num(part, axis=1)), 0)
-            flat = ak.flatten(part, axis=1)[kept]
-            values[name] = ak.unflatten(flat, counts)
+            counts = jagged.count(part)
+            values[name] = ak.unflatten(ak.flatten(part, axis=1)[np.repeat(keep, counts)], np.where(keep, counts, 0))
         flags = self.flags | np.where(bad, np.uint32(Flag.BAD_INPUT), np.uint32(0))
         return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
 

@@ -1,15 +1,42 @@
-"""The one particle that most of a hit or track belongs to, for formats that can say no more."""
+"""Links from hits and tracks to particles: which one particle a source is assigned to."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import awkward as ak
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["largest_share"]
+from pflow.event import jagged
+
+__all__ = ["assigned_particle", "largest_share"]
+
+Index = npt.NDArray[np.int64]
 
 
-def largest_share(links: ak.Array, sources: ak.Array) -> ak.Array:
-    """Index of the particle with the largest weight for each source, -1 for a source without a link.
+def largest_share(source: Index, particle: Index, weight: npt.NDArray[np.floating[Any]]) -> Index:
+    """The link with the largest weight of each source; of equal weights, that to the particle of the lowest index.
+
+    Parameters
+    ----------
+    source, particle
+        int [L]: the hit or track, and the particle, of each link; indices over all events.
+    weight
+        float [L].
+
+    Returns
+    -------
+    int64 [number of different sources]
+        Indices into the links, by rising source.
+    """
+    order = np.lexsort((particle, -weight, source))
+    _, first = np.unique(source[order], return_index=True)
+    return np.asarray(order[first])
+
+
+def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
+    """Index of the particle with the largest share of each source (see `largest_share`), -1 for one without a link.
 
     Parameters
     ----------
@@ -21,14 +48,12 @@ def largest_share(links: ak.Array, sources: ak.Array) -> ak.Array:
     Returns
     -------
     ak.Array
-        int32 [event, source]. Of equal weights the first link wins.
+        int32 [event, source].
     """
-    counts = ak.to_numpy(ak.num(sources, axis=1)).astype(np.int64)
-    n_links = ak.to_numpy(ak.num(links, axis=1))
-    flat = ak.flatten(links, axis=1)
-    source = ak.to_numpy(flat.source) + np.repeat(np.cumsum(counts) - counts, n_links)
-    weight = ak.to_numpy(flat.weight)
-    by_weight = np.lexsort((-np.arange(len(weight)), weight))
-    owner = np.full(int(counts.sum()), -1, dtype=np.int32)
-    owner[source[by_weight]] = ak.to_numpy(flat.particle)[by_weight]  # the last assignment stays: the largest
-    return ak.unflatten(owner, counts)
+    n_sources = jagged.count(sources)
+    source = jagged.global_index(links.source, n_sources)
+    particle = jagged.flat(links.particle)
+    largest = largest_share(source, particle, jagged.flat(links.weight))
+    assigned = np.full(int(n_sources.sum()), -1, dtype=np.int32)
+    assigned[source[largest]] = particle[largest]
+    return ak.unflatten(assigned, n_sources)

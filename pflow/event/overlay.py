@@ -19,6 +19,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
+from pflow.event import jagged
 from pflow.event.build import make_hits, make_links
 from pflow.event.cells import sum_hits
 from pflow.event.events import LINKED, Events
@@ -54,8 +55,7 @@ def overlay(
     Parameters
     ----------
     events
-        Events of one detector; those of several files are joined by `pflow.event.events.concatenate`, which refuses events
-        of different detectors.
+        Events of one detector; `pflow.event.events.concatenate` joins those of several files.
     groups
         int [group, member]: at least one index of an event in each group; an event may be in several.
     ecal_tolerance, hcal_tolerance
@@ -80,14 +80,14 @@ def overlay(
     if len(groups) == 0:
         return dataclasses.replace(events[:0], reference=None, reference_name="")
     groups = ak.Array(groups)
-    sizes = ak.to_numpy(ak.num(groups, axis=1))
+    sizes = jagged.count(groups)
     if not sizes.all():
         raise ConfigError("overlay: a group needs at least one event")
-    order = ak.to_numpy(ak.flatten(groups, axis=1))
+    order = jagged.flat(groups)
     if order.min() < -len(events) or order.max() >= len(events):
         raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
     picked = events[order]
-    owner = np.repeat(np.arange(len(sizes)), sizes)
+    owner = jagged.event_index(sizes)
     shift = {name: _shift(part, owner) for name, part in picked.parts()}
 
     values: dict[str, Any] = {"reference": None}
@@ -106,7 +106,7 @@ def overlay(
             values[name] = _joined(ak.with_field(part, ak.values_astype(parent, np.int32), "parent"), owner)
         elif name != "reference":
             values[name] = _joined(part, owner)
-    first = np.cumsum(sizes) - sizes
+    first = jagged.offsets(sizes)[:-1]
     joined = dataclasses.replace(
         picked,
         **values,
@@ -120,23 +120,20 @@ def overlay(
 
 def _shift(part: ak.Array, owner: Index) -> Index:
     """How many objects of a part come before those of each picked event in the event that it becomes part of."""
-    counts = ak.to_numpy(ak.num(part, axis=1)).astype(np.int64)
-    starts = np.cumsum(counts) - counts
+    starts = jagged.offsets(jagged.count(part))[:-1]
     _, first = np.unique(owner, return_index=True)
     return np.asarray(starts - starts[first][owner])
 
 
 def _joined(part: ak.Array, owner: Index) -> ak.Array:
     """[picked event, object] to [joined event, object]."""
-    counts = ak.to_numpy(ak.num(part, axis=1))
-    totals = np.bincount(owner, counts).astype(np.int64)
+    totals = np.bincount(owner, jagged.count(part)).astype(np.int64)
     return ak.unflatten(ak.flatten(part, axis=1), totals)
 
 
 def _cells(picked: Events, owner: Index, ecal_tolerance: float, hcal_tolerance: float) -> Index:
     """Number of the cell of each hit in the flat list, in the order of the cells' first hits."""
-    counts = ak.to_numpy(ak.num(picked.hits, axis=1))
-    event = np.repeat(np.arange(len(counts)), counts)
+    event = jagged.event_index(jagged.count(picked.hits))
     flat = ak.flatten(picked.hits, axis=1)
     label = np.arange(len(event))
     among = np.flatnonzero(np.bincount(owner)[owner][event] > 1)
@@ -169,24 +166,27 @@ def _with_shared_cells_summed(events: Events, cell: Index) -> Events:
         subdetector=summed.subdetector,
         layer=summed.layer,
     )
-    links = None if events.hit_links is None else _shares(events, cell, ak.to_numpy(ak.num(hits, axis=1)))
+    links = events.hit_links
+    if links is not None:
+        links = _shares(events.hits, links, cell, jagged.count(hits))
     return dataclasses.replace(events, hits=hits, hit_links=links)
 
 
-def _shares(events: Events, cell: Index, n_cells: Index) -> ak.Array:
+def _shares(hits: ak.Array, links: ak.Array, cell: Index, n_cells: Index) -> ak.Array:
     """Links from cells in place of hits; in a cell of several hits, shares go with the energies."""
-    n_hits = ak.to_numpy(ak.num(events.hits, axis=1))
-    n_links = ak.to_numpy(ak.num(events.hit_links, axis=1))
-    event = np.repeat(np.arange(len(n_links)), n_links)
-    flat = ak.flatten(events.hit_links, axis=1)
-    hit = ak.to_numpy(flat.source) + (np.cumsum(n_hits) - n_hits)[event]
+    n_links = jagged.count(links)
+    hit = jagged.global_index(links.source, jagged.count(hits))
     of_link = cell[hit]
-    share = ak.to_numpy(flat.weight).astype(np.float64)
-    energy = share * ak.to_numpy(ak.flatten(events.hits.energy, axis=1))[hit]
+    share = jagged.flat(links.weight, np.float64)
+    energy = share * jagged.flat(hits.energy)[hit]
     total = np.bincount(of_link, energy, minlength=len(cell))[of_link]
     several = np.bincount(cell)[of_link] > 1
     equal = 1.0 / np.bincount(of_link, minlength=len(cell))[of_link]
     weight = np.where(several, np.divide(energy, total, out=equal, where=total > 0), share)
-    columns = (of_link - (np.cumsum(n_cells) - n_cells)[event], ak.to_numpy(flat.particle), weight)
-    source, particle, weights = (ak.unflatten(column, n_links) for column in columns)
-    return make_links(source=source, particle=particle, weight=weights, normalise=False)
+    local = of_link - jagged.offsets(n_cells)[jagged.event_index(n_links)]
+    return make_links(
+        source=ak.unflatten(local, n_links),
+        particle=links.particle,
+        weight=ak.unflatten(weight, n_links),
+        normalise=False,
+    )

@@ -29,9 +29,11 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import InputError, check_choice
+from pflow.event import jagged
 from pflow.event.build import make_links
 from pflow.event.events import Events
+from pflow.event.links import largest_share
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import is_neutrino
 
@@ -92,7 +94,7 @@ def owners(events: Events, *, rule: str) -> npt.NDArray[np.int64]:
     InputError
         The events hold no truth, or particles that are their own ancestors.
     """
-    _check_rule(rule)
+    check_choice(rule, RULES, "truth rule")
     if events.truth is None:
         raise InputError(f"truth rule '{rule}' needs truth particles; the file holds none", file=events.path or None)
     return _OWNERS[rule](_Family(events, events.truth), events.detector)
@@ -119,7 +121,7 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     InputError
         The events hold no truth, no links to it, or particles that are their own ancestors.
     """
-    _check_rule(rule)
+    check_choice(rule, RULES, "truth rule")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
         raise InputError(
@@ -134,19 +136,19 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     tracks = None
     if events.track_links is not None and events.tracks is not None:
         tracks = _Shares.of(events.track_links, events.tracks, family, owner)
-    hit_energies = _flat(events.hits.energy).astype(np.float64)
+    hit_energies = jagged.flat(events.hits.energy, np.float64)
     hit_energy = _sums(hits.owner, hits.weight * hit_energies[hits.source], family.size)
     n_tracks = np.zeros(family.size, dtype=np.int64)
     if tracks is not None:
         n_tracks = np.bincount(tracks.owner[tracks.largest()], minlength=family.size)
     has_track = (n_tracks > 0) & use_tracks
 
-    energy = _flat(truth.energy)
-    neutrino = is_neutrino(_flat(truth.pdg))
+    energy = jagged.flat(truth.energy)
+    neutrino = is_neutrino(jagged.flat(truth.pdg))
     if rule == "stable":
         needed = np.maximum(VISIBLE_ENERGY, VISIBLE_FRACTION * energy)
         visible = has_track | (hit_energy >= needed)
-        candidate = _flat(truth.status) == 1
+        candidate = jagged.flat(truth.status) == 1
     else:
         needed = np.zeros(family.size)
         visible = np.zeros(family.size, dtype=np.bool_)
@@ -171,15 +173,13 @@ class _Family:
     """The particles of all events in one flat list, with indices of parents into the same list."""
 
     def __init__(self, events: Events, truth: ak.Array) -> None:
-        self.counts = ak.to_numpy(ak.num(truth, axis=1)).astype(np.int64)
-        self.starts = np.cumsum(self.counts) - self.counts
+        self.counts = jagged.count(truth)
         self.size = int(self.counts.sum())
-        self.event = np.repeat(np.arange(len(self.counts)), self.counts)
-        self.local = np.arange(self.size) - self.starts[self.event]
-        parent = _flat(truth.parent).astype(np.int64)
-        self.parent = np.where(parent < 0, -1, parent + self.starts[self.event])
-        self.status = _flat(truth.status)
-        self.vertex = {axis: _flat(truth.vertex[axis]) for axis in "xyz"}
+        self.event = jagged.event_index(self.counts)
+        self.local = jagged.local_index(self.counts)
+        self.parent = np.where(jagged.flat(truth.parent) < 0, -1, jagged.global_index(truth.parent, self.counts))
+        self.status = jagged.flat(truth.status)
+        self.vertex = {axis: jagged.flat(truth.vertex[axis]) for axis in "xyz"}
         self._events = events
         self.climb(np.zeros(self.size, dtype=np.bool_))  # refuses particles that are their own ancestors
 
@@ -201,8 +201,8 @@ class _Family:
 
     def targets_before(self, target: Mask) -> Index:
         """For each particle, how many targets the events before its own have."""
-        total = np.concatenate([[0], np.cumsum(target)])
-        return np.asarray(total[self.starts[self.event]])
+        total = jagged.offsets(target)
+        return np.asarray(total[jagged.offsets(self.counts)[self.event]])
 
 
 def _itself(family: _Family, detector: Detector) -> Index:
@@ -231,13 +231,6 @@ def _entering(family: _Family, detector: Detector) -> Index:
 _OWNERS = {"calo": _itself, "stable": _generator_stable, "entering": _entering}
 
 
-def _check_rule(rule: str) -> None:
-    if rule not in RULES:
-        close = nearest(rule, RULES)
-        hint = f" (nearest matches: {', '.join(close)})" if close else ""
-        raise ConfigError(f"no truth rule '{rule}': expected one of {', '.join(RULES)}{hint}")
-
-
 @dataclasses.dataclass(frozen=True)
 class _Shares:
     """Shares of sources (hits or tracks) by owner, one row for each pair, sorted by source; flat indices."""
@@ -251,14 +244,10 @@ class _Shares:
 
     @classmethod
     def of(cls, links: ak.Array, sources: ak.Array, family: _Family, owner: Index) -> _Shares:
-        counts = ak.to_numpy(ak.num(sources, axis=1)).astype(np.int64)
-        starts = np.cumsum(counts) - counts
-        source_event = np.repeat(np.arange(len(counts)), counts)
-        source_local = np.arange(int(counts.sum())) - starts[source_event]
-        link_event = np.repeat(np.arange(len(counts)), ak.to_numpy(ak.num(links, axis=1)))
-        source = _flat(links.source).astype(np.int64) + starts[link_event]
-        owned = owner[_flat(links.particle).astype(np.int64) + family.starts[link_event]]
-        weight = _flat(links.weight).astype(np.float64)
+        counts = jagged.count(sources)
+        source = jagged.global_index(links.source, counts)
+        owned = owner[jagged.global_index(links.particle, family.counts)]
+        weight = jagged.flat(links.weight, np.float64)
         # Weight 0 says that the particle left nothing here.
         kept = (owned >= 0) & (weight > 0)
         pairs, at = np.unique(source[kept] * max(family.size, 1) + owned[kept], return_inverse=True)
@@ -266,16 +255,14 @@ class _Shares:
             source=pairs // max(family.size, 1),
             owner=pairs % max(family.size, 1),
             weight=_sums(at, weight[kept], len(pairs)),
-            source_event=source_event,
-            source_local=source_local,
+            source_event=jagged.event_index(counts),
+            source_local=jagged.local_index(counts),
             n_events=len(counts),
         )
 
     def largest(self) -> Index:
         """Row of each source's largest share; of equal ones, that of the first particle."""
-        order = np.lexsort((self.owner, -self.weight, self.source))
-        _, first = np.unique(self.source[order], return_index=True)
-        return np.asarray(order[first])
+        return largest_share(self.source, self.owner, self.weight)
 
     def to_links(self, target: Mask, rank: Index) -> ak.Array:
         kept = target[self.owner] if len(self.owner) else np.zeros(0, dtype=np.bool_)
@@ -290,14 +277,10 @@ def _sums(at: Index, values: npt.NDArray[np.float64], size: int) -> npt.NDArray[
     return np.bincount(at, values, minlength=size).astype(np.float64)
 
 
-def _flat(jagged: ak.Array) -> npt.NDArray[Any]:
-    return np.asarray(ak.to_numpy(ak.flatten(jagged, axis=1)))
-
-
 def _select(truth: ak.Array, mask: Mask, **columns: npt.NDArray[Any]) -> ak.Array:
     """The records of `truth` where the flat mask holds, with further flat columns."""
-    counts = ak.to_numpy(ak.num(truth, axis=1))
-    event = np.repeat(np.arange(len(counts)), counts)
+    counts = jagged.count(truth)
+    event = jagged.event_index(counts)
     selected = ak.flatten(truth, axis=1)[mask]
     for name, column in columns.items():
         selected = ak.with_field(selected, column[mask], name)
@@ -313,7 +296,7 @@ def _dropped(
     hit_energy: npt.NDArray[np.float64],
     needed: npt.NDArray[np.float64],
 ) -> ak.Array:
-    energy = _flat(truth.energy)
+    energy = jagged.flat(truth.energy)
 
     def reason(at: int) -> str:
         if neutrino[at]:
@@ -325,12 +308,12 @@ def _dropped(
         return "no hit with its largest share from it"
 
     at = np.flatnonzero(mask)
-    counts = ak.to_numpy(ak.num(truth, axis=1))
-    event = np.repeat(np.arange(len(counts)), counts)
+    counts = jagged.count(truth)
+    event = jagged.event_index(counts)
     records = ak.zip(
         {
             "index": local[at].astype(np.int64),
-            "pdg": _flat(truth.pdg)[at],
+            "pdg": jagged.flat(truth.pdg)[at],
             "energy": energy[at],
             "reason": ak.from_numpy(np.array([reason(int(i)) for i in at], dtype=np.str_)),
         },

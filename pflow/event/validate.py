@@ -8,6 +8,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 
+from pflow.event import jagged
 from pflow.physics.detector import Detector
 
 __all__ = ["Problem", "link_problems", "part_problems"]
@@ -45,7 +46,7 @@ def part_problems(name: str, part: ak.Array, detector: Detector) -> list[Problem
             part, name, "subdetector", lambda x: (x < 0) | (x >= n), f"expected 0 to {n - 1} ({detector.name})"
         )
     if name == "truth":
-        counts = ak.to_numpy(ak.num(part, axis=1))
+        counts = jagged.count(part)
         limit = np.repeat(counts, counts)
         found += _violations(
             part, name, "parent", lambda x: (x < -1) | (x >= limit), "expected -1 or the index of a particle"
@@ -56,9 +57,9 @@ def part_problems(name: str, part: ak.Array, detector: Detector) -> list[Problem
 def link_problems(name: str, links: ak.Array, sources: ak.Array | None, truth: ak.Array | None) -> list[Problem]:
     """Links, e.g. `name` ``hit_links``, that point outside the lists they connect, or have impossible weights."""
     found: list[Problem] = []
-    counts = ak.to_numpy(ak.num(links, axis=1))
+    counts = jagged.count(links)
     for field, target in (("source", sources), ("particle", truth)):
-        sizes = np.zeros(len(links), dtype=np.int64) if target is None else ak.to_numpy(ak.num(target, axis=1))
+        sizes = np.zeros(len(links), dtype=np.int64) if target is None else jagged.count(target)
         limit = np.repeat(sizes, counts)
         found += _violations(
             links,
@@ -78,19 +79,19 @@ def _violations(part: ak.Array, name: str, field: str, is_bad: Any, expected: st
     values = part
     for key in field.split("."):
         values = values[key]
-    flat = ak.to_numpy(ak.flatten(values, axis=1))
+    flat = jagged.flat(values)
     bad = np.flatnonzero(is_bad(flat))
     if not len(bad):
         return []
-    offsets = np.concatenate([[0], np.cumsum(ak.to_numpy(ak.num(part, axis=1)))])
-    event = np.searchsorted(offsets, bad, side="right") - 1
-    events, first, counts = np.unique(event, return_index=True, return_counts=True)
+    counts = jagged.count(part)
+    local, event = jagged.local_index(counts), jagged.event_index(counts)[bad]
+    events, first, times = np.unique(event, return_index=True, return_counts=True)
     return [
         Problem(
             int(index),
             f"{name}.{field}",
-            f"{expected}, found {flat[bad[at]]} at index {bad[at] - offsets[index]}"
-            + (f" and {count - 1} more like it" if count > 1 else ""),
+            f"{expected}, found {flat[bad[at]]} at index {local[bad[at]]}"
+            + (f" and {n - 1} more like it" if n > 1 else ""),
         )
-        for index, at, count in zip(events, first, counts, strict=True)
+        for index, at, n in zip(events, first, times, strict=True)
     ]

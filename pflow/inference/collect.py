@@ -9,6 +9,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
+from pflow.event import jagged
 from pflow.event.build import make_links
 from pflow.model.common.decode import GeneratedParticles
 
@@ -83,9 +84,7 @@ class ParticleCollector:
         order = np.lexsort((particle, source, event))
         event = event[order]
         counts = np.bincount(event, minlength=self._n_events)
-        n_sources = ak.to_numpy(ak.num(index, axis=1))
-        flat = ak.to_numpy(ak.flatten(index, axis=1))
-        at = flat[source[order] + (np.cumsum(n_sources) - n_sources)[event]]
+        at = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]
         return make_links(
             source=ak.unflatten(at, counts),
             particle=ak.unflatten(particle[order], counts),

@@ -112,7 +112,7 @@ def geometry_fits(events: Events, detector: Detector) -> bool | None:
 
 
 def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[DetectorMatch]:
-    """Every built-in detector that can be read so, best match first; `sim` as for `pflow.io.edm4hep.reader.Edm4hepReader`.
+    """Every built-in detector that can be read, best match first; `sim` as for `pflow.io.edm4hep.reader.Edm4hepReader`.
 
     Order: those that fit, then those whose geometry is confirmed, then the fewest optional collections absent, then
     the most collections matched.

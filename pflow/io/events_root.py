@@ -12,7 +12,7 @@ import uproot
 
 from pflow.errors import ConfigError
 from pflow.event.events import LINKED, Events
-from pflow.event.links import largest_share
+from pflow.event.links import assigned_particle
 from pflow.io.atomic import replacing
 from pflow.io.flat import NOTE
 from pflow.io.layout import Branch, Layout, load_layout
@@ -135,7 +135,7 @@ def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, a
             if name == "particle" and part not in LINKED:
                 links = next(link for link, source in LINKED.items() if source == part)
                 if getattr(events, links) is not None:
-                    columns[_member(branch)] = largest_share(getattr(events, links), records)
+                    columns[_member(branch)] = assigned_particle(getattr(events, links), records)
                 continue
             values = records
             for key in PATHS.get(part, {}).get(name, (name,)):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.resources import load_yaml, resolve
 
 __all__ = ["FIELDS", "REQUIRED", "Branch", "Layout", "load_layout"]
@@ -132,7 +132,7 @@ def load_layout(name: str | Path | Layout) -> Layout:
 
 def _layout(content: Mapping[str, Any], *, origin: str) -> Layout:
     top = ("name", "tree", "detector", "event", *FIELDS)
-    _check_names(content, top, origin)
+    check_fields(content, top, origin)
     texts: dict[str, str | None] = {}
     for key in ("name", "tree", "detector", "event"):
         value = content.get(key)
@@ -164,7 +164,7 @@ def _layout(content: Mapping[str, Any], *, origin: str) -> Layout:
 
 
 def _part(part: str, fields: Mapping[str, Any], origin: str) -> dict[str, Branch]:
-    _check_names(fields, FIELDS[part], origin)
+    check_fields(fields, FIELDS[part], origin)
     if not any(set(complete) <= fields.keys() for complete in REQUIRED[part]):
         wanted = ", or ".join(", ".join(complete) for complete in REQUIRED[part])
         raise ConfigError(f"{origin}: needs at least {wanted}; found {', '.join(fields) or 'nothing'}")
@@ -176,7 +176,7 @@ def _branch(name: str, value: Any, origin: str) -> Branch:
         return Branch(branch=value)
     if not isinstance(value, Mapping):
         raise ConfigError(f"{origin}: expected a branch's name or a mapping with 'branch', found {value!r}")
-    _check_names(value, ("branch", "scale", "optional", "names"), origin)
+    check_fields(value, ("branch", "scale", "optional", "names"), origin)
     branch, scale = value.get("branch"), value.get("scale", 1.0)
     optional, names = value.get("optional", False), value.get("names")
     if not isinstance(branch, str):
@@ -194,12 +194,3 @@ def _branch(name: str, value: Any, origin: str) -> Branch:
             raise ConfigError(f"{origin}: 'names' must map integer codes to names of calorimeters, found {names!r}")
         names = dict(names)
     return Branch(branch=branch, scale=float(scale), optional=optional, names=names)
-
-
-def _check_names(found: Iterable[Any], known: Iterable[str], origin: str) -> None:
-    known = list(known)
-    for name in found:
-        if name not in known:
-            close = nearest(str(name), known)
-            hint = f" (nearest matches: {', '.join(close)})" if close else f"; expected some of {', '.join(known)}"
-            raise ConfigError(f"{origin}: unknown field '{name}'{hint}")

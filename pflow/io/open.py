@@ -13,7 +13,7 @@ from typing import Literal
 import awkward as ak
 import numpy as np
 
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Events, concatenate
 from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
 from pflow.io.detect_schema import SCHEMAS, sniff
@@ -228,12 +228,8 @@ def open_events(
     ConfigError
         Unknown schema, detector or layout.
     """
-    if schema is not None and schema not in SCHEMAS:
-        hint = nearest(schema, SCHEMAS)
-        raise ConfigError(
-            f"unknown schema '{schema}', expected one of {', '.join(SCHEMAS)}"
-            + (f" (nearest matches: {', '.join(hint)})" if hint else "")
-        )
+    if schema is not None:
+        check_choice(schema, SCHEMAS, "schema")
     if schema is None:
         schema = sniff(path, layout=layout)
     elif layout is not None and schema != "flat":

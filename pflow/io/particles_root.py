@@ -28,8 +28,8 @@ branch                        type    meaning
 What is optional is there if the algorithm has it: all of its branches, or none. Hits are counted through the
 calorimeter collections of the input in the order of its detector, as `pflow.read_events` returns them.
 
-``covMatrix`` holds the ten elements of `pflow.physics.kinematics.COVARIANCE` (xx, xy, yy, xz, yz, zz, xt, yt, zt, tt; t is E),
-in EDM4hep's order, each as a branch of its own, like the components of the momentum: EDM4hep's
+``covMatrix`` holds the ten elements of `pflow.physics.kinematics.COVARIANCE` (xx, xy, yy, xz, yz, zz, xt, yt, zt, tt;
+t is E), in EDM4hep's order, each as a branch of its own, like the components of the momentum: EDM4hep's
 ``covMatrix.values[10]`` is an array in a list, which uproot cannot write to a TTree.
 
 Beside the tree, the key ``pflow_provenance`` holds a JSON text (TObjString): where the events come from and what made

@@ -6,10 +6,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
-import awkward as ak
 import numpy as np
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import RULES, Targets, select_targets
@@ -259,11 +259,11 @@ class Evaluation:
         if isinstance(rule, Matching):
             return match(truth, reco, rule)
         _check_links(events, line, answer)
-        n_hits = np.asarray(ak.to_numpy(ak.num(events.hits, axis=1)), dtype=np.int64)
+        n_hits = jagged.count(events.hits)
         return match_by_hits(
             HitSets.from_links(targets.hit_links, n_hits=n_hits, n_particles=truth.counts),
             HitSets.from_links(answer.hit_links, n_hits=n_hits, n_particles=reco.counts),
-            np.asarray(ak.to_numpy(ak.flatten(events.hits["energy"], axis=1)), dtype=np.float64),
+            jagged.flat(events.hits["energy"], np.float64),
             least_overlap=rule.least_overlap,
         )
 
@@ -331,7 +331,7 @@ def visible_truth(events: Events, targets: Targets) -> ParticleTable:
     if targets.rule != "stable" or truth is None:
         return ParticleTable.from_records(targets.particles)
     table = ParticleTable.from_records(truth)
-    status = np.asarray(ak.to_numpy(ak.flatten(truth["status"], axis=1)))
+    status = jagged.flat(truth["status"])
     return table.take((status == 1) & ~is_neutrino(table.pdg))
 
 

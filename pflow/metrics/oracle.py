@@ -10,29 +10,27 @@ log-weighted barycentre of these hits.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
+from pflow.event.links import largest_share
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import Targets, owners
 from pflow.metrics.number import Floats
 from pflow.metrics.oracle_calibration import Calibration, CalibrationFit, shower_kind
 from pflow.metrics.table import Ints
+from pflow.physics.barycentre import log_weighted_barycentre
 
-__all__ = ["NAME", "Showers", "add_showers", "barycentres", "measure_showers", "perfect_reconstruction"]
+__all__ = ["NAME", "Showers", "add_showers", "measure_showers", "perfect_reconstruction"]
 
 NAME = "limit"
 """Name of the line in the results."""
-
-LOG_WEIGHT = 4.0
-"""Hits with a share below exp(-4) of their shower do not count for its position (T. C. Awes et al., NIM A 311 (1992)
-130)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,30 +64,6 @@ class Showers:
         return np.asarray(np.divide(np.abs(self.position[:, 2]), length, out=np.zeros(len(length)), where=length > 0))
 
 
-def barycentres(shower: Ints, energy: Floats, position: Floats, n_showers: int) -> Floats:
-    """Log-weighted barycentre of each shower, float64 [n_showers, 3], mm.
-
-    Parameters
-    ----------
-    shower
-        int64 [H]: shower of each hit.
-    energy
-        float64 [H], GeV.
-    position
-        float64 [H, 3], mm.
-    n_showers
-        Their number. The weights are max(0, 4 + ln(E_hit / E_shower)); a shower in which every hit is below that, or
-        without energy, has the plain mean of its hits.
-    """
-    total = np.bincount(shower, energy, n_showers)[shower]
-    share = np.divide(energy, total, out=np.zeros(len(energy)), where=total > 0)
-    with np.errstate(divide="ignore"):
-        weight = np.maximum(0.0, LOG_WEIGHT + np.log(share))
-    weight = np.where(np.bincount(shower, weight, n_showers)[shower] > 0, weight, 1.0)
-    norm = np.maximum(np.bincount(shower, weight, n_showers), np.finfo(np.float64).tiny)
-    return np.stack([np.bincount(shower, weight * x, n_showers) for x in position.T], axis=1) / norm[:, None]
-
-
 def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     """Showers of the particles that entered the calorimeter, tracked ones included.
 
@@ -108,23 +82,22 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     truth, links, owner = _truth(events), events.hit_links, owners(events, rule=rule)
     if links is None:
         raise InputError("the limit needs links from hits to particles; there are none", file=events.path or None)
-    link_event = _event_of(links)
-    hit = _flat(links["source"]).astype(np.int64) + _starts(events.hits)[link_event]
-    linked = owner[_flat(links["particle"]).astype(np.int64) + _starts(truth)[link_event]]
-    share = _flat(links["weight"]).astype(np.float64) * _flat(events.hits["energy"])[hit]
+    hit = jagged.global_index(links["source"], jagged.count(events.hits))
+    linked = owner[jagged.global_index(links["particle"], jagged.count(truth))]
+    share = jagged.flat(links["weight"]).astype(np.float64) * jagged.flat(events.hits["energy"])[hit]
     used = (linked >= 0) & (share > 0)
     hit, share = hit[used], share[used]
     particle, shower = np.unique(linked[used], return_inverse=True)
-    position = np.stack([_flat(events.hits["position", axis])[hit].astype(np.float64) for axis in "xyz"], axis=1)
+    position = np.stack([jagged.flat(events.hits["position", axis])[hit].astype(np.float64) for axis in "xyz"], axis=1)
 
     n, n_calorimeters = len(particle), len(events.detector.calorimeters)
-    cell = shower * n_calorimeters + _flat(events.hits["subdetector"])[hit]
+    cell = shower * n_calorimeters + jagged.flat(events.hits["subdetector"])[hit]
     return Showers(
-        event=_event_of(truth)[particle],
+        event=jagged.event_index(jagged.count(truth))[particle],
         particle=particle,
-        kind=shower_kind(_flat(truth["pdg"])[particle]),
+        kind=shower_kind(jagged.flat(truth["pdg"])[particle]),
         energy=np.bincount(cell, share, n * n_calorimeters).astype(np.float64).reshape(n, n_calorimeters),
-        position=barycentres(shower, share, position, n),
+        position=log_weighted_barycentre(shower, share, position, n),
     )
 
 
@@ -143,7 +116,7 @@ def add_showers(fit: CalibrationFit, events: Events) -> None:
         kind=showers.kind[used],
         energy=showers.energy[used],
         abs_cos_theta=showers.abs_cos_theta[used],
-        true_energy=_flat(truth["energy"])[showers.particle[used]],
+        true_energy=jagged.flat(truth["energy"])[showers.particle[used]],
     )
 
 
@@ -185,9 +158,9 @@ def perfect_reconstruction(
     track, particle = track[used_tracks], particle[used_tracks]
     track_momentum = np.zeros((0, 3))
     if events.tracks is not None:
-        columns = [_flat(events.tracks["momentum", axis])[track] for axis in ("px", "py", "pz")]
+        columns = [jagged.flat(events.tracks["momentum", axis])[track] for axis in ("px", "py", "pz")]
         track_momentum = np.stack(columns, axis=1).astype(np.float64)
-    mass = _flat(truth["mass"])[particle]
+    mass = jagged.flat(truth["mass"])[particle]
     track_energy = np.sqrt(np.sum(track_momentum**2, axis=1) + mass**2)
 
     by_hits = (first_tracked[showers.particle] < 0) & (family.target[showers.particle] >= 0)
@@ -218,14 +191,13 @@ class _Lines:
     """The lines of descent from targets, in the flat list of all events' truth."""
 
     def __init__(self, truth: ak.Array, targets: Targets) -> None:
-        starts, event = _starts(truth), _event_of(truth)
-        self.size = len(event)
-        parent = _flat(truth["parent"]).astype(np.int64)
-        self.parent = np.where(parent < 0, -1, parent + starts[event])
-        target_event = _event_of(targets.particles)
-        self.n_targets = len(target_event)
+        counts = jagged.count(truth)
+        self.size = int(counts.sum())
+        self.parent = np.where(jagged.flat(truth["parent"]) < 0, -1, jagged.global_index(truth["parent"], counts))
+        index = jagged.global_index(targets.particles["index"], counts)
+        self.n_targets = len(index)
         self.is_target = np.full(self.size, -1, dtype=np.int64)
-        self.is_target[_flat(targets.particles["index"]) + starts[target_event]] = np.arange(self.n_targets)
+        self.is_target[index] = np.arange(self.n_targets)
         # int64 [N]: nearest target among a particle and its ancestors (-1 none), as an index into the flat targets
         self.target = self._nearest_target()
 
@@ -253,13 +225,9 @@ def _tracks(events: Events) -> tuple[Ints, Ints]:
     """One track a particle: flat indices of tracks and of the particles they belong to by their largest weight."""
     if events.tracks is None or events.track_links is None or events.truth is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    event = _event_of(events.track_links)
-    track = _flat(events.track_links["source"]).astype(np.int64) + _starts(events.tracks)[event]
-    particle = _flat(events.track_links["particle"]).astype(np.int64) + _starts(events.truth)[event]
-    weight = _flat(events.track_links["weight"])
-    order = np.lexsort((particle, -weight, track))
-    _, first = np.unique(track[order], return_index=True)
-    best = order[first]
+    track = jagged.global_index(events.track_links["source"], jagged.count(events.tracks))
+    particle = jagged.global_index(events.track_links["particle"], jagged.count(events.truth))
+    best = largest_share(track, particle, jagged.flat(events.track_links["weight"]))
     # Of several tracks of one particle (a split track), the first in the file.
     _, only = np.unique(particle[best], return_index=True)
     return track[best][only], particle[best][only]
@@ -269,11 +237,11 @@ def _particles(
     targets: Targets, found: npt.NDArray[np.bool_], energy: Floats, px: Floats, py: Floats, pz: Floats
 ) -> ak.Array:
     """Records of the targets that were found, with the measured energy and momentum."""
-    counts = np.bincount(_event_of(targets.particles)[found], minlength=len(targets))
+    counts = np.bincount(jagged.event_index(jagged.count(targets.particles))[found], minlength=len(targets))
     columns = {
-        "pdg": _flat(targets.particles["pdg"]),
-        "charge": _flat(targets.particles["charge"]),
-        "mass": _flat(targets.particles["mass"]),
+        "pdg": jagged.flat(targets.particles["pdg"]),
+        "charge": jagged.flat(targets.particles["charge"]),
+        "mass": jagged.flat(targets.particles["mass"]),
         "energy": energy,
         "px": px,
         "py": py,
@@ -284,13 +252,17 @@ def _particles(
 
 def _links(links: ak.Array, targets: Targets, found: npt.NDArray[np.bool_]) -> ak.Array:
     """Links to the targets that were found, as indices among these."""
-    event, target_event = _event_of(links), _event_of(targets.particles)
-    target = _flat(links["particle"]).astype(np.int64) + _starts(targets.particles)[event]
+    event, target_event = jagged.event_index(jagged.count(links)), jagged.event_index(jagged.count(targets.particles))
+    target = jagged.global_index(links["particle"], jagged.count(targets.particles))
     n_found = np.bincount(target_event[found], minlength=len(targets))
     index = np.cumsum(found) - 1 - (np.cumsum(n_found) - n_found)[target_event]
     kept = found[target]
     counts = np.bincount(event[kept], minlength=len(targets))
-    columns = {"source": _flat(links["source"]), "particle": index[target], "weight": _flat(links["weight"])}
+    columns = {
+        "source": jagged.flat(links["source"]),
+        "particle": index[target],
+        "weight": jagged.flat(links["weight"]),
+    }
     return make_links(**{name: ak.unflatten(column[kept], counts) for name, column in columns.items()}, normalise=False)
 
 
@@ -298,19 +270,3 @@ def _truth(events: Events) -> ak.Array:
     if events.truth is None:
         raise InputError("the limit needs truth particles; the file holds none", file=events.path or None)
     return events.truth
-
-
-def _flat(jagged: ak.Array) -> npt.NDArray[Any]:
-    return np.asarray(ak.to_numpy(ak.flatten(jagged, axis=1)))
-
-
-def _starts(part: ak.Array) -> Ints:
-    """Where each event's objects begin in the flat list, int64 [event]."""
-    counts = ak.to_numpy(ak.num(part, axis=1)).astype(np.int64)
-    return np.asarray(np.cumsum(counts) - counts)
-
-
-def _event_of(part: ak.Array) -> Ints:
-    """Position of each object's event, int64 [N]."""
-    counts = ak.to_numpy(ak.num(part, axis=1)).astype(np.int64)
-    return np.repeat(np.arange(len(counts)), counts)

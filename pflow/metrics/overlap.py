@@ -12,6 +12,7 @@ import dataclasses
 import awkward as ak
 import numpy as np
 
+from pflow.event import jagged
 from pflow.metrics.match import Matches, best_pairs
 from pflow.metrics.number import Floats
 from pflow.metrics.table import Ints
@@ -75,15 +76,11 @@ class HitSets:
     @classmethod
     def from_links(cls, links: ak.Array, *, n_hits: Ints, n_particles: Ints) -> HitSets:
         """From links [event, link] {source, particle, weight}, with the number of hits and particles of each event."""
-        event = np.repeat(np.arange(len(links)), ak.to_numpy(ak.num(links, axis=1)))
-        source, particle, weight = (
-            np.asarray(ak.to_numpy(ak.flatten(links[name], axis=1))) for name in ("source", "particle", "weight")
-        )
         return cls(
             counts=np.asarray(n_particles, dtype=np.int64),
-            hit=source.astype(np.int64) + (np.cumsum(n_hits) - n_hits)[event],
-            particle=particle.astype(np.int64) + (np.cumsum(n_particles) - n_particles)[event],
-            share=weight.astype(np.float64),
+            hit=jagged.global_index(links["source"], n_hits),
+            particle=jagged.global_index(links["particle"], n_particles),
+            share=jagged.flat(links["weight"], np.float64),
         )
 
     def energy(self, hit_energy: Floats) -> Floats:
@@ -106,9 +103,8 @@ def overlaps(truth: HitSets, reco: HitSets, hit_energy: Floats) -> tuple[Ints, I
     order = np.argsort(reco.hit, kind="stable")
     first = np.searchsorted(reco.hit[order], truth.hit, side="left")
     partners = np.searchsorted(reco.hit[order], truth.hit, side="right") - first
-    left = np.repeat(np.arange(len(truth.hit)), partners)
-    within = np.arange(len(left)) - np.repeat(np.cumsum(partners) - partners, partners)
-    right = order[np.repeat(first, partners) + within]
+    left = jagged.event_index(partners)
+    right = order[np.repeat(first, partners) + jagged.local_index(partners)]
 
     shared = np.minimum(truth.share[left], reco.share[right]) * hit_energy[truth.hit[left]]
     n_reco = max(1, int(reco.counts.sum()))
@@ -134,7 +130,7 @@ def match_by_hits(truth: HitSets, reco: HitSets, hit_energy: Floats, *, least_ov
     if not 0 < least_overlap <= 1:
         raise ValueError(f"the least overlap must be above 0 and at most 1, found {least_overlap}")
     i, j, overlap = overlaps(truth, reco, hit_energy)
-    event = np.repeat(np.arange(len(truth.counts)), truth.counts)
+    event = jagged.event_index(truth.counts)
     i, j, cost = best_pairs(event, i, j, 1.0 - overlap, 1.0 - least_overlap)
     order = np.argsort(i)
     return Matches(truth=i[order], reco=j[order], cost=cost[order])

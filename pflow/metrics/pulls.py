@@ -10,6 +10,7 @@ from pflow.metrics.match import Matches
 from pflow.metrics.number import Floats, Tree
 from pflow.metrics.sums import Mean
 from pflow.metrics.table import ParticleTable
+from pflow.physics.kinematics import tangent_basis
 from pflow.physics.pdg import CLASSES
 
 __all__ = ["QUANTITIES", "PullMetrics", "covariances", "pulls"]
@@ -43,12 +44,8 @@ def pulls(truth: ParticleTable, reco: ParticleTable, covariance: Floats, matches
     with np.errstate(divide="ignore", invalid="ignore"):
         found = momentum / size[:, None]
         true = truth.momentum[i] / np.linalg.norm(truth.momentum[i], axis=1)[:, None]
-        radius = np.hypot(found[:, 0], found[:, 1])
-        cos_phi, sin_phi = found[:, 0] / radius, found[:, 1] / radius
-        by_theta = np.stack([found[:, 2] * cos_phi, found[:, 2] * sin_phi, -radius], axis=1)
-        by_phi = np.stack([-sin_phi, cos_phi, np.zeros(len(found))], axis=1)
         columns = [(np.log(energy) - np.log(truth.energy[i])) * energy / np.sqrt(covariance[j, 3, 3])]
-        for axis in (by_theta, by_phi):
+        for axis in tangent_basis(found):
             variance = np.einsum("ma,mab,mb->m", axis, covariance[j, :3, :3], axis)
             columns.append(np.sum((found - true) * axis, axis=1) * size / np.sqrt(variance))
     return np.stack(columns, axis=1)

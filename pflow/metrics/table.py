@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.metrics.number import Floats
 from pflow.physics.pdg import class_index
 
@@ -62,7 +63,7 @@ class ParticleTable:
             An energy, charge or momentum is not finite; names file, entry and field.
         """
         flat = ak.flatten(particles, axis=1)
-        counts = np.asarray(ak.to_numpy(ak.num(particles, axis=1)), dtype=np.int64)
+        counts = jagged.count(particles)
         columns = {
             "charge": flat["charge"],
             "energy": flat["energy"],
@@ -72,7 +73,7 @@ class ParticleTable:
         for field, values in arrays.items():
             bad = np.flatnonzero(~np.isfinite(values))
             if len(bad):
-                event = int(np.searchsorted(np.cumsum(counts), bad[0], side="right"))
+                event = int(jagged.event_index(counts)[bad[0]])
                 raise InputError(
                     f"{name}: expected finite numbers, found {values[bad[0]]}",
                     file=file,
@@ -108,12 +109,12 @@ class ParticleTable:
     @cached_property
     def event(self) -> Ints:
         """int64 [N]: position of each particle's event."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
+        return jagged.event_index(self.counts)
 
     @cached_property
     def offsets(self) -> Ints:
         """int64 [event + 1]: where each event's particles begin."""
-        return np.concatenate([[0], np.cumsum(self.counts)])
+        return jagged.offsets(self.counts)
 
     @cached_property
     def classes(self) -> Ints:

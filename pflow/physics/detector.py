@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pflow.errors import ConfigError, nearest
+from pflow.errors import ConfigError, check_fields
 from pflow.resources import load_yaml, resolve
 
 __all__ = ["Calorimeter", "Detector", "load_detector"]
@@ -170,11 +170,7 @@ def _checked(cls: type[Any], content: Any, origin: str) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{origin}: expected a mapping, found {type(content).__name__}")
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    for name in content:
-        if name not in fields:
-            close = nearest(str(name), fields)
-            hint = f" (nearest matches: {', '.join(close)})" if close else ""
-            raise ConfigError(f"{origin}: unknown field '{name}'{hint}")
+    check_fields(content, fields, origin)
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in content:
             raise ConfigError(f"{origin}: field '{name}' is missing")

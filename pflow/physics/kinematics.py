@@ -17,8 +17,10 @@ __all__ = [
     "impact_parameters",
     "momentum_at_perigee",
     "momentum_from_track",
+    "tangent_basis",
     "track_from_momentum",
     "transverse_momentum",
+    "unit_vector",
 ]
 
 COVARIANCE = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
@@ -144,6 +146,24 @@ def angle_between(a: Array, b: Array) -> Array:
     cross = np.linalg.norm(np.cross(a, b), axis=-1)
     dot = np.sum(np.asarray(a) * np.asarray(b), axis=-1)
     return np.asarray(np.arctan2(cross, dot))
+
+
+def unit_vector(vectors: Array, null: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Array:
+    """Vectors [..., 3] divided by their lengths; `null` in place of null vectors."""
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.where(length > 0, vectors / np.where(length > 0, length, 1.0), null)
+
+
+def tangent_basis(direction: Array) -> tuple[Array, Array]:
+    """Unit vectors across unit vectors [..., 3]: along rising polar angle, and along rising azimuth.
+
+    The azimuth of a direction along the z axis counts as 0.
+    """
+    x, y, z = np.moveaxis(np.asarray(direction), -1, 0)
+    radius = np.hypot(x, y)
+    with np.errstate(invalid="ignore"):
+        cos_phi, sin_phi = np.where(radius == 0, 1.0, x / radius), np.where(radius == 0, 0.0, y / radius)
+    return np.stack([z * cos_phi, z * sin_phi, -radius], axis=-1), np.stack([-sin_phi, cos_phi, 0 * z], axis=-1)
 
 
 def four_momentum_covariance(

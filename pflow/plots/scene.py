@@ -11,12 +11,15 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import ConfigError, InputError, check_choice
+from pflow.event import jagged
 from pflow.event.events import LINKED, Events
+from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import Targets, select_targets
 from pflow.event.validate import link_problems
 from pflow.physics.detector import Detector
+from pflow.physics.kinematics import unit_vector
 from pflow.physics.pdg import is_neutrino, name_of
 from pflow.plots.helix import helix_end, helix_points
 from pflow.plots.shapes import arrow_points
@@ -175,10 +178,7 @@ def make_scene(
     answers = _answers(events, index, reconstruction)
     if colour_by is None:
         colour_by = "truth" if event.has_truth else "reco" if answers else "energy"
-    if colour_by not in COLOUR_BY:
-        close = nearest(colour_by, COLOUR_BY)
-        hint = f" (nearest matches: {', '.join(close)})" if close else ""
-        raise ConfigError(f"cannot colour hits by '{colour_by}': expected one of {', '.join(COLOUR_BY)}{hint}")
+    check_choice(colour_by, COLOUR_BY, "colour of hits by")
     if colour_by == "reco" and not answers:
         raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
     if colour_by == "truth" and not event.has_truth:
@@ -200,13 +200,13 @@ def make_scene(
     if colour_by == "truth":
         assert targets is not None
         true_colours = _by_energy(true.energy, max_particles)
-        owner = _largest_share(targets.hit_links[0], len(position))
+        owner = _assigned(targets.hit_links, event.hits)
         groups = _particle_groups(true, owner, true_colours, "no true particle")
         note = f"hits coloured by the true particle with the largest share (rule '{rule}')"
     elif colour_by == "reco":
         answer_colours[0] = _by_energy(answers[0].energy, max_particles)
         if reconstruction is not None and reconstruction.hit_links is not None:
-            owner = _largest_share(_links(event, reconstruction, "hit_links", index), len(position))
+            owner = _assigned(_links(event, reconstruction, "hit_links", index), event.hits)
             note = f"hits coloured by the {answers[0].name} particle with the largest share"
         else:
             owner = _nearest_in_angle(position, answers[0], event.detector)
@@ -221,11 +221,11 @@ def make_scene(
 
     track_owner, track_colours = None, true_colours
     if colour_by == "truth" and targets is not None and targets.track_links is not None and event.tracks is not None:
-        track_owner = _largest_share(targets.track_links[0], len(event.tracks[0]))
+        track_owner = _assigned(targets.track_links, event.tracks)
     links = reconstruction.track_links if colour_by == "reco" and reconstruction is not None else None
     if reconstruction is not None and links is not None and event.tracks is not None:
         track_colours = answer_colours[0]
-        track_owner = _largest_share(_links(event, reconstruction, "track_links", index), len(event.tracks[0]))
+        track_owner = _assigned(_links(event, reconstruction, "track_links", index), event.tracks)
     lines = [
         _tracks(event, track_owner, track_colours),
         _arrows("true particles", "truth", true, true_colours, event.detector),
@@ -368,16 +368,12 @@ def _links(event: Events, reconstruction: Reconstruction, name: str, index: int)
             entry=int(event.entry[0]),
             field=problems[0].field,
         )
-    return links[0]
+    return links
 
 
-def _largest_share(links: ak.Array, n: int) -> Index:
-    """Particle with the largest share of each of `n` sources, -1 none; of equal shares, that of the first particle."""
-    source, particle = (ak.to_numpy(links[field]).astype(np.int64) for field in ("source", "particle"))
-    order = np.lexsort((-particle, ak.to_numpy(links.weight), source))
-    owner = np.full(n, -1, dtype=np.int64)
-    owner[source[order]] = particle[order]  # the last one written stays
-    return owner
+def _assigned(links: ak.Array, sources: ak.Array) -> Index:
+    """Particle with the largest share of each source of the one event, -1 none."""
+    return jagged.flat(assigned_particle(links, sources), np.int64)
 
 
 def _nearest_in_angle(position: npt.NDArray[np.float32], particles: _Particles, detector: Detector) -> Index:
@@ -385,7 +381,7 @@ def _nearest_in_angle(position: npt.NDArray[np.float32], particles: _Particles, 
     if not len(particles) or not len(position):
         return np.full(len(position), -1, dtype=np.int64)
     seen, _ = _entry(particles, detector)
-    return np.asarray(np.argmax(_unit(position.astype(np.float64)) @ _unit(seen).T, axis=1))
+    return np.asarray(np.argmax(unit_vector(position.astype(np.float64)) @ unit_vector(seen).T, axis=1))
 
 
 def _entry(particles: _Particles, detector: Detector) -> tuple[Float, Float]:
@@ -463,8 +459,3 @@ def _title(event: Events, energy: npt.NDArray[Any]) -> str:
 
 def _vectors(records: ak.Array, fields: Any) -> Float:
     return np.stack([ak.to_numpy(records[field]).astype(np.float64) for field in fields], axis=-1)
-
-
-def _unit(vectors: Float) -> Float:
-    size = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.asarray(vectors / np.where(size > 0, size, 1.0))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pflow.calibration.uncertainty import QUANTITIES
 from pflow.event.build import make_particles
 from pflow.event.particles import Reconstruction
-from pflow.physics.kinematics import four_momentum_covariance
+from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, class_index, masses
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, signed_pdg
 
@@ -88,7 +88,7 @@ def decode(
     total = tokeniser.energy.invert(np.asarray(energy)[real][:, np.newaxis])[:, 0]
     squared = total**2 - mass**2
     momentum = np.where(squared >= (REST_MOMENTUM * mass) ** 2, np.sqrt(np.maximum(squared, 0.0)), REST_MOMENTUM * mass)
-    unit = _unit(np.asarray(direction, dtype=np.float64)[real])
+    unit = unit_vector(np.asarray(direction, dtype=np.float64)[real], null=(0.0, 0.0, 1.0))
     total = np.hypot(momentum, mass)
     probability = None if pdg_probability is None else _probabilities(pdg_probability, real, tokeniser.pdg)
     if score is not None:
@@ -135,9 +135,3 @@ def _probabilities(
 def _codes_to_classes(vocabulary: PdgVocabulary) -> npt.NDArray[np.float64]:
     """Matrix [V, 5]: 1 where a code belongs to a class."""
     return np.eye(len(CLASSES))[class_index(vocabulary.codes)]
-
-
-def _unit(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    upward = np.array([0.0, 0.0, 1.0])
-    return np.where(length > 0, vectors / np.where(length > 0, length, 1.0), upward)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.cells import merge_hits
 from pflow.event.events import Events, Flag
 from pflow.event.truth import Targets, select_targets
@@ -57,7 +58,7 @@ def hit_tokens(events: Events, recipe: Recipe) -> ak.Array:
     selection = _select(events, recipe)
     token = np.full(len(selection.is_kept), -1, dtype=np.int64)
     token[selection.is_kept] = selection.token
-    return ak.unflatten(token, ak.to_numpy(ak.num(events.hits, axis=1)))
+    return ak.unflatten(token, jagged.count(events.hits))
 
 
 def kept_hits(events: Events, recipe: Recipe) -> ak.Array:
@@ -128,7 +129,7 @@ def encode(events: Events, tokeniser: Tokeniser, *, truth: bool = True, warn: bo
         names = recipe.features(part)
         if names:
             source[part] = tokeniser.scales[part].apply(feature_matrix(selection.tokens, part, names))
-            offsets[part] = _offsets(getattr(selection.tokens, part))
+            offsets[part] = jagged.offsets(jagged.count(getattr(selection.tokens, part)))
     readout = None
     if recipe.readout:
         readout, its_offsets = make_readout(
@@ -166,7 +167,7 @@ class _Selection(NamedTuple):
 
 def _select(events: Events, recipe: Recipe) -> _Selection:
     is_kept = events.hits.energy > recipe.hit_energy_min
-    flat = ak.to_numpy(ak.flatten(is_kept, axis=1))
+    flat = jagged.flat(is_kept)
     # Most often all of them, and then there is nothing to copy.
     kept = dataclasses.replace(events, hits=events.hits if flat.all() else events.hits[is_kept], hit_links=None)
     if recipe.merge is None:
@@ -174,15 +175,11 @@ def _select(events: Events, recipe: Recipe) -> _Selection:
     else:
         merged = merge_hits(kept, recipe.merge)
         kept, index = dataclasses.replace(kept, hits=merged.hits), merged.cell_of
-    return _Selection(kept, flat, ak.to_numpy(ak.flatten(index, axis=1)))
+    return _Selection(kept, flat, jagged.flat(index))
 
 
 def _targets(events: Events, recipe: Recipe) -> Targets:
     return select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=bool(recipe.track_features))
-
-
-def _offsets(jagged: ak.Array) -> npt.NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(ak.to_numpy(ak.num(jagged, axis=1)))]).astype(np.int64)
 
 
 def _direction(flat: ak.Array, events: Events, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:

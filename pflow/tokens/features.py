@@ -10,7 +10,8 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import ConfigError, InputError, check_choice
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.kinematics import impact_parameters
 
@@ -192,10 +193,7 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
 def _lookup(part: str, names: Sequence[str]) -> list[Feature]:
     known = FEATURES[part]
     for name in names:
-        if name not in known:
-            close = nearest(name, known)
-            hint = f" (nearest matches: {', '.join(close)})" if close else f"; known are {', '.join(known)}"
-            raise ConfigError(f"no feature '{name}' of {part}{hint}")
+        check_choice(name, known, f"{part} feature")
     if len(set(names)) != len(names):
         raise ConfigError(f"a feature of {part} is named twice: {', '.join(names)}")
     return [known[name] for name in names]
@@ -248,8 +246,7 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
     for name, feature, column in zip(names, features, columns, strict=True):
         bad = np.flatnonzero(~np.isfinite(column))
         if len(bad):
-            ends = np.cumsum(ak.to_numpy(ak.num(array, axis=1)))
-            entry = int(events.entry[np.searchsorted(ends, bad[0], side="right")])
+            entry = int(events.entry[jagged.event_index(jagged.count(array))[bad[0]]])
             raise InputError(
                 f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(column)} "
                 "are unknown or not finite",

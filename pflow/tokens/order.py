@@ -10,7 +10,8 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, nearest
+from pflow.errors import check_choice
+from pflow.event import jagged
 from pflow.event.truth import Targets
 
 __all__ = ["ORDERS", "OrderedTargets", "check_order", "sort_particles"]
@@ -64,10 +65,7 @@ charged ones where the records do not say), then all others, each by falling ene
 
 def check_order(order: str) -> None:
     """Raise ConfigError, with the nearest matches, if there is no order of that name."""
-    if order not in ORDERS:
-        close = nearest(order, ORDERS)
-        hint = f" (nearest matches: {', '.join(close)})" if close else ""
-        raise ConfigError(f"no target order '{order}': expected one of {', '.join(ORDERS)}{hint}")
+    check_choice(order, ORDERS, "target order")
 
 
 def sort_particles(particles: ak.Array, order: str = "energy") -> ak.Array:
@@ -88,7 +86,7 @@ def sort_particles(particles: ak.Array, order: str = "energy") -> ak.Array:
     ConfigError
         No such order.
     """
-    counts = ak.to_numpy(ak.num(particles, axis=1))
+    counts = jagged.count(particles)
     flat = ak.flatten(particles, axis=1)
     return ak.unflatten(flat[_sorting(flat, counts, order)], counts)
 
@@ -123,19 +121,19 @@ class OrderedTargets:
         ConfigError
             No such order.
         """
-        counts = ak.to_numpy(ak.num(targets.particles, axis=1))
+        counts = jagged.count(targets.particles)
         flat = ak.flatten(targets.particles, axis=1)
         sort = _sorting(flat, counts, order)
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        offsets = jagged.offsets(counts)
         place = np.empty(len(sort), dtype=np.int64)
-        place[sort] = np.arange(len(sort)) - np.repeat(offsets[:-1], counts)
+        place[sort] = jagged.local_index(counts)
         return cls(particles=flat[sort], offsets=offsets, place=place, targets=targets)
 
 
 def _sorting(flat: ak.Array, counts: npt.NDArray[np.integer[Any]], order: str) -> npt.NDArray[np.int64]:
     """Flat index of the particle that stands at each place."""
     check_order(order)
-    event = np.repeat(np.arange(len(counts)), counts).astype(np.float64)
+    event = jagged.event_index(counts).astype(np.float64)
     ties = [-_column(flat, "energy"), np.abs(_column(flat, "pdg")), _column(flat, "charge"), *_momentum(flat)]
     keys = [event, *ORDERS[order](flat), *ties]
     return np.lexsort(keys[::-1]).astype(np.int64)

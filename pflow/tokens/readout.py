@@ -8,6 +8,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.tokens.order import OrderedTargets
 from pflow.tokens.tokens import EventReadout, Shares
@@ -45,18 +46,18 @@ def make_readout(
         The offsets of ``readout_hits``, ``readout_tracks`` and, with targets, ``hit_shares`` and ``track_shares``: see
         `pflow.tokens.tokens.Tokens`.
     """
-    n_hits = _counts(events.hits)
-    hit_event = np.repeat(np.arange(len(n_hits)), n_hits)
+    n_hits = jagged.count(events.hits)
+    hit_event = jagged.event_index(n_hits)
     n_kept = np.bincount(hit_event[is_kept], minlength=len(n_hits))
     tracks = events.tracks if use_tracks else None
-    n_tracks = np.zeros(len(n_hits), dtype=np.int64) if tracks is None else _counts(tracks)
-    offsets = {"readout_hits": _offsets(n_kept), "readout_tracks": _offsets(n_tracks)}
+    n_tracks = np.zeros(len(n_hits), dtype=np.int64) if tracks is None else jagged.count(tracks)
+    offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
     hit_shares = track_shares = None
     if targets is not None:
         # Index of each hit among those of its event that are kept.
         rank = np.cumsum(is_kept) - 1 - offsets["readout_hits"][hit_event]
         hit_shares, offsets["hit_shares"] = _shares(targets.targets.hit_links, n_hits, is_kept, rank, targets)
-        all_tracks = np.arange(int(n_tracks.sum())) - np.repeat(offsets["readout_tracks"][:-1], n_tracks)
+        all_tracks = jagged.local_index(n_tracks)
         links = None if tracks is None else targets.targets.track_links
         kept_tracks = np.ones(len(all_tracks), dtype=np.bool_)
         track_shares, offsets["track_shares"] = _shares(links, n_tracks, kept_tracks, all_tracks, targets)
@@ -106,21 +107,13 @@ def _shares(
         nothing = np.zeros(0, dtype=np.int64)
         none = Shares(source=nothing, target=nothing, share=nothing.astype(np.float32))
         return none, np.zeros(len(n_sources) + 1, dtype=np.int64)
-    event = np.repeat(np.arange(len(n_sources)), _counts(links))
+    event = jagged.event_index(jagged.count(links))
     flat = ak.flatten(links, axis=1)
-    source = _numbers(flat.source, np.int64) + _offsets(n_sources)[event]
+    source = jagged.global_index(links.source, n_sources)
     target = targets.place[_numbers(flat.particle, np.int64) + targets.offsets[event]]
     kept = is_kept[source]
     shares = Shares(source=rank[source[kept]], target=target[kept], share=_numbers(flat.weight, np.float32)[kept])
-    return shares, _offsets(np.bincount(event[kept], minlength=len(n_sources)))
-
-
-def _counts(jagged: ak.Array) -> Index:
-    return np.asarray(ak.to_numpy(ak.num(jagged, axis=1)), dtype=np.int64)
-
-
-def _offsets(counts: Index) -> Index:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return shares, jagged.offsets(np.bincount(event[kept], minlength=len(n_sources)))
 
 
 def _numbers(values: ak.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pflow.errors import ConfigError, nearest
+from pflow.errors import ConfigError, check_choice, check_fields
 from pflow.event.cells import Merge
 from pflow.event.truth import RULES
 from pflow.tokens.features import feature_transforms
@@ -64,10 +64,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("hit_features", "track_features", "tracker_hit_features"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.rule not in RULES:
-            close = nearest(self.rule, RULES)
-            hint = f" (nearest matches: {', '.join(close)})" if close else ""
-            raise ConfigError(f"no truth rule '{self.rule}': expected one of {', '.join(RULES)}{hint}")
+        check_choice(self.rule, RULES, "truth rule")
         check_order(self.order)
         if not self.hit_features:
             raise ConfigError("a token of a hit needs at least one feature")
@@ -100,12 +97,7 @@ class Recipe:
         ConfigError
             An unknown field (with its nearest matches), or one of the wrong type.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in content:
-            if name not in known:
-                close = nearest(str(name), known)
-                hint = f" (nearest matches: {', '.join(close)})" if close else ""
-                raise ConfigError(f"a token recipe has no field '{name}'{hint}")
+        check_fields(content, [field.name for field in dataclasses.fields(cls)], "token recipe")
         try:
             return cls(**content)
         except TypeError as error:
@@ -118,12 +110,7 @@ def _merge(content: Merge | Mapping[str, Any] | None) -> Merge | None:
         return content
     if not isinstance(content, Mapping):
         raise ConfigError(f"merge: expected ecal_mm, hcal_mm and layers, found {content!r}")
-    known = {field.name for field in dataclasses.fields(Merge)}
-    for name in content:
-        if name not in known:
-            close = nearest(str(name), known)
-            hint = f" (nearest matches: {', '.join(close)})" if close else ""
-            raise ConfigError(f"merge: unknown field '{name}'{hint}")
+    check_fields(content, [field.name for field in dataclasses.fields(Merge)], "merge")
     try:
         return Merge(**content)
     except TypeError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, nearest
+from pflow.errors import ConfigError, check_choice
 
 __all__ = ["LOG_FLOOR", "TRANSFORMS", "Moments", "Normaliser"]
 
@@ -24,10 +24,7 @@ Array = npt.NDArray[np.floating[Any]]
 
 def _check_transforms(transforms: Sequence[str]) -> None:
     for transform in transforms:
-        if transform not in TRANSFORMS:
-            close = nearest(transform, TRANSFORMS)
-            hint = f" (nearest matches: {', '.join(close)})" if close else ""
-            raise ConfigError(f"no transform '{transform}': expected one of {', '.join(TRANSFORMS)}{hint}")
+        check_choice(transform, TRANSFORMS, "transform")
 
 
 def _transformed(values: npt.ArrayLike, transforms: Sequence[str]) -> npt.NDArray[np.float64]:

@@ -60,9 +60,7 @@ def complete_arguments(function: Any, given: Mapping[str, Any] | None, what: str
         if name in SIZES:
             raise ConfigError(f"{what}: '{name}' follows from the data and cannot be set")
         if name not in known:
-            close = nearest(name, known)
-            hint = f" (nearest matches: {', '.join(close)})" if close else ""
-            raise ConfigError(f"{what} has no option '{name}'{hint}")
+            raise ConfigError(f"{what} has no option '{name}'", suggestions=nearest(name, known))
     return {**known, **(given or {})}
 
 

@@ -115,7 +115,6 @@ def test_one_warning_counts_all_bad_entries(write: Write, four: dict[str, Any], 
     (warning,) = caught
     assert "4 of 4 entries" in str(warning.message)
     assert "entry 0" in str(warning.message)
-    assert warning.filename == __file__ or "read.py" in warning.filename
 
 
 def test_good_files_give_no_warning(write: Write, four: dict[str, Any], toy: Detector) -> None:
@@ -251,7 +250,7 @@ def test_the_schema_can_be_asked_for(write: Write, content: dict[str, Any], toy:
 
 
 def test_an_unknown_schema_names_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown schema 'edm4hap'.*nearest matches: edm4hep"):
+    with pytest.raises(ConfigError, match=r"no schema 'edm4hap'.*nearest matches: edm4hep"):
         open_events(tmp_path / "a.root", schema="edm4hap")
 
 

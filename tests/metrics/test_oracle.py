@@ -13,7 +13,7 @@ from pflow.errors import InputError
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events, concatenate
 from pflow.event.truth import select_targets
-from pflow.metrics.oracle import add_showers, barycentres, measure_showers, perfect_reconstruction
+from pflow.metrics.oracle import add_showers, measure_showers, perfect_reconstruction
 from pflow.metrics.oracle_calibration import Calibration, CalibrationFit
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of, mass_of
@@ -83,33 +83,6 @@ def limit(events, *, rule="stable", calibration=UNIT, **options):
     """(pdg, energy) of each particle."""
     reco = perfect_reconstruction(events, select_targets(events, rule=rule), calibration, **options)
     return [(p["pdg"], pytest.approx(p["energy"], rel=1e-5)) for p in reco.particles[0].to_list()]
-
-
-def test_equal_hits_have_their_middle():
-    found = barycentres(np.array([0, 0]), np.array([1.0, 1.0]), np.array([[0.0, 0, 0], [2.0, 4.0, 0]]), 1)
-    assert found.tolist() == [[1.0, 2.0, 0.0]]
-
-
-def test_weights_are_logarithmic():
-    # shares 0.9 and 0.1: weights 4 + ln 0.9 and 4 + ln 0.1
-    found = barycentres(np.array([0, 0]), np.array([9.0, 1.0]), np.array([[0.0, 0, 0], [1.0, 0, 0]]), 1)
-    a, b = 4 + math.log(0.9), 4 + math.log(0.1)
-    assert found[0, 0] == pytest.approx(b / (a + b))
-
-
-def test_hit_of_a_small_share_does_not_count():
-    found = barycentres(np.array([0, 0]), np.array([100.0, 1.0]), np.array([[0.0, 0, 0], [1.0, 0, 0]]), 1)
-    assert found[0, 0] == 0
-
-
-def test_shower_of_small_shares_only_has_its_plain_mean():
-    found = barycentres(np.zeros(100, dtype=int), np.ones(100), np.stack([np.arange(100.0)] * 3, axis=1), 1)
-    assert found[0] == pytest.approx([49.5] * 3)
-
-
-def test_shower_without_hits_is_at_the_origin():
-    found = barycentres(np.zeros(0, dtype=int), np.zeros(0), np.zeros((0, 3)), 2)
-    assert found.tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 def test_neutral_is_the_sum_of_its_hits():

@@ -185,3 +185,16 @@ def test_covariance_of_an_energy_below_the_mass_is_that_at_rest() -> None:
 def test_negative_deviation_is_refused(sigmas: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="a standard deviation is negative"):
         covariance(1.0, 0.0, (0.0, 0.0, 1.0), *sigmas)
+
+
+@pytest.mark.parametrize("direction", [[0.6, 0.0, 0.8], [-0.48, 0.64, -0.6], [0.0, 0.0, 1.0], [0.0, 0.0, -1.0]])
+def test_tangent_basis_is_orthonormal_and_right_handed(direction):
+    n = np.array(direction)
+    theta, phi = kinematics.tangent_basis(n)
+    np.testing.assert_allclose(np.stack([n, theta, phi]) @ np.stack([n, theta, phi]).T, np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(np.cross(n, theta), phi, atol=1e-12)
+
+
+def test_unit_vector_of_a_null_vector():
+    found = kinematics.unit_vector(np.array([[0.0, 3.0, 4.0], [0.0, 0.0, 0.0]]), null=(0.0, 0.0, 1.0))
+    np.testing.assert_allclose(found, [[0, 0.6, 0.8], [0, 0, 1]])

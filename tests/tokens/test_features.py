@@ -55,12 +55,12 @@ def test_no_features_give_a_matrix_without_columns(events):
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_match():
-    with pytest.raises(ConfigError, match=r"no feature 'log_enery' of hits .*log_energy"):
+    with pytest.raises(ConfigError, match=r"no hits feature 'log_enery'.*log_energy"):
         feature_transforms("hits", ("log_enery",))
 
 
 def test_a_name_like_no_other_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ConfigError, match="known are log_energy"):
+    with pytest.raises(ConfigError, match="expected one of log_energy"):
         feature_transforms("hits", ("qqqqqq",))
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import largest_share
+from pflow.event.links import assigned_particle
 from pflow.io.atomic import replacing
 from pflow.io.legacy_hdf5.buffers import TableWriter
 from pflow.io.legacy_hdf5.reader import FEATURES, LABELS
@@ -66,19 +67,19 @@ def _rows(events: Events) -> tuple[Index, npt.NDArray[np.float32], Rows]:
         raise InputError(
             "holds no truth, and the first paper's format labels every hit with its particle", file=events.path or None
         )
-    n_hits = ak.to_numpy(ak.num(events.hits, axis=1)).astype(np.int64)
+    n_hits = jagged.count(events.hits)
     features = _hit_features(events.hits)
-    hitid = np.arange(len(features)) - np.repeat(np.cumsum(n_hits) - n_hits, n_hits) + 1
-    labels = _label_rows(hitid, largest_share(events.hit_links, events.hits), events.truth)
+    hitid = jagged.local_index(n_hits) + 1
+    labels = _label_rows(hitid, assigned_particle(events.hit_links, events.hits), events.truth)
     if events.tracks is None:
         return n_hits, features, labels
-    n_tracks = ak.to_numpy(ak.num(events.tracks, axis=1)).astype(np.int64)
+    n_tracks = jagged.count(events.tracks)
     if events.track_links is None:
         owner = ak.unflatten(np.full(n_tracks.sum(), -1, dtype=np.int32), n_tracks)
     else:
-        owner = largest_share(events.track_links, events.tracks)
+        owner = assigned_particle(events.track_links, events.tracks)
     track_features = _track_features(events.tracks)
-    trackid = -1 - (np.arange(len(track_features)) - np.repeat(np.cumsum(n_tracks) - n_tracks, n_tracks))
+    trackid = -1 - jagged.local_index(n_tracks)
     event = np.concatenate([np.repeat(np.arange(len(n)), n) for n in (n_hits, n_tracks)])
     order = np.argsort(event, kind="stable")  # the hits of an event, then its tracks
     return (
@@ -111,9 +112,8 @@ def _track_features(tracks: ak.Array) -> npt.NDArray[np.float32]:
 
 
 def _label_rows(identity: Index, owner: ak.Array, truth: ak.Array) -> Rows:
-    n_particles = ak.to_numpy(ak.num(truth, axis=1)).astype(np.int64)
-    start = np.repeat(np.cumsum(n_particles) - n_particles, ak.to_numpy(ak.num(owner, axis=1)))
-    particle = np.asarray(ak.to_numpy(ak.flatten(owner, axis=1)), dtype=np.int64)
+    start = jagged.offsets(jagged.count(truth))[jagged.event_index(jagged.count(owner))]
+    particle = jagged.flat(owner, np.int64)
     named = particle >= 0
     flat = ak.flatten(truth, axis=1)[(start + particle)[named]]
     rows = np.zeros((len(particle), len(LABELS)))

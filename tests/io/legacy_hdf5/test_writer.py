@@ -12,7 +12,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
-from pflow.event.links import largest_share
+from pflow.event.links import assigned_particle
 from pflow.io.flat import FlatReader
 from pflow.io.legacy_hdf5.reader import FEATURES, LABELS, LegacyReader
 from pflow.io.legacy_hdf5.writer import write_legacy
@@ -127,7 +127,7 @@ def test_hits_tracks_and_owners_come_back(tmp_path: Path, sample_dir: Path, samp
     for links, sources in (("hit_links", "hits"), ("track_links", "tracks")):
         owners = []
         for events in (before, after):
-            owner = largest_share(getattr(events, links), getattr(events, sources))
+            owner = assigned_particle(getattr(events, links), getattr(events, sources))
             energy = events.truth.energy[ak.mask(owner, owner >= 0)]
             owners.append(ak.fill_none(energy, -1.0).to_list())
         assert owners[0] == owners[1]
