@@ -22,9 +22,9 @@ import sys
 import time
 
 import torch
+
 from bench_events import add_common_options, network, now, random_batch
 from naive_generation import generate_naively
-
 from pflow.data.batch import Batch
 from pflow.model.common.decode import generate
 from pflow.model.translation.network import ParticleTransformer

@@ -24,7 +24,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import torch
-from sections import replace_section
 
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
@@ -34,6 +33,7 @@ from pflow.io.atomic import replacing
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
 from pflow.model.api import architecture
+from sections import replace_section
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH_SIZES = (1, 16, BATCH_SIZE)

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 
 import torch
-from bench_events import add_common_options, network, now, random_batch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
+from bench_events import add_common_options, network, now, random_batch
 from pflow.data.batch import Batch
 from pflow.model.translation.loss import ParticleLoss
 from pflow.model.translation.network import ParticleTransformer

@@ -1,29 +1,24 @@
 """The shipped models keep their physics: on the small samples their numbers stay within statistical error.
 
-The reference is written by scripts/physics_reference.py. The test fails when a change of reader, tokens, generation or
-metrics changes what is found; that it would is tested too.
+The reference is written by `python scripts/results.py physics-reference`. The test fails when a change of reader,
+tokens, decoding or metrics changes what is found; that it would is tested too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import runpy
 
 import awkward as ak
 import numpy as np
 import pytest
 
+from measurements.physics_reference import SAMPLES, measure
 from pflow.checkpoint.load import load_model
 from pflow.model.pointing.network import PointingTransformer
 
 SUM_TOLERANCE = 5e-3
 """Largest relative change of the summed energy that other versions of torch, which round differently, may make."""
-
-
-@pytest.fixture(scope="module")
-def script(request):
-    return runpy.run_path(str(request.config.rootpath / "scripts" / "physics_reference.py"))
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +43,18 @@ def off_by(found, wanted):
     return off
 
 
-def test_every_shipped_model_is_held_to_its_numbers(reference, script):
-    assert {name: tuple(entry["samples"]) for name, entry in reference.items()} == script["SAMPLES"]
-    assert sorted(CASES) == sorted((name, sample) for name, samples in script["SAMPLES"].items() for sample in samples)
+def test_every_shipped_model_is_held_to_its_numbers(reference):
+    assert {name: tuple(entry["samples"]) for name, entry in reference.items()} == SAMPLES
+    assert sorted(CASES) == sorted((name, sample) for name, samples in SAMPLES.items() for sample in samples)
     for name, entry in reference.items():
-        assert load_model(name).digest == entry["sha256"], "weights changed: run scripts/physics_reference.py"
+        assert load_model(name).digest == entry["sha256"], (
+            "weights changed: run python scripts/results.py physics-reference"
+        )
 
 
 @pytest.mark.parametrize(("name", "sample"), CASES)
-def test_numbers_stay_within_statistical_error(name, sample, reference, script, sample_dir):
-    found = script["measure"](load_model(name), sample_dir / sample)
+def test_numbers_stay_within_statistical_error(name, sample, reference, sample_dir):
+    found = measure(load_model(name), sample_dir / sample)
     assert off_by(found, reference[name]["samples"][sample]) == []
 
 
@@ -76,24 +73,24 @@ def _thinned(events):
 
 
 @pytest.mark.parametrize("change", [_louder, _shifted, _thinned])
-def test_a_changed_reader_is_noticed(change, reference, script, sample_dir):
+def test_a_changed_reader_is_noticed(change, reference, sample_dir):
     sample = "gamma1_test_small.root"
-    found = script["measure"](load_model("ild-g4-photon"), sample_dir / sample, change)
+    found = measure(load_model("ild-g4-photon"), sample_dir / sample, change)
     assert off_by(found, reference["ild-g4-photon"]["samples"][sample])
 
 
-def test_changed_tokens_are_noticed(reference, script, sample_dir):
+def test_changed_tokens_are_noticed(reference, sample_dir):
     sample = "gamma1_test_small.root"
     model = load_model("ild-g4-photon")
     scale = model.tokeniser.scales["hits"]
     scales = {**model.tokeniser.scales, "hits": dataclasses.replace(scale, mean=tuple(np.array(scale.mean) + 0.3))}
     changed = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, scales=scales))
-    assert off_by(script["measure"](changed, sample_dir / sample), reference["ild-g4-photon"]["samples"][sample])
+    assert off_by(measure(changed, sample_dir / sample), reference["ild-g4-photon"]["samples"][sample])
 
 
-def test_changed_generation_is_noticed(reference, script, sample_dir, monkeypatch):
+def test_changed_generation_is_noticed(reference, sample_dir, monkeypatch):
     sample = "gamma1_test_small.root"
     share = PointingTransformer.share
     monkeypatch.setattr(PointingTransformer, "share", lambda *arguments: 0.9 * share(*arguments))
-    found = script["measure"](load_model("ild-g4-photon"), sample_dir / sample)
+    found = measure(load_model("ild-g4-photon"), sample_dir / sample)
     assert off_by(found, reference["ild-g4-photon"]["samples"][sample])

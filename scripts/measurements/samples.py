@@ -1,4 +1,4 @@
-"""Which files are measured with which model, and their reconstructions, which are made once and kept."""
+"""Which files are reconstructed by which shipped model; reconstructions are made once and kept."""
 
 from __future__ import annotations
 
@@ -18,22 +18,12 @@ from pflow.version import VERSION
 __all__ = ["ROLES", "SAMPLES", "Sample", "event_file", "reconstructed"]
 
 ROLES = ("photon", "general")
-"""The shipped models by what they are for; also the names of their lines in the results."""
+"""The shipped models by their purpose; also their names in the results."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Files of one kind of events.
-
-    Parameters
-    ----------
-    name
-        As in ``NAME_test.root``.
-    roles
-        The models that reconstruct it, the one made for it first.
-    rule
-        Truth rule.
-    """
+    """Files NAME_train.root, NAME_val.root and NAME_test.root, the models that reconstruct them, and the truth rule."""
 
     name: str
     roles: tuple[str, ...] = ("general",)
@@ -51,7 +41,7 @@ SAMPLES = (
 
 
 def event_file(sample: Sample, *, data: Path, split: str, folder: Path, limit: int | None) -> Path | None:
-    """The file of a sample, or its first `limit` events cut out into `folder`; None where there is no such file."""
+    """The file of a sample, or its first `limit` events copied into `folder`; None if there is no such file."""
     path = data / f"{sample.name}_{split}.root"
     if not path.is_file():
         return None
@@ -68,26 +58,25 @@ def event_file(sample: Sample, *, data: Path, split: str, folder: Path, limit: i
 def reconstructed(
     sample: Sample, events: Path, models: Mapping[str, Model], *, folder: Path, device: str, force: bool
 ) -> dict[str, Path]:
-    """Reconstructions of a file by line. One of this very file by this very model and version of pflow is kept."""
+    """Reconstructions of a file by role. One of this very file by this very model and version of pflow is kept."""
     found = {}
     for role in sample.roles:
         if role not in models:
             continue
-        output = folder / role / f"{sample.name}.root"
-        found[role] = output
+        output = found[role] = folder / role / f"{sample.name}.root"
         if not force and _is_of(output, events, models[role]):
             print(f"{sample.name}: {output} is there", flush=True)
             continue
         output.parent.mkdir(parents=True, exist_ok=True)
         begin = time.perf_counter()
         summary = reconstruct_files([events], checkpoint=models[role], output=output, device=device)
-        seconds = time.perf_counter() - begin
-        print(f"{sample.name}: {summary.n_events} events to {output} in {seconds:.0f} s", flush=True)
+        print(
+            f"{sample.name}: {summary.n_events} events to {output} in {time.perf_counter() - begin:.0f} s", flush=True
+        )
     return found
 
 
 def _is_of(output: Path, events: Path, model: Model) -> bool:
-    """Whether a file is what this model makes of this file of events."""
     if not output.exists():
         return False
     try:

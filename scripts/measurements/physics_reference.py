@@ -1,38 +1,32 @@
-"""Write tests/data/physics_reference.json: what the shipped models find on the small samples, with statistical errors.
+"""tests/data/physics_reference.json: what the shipped models find on the small samples, with statistical errors.
 
-    python scripts/physics_reference.py
-
-Run it when shipped weights change, or when a change of reader, tokens, generation or metrics is meant to change the
-physics; tests/test_physics.py holds every later version to these numbers.
+To be measured again when shipped weights change, or when a change of reader, tokens, decoding or metrics is meant to
+change the physics; tests/test_physics.py holds every later version to these numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import awkward as ak
 
+from measurements.files import ROOT, write_json
 from pflow.checkpoint.load import Model, load_model
 from pflow.event.events import Events
 from pflow.inference.events import reconstruct
-from pflow.io.atomic import replacing
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import Settings, evaluate
 from pflow.metrics.number import Number
 
-ROOT = Path(__file__).resolve().parent.parent
-REFERENCE = ROOT / "tests" / "data" / "physics_reference.json"
+__all__ = ["SAMPLES", "add_options", "measure", "run"]
 
 SAMPLES = {
     "ild-g4-photon": ("gamma1_test_small.root", "gammasep_test_small.root"),
     "ild-g4-general": ("gamma1_test_small.root", "multi_test_small.root", "zqq_test_small.root"),
 }
-"""What each model is held to."""
-
 FIGURES = (
     "count.exact_fraction",
     "energy.mean_abs_rel_error",
@@ -46,11 +40,23 @@ FIGURES = (
 """Keys of metrics.json."""
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, default=ROOT / "tests" / "data" / "physics_reference.json")
+
+
+def run(args: argparse.Namespace) -> None:
+    reference = {}
+    for name, samples in SAMPLES.items():
+        model = load_model(name)
+        found = {sample: measure(model, ROOT / "tests" / "data" / sample) for sample in samples}
+        reference[name] = {"sha256": model.digest, "samples": found}
+    write_json(args.output, reference)
+
+
 def measure(model: Model, path: Path, change: Callable[[Events], Events] | None = None) -> dict[str, Any]:
-    """What a model finds in a file, on one CPU thread's arithmetic; `change` is done to the events before."""
+    """What a model finds in a file, on a CPU; `change` is applied to the events before."""
     events = read_events(path)
-    seen = events if change is None else change(events)
-    answer = reconstruct(seen, model, device="cpu")
+    answer = reconstruct(events if change is None else change(events), model, device="cpu")
     settings = Settings(use_tracks=bool(model.tokeniser.recipe.track_features))
     tree = evaluate(events, answer, settings=settings).lines["PFlow"]
     figures = {}
@@ -66,19 +72,3 @@ def measure(model: Model, path: Path, change: Callable[[Events], Events] | None 
         "energy_sum": float(ak.sum(answer.particles.energy)),
         "figures": figures,
     }
-
-
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    reference = {}
-    for name, samples in SAMPLES.items():
-        model = load_model(name)
-        found = {sample: measure(model, ROOT / "tests" / "data" / sample) for sample in samples}
-        reference[name] = {"sha256": model.digest, "samples": found}
-    with replacing(REFERENCE) as partial:
-        partial.write_text(json.dumps(reference, indent=1, allow_nan=False) + "\n", "utf-8")
-    print(f"wrote {REFERENCE}")
-
-
-if __name__ == "__main__":
-    main()

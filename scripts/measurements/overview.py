@@ -1,30 +1,31 @@
-"""Draw the README's picture: the hits of a two-photon event, and the target sentence that a model learns to write.
-
-Usage: python scripts/make_overview.py [--data ../shared/data/g4/gammasep_test.root] [--entry N] [--out FILE.png]
-"""
+"""The picture of the README: the hits of a two-photon event, and the target sequence that a model is trained on."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 import pflow
+from measurements.files import DATA, ROOT
+
+__all__ = ["add_options", "run"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="../shared/data/g4/gammasep_test.root")
-    parser.add_argument("--entry", type=int, default=None, help="default: the first clear pair of photons")
-    parser.add_argument("--out", default="notebooks/images/overview.png")
-    args = parser.parse_args()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, default=DATA / "gammasep_test.root", help="default: %(default)s")
+    parser.add_argument("--entry", type=int, help="default: the first clear pair of photons")
+    parser.add_argument("--output", type=Path, default=ROOT / "notebooks" / "images" / "overview.png")
 
+
+def run(args: argparse.Namespace) -> None:
     events = pflow.read_events(args.data)
     entry = clear_pair(events) if args.entry is None else args.entry
-    draw(events[entry]).savefig(args.out, dpi=130)
-    print(f"{args.out}: entry {entry} of {args.data}")
+    draw(events[entry]).savefig(args.output, dpi=130)
+    print(f"wrote {args.output}: entry {entry} of {args.data}")
 
 
 def clear_pair(events: pflow.Events) -> int:
@@ -65,12 +66,12 @@ def draw(event: pflow.Events) -> Figure:
         ylim=(centre - 150, centre + 150),
         xlabel="distance from the beam [mm]",
         ylabel="across the two showers [mm]",
-        title=f"{len(energy)} calorimeter hits: the source sentence",
+        title=f"{len(energy)} calorimeter hits: the input tokens",
     )
     figure.colorbar(drawn, ax=left, label="log$_{10}$(hit energy / MeV)", pad=0.01)
 
     right.set_axis_off()
-    right.set(xlim=(0, 10), ylim=(0, 10), title="particles: the target sentence")
+    right.set(xlim=(0, 10), ylim=(0, 10), title="particles: the target sequence")
     rows = ["<bos>"]
     for particle in particles:
         theta, phi = np.degrees(particle.momentum.theta), np.degrees(particle.momentum.phi)
@@ -98,7 +99,3 @@ def draw(event: pflow.Events) -> Figure:
             right.annotate("", (5, top + 0.05), (5, top + 0.65), arrowprops={"arrowstyle": "->", "color": "#666666"})
         top -= height + 0.7
     return figure
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""All numbers of one file: our evaluation of every line, and what it does not count."""
+"""All numbers of one file: the metrics of pflow for every algorithm, and what RESULTS.md asks beside them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
-from separation import told_apart
 
-from flagship.losses import Losses
+from measurements.files import rounded
+from measurements.losses import Losses
+from measurements.separation import always_one, one_or_two
 from pflow.cli.evaluate import in_step
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -20,7 +21,7 @@ from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco
 from pflow.metrics.evaluation import CLASSICAL, LIMIT, Evaluation, Settings, visible_truth
 from pflow.metrics.intervals import fraction
-from pflow.metrics.match import Matches, Matching, match
+from pflow.metrics.match import Matching, match
 from pflow.metrics.number import Floats, Tree
 from pflow.metrics.oracle import perfect_reconstruction
 from pflow.metrics.oracle_calibration import load_calibration
@@ -28,28 +29,31 @@ from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.pulls import PullMetrics, covariances
 from pflow.metrics.report import document
 from pflow.metrics.sums import Mean
-from pflow.metrics.table import Ints, ParticleTable
+from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 
-__all__ = ["ABOVE_GEV", "LIMIT_NO_TRACKS", "LineExtras", "measure"]
+__all__ = ["ALWAYS_ONE", "CLASSICAL", "ORACLE", "ORACLE_NO_TRACKS", "evaluate_file"]
 
-LIMIT_NO_TRACKS = "limit_no_tracks"
-"""Line of the limit of the calorimeter alone, which a model that reads no tracks has to be held against."""
-ABOVE_GEV = 2.0
-"""True energy from which on the class of a particle is also counted apart, GeV."""
-STEP = 200
+ORACLE = "oracle"
+ORACLE_NO_TRACKS = "oracle_no_tracks"
+"""The oracle of the calorimeter alone, the reference of a model that reads no tracks."""
+ALWAYS_ONE = "always_one"
+"""An algorithm that finds one particle in each event; it has nothing but the fractions of `separation`."""
+MIN_ENERGY_GEV = 2.0
+"""True energy above which the class of a particle is also counted separately, GeV."""
+CHUNK_SIZE = 200
 KEPT = (
     *("n_events", "n_truth", "n_reco", "n_matched", "count", "energy", "angle", "charge", "pdg", "class"),
     *("fake_energy_fraction", "fake_energy_fraction_interval", "confusion"),
-    *("energy_weighted_efficiency", "energy_weighted_efficiency_interval", "event", "jets", "extra"),
+    *("energy_weighted_efficiency", "energy_weighted_efficiency_interval", "event", "jets", "legacy", "extra"),
 )
-"""Keys of a line that are kept, beside its bins of energy."""
+"""Keys of metrics.json that are kept of an algorithm, beside its bins of energy."""
 
 
-class LineExtras:
-    """What is asked of one line beside the evaluation.
+class Extras:
+    """What is measured of one algorithm beside the metrics of pflow.
 
-    The class of particles above an energy, the angle in events without a track, losses, pulls; and efficiency, fakes
+    The class of particles above an energy, the angle in events without a track, losses, pulls, and efficiency, fakes
     and class against every generator particle, visible or not.
     """
 
@@ -70,10 +74,14 @@ class LineExtras:
         matching: Matching,
         covariance: Floats | None = None,
     ) -> None:
-        """Count events: targets, generator particles, and what was reconstructed with its covariances, if any."""
+        """Count events: targets, generator particles, and reconstructed particles with their covariances, if any."""
         matches = match(truth, reco, matching)
-        self._count_classes(truth, reco, matches)
-        trackless = (_n_tracks(events) == 0)[truth.event[matches.truth]]
+        right = truth.classes[matches.truth] == reco.classes[matches.reco]
+        for k, least in enumerate((0.0, MIN_ENERGY_GEV)):
+            matched = truth.energy[matches.truth] > least
+            self.right[k] += [np.sum(right & matched), np.sum(matched), np.sum(truth.energy > least)]
+        n_tracks = np.zeros(len(events)) if events.tracks is None else ak.to_numpy(ak.num(events.tracks, axis=1))
+        trackless = (n_tracks == 0)[truth.event[matches.truth]]
         angle = angle_between(truth.momentum[matches.truth], reco.momentum[matches.reco])
         self.angle_no_track.add(np.degrees(angle[trackless]))
         self.losses.update(events, truth, reco, matches)
@@ -82,20 +90,13 @@ class LineExtras:
             self.pulls = self.pulls or PullMetrics()
             self.pulls.update(truth, reco, covariance, matches)
 
-    def _count_classes(self, truth: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
-        right = truth.classes[matches.truth] == reco.classes[matches.reco]
-        for k, least in enumerate((0.0, ABOVE_GEV)):
-            matched = truth.energy[matches.truth] > least
-            self.right[k] += [np.sum(right & matched), np.sum(matched), np.sum(truth.energy > least)]
-
     def result(self) -> Tree:
         """Keys under ``extra``."""
         generator = self.generator.result()
-        names = ("all", "above_2_gev")
         return {
             "class_right": {
                 name: {"of_matched": fraction(right, matched), "of_targets": fraction(right, targets)}
-                for name, (right, matched, targets) in zip(names, self.right.tolist(), strict=True)
+                for name, (right, matched, targets) in zip(("all", "above_2_gev"), self.right.tolist(), strict=True)
             },
             "generator": {
                 "energy_weighted_efficiency": generator["energy_weighted_efficiency"],
@@ -108,55 +109,48 @@ class LineExtras:
         }
 
 
-def _n_tracks(events: Events) -> Ints:
-    """Tracks of each event, int64 [event]."""
-    if events.tracks is None:
-        return np.zeros(len(events), dtype=np.int64)
-    return np.asarray(ak.to_numpy(ak.num(events.tracks, axis=1)), dtype=np.int64)
-
-
-def measure(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_tracks: bool) -> dict[str, Any]:
-    """Evaluate reconstructions of a file, Pandora's, and the limit.
+def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_tracks: bool = False) -> dict[str, Any]:
+    """Evaluate reconstructions of a file, Pandora's, and the oracle.
 
     Parameters
     ----------
     truth_file
         Events.
     recos
-        Files of `pflow reconstruct` by the name of their line.
+        Files of `pflow reconstruct` by the name of their algorithm.
     rule
         Truth rule.
     no_tracks
-        Whether to add the limit without tracks.
+        Whether to add the oracle without tracks.
 
     Returns
     -------
-    Plain data for JSON: settings, numbers of events, and ``lines``, each with the keys of ``metrics.json``.
+    Plain data for JSON: settings, numbers of events, and ``algorithms``, each with the keys of ``metrics.json``.
     """
     matching = Matching()
     settings = Settings(rule=rule, matching=matching)
     evaluation = Evaluation(name=next(iter(recos)), settings=settings)
-    extras: dict[str, LineExtras] = {}
+    extras: dict[str, Extras] = {}
     origins: set[str] = set()
-    chunks = iterate_events(truth_file, step=STEP)
-    answers = {line: iterate_reco(path, step=STEP) for line, path in recos.items()}
+    chunks = iterate_events(truth_file, step=CHUNK_SIZE)
+    answers = {name: iterate_reco(path, step=CHUNK_SIZE) for name, path in recos.items()}
     for events, found in in_step(chunks, answers, files=recos):
         targets = select_targets(events, rule=rule, e_min=settings.e_min)
         calibration = load_calibration(events.detector)
         origins.add(calibration.origin)
-        lines: dict[str, Reconstruction] = {
-            **{line: dataclasses.replace(answer, name=line) for line, answer in found.items()},
+        algorithms: dict[str, Reconstruction] = {
+            **{name: dataclasses.replace(answer, name=name) for name, answer in found.items()},
             LIMIT: perfect_reconstruction(events, targets, calibration),
         }
         if no_tracks:
-            lines[LIMIT_NO_TRACKS] = perfect_reconstruction(events, targets, calibration, use_tracks=False)
-        evaluation.update(events, lines)
-        particles = {line: answer.particles for line, answer in lines.items()}
+            algorithms[ORACLE_NO_TRACKS] = perfect_reconstruction(events, targets, calibration, use_tracks=False)
+        evaluation.update(events, algorithms)
+        particles = {name: answer.particles for name, answer in algorithms.items()}
         if events.reference is not None:
             particles[CLASSICAL] = events.reference
         truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
-        for line, records in particles.items():
-            extras.setdefault(line, LineExtras()).update(
+        for name, records in particles.items():
+            extras.setdefault(name, Extras()).update(
                 events,
                 truth=truth,
                 visible=visible,
@@ -165,34 +159,28 @@ def measure(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_tracks
                 covariance=covariances(records),
             )
     result = evaluation.result()
-    for line, tree in result.lines.items():
-        tree["extra"] = {**extras[line].result(), "separation": told_apart(evaluation.lines[line].counts)}
+    for name, tree in result.lines.items():
+        tree["extra"] = {**extras[name].result(), "separation": one_or_two(evaluation.lines[name].counts)}
+    counts = evaluation.lines[next(iter(recos))].counts
+    result.lines[ALWAYS_ONE] = {"extra": {"separation": always_one(counts)}}
     return _plain(document(result), list(recos), sorted(origins))
 
 
 def _plain(content: dict[str, Any], models: list[str], origins: list[str]) -> dict[str, Any]:
-    """What is kept of a ``metrics.json``: every line on the same level, numbers to six digits."""
-    lines = {models[0]: content, **content.get("compare", {})}
-    lines.update({line: content[line] for line in (CLASSICAL, LIMIT) if line in content})
-    kept = {
-        line: {key: tree[key] for key in KEPT if key in tree} | {"binned": {"energy": tree["binned"]["energy"]}}
-        for line, tree in lines.items()
-    }
+    """What is kept of a ``metrics.json``: every algorithm on the same level, numbers to six digits."""
+    trees = {models[0]: content, **content.get("compare", {})}
+    trees.update({name: content[key] for name, key in ((CLASSICAL, CLASSICAL), (ORACLE, LIMIT)) if key in content})
+    kept = {}
+    for name, tree in trees.items():
+        kept[name] = {key: tree[key] for key in KEPT if key in tree}
+        if "binned" in tree:
+            kept[name]["binned"] = {"energy": tree["binned"]["energy"]}
     return {
         "settings": content["settings"],
         "versions": content["versions"],
-        "limit_calibration": origins,
+        "oracle_calibration": origins,
         "n_events": content["n_events_read"],
         "n_max_particles": content["n_max_particles"],
         "models": models,
-        "lines": _rounded(kept),
+        "algorithms": rounded(kept),
     }
-
-
-def _rounded(content: Any) -> Any:
-    """Floats of plain data to six digits: the file stays small."""
-    if isinstance(content, dict):
-        return {key: _rounded(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [_rounded(value) for value in content]
-    return float(f"{content:.6g}") if isinstance(content, float) else content

@@ -1,15 +1,17 @@
-"""Figures of the flagship section, from its results: each model beside Pandora and the limit."""
+"""Figures of RESULTS.md from flagship.json: each model beside Pandora and the oracle."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from flagship.samples import ROLES
+from measurements.evaluation import CLASSICAL, ORACLE
+from measurements.samples import ROLES
+from pflow.io.atomic import replacing
 from pflow.metrics.counting import OPENING_ANGLE
-from pflow.metrics.evaluation import CLASSICAL, LIMIT
 from pflow.metrics.number import Histogram, Series
 from pflow.metrics.particles import ENERGY
 from pflow.physics.pdg import CLASSES
@@ -17,18 +19,22 @@ from pflow.plots.binned import plot_binned
 from pflow.plots.distributions import plot_distribution
 from pflow.plots.style import COLORS, MARKERS, styled
 
-__all__ = ["LINE_TITLES", "figures"]
+__all__ = ["DISPLAY_DPI", "figures", "save"]
 
-LINE_TITLES = {
+MAX_BYTES = 2_000_000
+"""All figures together: they are part of the repository."""
+DISPLAY_DPI, FIGURE_DPI = 75, 90
+
+TITLES = {
     **{role: f"pflow, {role} model" for role in ROLES},
     CLASSICAL: "PandoraPFA",
-    LIMIT: "limit",
+    ORACLE: "oracle",
 }
-"""Lines that are drawn, in this order and always in the same colours."""
+"""Algorithms that are drawn, in this order and always in the same colours."""
 
 
 def figures(results: dict[str, Any]) -> dict[str, Figure]:
-    """What there are results for, by the name of the file."""
+    """The figures that there are results for, by the name of their file."""
     drawn: dict[str, Figure] = {}
     samples = results["samples"]
     if "gamma1" in samples:
@@ -38,7 +44,7 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
         ):
             drawn[f"gamma1_{key}"] = plot_binned(
                 ENERGY,
-                {title: _binned(samples["gamma1"], line, "all", key) for line, title in LINE_TITLES.items()},
+                {title: _binned(samples["gamma1"], name, "all", key) for name, title in TITLES.items()},
                 label=label,
                 text=_text("gamma1", samples),
                 limits=(None, None) if log else (0.0, None),
@@ -47,20 +53,20 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
     if "gammasep" in samples:
         drawn["gammasep_two_found"] = plot_binned(
             OPENING_ANGLE,
-            {title: _two_found(samples["gammasep"], line) for line, title in LINE_TITLES.items() if line != LIMIT},
-            label="Two photons told from one",
+            {title: _two_found(samples["gammasep"], name) for name, title in TITLES.items() if name != ORACLE},
+            label="Both photons found",
             text=_text("gammasep", samples),
         )
     if "zqq" in samples:
-        lines = samples["zqq"]["lines"]
+        algorithms = samples["zqq"]["algorithms"]
         visible = {
-            title: lines[line]["event"]["visible_energy"] for line, title in LINE_TITLES.items() if line in lines
+            title: algorithms[name]["event"]["visible_energy"] for name, title in TITLES.items() if name in algorithms
         }
         empty = Histogram(edges=np.array([0.0, 1.0]), counts=np.zeros(1))
         drawn["zqq_visible_energy"] = plot_distribution(
             {
                 title: Histogram(**_arrays(visible[title]["histogram"])) if title in visible else empty
-                for title in LINE_TITLES.values()
+                for title in TITLES.values()
             },
             label="Visible energy, reconstructed / true",
             numbers={title: _resolution(tree) for title, tree in visible.items()},
@@ -75,9 +81,9 @@ def _by_class(samples: dict[str, Any]) -> Figure:
     with styled():
         figure = Figure(figsize=(12.0, 6.0), layout="constrained")
         panels = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
-        for panel, name in zip(panels, CLASSES, strict=False):
-            for k, (line, title) in enumerate(LINE_TITLES.items()):
-                series = _binned(samples["zqq"], line, name, "efficiency")
+        for panel, class_name in zip(panels, CLASSES, strict=False):
+            for k, (name, title) in enumerate(TITLES.items()):
+                series = _binned(samples["zqq"], name, class_name, "efficiency")
                 there = np.isfinite(series.value)
                 panel.errorbar(
                     np.sqrt(ENERGY.edges[:-1] * ENERGY.edges[1:])[there] * 1.06 ** (k - 1.5),
@@ -88,7 +94,7 @@ def _by_class(samples: dict[str, Any]) -> Figure:
                     linewidth=1.2,
                     label=title if there.any() else None,
                 )
-            panel.set_title(name.replace("_", " "), loc="left")
+            panel.set_title(class_name.replace("_", " "), loc="left")
         panels[0].set_xscale("log")
         panels[0].set_ylim(0.0, 1.1)
         panels[-1].set_axis_off()
@@ -104,14 +110,14 @@ def _text(name: str, samples: dict[str, Any]) -> str:
     return f"{name}: {sample['n_events']} events, truth rule '{sample['settings']['truth_rule']}'"
 
 
-def _binned(sample: dict[str, Any], line: str, group: str, key: str) -> Series:
-    """A metric in bins of energy; NaN everywhere for a line that the sample does not have."""
-    tree = sample["lines"].get(line)
+def _binned(sample: dict[str, Any], algorithm: str, group: str, key: str) -> Series:
+    """A metric in bins of energy; NaN everywhere for an algorithm that the sample does not have."""
+    tree = sample["algorithms"].get(algorithm)
     return _series(tree["binned"]["energy"][group] if tree else None, key, len(ENERGY))
 
 
-def _two_found(sample: dict[str, Any], line: str) -> Series:
-    tree = sample["lines"].get(line)
+def _two_found(sample: dict[str, Any], algorithm: str) -> Series:
+    tree = sample["algorithms"].get(algorithm)
     return _series(tree["count"]["two_photons_found"] if tree else None, "efficiency", len(OPENING_ANGLE))
 
 
@@ -129,3 +135,19 @@ def _arrays(tree: dict[str, Any]) -> dict[str, Any]:
 def _resolution(tree: dict[str, Any]) -> str:
     value = tree["resolution_68_over_median"]
     return "" if value is None else f"$\\sigma_{{68}}$ / median {value:.2%}"
+
+
+def save(drawn: dict[str, Figure], folder: Path, *, dpi: int = FIGURE_DPI) -> None:
+    """Write PNG files.
+
+    Raises
+    ------
+    SystemExit
+        All figures of the folder together are larger than `MAX_BYTES`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in drawn.items():
+        with replacing(folder / f"{name}.png") as partial, styled():
+            figure.savefig(partial, format="png", dpi=dpi, metadata={"Software": None})
+    if sum(path.stat().st_size for path in folder.glob("*.png")) > MAX_BYTES:
+        raise SystemExit(f"more than {MAX_BYTES / 1e6:.0f} MB of figures in {folder}: draw fewer or smaller ones")

@@ -1,0 +1,1 @@
+"""What `scripts/results.py` measures and writes; one file a kind of result."""

@@ -1,0 +1,119 @@
+"""The quantities of the main table, and the targets that they are held to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from pflow.metrics.number import Number
+
+__all__ = ["QUANTITIES", "Quantity", "judge"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """One quantity of one sample.
+
+    Parameters
+    ----------
+    sample, title
+        Of the row; the title names the unit.
+    key
+        Dotted key of the number in the results.
+    factor
+        From the results' unit to the title's.
+    paper
+        What the first paper reports, on its own samples.
+    better
+        Whether less or more is better.
+    bound
+        Target in the title's unit: at most this value if less is better, else at least.
+    beat_pandora
+        Whether being better than Pandora on the same events is a target.
+    """
+
+    sample: str
+    title: str
+    key: str
+    factor: float = 100.0
+    paper: str = "-"
+    better: Literal["less", "more"] = "less"
+    bound: float | None = None
+    beat_pandora: bool = False
+
+    @property
+    def target(self) -> str:
+        """The targets in words, ``-`` without one."""
+        words = ["better than Pandora"] if self.beat_pandora else []
+        if self.bound is not None:
+            words.append(f"at {'most' if self.better == 'less' else 'least'} {self.bound:g}")
+        return "; ".join(words) or "-"
+
+
+def judge(quantity: Quantity, ours: Number, pandora: Number) -> str:
+    """Whether all targets are met: ``yes``, ``no``, either with ``(open)``, or ``-`` without a target or a number.
+
+    An answer is open if the 68.3% intervals (of a fixed bound: ours alone) allow the other one.
+    """
+    met, is_open = [], []
+    bounds = [pandora] if quantity.beat_pandora else []
+    if quantity.bound is not None:
+        bounds.append(Number(quantity.bound, quantity.bound, quantity.bound))
+    for bound in bounds:
+        if math.isnan(ours.value) or math.isnan(bound.value):
+            return "-"
+        difference = bound.value - ours.value if quantity.better == "less" else ours.value - bound.value
+        met.append(difference > 0 or (difference == 0 and bound is not pandora))
+        is_open.append(ours.low <= bound.high and bound.low <= ours.high)
+    if not met:
+        return "-"
+    if all(met):
+        return "yes (open)" if any(is_open) else "yes"
+    # One target that is clearly missed settles the answer.
+    return "no (open)" if all(o for o, m in zip(is_open, met, strict=True) if not m) else "no"
+
+
+def _particles(sample: str, *, beat_pandora: bool, class_bound: float | None = None) -> tuple[Quantity, ...]:
+    options: dict[str, Any] = {"beat_pandora": beat_pandora}
+    return (
+        Quantity(sample, "energy-weighted efficiency [%]", "energy_weighted_efficiency", better="more", **options),
+        Quantity(sample, "fake energy fraction [%]", "fake_energy_fraction", **options),
+        Quantity(
+            sample, "class right, of matched [%]", "pdg.class_accuracy", better="more", bound=class_bound, **options
+        ),
+    )
+
+
+RIGHT = "extra.class_right"
+JETS = (("genkt_r04", "kt R = 0.4"), ("genkt_r07", "kt R = 0.7"), ("durham_2", "Durham, two"))
+APART = "extra.separation.separated"
+VISIBLE = "event.visible_energy.resolution_68_over_median"
+QUANTITIES = (
+    Quantity("gamma1", "mean \\|dE\\|/E [%]", "energy.mean_abs_rel_error", paper="5", bound=3.5),
+    Quantity("gamma1", "energy resolution_68 / median [%]", "energy.resolution_68_over_median"),
+    Quantity("gamma1", "angle, mean [deg]", "angle.mean_deg", 1.0, paper="2.98", bound=0.02),
+    Quantity("gamma1", "angle, mean, no track in the event [deg]", "extra.no_track.angle_mean_deg", 1.0),
+    Quantity("gamma1", "angle, median [deg]", "angle.median_deg", 1.0),
+    Quantity("gamma1", "exactly one particle [%]", "count.exact_fraction", better="more", bound=99.5),
+    Quantity("gammasep", "one against two [%]", APART, paper="99.6 (an easier sample)", better="more", bound=98.0),
+    Quantity("gammasep", "one against two, pairs above 30 mrad [%]", f"{APART}_above", better="more", bound=99.5),
+    Quantity(
+        "single",
+        "class right, of matched above 2 GeV [%]",
+        f"{RIGHT}.above_2_gev.of_matched",
+        better="more",
+        bound=95.0,
+    ),
+    Quantity("single", "class right, of all above 2 GeV [%]", f"{RIGHT}.above_2_gev.of_targets"),
+    Quantity("single", "class right, of matched [%]", f"{RIGHT}.all.of_matched"),
+    *_particles("multi", beat_pandora=True, class_bound=95.0),
+    *_particles("zqq", beat_pandora=True),
+    Quantity("zqq", "visible energy, resolution_68 / median [%]", VISIBLE, beat_pandora=True),
+    *(
+        Quantity("zqq", f"jets ({title}), IQR / median [%]", f"jets.{name}.iqr_over_median", beat_pandora=True)
+        for name, title in JETS
+    ),
+    *_particles("tau10", beat_pandora=False),
+)
+"""In the order of the table."""

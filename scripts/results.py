@@ -1,0 +1,82 @@
+"""Measure pflow, and write the numbers, figures and tables that come with it.
+
+    python scripts/results.py flagship     # what the shipped models find: flagship.json, its figures and tables
+    python scripts/results.py tables       # the tables of RESULTS.md and of the cards anew from scripts/results/*.json
+
+Each verb has options: `python scripts/results.py VERB --help`. Numbers are kept in scripts/results; the text of
+RESULTS.md around the tables is written by hand. `scripts/bench.py` measures speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from measurements import (
+    flagship,
+    oracle_calibration,
+    overview,
+    physics_reference,
+    refinement,
+    setups,
+)
+from measurements.cards import fill_cards
+from measurements.figures import figures, save
+from measurements.files import FIGURES, REPORT, RESULTS, ROOT, read_json
+from measurements.markdown import fill
+from measurements.tables import report_tables, short_table
+
+
+def write_tables(_: argparse.Namespace | None = None) -> None:
+    """The tables of RESULTS.md, of the README and of the cards."""
+    results = read_json(RESULTS / "flagship.json")
+    fill(REPORT, report_tables(RESULTS))
+    fill(ROOT / "README.md", {"results": short_table(results)})
+    fill_cards(results)
+
+
+def write_figures(folder: Path = RESULTS) -> None:
+    """The figures of flagship.json, into the folder beside it."""
+    save(figures(read_json(folder / "flagship.json")), folder / FIGURES.name)
+
+
+def measure_flagship(args: argparse.Namespace) -> None:
+    """Measure, and write figures; tables only of the final results."""
+    folder = flagship.run(args)
+    write_figures(folder)
+    if folder == RESULTS:
+        write_tables()
+    else:
+        print(report_tables(folder)["flagship"])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def add(name: str, text: str | None, run: Callable[[argparse.Namespace], object]) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(
+            name,
+            help=(text or "").partition("\n")[0],
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.set_defaults(run=run)
+        return verb
+
+    add("tables", write_tables.__doc__, write_tables)
+    add("figures", "The figures of RESULTS.md from flagship.json.", lambda _: write_figures())
+    flagship.add_options(add("flagship", flagship.__doc__, measure_flagship))
+    for name in setups.EXPERIMENTS:
+        setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
+    for module in (refinement, oracle_calibration, physics_reference, overview):
+        name = module.__name__.rpartition(".")[2].replace("_", "-")
+        module.add_options(add(name, module.__doc__, module.run))
+    args = parser.parse_args(arguments)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
