@@ -6,11 +6,10 @@ import awkward as ak
 import numpy as np
 
 from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
-from pflow.metrics.distribution import Distribution
 from pflow.metrics.match import Matches
-from pflow.metrics.number import Floats
 from pflow.metrics.pulls import covariances, pulls
-from pflow.metrics.table import Ints, ParticleTable
+from pflow.metrics.stats import Distribution, Floats, Ints
+from pflow.metrics.table import ParticleTable
 from pflow.physics.pdg import CLASSES
 
 __all__ = ["MIN_PULLS", "UncertaintyFit", "fit_curve"]

@@ -17,15 +17,15 @@ from pflow.event.validate import link_problems
 from pflow.metrics import jets
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
-from pflow.metrics.indexed import LegacyMetrics
+from pflow.metrics.indexed import IndexedMetrics
 from pflow.metrics.jets import JetMetrics
 from pflow.metrics.match import Matches, Matching, match
-from pflow.metrics.number import Tree
 from pflow.metrics.oracle import NAME as LIMIT
 from pflow.metrics.oracle import perfect_reconstruction
 from pflow.metrics.oracle_calibration import load_calibration
 from pflow.metrics.overlap import HitMatching, HitSets, match_by_hits
 from pflow.metrics.particles import ParticleMetrics
+from pflow.metrics.stats import Tree, merged
 from pflow.metrics.table import ParticleTable
 from pflow.physics.pdg import is_neutrino
 
@@ -75,7 +75,7 @@ class LineMetrics:
         self.particles = ParticleMetrics()
         self.counts = CountMetrics()
         self.events = EventMetrics()
-        self.legacy = LegacyMetrics()
+        self.legacy = IndexedMetrics()
         self.jets = JetMetrics() if jets.available() else None
 
     def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
@@ -87,16 +87,6 @@ class LineMetrics:
         self.legacy.update(truth, reco)
         if self.jets is not None:
             self.jets.update(visible, reco)
-
-    def merge(self, other: LineMetrics) -> None:
-        """Count what another one has counted."""
-        self.n_events += other.n_events
-        self.particles.merge(other.particles)
-        self.counts.merge(other.counts)
-        self.events.merge(other.events)
-        self.legacy.merge(other.legacy)
-        if self.jets is not None and other.jets is not None:
-            self.jets.merge(other.jets)
 
     def result(self) -> Tree:
         """Results by name; the keys are those of ``metrics.json``."""
@@ -284,7 +274,7 @@ class Evaluation:
         self.n_bad_input += other.n_bad_input
         self.n_max_particles += other.n_max_particles
         for line, metrics in other.lines.items():
-            self.lines.setdefault(line, LineMetrics()).merge(metrics)
+            self.lines[line] = merged(self.lines[line], metrics) if line in self.lines else metrics
         self.titles.update(other.titles)
         self.calibrations.update(other.calibrations)
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from pflow.metrics.distribution import Distribution
-from pflow.metrics.number import Floats, Tree
+from pflow.metrics.particles import RESPONSE_EDGES
+from pflow.metrics.stats import Distribution, Floats, Tree
 from pflow.metrics.table import ParticleTable
 
 __all__ = ["EventMetrics"]
 
-MIN_MASS_SHARE = 0.01
-"""An event whose true visible mass is a smaller share of its visible energy (one particle) has no mass response."""
-RESPONSE_EDGES = np.linspace(0.5, 1.5, 101)
+MIN_MASS_FRACTION = 0.01
+"""Fraction of the true visible energy that the true visible mass must exceed; one particle has no mass response."""
 
 
 class EventMetrics:
     """Response of the visible energy and mass, reconstructed over true.
 
-    The truth of an event is everything visible in it, whether it is a target or not: particles that were too soft
-    or missed the detector count as energy that was lost.
+    The truth is all that is visible in the event, target or not: the energy of soft particles and of those outside the
+    acceptance counts as lost.
     """
 
     def __init__(self) -> None:
@@ -31,15 +29,10 @@ class EventMetrics:
         """Count events: their visible truth and what was reconstructed."""
         true_energy, true_mass = _energy_and_mass(visible)
         energy, mass = _energy_and_mass(reco)
-        there = true_energy > 0
-        self.energy.add(energy[there] / true_energy[there])
-        heavy = there & (true_mass > MIN_MASS_SHARE * true_energy)
-        self.mass.add(mass[heavy] / true_mass[heavy])
-
-    def merge(self, other: EventMetrics) -> None:
-        """Count what another one has counted."""
-        self.energy.merge(other.energy)
-        self.mass.merge(other.mass)
+        used = true_energy > 0
+        self.energy.add(energy[used] / true_energy[used])
+        massive = used & (true_mass > MIN_MASS_FRACTION * true_energy)
+        self.mass.add(mass[massive] / true_mass[massive])
 
     def result(self) -> Tree:
         """Keys under ``event``."""
@@ -57,8 +50,7 @@ def _numbers(response: Distribution) -> Tree:
     }
 
 
-def _energy_and_mass(table: ParticleTable) -> tuple[Floats, npt.NDArray[np.float64]]:
-    """Sum of energies and invariant mass of each event, GeV; rounding below 0 becomes mass 0."""
-    energy = table.sum_by_event(table.energy)
-    momentum = [table.sum_by_event(table.momentum[:, axis]) for axis in range(3)]
-    return energy, np.sqrt(np.maximum(0.0, energy**2 - sum(p**2 for p in momentum)))
+def _energy_and_mass(table: ParticleTable) -> tuple[Floats, Floats]:
+    """Sum of energies and invariant mass of each event, GeV; a negative square of the mass counts as 0."""
+    energy, px, py, pz = map(table.sum_by_event, (table.energy, *table.momentum.T))
+    return energy, np.sqrt(np.maximum(0.0, energy**2 - (px**2 + py**2 + pz**2)))

@@ -1,7 +1,7 @@
 """Jets: energy response of reconstructed jets that match a true one.
 
-Jets are found by FastJet (M. Cacciari, G. P. Salam, G. Soyez, EPJ C72 (2012) 1896), an optional dependency: without it
-there are no jets in the results, and nothing else changes.
+FastJet (M. Cacciari, G. P. Salam, G. Soyez, EPJ C72 (2012) 1896) is an optional dependency; without it the results have
+no jets.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import warnings
-from typing import Any
 
 import awkward as ak
 import numpy as np
 
 from pflow.errors import ConfigError
-from pflow.metrics.distribution import Distribution
-from pflow.metrics.intervals import fraction
 from pflow.metrics.match import Matching, match
-from pflow.metrics.number import Tree
+from pflow.metrics.stats import Distribution, Floats, Ints, Tree, fraction
 from pflow.metrics.table import ParticleTable
 
 __all__ = ["ALGORITHMS", "JetMetrics", "available", "find_jets"]
@@ -28,12 +25,11 @@ ALGORITHMS = {
     "genkt_r07": "e+e- generalised kt, p = -1, R = 0.7, inclusive",
     "durham_2": "e+e- kt (Durham), exclusive, two jets",
 }
-"""Names in the results, and what they are."""
+"""Names in the results, and their definitions."""
 
 MIN_ENERGY = 10.0
-"""Energy in GeV that a true jet needs to be counted. A reconstructed one needs none."""
+"""Energy that a true jet needs to be counted, GeV. A reconstructed one needs none."""
 MATCHING = Matching(cost="angle", cut=0.1)
-"""Within 0.1 rad, one to one, at the least sum of angles."""
 
 
 def available() -> bool:
@@ -42,9 +38,9 @@ def available() -> bool:
 
 
 def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
-    """Cluster each event's particles into jets (E scheme); their code is 0.
+    """Cluster each event's particles into jets (E scheme), with PDG code and charge 0.
 
-    Events with fewer particles than an exclusive algorithm makes jets have none.
+    Events with fewer particles than an exclusive algorithm makes jets have no jets.
 
     Raises
     ------
@@ -55,38 +51,36 @@ def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
         raise ConfigError(f"no jet algorithm '{algorithm}': expected one of {', '.join(ALGORITHMS)}")
     if not available():
         raise ConfigError("jets need the package fastjet: pip install 'pflow[jets]'")
-    fastjet = _fastjet()
     enough = particles.counts >= (2 if algorithm == "durham_2" else 1)
-    counts = np.zeros_like(particles.counts)
-    if not enough.any():
-        return _table(counts, np.zeros((0, 4)))
-    columns = {"px": particles.momentum[:, 0], "py": particles.momentum[:, 1], "pz": particles.momentum[:, 2]}
-    inputs = ak.unflatten(ak.zip({**columns, "E": particles.energy}), particles.counts)[enough]
+    counts, four_momenta = np.zeros_like(particles.counts), np.zeros((0, 4))
+    if enough.any():
+        px, py, pz = particles.momentum.T
+        inputs = ak.zip({"px": px, "py": py, "pz": pz, "E": particles.energy})
+        jets = _cluster(ak.unflatten(inputs, particles.counts)[enough], algorithm)
+        counts[enough] = ak.to_numpy(ak.num(jets, axis=1))
+        flat = ak.flatten(jets, axis=1)
+        four_momenta = np.stack([ak.to_numpy(flat[name]) for name in ("E", "px", "py", "pz")], axis=1)
+    return _table(counts, four_momenta)
+
+
+def _cluster(inputs: ak.Array, algorithm: str) -> ak.Array:
+    import fastjet
+
+    # Keep FastJet's banner off standard output; the module's docstring cites the authors.
+    with contextlib.suppress(AttributeError):
+        fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
     if algorithm == "durham_2":
         definition = fastjet.JetDefinition0Param(fastjet.ee_kt_algorithm)
         with warnings.catch_warnings():
-            # The wrapper knows hadron colliders' kt alone; Durham is made for exclusive jets.
+            # The wrapper warns of exclusive jets with anything but the hadron colliders' kt.
             warnings.filterwarnings("ignore", message="dcut and exclusive jets")
-            jets = fastjet.ClusterSequence(inputs, definition).exclusive_jets(2)
-    else:
-        radius = {"genkt_r04": 0.4, "genkt_r07": 0.7}[algorithm]
-        definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, radius, -1.0)
-        jets = fastjet.ClusterSequence(inputs, definition).inclusive_jets()
-    counts[enough] = ak.to_numpy(ak.num(jets, axis=1))
-    flat = ak.flatten(jets, axis=1)
-    return _table(counts, np.stack([ak.to_numpy(flat[name]) for name in ("E", "px", "py", "pz")], axis=1))
+            return fastjet.ClusterSequence(inputs, definition).exclusive_jets(2)
+    radius = {"genkt_r04": 0.4, "genkt_r07": 0.7}[algorithm]
+    definition = fastjet.JetDefinition(fastjet.ee_genkt_algorithm, radius, -1.0)
+    return fastjet.ClusterSequence(inputs, definition).inclusive_jets()
 
 
-def _fastjet() -> Any:
-    import fastjet
-
-    # The banner would go to standard output, into whatever reads our table; the module's docstring cites the authors.
-    with contextlib.suppress(AttributeError):
-        fastjet._swig.ClusterSequence.set_fastjet_banner_stream(None)
-    return fastjet
-
-
-def _table(counts: Any, four_momenta: Any) -> ParticleTable:
+def _table(counts: Ints, four_momenta: Floats) -> ParticleTable:
     n = len(four_momenta)
     return ParticleTable(
         counts=counts,
@@ -98,14 +92,14 @@ def _table(counts: Any, four_momenta: Any) -> ParticleTable:
 
 
 class JetMetrics:
-    """Response E_reco / E_true of matched jets, and how many true jets are matched, for each algorithm.
+    """Response E_reco / E_true of matched jets, and the fraction of true jets that are matched, for each algorithm.
 
-    The truth is what is visible in the event, as for the visible energy.
+    True jets are made of all that is visible in the event, as for the visible energy.
     """
 
     def __init__(self) -> None:
         self.response = {name: Distribution() for name in ALGORITHMS}
-        self.counts = {name: [0, 0] for name in ALGORITHMS}  # matched, all true jets
+        self.n_true = dict.fromkeys(ALGORITHMS, 0)
 
     def update(self, visible: ParticleTable, reco: ParticleTable) -> None:
         """Count events: their visible truth and what was reconstructed."""
@@ -115,22 +109,15 @@ class JetMetrics:
             jets = find_jets(reco, name)
             matches = match(true_jets, jets, MATCHING)
             response.add(jets.energy[matches.reco] / true_jets.energy[matches.truth])
-            self.counts[name][0] += len(matches.truth)
-            self.counts[name][1] += len(true_jets)
-
-    def merge(self, other: JetMetrics) -> None:
-        """Count what another one has counted."""
-        for name in ALGORITHMS:
-            self.response[name].merge(other.response[name])
-            self.counts[name] = [a + b for a, b in zip(self.counts[name], other.counts[name], strict=True)]
+            self.n_true[name] += len(true_jets)
 
     def result(self) -> Tree:
         """Keys under ``jets``."""
         return {
             name: {
                 "algorithm": text,
-                "n_true": self.counts[name][1],
-                "efficiency": fraction(*self.counts[name]),
+                "n_true": self.n_true[name],
+                "efficiency": fraction(self.response[name].count, self.n_true[name]),
                 "response_median": self.response[name].median(),
                 "iqr_over_median": self.response[name].iqr_over_median(),
             }

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from pflow.errors import ConfigError
-from pflow.metrics.number import Floats
-from pflow.metrics.table import Ints, ParticleTable
+from pflow.metrics.stats import Floats, Ints
+from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 
 __all__ = ["COSTS", "Matches", "Matching", "best_pairs", "match"]

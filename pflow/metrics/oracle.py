@@ -22,9 +22,8 @@ from pflow.event.events import Events
 from pflow.event.links import largest_share
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import Targets, owners
-from pflow.metrics.number import Floats
 from pflow.metrics.oracle_calibration import Calibration, CalibrationFit, shower_kind
-from pflow.metrics.table import Ints
+from pflow.metrics.stats import Floats, Ints
 from pflow.physics.barycentre import log_weighted_barycentre
 
 __all__ = ["NAME", "Showers", "add_showers", "measure_showers", "perfect_reconstruction"]

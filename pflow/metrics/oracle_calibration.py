@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError
-from pflow.metrics.number import Floats
-from pflow.metrics.table import Ints
+from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
 from pflow.resources import builtin_names, load_yaml, resolve
 

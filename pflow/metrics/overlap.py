@@ -14,8 +14,7 @@ import numpy as np
 
 from pflow.event import jagged
 from pflow.metrics.match import Matches, best_pairs
-from pflow.metrics.number import Floats
-from pflow.metrics.table import Ints
+from pflow.metrics.stats import Floats, Ints
 
 __all__ = ["MIN_OVERLAP", "HitMatching", "HitSets", "match_by_hits", "overlaps"]
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
-from pflow.metrics.distribution import Distribution
-from pflow.metrics.grid import DistributionGrid
-from pflow.metrics.intervals import fraction
 from pflow.metrics.match import Matches
-from pflow.metrics.number import Axis, Floats, Histogram, Number, Series, Tree
-from pflow.metrics.sums import Mean, WeightedFraction
-from pflow.metrics.table import Ints, ParticleTable
+from pflow.metrics.stats import (
+    Axis,
+    Distribution,
+    Floats,
+    Histogram,
+    Ints,
+    Number,
+    Series,
+    Tree,
+    WeightedFraction,
+    fraction,
+    fractions,
+)
+from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["ENERGY", "THETA", "ParticleMetrics"]
+__all__ = ["ENERGY", "RESPONSE_EDGES", "THETA", "ParticleMetrics"]
 
 ENERGY = Axis(
     name="energy",
@@ -32,11 +42,11 @@ ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
 
 class ParticleMetrics:
-    """Everything that follows from a one-to-one assignment.
+    """Metrics of a one-to-one assignment.
 
-    A class is that of the true particle for efficiency, response and angle, and that of the reconstructed one for
-    fake rate and purity. Bins are in true energy and angle, and in the reconstructed ones for the fake rate, which has
-    no true particle; particles outside the bins are in no bin, but in every number that is not binned.
+    Efficiency, response and angle go by the true particle's class, energy and polar angle; fake rate and purity by the
+    reconstructed particle's. Particles outside the bins count in every number that is not binned. Five numbers are
+    kept for each matched pair (19 bytes).
 
     Parameters
     ----------
@@ -51,14 +61,12 @@ class ParticleMetrics:
         self.n_reco = np.zeros(n, dtype=np.int64)
         self.confusion = np.zeros((n, n), dtype=np.int64)  # [true class, reconstructed class] of matched pairs
         self.binned = {
-            name: [np.zeros((n, len(axis) + 1), dtype=np.int64) for axis in axes]
+            name: tuple(np.zeros((n, len(axis) + 1), dtype=np.int64) for axis in axes)
             for name in ("truth", "matched", "reco", "fake")
         }
-        self.response = [DistributionGrid(n, len(axis) + 1) for axis in axes]
-        self.angle = [DistributionGrid(n, len(axis) + 1) for axis in axes]
-        self.abs_rel_error = Mean()
-        self.rel_error = Mean()
-        self.mean_angle = Mean()
+        self.pairs: dict[str, list[npt.NDArray[np.generic]]] = {
+            name: [] for name in ("class", "energy", "theta", "response", "angle")
+        }
         self.fake_energy = WeightedFraction()
         self.matched_energy = WeightedFraction()
         self.n_charge = 0
@@ -81,72 +89,47 @@ class ParticleMetrics:
         self.n_charge += int(np.sum(np.rint(truth.charge[i]) == np.rint(reco.charge[j])))
         self.n_pdg += int(np.sum(np.abs(truth.pdg[i]) == np.abs(reco.pdg[j])))
 
-        response = reco.energy[j] / truth.energy[i]
-        angle = angle_between(truth.momentum[i], reco.momentum[j])
-        relative = (reco.energy[j] - truth.energy[i]) / truth.energy[i]
-        self.abs_rel_error.add(np.abs(relative))
-        self.rel_error.add(relative)
-        self.mean_angle.add(angle)
-
+        self.pairs["class"].append(truth.classes[i].astype(np.int8))
+        self.pairs["response"].append(reco.energy[j] / truth.energy[i])
+        self.pairs["angle"].append(angle_between(truth.momentum[i], reco.momentum[j]))
         for k, axis in enumerate(self.axes):
             shape = (n, len(axis) + 1)
             true_bin, reco_bin = axis.index(_coordinate(truth, k)), axis.index(_coordinate(reco, k))
-            self.binned["truth"][k] += _count(truth.classes, true_bin, shape)
-            self.binned["matched"][k] += _count(truth.classes[i], true_bin[i], shape)
-            self.binned["reco"][k] += _count(reco.classes, reco_bin, shape)
-            self.binned["fake"][k] += _count(reco.classes[is_fake], reco_bin[is_fake], shape)
-            self.response[k].add(truth.classes[i], true_bin[i], response)
-            self.angle[k].add(truth.classes[i], true_bin[i], angle)
-
-    def merge(self, other: ParticleMetrics) -> None:
-        """Count what another one has counted in the same bins.
-
-        Raises
-        ------
-        ValueError
-            The bins differ.
-        """
-        for mine, theirs in zip(self.axes, other.axes, strict=True):
-            if not np.array_equal(mine.edges, theirs.edges):
-                raise ValueError(f"cannot merge: bins of {mine.name} differ")
-        self.n_truth += other.n_truth
-        self.n_reco += other.n_reco
-        self.confusion += other.confusion
-        self.n_charge += other.n_charge
-        self.n_pdg += other.n_pdg
-        for name, arrays in self.binned.items():
-            for k, array in enumerate(arrays):
-                array += other.binned[name][k]
-        for k in range(len(self.axes)):
-            self.response[k].merge(other.response[k])
-            self.angle[k].merge(other.angle[k])
-        for name in ("abs_rel_error", "rel_error", "mean_angle", "fake_energy", "matched_energy"):
-            getattr(self, name).merge(getattr(other, name))
+            self.binned["truth"][k][:] += _count(truth.classes, true_bin, shape)
+            self.binned["matched"][k][:] += _count(truth.classes[i], true_bin[i], shape)
+            self.binned["reco"][k][:] += _count(reco.classes, reco_bin, shape)
+            self.binned["fake"][k][:] += _count(reco.classes[is_fake], reco_bin[is_fake], shape)
+            self.pairs[("energy", "theta")[k]].append(true_bin[i].astype(np.int8))
 
     def result(self) -> Tree:
-        """Keys at the top of a line's tree: energy, angle, charge, pdg, class, confusion, binned."""
-        n_matched = int(self.confusion.sum())
-        response, angle = self.response[0].total(), self.angle[0].total()
-        same_class = int(np.trace(self.confusion))
+        """Keys of an algorithm's tree: energy, angle, charge, pdg, class, confusion, binned."""
+        pairs = {name: np.concatenate(parts) if parts else np.empty(0) for name, parts in self.pairs.items()}
+        response, angle = Distribution(pairs["response"]), Distribution(pairs["angle"])
+        error = Distribution(response.values - 1)
+        n_matched, same_class = int(self.confusion.sum()), int(np.trace(self.confusion))
+        rows = {"all": slice(None), **{name: slice(c, c + 1) for c, name in enumerate(CLASSES)}}
+        of_class = {name: pairs["class"] == c for c, name in enumerate(CLASSES)}
+        of_class["all"] = np.ones(len(pairs["class"]), dtype=np.bool_)
+        binned: dict[str, Tree] = {axis.name: {"edges": axis.edges.tolist(), "unit": axis.unit} for axis in self.axes}
+        classes: Tree = {}
+        for name, row in rows.items():
+            columns = {key: values[of_class[name]] for key, values in pairs.items()}
+            classes[name] = self._class_result(row, Distribution(columns["response"]), Distribution(columns["angle"]))
+            for k, axis in enumerate(self.axes):
+                binned[axis.name][name] = self._binned_result(k, row, columns)
         return {
             "n_truth": int(self.n_truth.sum()),
             "n_reco": int(self.n_reco.sum()),
             "n_matched": n_matched,
             "energy": {
-                "mean_abs_rel_error": self.abs_rel_error.result(),
-                "mean_rel_error": self.rel_error.result(),
+                "mean_abs_rel_error": Distribution(np.abs(error.values)).mean(),
+                "mean_rel_error": error.mean(),
                 **_response_numbers(response),
             },
-            "angle": {"mean_deg": self.mean_angle.result() * DEGREES, **_angle_numbers(angle)},
+            "angle": {"mean_deg": angle.mean() * DEGREES, **_angle_numbers(angle)},
             "charge": {"accuracy": fraction(self.n_charge, n_matched)},
-            "pdg": {
-                "accuracy": fraction(self.n_pdg, n_matched),
-                "class_accuracy": fraction(same_class, n_matched),
-            },
-            "class": {
-                "all": self._class_result(None),
-                **{name: self._class_result(c) for c, name in enumerate(CLASSES)},
-            },
+            "pdg": {"accuracy": fraction(self.n_pdg, n_matched), "class_accuracy": fraction(same_class, n_matched)},
+            "class": classes,
             "fake_energy_fraction": self.fake_energy.result(),
             "energy_weighted_efficiency": self.matched_energy.result(),
             "confusion": {
@@ -154,70 +137,63 @@ class ParticleMetrics:
                 "reco_classes": [*CLASSES, "missed"],
                 "counts": self.confusion_with_unmatched().tolist(),
             },
-            "binned": {axis.name: self._binned_result(k) for k, axis in enumerate(self.axes)},
+            "binned": binned,
             "histograms": {
                 "response": response.histogram(RESPONSE_EDGES),
                 "angle_deg": _scaled(angle.histogram(ANGLE_EDGES_DEG / DEGREES), DEGREES),
             },
         }
 
-    def confusion_with_unmatched(self) -> npt.NDArray[np.int64]:
+    def confusion_with_unmatched(self) -> Ints:
         """int64 [true classes + fake, reconstructed classes + missed]."""
-        n = len(CLASSES)
-        full = np.zeros((n + 1, n + 1), dtype=np.int64)
-        full[:n, :n] = self.confusion
-        full[:n, n] = self.n_truth - self.confusion.sum(axis=1)
-        full[n, :n] = self.n_reco - self.confusion.sum(axis=0)
+        full = np.pad(self.confusion, ((0, 1), (0, 1)))
+        full[:-1, -1] = self.n_truth - self.confusion.sum(axis=1)
+        full[-1, :-1] = self.n_reco - self.confusion.sum(axis=0)
         return full
 
-    def _class_result(self, c: int | None) -> Tree:
-        rows = slice(None) if c is None else slice(c, c + 1)
-        n_truth, n_reco = int(self.n_truth[rows].sum()), int(self.n_reco[rows].sum())
-        n_matched_truth, n_matched_reco = int(self.confusion[rows].sum()), int(self.confusion[:, rows].sum())
-        same = int(np.trace(self.confusion)) if c is None else int(self.confusion[c, c])
+    def _class_result(self, row: slice, response: Distribution, angle: Distribution) -> Tree:
+        n_truth, n_reco = int(self.n_truth[row].sum()), int(self.n_reco[row].sum())
+        n_found, n_right = int(self.confusion[row].sum()), int(np.diagonal(self.confusion)[row].sum())
         return {
             "n_truth": n_truth,
             "n_reco": n_reco,
-            "efficiency": fraction(n_matched_truth, n_truth),
-            "fake_rate": fraction(n_reco - n_matched_reco, n_reco),
-            "purity": fraction(same, n_reco),
-            "identified": fraction(same, n_matched_truth),
-            **_response_numbers(self.response[0].total(c)),
-            **_angle_numbers(self.angle[0].total(c)),
+            "efficiency": fraction(n_found, n_truth),
+            "fake_rate": fraction(n_reco - int(self.confusion[:, row].sum()), n_reco),
+            "purity": fraction(n_right, n_reco),
+            "identified": fraction(n_right, n_found),
+            **_response_numbers(response),
+            **_angle_numbers(angle),
         }
 
-    def _binned_result(self, k: int) -> Tree:
-        axis = self.axes[k]
-        rows = [("all", slice(None), None), *((name, slice(c, c + 1), c) for c, name in enumerate(CLASSES))]
-        result: Tree = {"edges": axis.edges.tolist(), "unit": axis.unit}
-        for name, where, c in rows:
-            n = {key: arrays[k][where].sum(axis=0)[: len(axis)] for key, arrays in self.binned.items()}
-            response = [self.response[k].bin(c, b) for b in range(len(axis))]
-            angle = [self.angle[k].bin(c, b) for b in range(len(axis))]
-            result[name] = {
-                "n_truth": n["truth"].tolist(),
-                "n_reco": n["reco"].tolist(),
-                "efficiency": _fractions(n["matched"], n["truth"]),
-                "fake_rate": _fractions(n["fake"], n["reco"]),
-                "response_median": Series.of(d.median() for d in response),
-                "resolution_68": Series.of(d.resolution_68() for d in response),
-                "median_deg": Series.of(d.median() * DEGREES for d in angle),
-                "q68_deg": Series.of(d.quantile(0.68) * DEGREES for d in angle),
-            }
-        return result
+    def _binned_result(self, k: int, row: slice, pairs: dict[str, Floats]) -> Tree:
+        bins, n_bins = pairs[("energy", "theta")[k]], len(self.axes[k])
+        n = {key: arrays[k][row].sum(axis=0)[:n_bins] for key, arrays in self.binned.items()}
+        response, angle = (_by_bin(pairs[name], bins, n_bins) for name in ("response", "angle"))
+        return {
+            "n_truth": n["truth"].tolist(),
+            "n_reco": n["reco"].tolist(),
+            "efficiency": fractions(n["matched"], n["truth"]),
+            "fake_rate": fractions(n["fake"], n["reco"]),
+            "response_median": Series.of(d.median() for d in response),
+            "resolution_68": Series.of(d.resolution_68() for d in response),
+            "median_deg": Series.of(d.median() * DEGREES for d in angle),
+            "q68_deg": Series.of(d.quantile(0.68) * DEGREES for d in angle),
+        }
+
+
+def _by_bin(values: Floats, bins: Floats, n_bins: int) -> list[Distribution]:
+    order = np.argsort(bins, kind="stable")
+    ends = np.searchsorted(bins[order], np.arange(n_bins + 1))
+    return [Distribution(values[order[first:last]]) for first, last in pairwise(ends)]
 
 
 def _coordinate(table: ParticleTable, k: int) -> Floats:
     return table.energy if k == 0 else np.degrees(table.theta)
 
 
-def _count(row: Ints, column: Ints, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+def _count(row: Ints, column: Ints, shape: tuple[int, int]) -> Ints:
     """How often each pair (row, column) occurs, int64 of the given shape."""
     return np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
-
-
-def _fractions(passed: Ints, total: Ints) -> Series:
-    return Series.of(fraction(p, n) for p, n in zip(passed.tolist(), total.tolist(), strict=True))
 
 
 def _response_numbers(response: Distribution) -> dict[str, Number]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import awkward as ak
 import numpy as np
 
-from pflow.metrics.distribution import Distribution
 from pflow.metrics.match import Matches
-from pflow.metrics.number import Floats, Tree
-from pflow.metrics.sums import Mean
+from pflow.metrics.stats import Distribution, Floats, Tree
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import tangent_basis
 from pflow.physics.pdg import CLASSES
@@ -56,35 +54,33 @@ class PullMetrics:
 
     def __init__(self) -> None:
         self.n_without = 0
-        self.values = {name: {quantity: (Mean(), Distribution()) for quantity in QUANTITIES} for name in CLASSES}
+        self.values = {name: {quantity: Distribution() for quantity in QUANTITIES} for name in CLASSES}
 
     def update(self, truth: ParticleTable, reco: ParticleTable, covariance: Floats, matches: Matches) -> None:
-        """Count the matched pairs of events; those without finite pulls are counted apart."""
+        """Count the matched pairs of events; pairs without finite pulls are counted in `n_without` only."""
         values = pulls(truth, reco, covariance, matches)
         known = np.isfinite(values).all(axis=1)
         self.n_without += int(np.sum(~known))
         classes = truth.classes[matches.truth]
         for c, name in enumerate(CLASSES):
             for k, quantity in enumerate(QUANTITIES):
-                mean, distribution = self.values[name][quantity]
-                mean.add(values[known & (classes == c), k])
-                distribution.add(values[known & (classes == c), k])
+                self.values[name][quantity].add(values[known & (classes == c), k])
 
     def result(self) -> Tree:
-        """By class and quantity: number, mean, and width, half of the narrowest interval with 68.3%."""
+        """By class and quantity: number, mean, median, and width, half the narrowest interval with 68.3%."""
         return {
             "n_without": self.n_without,
             **{
                 name: {
                     quantity: {
-                        "n": mean.count,
-                        "mean": mean.result(),
-                        "median": distribution.median(),
-                        "width": distribution.resolution_68(),
+                        "n": pull.count,
+                        "mean": pull.mean(),
+                        "median": pull.median(),
+                        "width": pull.resolution_68(),
                     }
-                    for quantity, (mean, distribution) in by_quantity.items()
+                    for quantity, pull in by_quantity.items()
                 }
                 for name, by_quantity in self.values.items()
-                if by_quantity["log_energy"][0].count
+                if by_quantity["log_energy"].count
             },
         }

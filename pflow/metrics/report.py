@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import CLASSICAL, LIMIT, EvaluationResult
-from pflow.metrics.number import Histogram, Number, Series, leaves
+from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 
 __all__ = ["SCHEMA", "Row", "document", "method", "number_text", "rows", "summary", "table"]

@@ -12,12 +12,10 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.metrics.number import Floats
+from pflow.metrics.stats import Floats, Ints
 from pflow.physics.pdg import class_index
 
 __all__ = ["ParticleTable"]
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,6 +108,11 @@ class ParticleTable:
     def event(self) -> Ints:
         """int64 [N]: position of each particle's event."""
         return jagged.event_index(self.counts)
+
+    @cached_property
+    def local_index(self) -> Ints:
+        """int64 [N]: index of each particle within its event."""
+        return jagged.local_index(self.counts)
 
     @cached_property
     def offsets(self) -> Ints:

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pflow.metrics.number import Axis as Bins
-from pflow.metrics.number import Series
+from pflow.metrics.stats import Axis as Bins
+from pflow.metrics.stats import Series
 from pflow.plots.style import COLORS, MARKERS, new_figure, styled, title
 
 __all__ = ["plot_binned"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from pflow.metrics.number import Histogram
+from pflow.metrics.stats import Histogram
 from pflow.plots.style import COLORS, new_figure, styled, title
 
 __all__ = ["plot_count_difference", "plot_distribution"]

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from pflow.metrics.counting import OPENING_ANGLE
 from pflow.metrics.evaluation import EvaluationResult
-from pflow.metrics.number import Axis, Number, Tree
 from pflow.metrics.particles import ENERGY, THETA
+from pflow.metrics.stats import Axis, Number, Tree
 from pflow.plots.binned import plot_binned
 from pflow.plots.confusion import plot_confusion
 from pflow.plots.distributions import plot_count_difference, plot_distribution

@@ -20,15 +20,13 @@ from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco
 from pflow.metrics.evaluation import CLASSICAL, LIMIT, Evaluation, Settings, visible_truth
-from pflow.metrics.intervals import fraction
 from pflow.metrics.match import Matching, match
-from pflow.metrics.number import Floats, Tree
 from pflow.metrics.oracle import perfect_reconstruction
 from pflow.metrics.oracle_calibration import load_calibration
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.pulls import PullMetrics, covariances
 from pflow.metrics.report import document
-from pflow.metrics.sums import Mean
+from pflow.metrics.stats import Distribution, Floats, Tree, fraction
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 
@@ -59,7 +57,7 @@ class Extras:
 
     def __init__(self) -> None:
         self.right = np.zeros((2, 3), dtype=np.int64)  # [all, above 2 GeV], [class right, matched, targets]
-        self.angle_no_track = Mean()
+        self.angle_no_track = Distribution()
         self.generator = ParticleMetrics()
         self.losses = Losses()
         self.pulls: PullMetrics | None = None
@@ -103,7 +101,7 @@ class Extras:
                 "fake_energy_fraction": generator["fake_energy_fraction"],
                 "class_accuracy": generator["pdg"]["class_accuracy"],
             },
-            "no_track": {"angle_mean_deg": self.angle_no_track.result()},
+            "no_track": {"angle_mean_deg": self.angle_no_track.mean()},
             "losses": self.losses.result(),
             **({} if self.pulls is None else {"pulls": self.pulls.result()}),
         }

@@ -12,8 +12,8 @@ from measurements.evaluation import CLASSICAL, ORACLE
 from measurements.samples import ROLES
 from pflow.io.atomic import replacing
 from pflow.metrics.counting import OPENING_ANGLE
-from pflow.metrics.number import Histogram, Series
 from pflow.metrics.particles import ENERGY
+from pflow.metrics.stats import Histogram, Series
 from pflow.physics.pdg import CLASSES
 from pflow.plots.binned import plot_binned
 from pflow.plots.distributions import plot_distribution

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pflow.io.atomic import replacing
-from pflow.metrics.number import Number
+from pflow.metrics.stats import Number
 
 __all__ = ["DATA", "FIGURES", "REPORT", "RESULTS", "ROOT", "number", "read_json", "rounded", "write_json"]
 

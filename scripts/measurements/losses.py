@@ -6,7 +6,7 @@ import numpy as np
 
 from pflow.event.events import Events
 from pflow.metrics.match import Matches
-from pflow.metrics.number import Tree
+from pflow.metrics.stats import Tree
 from pflow.metrics.table import ParticleTable
 from pflow.physics.pdg import CLASSES
 

@@ -19,7 +19,7 @@ from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import Settings, evaluate
-from pflow.metrics.number import Number
+from pflow.metrics.stats import Number
 
 __all__ = ["SAMPLES", "add_options", "measure", "run"]
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any, Literal
 
-from pflow.metrics.number import Number
+from pflow.metrics.stats import Number
 
 __all__ = ["QUANTITIES", "Quantity", "judge"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pflow.metrics.counting import CountMetrics
-from pflow.metrics.intervals import fraction
-from pflow.metrics.number import Number
+from pflow.metrics.stats import Number, fraction
 
 __all__ = ["always_one", "one_or_two"]
 
@@ -16,14 +15,14 @@ ABOVE_MRAD = 30.0
 
 def one_or_two(count: CountMetrics) -> dict[str, Number]:
     """Correct fractions: ``separated``, and ``separated_above`` without the narrower pairs."""
-    (one, ones), (two, twos) = count.singles, count.pairs.sum(axis=1)
+    (one, ones), (two, twos) = count.singles.tolist(), count.pairs.sum(axis=1).tolist()
     wide, wides = _wide(count)
     return {"separated": fraction(one + two, ones + twos), "separated_above": fraction(one + wide, ones + wides)}
 
 
 def always_one(count: CountMetrics) -> dict[str, Number]:
     """The same of an algorithm that always finds one particle."""
-    ones, twos = count.singles[1], count.pairs[1].sum()
+    ones, twos = int(count.singles[1]), int(count.pairs[1].sum())
     return {"separated": fraction(ones, ones + twos), "separated_above": fraction(ones, ones + _wide(count)[1])}
 
 

@@ -12,9 +12,9 @@ from measurements.files import number, read_json
 from measurements.markdown import table
 from measurements.quantities import QUANTITIES, Quantity, judge
 from measurements.setups import ABLATION, COLUMNS, EXPERIMENTS, Column, Experiment
-from pflow.metrics.number import Number
 from pflow.metrics.pulls import QUANTITIES as PULLS
 from pflow.metrics.report import number_text
+from pflow.metrics.stats import Number
 from pflow.physics.pdg import CLASSES
 
 __all__ = ["confusion_table", "loss_table", "model_table", "quantity_table", "report_tables", "short_table"]

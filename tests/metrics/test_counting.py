@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pflow.metrics.counting import CountMetrics
-from pflow.metrics.number import Axis
+from pflow.metrics.stats import Axis
 
 AXIS = Axis(name="opening_angle", label="Opening angle", unit="mrad", edges=np.array([10.0, 50.0, 100.0]))
 
@@ -64,19 +64,3 @@ def test_no_events_is_undefined():
     assert math.isnan(result["exact_fraction"].value)
     assert math.isnan(result["one_vs_two_accuracy"].value)
     assert result["difference"] == {}
-
-
-def test_merging_equals_one_pass(make_table, result):
-    merged, part = CountMetrics(axis=AXIS), CountMetrics(axis=AXIS)
-    merged.update(make_table(TRUTH[3:]), make_table(RECO[3:]))
-    part.update(make_table(TRUTH[:3]), make_table(RECO[:3]))
-    merged.merge(part)
-    again = merged.result()
-    assert again["difference"] == result["difference"]
-    assert again["one_vs_two_accuracy"] == result["one_vs_two_accuracy"]
-    assert again["two_photons_found"]["efficiency"].value.tolist() == [0.5, 1.0]
-
-
-def test_merging_other_bins_is_refused():
-    with pytest.raises(ValueError, match="bins of the opening angle differ"):
-        CountMetrics().merge(CountMetrics(axis=AXIS))

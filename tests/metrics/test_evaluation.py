@@ -15,8 +15,8 @@ from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
 from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
 from pflow.metrics.match import Matching
-from pflow.metrics.number import Number, Series, leaves
 from pflow.metrics.overlap import HitMatching
+from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of, mass_of
 

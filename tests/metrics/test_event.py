@@ -54,16 +54,3 @@ def test_resolutions_by_hand(make_table):
     result = result_of(make_table, [back_to_back(10.0)] * 10, answers)["visible_energy"]
     assert result["resolution_68"].value == pytest.approx(0.3)
     assert result["rms90"].value == pytest.approx(math.sqrt(0.6 / 9))
-
-
-def test_merging_equals_one_pass(make_table):
-    visible = [back_to_back(10.0)] * 10
-    reco = [back_to_back(float(k)) for k in range(10)]
-    merged, part = EventMetrics(), EventMetrics()
-    merged.update(make_table(visible[:4]), make_table(reco[:4]))
-    part.update(make_table(visible[4:]), make_table(reco[4:]))
-    merged.merge(part)
-    again, whole = merged.result(), result_of(make_table, visible, reco)
-    for quantity in ("visible_energy", "visible_mass"):
-        for name in ("response_median", "resolution_68", "rms90"):
-            assert again[quantity][name] == whole[quantity][name]

@@ -10,7 +10,7 @@ import math
 
 import pytest
 
-from pflow.metrics.indexed import LegacyMetrics
+from pflow.metrics.indexed import IndexedMetrics
 
 TRUTH = [[(211, 4.0, 90, 0), (22, 10.0, 90, 0)], [(22, 3.0, 90, 0)], []]
 RECO = [[(22, 1.0, 90, 0), (22, 12.0, 90, 0), (-211, 5.0, 90, 90)], [], [(22, 7.0, 90, 0)]]
@@ -18,7 +18,7 @@ RECO = [[(22, 1.0, 90, 0), (22, 12.0, 90, 0), (-211, 5.0, 90, 90)], [], [(22, 7.
 
 @pytest.fixture
 def result(make_table):
-    metrics = LegacyMetrics()
+    metrics = IndexedMetrics()
     metrics.update(make_table(TRUTH), make_table(RECO))
     return metrics.result()
 
@@ -49,21 +49,12 @@ def test_angle_of_ranks(result):
 
 
 def test_sign_of_the_energy_error(make_table):
-    metrics = LegacyMetrics()
+    metrics = IndexedMetrics()
     metrics.update(make_table([[(22, 10.0, 90, 0)]]), make_table([[(22, 8.0, 90, 0)]]))
     assert metrics.result()["mean_rel_error"].value == pytest.approx(-0.2)
     assert metrics.result()["mean_abs_rel_error"].value == pytest.approx(0.2)
 
 
 def test_nothing_is_undefined():
-    result = LegacyMetrics().result()
+    result = IndexedMetrics().result()
     assert all(math.isnan(number.value) for name, number in result.items() if name != "n_pairs")
-
-
-def test_merging_equals_one_pass(make_table, result):
-    merged, part = LegacyMetrics(), LegacyMetrics()
-    merged.update(make_table(TRUTH[:1]), make_table(RECO[:1]))
-    part.update(make_table(TRUTH[1:]), make_table(RECO[1:]))
-    merged.merge(part)
-    for name, number in merged.result().items():
-        assert number == result[name] or math.isnan(number.low)

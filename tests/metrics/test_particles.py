@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from pflow.metrics.match import Matching, match
-from pflow.metrics.number import Axis, Number, Series, leaves
 from pflow.metrics.particles import ParticleMetrics
+from pflow.metrics.stats import Axis, clopper_pearson
 
 TRUTH = [
     [(22, 10.0, 90, 0), (211, 20.0, 45, 90), (130, 5.0, 135, 180)],
@@ -81,8 +81,6 @@ def test_identified_is_of_matched(result):
 
 
 def test_fractions_have_clopper_pearson_intervals(result):
-    from pflow.metrics.intervals import clopper_pearson
-
     number = result["class"]["photon"]["fake_rate"]
     assert (number.low, number.high) == clopper_pearson(1, 4)
 
@@ -167,10 +165,6 @@ def test_bins_of_polar_angle(result):
     assert result["binned"]["theta"]["photon"]["n_truth"] == [1, 1]
 
 
-def test_upper_edge_of_the_last_bin_is_inside():
-    assert ENERGY.index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]
-
-
 def test_no_match_at_all(make_table):
     tree = metrics_of(make_table, [[(22, 10.0, 90, 0)]], [[(22, 10.0, 90, 180)]]).result()
     assert tree["class"]["all"]["efficiency"].value == 0
@@ -184,24 +178,3 @@ def test_no_events_is_undefined_and_does_not_fail():
     tree = ParticleMetrics().result()
     assert tree["n_truth"] == 0
     assert math.isnan(tree["class"]["all"]["efficiency"].value)
-
-
-def same(a, b):
-    if isinstance(a, Series):
-        return all(np.array_equal(getattr(a, n), getattr(b, n), equal_nan=True) for n in ("value", "low", "high"))
-    if isinstance(a, Number):
-        return np.array_equal([a.value, a.low, a.high], [b.value, b.low, b.high], equal_nan=True)
-    return True
-
-
-def test_merging_equals_one_pass(make_table, result):
-    merged = metrics_of(make_table, TRUTH[2:], RECO[2:])
-    merged.merge(metrics_of(make_table, TRUTH[:2], RECO[:2]))
-    again = dict(leaves(merged.result()))
-    for key, content in leaves(result):
-        assert same(content, again[key]), key
-
-
-def test_merging_other_bins_is_refused():
-    with pytest.raises(ValueError, match="bins of energy differ"):
-        ParticleMetrics().merge(ParticleMetrics(axes=(ENERGY, THETA)))

@@ -15,8 +15,8 @@ from pflow.errors import ConfigError
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
 from pflow.metrics.match import Matching, match
-from pflow.metrics.number import Number, Series, leaves
 from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
+from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 
 ISSUE_KEYS = [

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from pflow.metrics.number import Axis, Histogram, Number, Series
+from pflow.metrics.stats import Axis, Histogram, Number, Series
 from pflow.plots.binned import plot_binned
 from pflow.plots.confusion import plot_confusion
 from pflow.plots.distributions import plot_count_difference, plot_distribution

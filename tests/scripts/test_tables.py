@@ -10,7 +10,7 @@ from measurements.markdown import replace_table
 from measurements.quantities import QUANTITIES, Quantity, judge
 from measurements.samples import SAMPLES
 from measurements.tables import report_tables, short_table
-from pflow.metrics.number import Number
+from pflow.metrics.stats import Number
 from pflow.resources import weights_dir
 
 

@@ -1,0 +1,363 @@
+"""Numbers with their 68.3% intervals: fractions, means, quantiles and resolutions, alone or in bins.
+
+A `Distribution` keeps every value, so quantiles and resolutions are exact and do not depend on the order of the values
+or on chunks; 8 bytes a value. Sums of weights and counts are float64 and int64: the order of the chunks changes a
+`WeightedFraction` by rounding only (1e-15 relative).
+
+Intervals of quantiles make no assumption on the shape: a quantile q of n values lies between the quantiles
+q -+ sqrt(q (1 - q) / n), and the narrowest interval of content c between those of content c -+ sqrt(c (1 - c) / n). To
+first order this is the standard error of a sample quantile, and of the length of the narrowest interval (R. Grübel,
+Annals of Statistics 16 (1988) 619). With fewer than three values the interval is NaN.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betaincinv
+
+__all__ = [
+    "LEVEL",
+    "Axis",
+    "Distribution",
+    "Floats",
+    "Histogram",
+    "Ints",
+    "Number",
+    "Series",
+    "Tree",
+    "WeightedFraction",
+    "clopper_pearson",
+    "fraction",
+    "fractions",
+    "leaves",
+    "merged",
+]
+
+LEVEL = 0.683
+"""Content of every interval: that of one standard deviation of a normal distribution."""
+IQR_TO_SIGMA = 1.349
+"""Interquartile range of a normal distribution in units of its standard deviation."""
+
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Tree: TypeAlias = dict[str, Any]
+"""Results by name: `Number`, `Series`, `Histogram`, plain data, or further trees."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A value and its 68.3% interval, in the value's unit. NaN where the data do not define it."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def undefined(cls) -> Number:
+        """A metric of no entries."""
+        return cls(math.nan, math.nan, math.nan)
+
+    def __mul__(self, factor: float) -> Number:
+        """The same in another unit; the factor is positive."""
+        return Number(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Series:
+    """A metric in the bins of an axis: value, low and high, float64 [bins]."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def of(cls, numbers: Iterable[Number]) -> Series:
+        """From one number a bin."""
+        columns = np.array([(n.value, n.low, n.high) for n in numbers], dtype=np.float64).reshape(-1, 3)
+        return cls(value=columns[:, 0], low=columns[:, 1], high=columns[:, 2])
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Histogram:
+    """Counts between edges, for plots only.
+
+    Parameters
+    ----------
+    edges
+        float64 [bins + 1].
+    counts
+        float64 [bins], whole numbers.
+    below, above
+        Number of values outside the edges.
+    """
+
+    edges: Floats
+    counts: Floats
+    below: float = 0.0
+    above: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Axis:
+    """A quantity in bins.
+
+    Parameters
+    ----------
+    name, label, unit
+        Key in the results, text on a plot's axis, and its unit ("" for none).
+    edges
+        float64 [bins + 1], rising.
+    log
+        Whether a plot shows it on a logarithmic scale.
+    """
+
+    name: str
+    label: str
+    unit: str
+    edges: Floats
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        edges = np.asarray(self.edges, dtype=np.float64)
+        if edges.ndim != 1 or len(edges) < 2 or not np.all(np.diff(edges) > 0):
+            raise ValueError(f"axis '{self.name}' needs at least two rising edges, found {edges.tolist()}")
+        object.__setattr__(self, "edges", edges)
+
+    def __len__(self) -> int:
+        """Number of bins."""
+        return len(self.edges) - 1
+
+    def index(self, values: Floats) -> Ints:
+        """Bin of each value, int64 [N]; bins hold their lower edge, the last one both. Outside: the number of bins."""
+        bins = np.searchsorted(self.edges, values, side="right") - 1
+        bins[values == self.edges[-1]] = len(self) - 1
+        return np.where((bins < 0) | (bins >= len(self)), len(self), bins)
+
+
+def clopper_pearson(passed: npt.ArrayLike, total: npt.ArrayLike, level: float = LEVEL) -> tuple[Floats, Floats]:
+    """Central intervals of fractions that never cover less than `level`; shapes broadcast.
+
+    C. J. Clopper, E. S. Pearson, Biometrika 26 (1934) 404, through the quantiles of the beta distribution. Effective
+    counts of weighted entries need not be whole numbers. A total of 0 gives (0, 1).
+
+    >>> low, high = clopper_pearson(5, 10)
+    >>> round(float(low), 3), round(float(high), 3)
+    (0.305, 0.695)
+
+    Raises
+    ------
+    ValueError
+        Not 0 <= passed <= total, or a level outside (0, 1).
+    """
+    k, n = np.asarray(passed, dtype=np.float64), np.asarray(total, dtype=np.float64)
+    if not np.all((k >= 0) & (k <= n)):
+        raise ValueError(f"expected 0 <= passed <= total, found {k} of {n}")
+    if not 0 < level < 1:
+        raise ValueError(f"expected a level between 0 and 1, found {level}")
+    tail = (1 - level) / 2
+    low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1e-300), n - k + 1, tail))
+    high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1e-300), 1 - tail))
+    return low, high
+
+
+def fractions(passed: npt.ArrayLike, total: npt.ArrayLike) -> Series:
+    """passed / total in bins, with Clopper-Pearson intervals; NaN in (0, 1) where total is 0."""
+    k, n = np.asarray(passed, dtype=np.float64), np.asarray(total, dtype=np.float64)
+    low, high = clopper_pearson(k, n)
+    return Series(value=np.divide(k, n, out=np.full(n.shape, np.nan), where=n > 0), low=low, high=high)
+
+
+def fraction(passed: float, total: float) -> Number:
+    """passed / total with its Clopper-Pearson interval; NaN in (0, 1) where total is 0."""
+    one = fractions([passed], [total])
+    return Number(float(one.value[0]), float(one.low[0]), float(one.high[0]))
+
+
+class WeightedFraction:
+    """Share of a total weight (an energy, say) that passes.
+
+    The interval is Clopper-Pearson's for the effective number of entries, n = (sum of w)^2 / (sum of w^2).
+    """
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.total = 0.0
+        self.squares = 0.0
+
+    def add(self, weights: Floats, passed: npt.NDArray[np.bool_]) -> None:
+        """Count entries of the given weights (at least 0)."""
+        self.passed += float(np.sum(weights[passed]))
+        self.total += float(np.sum(weights))
+        self.squares += float(np.sum(weights**2))
+
+    def result(self) -> Number:
+        """Share and interval; NaN in (0, 1) where the total is 0."""
+        if not self.total:
+            return fraction(0, 0)
+        effective = self.total**2 / self.squares
+        return fraction(min(self.passed / self.total, 1.0) * effective, effective)
+
+
+class Distribution:
+    """All values of one quantity."""
+
+    def __init__(self, values: npt.ArrayLike = ()) -> None:
+        self._chunks: list[Floats] = [np.empty(0)]  # the first one is sorted
+        self.add(values)
+
+    def add(self, values: npt.ArrayLike) -> None:
+        """Count all values.
+
+        Raises
+        ------
+        ValueError
+            A value is infinite or not a number.
+        """
+        flat = np.array(values, dtype=np.float64).ravel()
+        if not np.isfinite(flat).all():
+            raise ValueError("cannot count values that are infinite or not a number")
+        if len(flat):
+            self._chunks.append(flat)
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return sum(map(len, self._chunks))
+
+    @property
+    def values(self) -> Floats:
+        """float64 [count], rising."""
+        if len(self._chunks) > 1:
+            self._chunks = [np.sort(np.concatenate(self._chunks))]
+        return self._chunks[0]
+
+    def mean(self) -> Number:
+        """Mean and standard error; needs one value, and two for the error."""
+        if not self.count:
+            return Number.undefined()
+        mean = float(np.mean(self.values))
+        error = float(np.std(self.values, ddof=1)) / math.sqrt(self.count) if self.count > 1 else math.nan
+        return Number(mean, mean - error, mean + error)
+
+    def quantile(self, q: float) -> Number:
+        """Quantile q (0 to 1), linear between neighbouring values as numpy.quantile's default."""
+        if not self.count:
+            return Number.undefined()
+        spread = math.sqrt(q * (1 - q) / self.count)
+        return self._number(*self._quantiles(q, q - spread, q + spread))
+
+    def median(self) -> Number:
+        """Quantile 1/2."""
+        return self.quantile(0.5)
+
+    def resolution_68(self) -> Number:
+        """Half the length of the narrowest interval that holds 68.3% of the values; needs two."""
+        if self.count < 2:
+            return Number.undefined()
+        spread = math.sqrt(LEVEL * (1 - LEVEL) / self.count)
+        return self._number(*(0.5 * self._narrowest(c)[2] for c in (LEVEL, LEVEL - spread, LEVEL + spread)))
+
+    def resolution_68_over_median(self) -> Number:
+        """`resolution_68` / median, the median taken as exact; undefined for a median of 0."""
+        median = self.median().value
+        return self.resolution_68() * (1 / median) if median > 0 else Number.undefined()
+
+    def resolution_iqr(self) -> Number:
+        """Interquartile range / 1.349: the standard deviation if the values were normal; needs two."""
+        if self.count < 2:
+            return Number.undefined()
+        spread = 0.5 / math.sqrt(self.count)
+        contents: list[float] = [0.5, max(0.0, 0.5 - spread), min(1.0, 0.5 + spread)]
+        ends = [self._quantiles((1 - c) / 2, (1 + c) / 2) for c in contents]
+        return self._number(*[(high - low) / IQR_TO_SIGMA for low, high in ends])
+
+    def iqr_over_median(self) -> Number:
+        """Interquartile range / median, the median taken as exact; undefined for a median of 0."""
+        median = self.median().value
+        return self.resolution_iqr() * (IQR_TO_SIGMA / median) if median > 0 else Number.undefined()
+
+    def rms90(self) -> Number:
+        """Standard deviation of the values in the narrowest interval that holds 90% of them; needs two.
+
+        M. A. Thomson, NIM A 611 (2009) 25. The interval is the standard error, from the influence function with both
+        ends of the narrowest interval taken as equally far from the mean.
+        """
+        if self.count < 2:
+            return Number.undefined()
+        content = 0.9
+        start, stop, length = self._narrowest(content)
+        squares = (self.values[start:stop] - np.mean(self.values[start:stop])) ** 2
+        rms = math.sqrt(np.mean(squares))
+        if not rms:
+            return Number(0.0, 0.0, 0.0)
+        influence = squares - (0.5 * length) ** 2
+        variance = content * float(np.mean(influence**2)) - (content * float(np.mean(influence))) ** 2
+        error = math.sqrt(max(0.0, variance) / self.count) / content / (2 * rms)
+        return self._number(rms, max(0.0, rms - error), rms + error)
+
+    def histogram(self, edges: npt.ArrayLike) -> Histogram:
+        """Counts between edges; bins hold their lower edge, the last one both."""
+        wanted = np.asarray(edges, dtype=np.float64)
+        below, above = np.sum(self.values < wanted[0]), np.sum(self.values > wanted[-1])
+        counts = np.histogram(self.values, wanted)[0].astype(np.float64)
+        return Histogram(edges=wanted, counts=counts, below=float(below), above=float(above))
+
+    def _quantiles(self, *q: float) -> list[float]:
+        ranks = (self.count - 1) * np.clip(q, 0.0, 1.0)
+        found: list[float] = np.interp(ranks, np.arange(self.count), self.values).tolist()
+        return found
+
+    def _narrowest(self, content: float) -> tuple[int, int, float]:
+        """First rank, rank behind the last, and length of the first narrowest interval with this share of all."""
+        # Rounded, as 0.9 * 10 is 9.000...1; the interval holds at least one value.
+        size = min(self.count, max(1, math.ceil(round(min(content, 1.0) * self.count, 9))))
+        lengths = self.values[size - 1 :] - self.values[: self.count - size + 1]
+        start = int(np.argmin(lengths))
+        return start, start + size, float(lengths[start])
+
+    def _number(self, value: float, low: float, high: float) -> Number:
+        return Number(value, low, high) if self.count >= 3 else Number(value, math.nan, math.nan)
+
+
+def merged(mine: Any, theirs: Any) -> Any:
+    """What two accumulators of different events have counted together; both stay as they are.
+
+    Numbers, arrays and `Counter` are added, lists joined, dicts, tuples and other objects merged part by part.
+
+    Raises
+    ------
+    ValueError
+        The bins of an axis differ.
+    """
+    if isinstance(mine, Axis):
+        if not np.array_equal(mine.edges, theirs.edges):
+            raise ValueError(f"cannot merge: bins of {mine.name} differ")
+        return mine
+    if mine is None:
+        return None
+    if type(mine) is dict:
+        return {key: merged(part, theirs[key]) for key, part in mine.items()}
+    if isinstance(mine, tuple):
+        return tuple(map(merged, mine, theirs))
+    if hasattr(mine, "__add__"):
+        return mine + theirs
+    total = copy.copy(mine)
+    vars(total).update({name: merged(part, vars(theirs)[name]) for name, part in vars(mine).items()})
+    return total
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and content of everything in a tree that is not a tree itself, in its order."""
+    for name, content in tree.items():
+        key = f"{prefix}.{name}" if prefix else name
+        if isinstance(content, Mapping):
+            yield from leaves(content, key)
+        else:
+            yield key, content

@@ -1,0 +1,253 @@
+"""Intervals, distributions and weighted fractions by hand, against other implementations, and in chunks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pflow.metrics.stats import (
+    LEVEL,
+    Axis,
+    Distribution,
+    Number,
+    Series,
+    WeightedFraction,
+    clopper_pearson,
+    fraction,
+    fractions,
+    leaves,
+    merged,
+)
+
+WIDTHS = ("resolution_68", "resolution_iqr", "rms90")
+
+
+def responses(n, seed=0):
+    """A core of 3% with tails on both sides, and a few far away."""
+    rng = np.random.default_rng(seed)
+    values = np.concatenate([rng.normal(1.0, 0.03, n), rng.exponential(0.3, n // 5), [0.0, 1e-9, 1e6, -2.0]])
+    return rng.permutation(values)
+
+
+def test_clopper_pearson_agrees_with_scipy():
+    passed, total = np.array([0, 3, 7, 19]), 19
+    low, high = clopper_pearson(passed, total)
+    for k, interval in zip(passed.tolist(), zip(low, high, strict=True), strict=True):
+        wanted = stats.binomtest(k, total).proportion_ci(LEVEL, method="exact")
+        assert interval == pytest.approx((wanted.low, wanted.high))
+
+
+@pytest.mark.parametrize(("passed", "total"), [(-1, 2), (3, 2)])
+def test_impossible_counts_are_refused(passed, total):
+    with pytest.raises(ValueError, match="passed <= total"):
+        clopper_pearson(passed, total)
+
+
+def test_impossible_level_is_refused():
+    with pytest.raises(ValueError, match="level"):
+        clopper_pearson(1, 2, level=1.0)
+
+
+def test_fraction_of_nothing_says_nothing():
+    number = fraction(0, 0)
+    assert math.isnan(number.value)
+    assert (number.low, number.high) == (0, 1)
+
+
+def test_fractions_are_those_of_each_bin():
+    series = fractions([1, 0, 3], [4, 0, 3])
+    for k, number in enumerate((fraction(1, 4), fraction(0, 0), fraction(3, 3))):
+        assert [series.value[k], series.low[k], series.high[k]] == pytest.approx(
+            [number.value, number.low, number.high], nan_ok=True
+        )
+
+
+def test_interval_covers_the_truth_often_enough():
+    rng = np.random.default_rng(2)
+    low, high = clopper_pearson(rng.binomial(20, 0.3, 2000), 20)
+    assert np.mean((low <= 0.3) & (high >= 0.3)) >= LEVEL
+
+
+def test_weighted_fraction_by_hand():
+    # 3 of 3 + 1 + 1 = 5; effective number 25 / 11
+    share = WeightedFraction()
+    share.add(np.array([3.0, 1.0, 1.0]), np.array([True, False, False]))
+    wanted = fraction(0.6 * 25 / 11, 25 / 11)
+    assert dataclasses.astuple(share.result()) == pytest.approx((0.6, wanted.low, wanted.high))
+
+
+def test_weighted_fraction_of_equal_weights_has_the_binomial_interval():
+    share = WeightedFraction()
+    share.add(np.full(10, 0.1), np.arange(10) < 3)
+    assert dataclasses.astuple(share.result()) == pytest.approx(dataclasses.astuple(fraction(3, 10)))
+
+
+@pytest.mark.parametrize("weights", [[], [0.0]])
+def test_weighted_fraction_of_nothing_is_undefined(weights):
+    share = WeightedFraction()
+    share.add(np.array(weights), np.ones(len(weights), dtype=bool))
+    assert math.isnan(share.result().value)
+
+
+def test_all_of_a_weight_is_one_in_any_rounding():
+    share = WeightedFraction()
+    for part in np.array_split(np.random.default_rng(0).uniform(0, 1, 1000), 7):
+        share.add(part, np.ones(len(part), dtype=bool))
+    assert share.result().high == 1
+
+
+def test_mean_and_standard_error_by_hand():
+    # mean of 1, 2, 3, 6 is 3; variance (4 + 1 + 0 + 9) / 3; error sqrt(14 / 3 / 4)
+    error = math.sqrt(14 / 12)
+    assert dataclasses.astuple(Distribution([1.0, 2.0, 3.0, 6.0]).mean()) == pytest.approx((3, 3 - error, 3 + error))
+
+
+@pytest.mark.parametrize("q", [0.0, 0.01, 0.3, 0.5, 0.68, 1.0])
+def test_quantiles_are_numpys(q):
+    values = responses(20_000)
+    assert Distribution(values).quantile(q).value == pytest.approx(np.quantile(values, q), rel=1e-14)
+
+
+def test_resolution_by_hand():
+    # 7 of 10 values: the narrowest run of seven is 1.0 ... 1.6; the median is 1.25
+    values = np.array([0.0, 0.5, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 9.0])
+    assert Distribution(values).resolution_68().value == pytest.approx(0.3)
+    assert Distribution(2 * values).resolution_68_over_median().value == pytest.approx(0.3 / 1.25)
+
+
+def test_iqr_by_hand():
+    # quartiles of 0 ... 4 are 1 and 3
+    assert Distribution([4.0, 0.0, 2.0, 1.0, 3.0]).resolution_iqr().value == pytest.approx(2 / 1.349)
+    assert Distribution([4.0, 0.0, 2.0, 1.0, 3.0]).iqr_over_median().value == pytest.approx(1)
+
+
+def test_rms90_by_hand():
+    # nine of ten: 0 ... 8, whose variance is 60 / 9
+    assert Distribution([*range(9), 1000.0]).rms90().value == pytest.approx(math.sqrt(60 / 9))
+
+
+def test_equal_values_have_no_width():
+    distribution = Distribution([2.0] * 5)
+    assert [getattr(distribution, name)().value for name in WIDTHS] == [0, 0, 0]
+    assert distribution.median().value == 2
+
+
+@pytest.mark.parametrize("name", ["mean", "median", "iqr_over_median", "resolution_68_over_median", *WIDTHS])
+def test_nothing_is_undefined(name):
+    assert math.isnan(getattr(Distribution(), name)().value)
+
+
+def test_one_value_has_a_median_and_no_width():
+    distribution = Distribution([3.0])
+    assert distribution.median().value == distribution.mean().value == 3
+    assert math.isnan(distribution.mean().low)
+    assert all(math.isnan(getattr(distribution, name)().value) for name in WIDTHS)
+
+
+def test_median_of_zero_has_no_relative_resolution():
+    assert math.isnan(Distribution([0.0, 0.0, 1.0]).resolution_68_over_median().value)
+
+
+@pytest.mark.parametrize("name", ["median", *WIDTHS])
+def test_two_values_have_no_interval(name):
+    number = getattr(Distribution([1.0, 2.0]), name)()
+    assert math.isfinite(number.value)
+    assert math.isnan(number.low)
+    assert math.isnan(number.high)
+
+
+@pytest.mark.parametrize("name", ["median", *WIDTHS])
+def test_intervals_cover_the_truth_in_about_two_of_three_experiments(name):
+    rng = np.random.default_rng(3)
+    truth = getattr(Distribution(rng.normal(1, 0.1, 400_000)), name)().value
+    numbers = [getattr(Distribution(rng.normal(1, 0.1, 400)), name)() for _ in range(300)]
+    # Narrowest intervals of a finite sample are biased low, hence the tolerance below.
+    assert 0.55 < np.mean([number.low <= truth <= number.high for number in numbers]) < 0.80
+
+
+def test_chunks_and_merging_do_not_change_a_bit():
+    values = responses(10_000)
+    whole, parts = Distribution(values), Distribution()
+    for k, part in enumerate(np.array_split(np.roll(values, 17), 23)):
+        if k % 2:
+            parts.add(part)
+        else:
+            parts = merged(parts, Distribution(part))
+        assert parts.median().value  # sorted in between
+    assert parts.count == whole.count
+    for name in ("mean", "median", "resolution_68_over_median", *WIDTHS):
+        assert getattr(parts, name)() == getattr(whole, name)()
+
+
+def test_histogram_counts_every_value_once():
+    histogram = Distribution([-1.0, 0.0, 0.5, 1.0, 1.0, 2.0]).histogram([0.0, 1.0, 2.0])
+    assert histogram.counts.tolist() == [2, 3]
+    assert (histogram.below, histogram.above) == (1, 0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_refused(value):
+    with pytest.raises(ValueError, match="infinite or not a number"):
+        Distribution([1.0, value])
+
+
+def test_values_are_copied():
+    values = np.array([1.0, 2.0, 3.0])
+    distribution = Distribution(values)
+    values[:] = 0
+    assert distribution.median().value == 2
+
+
+def axis(*edges) -> Axis:
+    return Axis(name="x", label="x", unit="", edges=np.array(edges))
+
+
+@pytest.mark.parametrize("edges", [(1.0,), (1.0, 1.0), (2.0, 1.0), ((0.0, 1.0),)])
+def test_edges_must_rise(edges):
+    with pytest.raises(ValueError, match="rising edges"):
+        axis(*edges)
+
+
+def test_upper_edge_of_the_last_bin_is_inside():
+    assert axis(1.0, 10.0, 30.0).index(np.array([0.5, 1.0, 10.0, 30.0, 30.1])).tolist() == [2, 0, 1, 1, 2]
+
+
+def test_merging_adds_every_kind_of_part():
+    @dataclasses.dataclass
+    class Counts:
+        number: int
+        array: np.ndarray
+        counter: Counter
+        parts: dict
+        bins: tuple
+        optional: None = None
+
+    one = Counts(1, np.array([1, 2]), Counter("ab"), {"x": [1]}, (axis(0.0, 1.0),))
+    total = merged(one, Counts(2, np.array([3, 4]), Counter("b"), {"x": [2]}, (axis(0.0, 1.0),)))
+    assert (total.number, total.array.tolist(), total.parts) == (3, [4, 6], {"x": [1, 2]})
+    assert total.counter == {"a": 1, "b": 2}
+    assert (one.number, one.array.tolist()) == (1, [1, 2])
+
+
+def test_merging_other_bins_is_refused():
+    with pytest.raises(ValueError, match="bins of x differ"):
+        merged(axis(0.0, 1.0), axis(0.0, 2.0))
+
+
+def test_number_in_another_unit():
+    assert Number(1.0, 0.5, 2.0) * 10 == Number(10.0, 5.0, 20.0)
+
+
+def test_series_of_numbers():
+    series = Series.of([Number(1, 0, 2), Number(3, 2, 4)])
+    assert [series.value.tolist(), series.low.tolist(), series.high.tolist()] == [[1, 3], [0, 2], [2, 4]]
+    assert len(Series.of([]).value) == 0
+
+
+def test_leaves_have_dotted_keys():
+    assert dict(leaves({"a": {"b": 1, "c": {"d": 2}}, "e": 3})) == {"a.b": 1, "a.c.d": 2, "e": 3}
