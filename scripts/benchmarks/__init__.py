@@ -1,0 +1,1 @@
+"""What `scripts/bench.py` times; one file a benchmark."""

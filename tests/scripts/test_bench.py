@@ -1,0 +1,25 @@
+"""Every benchmark runs and prints its table."""
+
+from __future__ import annotations
+
+import bench
+import pytest
+
+OPTIONS = {
+    "reading": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
+    "merging": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
+    "evaluate": ["gammasep_test_small.root", "--repeat", "1"],
+    "display": ["gammasep_test_small.root", "--runs", "1"],
+}
+
+
+def test_every_benchmark_is_tried():
+    assert set(OPTIONS) == {module.__name__.rpartition(".")[2] for module in bench.BENCHMARKS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_runs(name, sample_dir, capfd):
+    file, *options = OPTIONS[name]
+    bench.main([name, str(sample_dir / file), *options])
+    assert len(capfd.readouterr().out.splitlines()) >= 2
