@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pflow"
 
 LAYERS = (
     {"version", "errors"},
-    {"resources"},
+    {"resources", "plain"},
     {"physics"},
     {"event", "calibration.uncertainty"},
     {"io", "tokens", "metrics", "data.batch"},

@@ -21,8 +21,7 @@ part                  fields of a record
 ===================== ======================================================================================
 
 Hits, tracks and references are float32, truth is float64, integers are int32. A number that a file does not hold is
-NaN (an unknown time, d0 or position at the calorimeter). A part that a file does not hold is None; a part that is
-there but empty in an event has no records in it.
+NaN (an unknown time, d0 or position at the calorimeter). A part that a file does not hold is None.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.event.validate import Problem, link_problems, part_problems
+from pflow.event.validate import Violation, validate_links, validate_part
 from pflow.physics.detector import Detector
 
 __all__ = ["Events", "Flag", "concatenate"]
@@ -57,7 +56,7 @@ class Flag(enum.IntFlag):
     BAD_INPUT = 1
     """The entry could not be used and was emptied (``on_error="skip"``)."""
     MAX_PARTICLES = 2
-    """Generation stopped at `max_particles`, not at the end of the sentence."""
+    """Decoding stopped at `max_particles`, before the end of the output sequence."""
     UNKNOWN_PDG = 4
     """A particle's code was not in the vocabulary and was mapped to its class."""
 
@@ -71,7 +70,7 @@ class Events:
     detector
         The detector whose calorimeters the hits' ``subdetector`` counts.
     path
-        File they come from ("" for events made by hand).
+        File that they come from, "" for none.
     entry
         int64 [event]: entry of that file's tree, from 0.
     event
@@ -79,7 +78,7 @@ class Events:
     flags
         uint32 [event]: `Flag` bits.
     absent
-        Optional collections that the detector names and the file does not hold.
+        Optional collections of the detector that the file does not hold.
     reference_name
         Name of the algorithm or collection in ``reference``.
     """
@@ -140,7 +139,7 @@ class Events:
         )
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(ak.flatten(part, axis=1))} {name}" for name, part in self.parts())
+        counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
         return f"<Events: {len(self)} events of {self.detector.name}, {counts}>"
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
@@ -155,28 +154,28 @@ class Events:
         """Whether truth particles and links from hits to them are there."""
         return self.truth is not None and self.hit_links is not None
 
-    def problems(self) -> list[Problem]:
-        """Everything that is wrong, in the order of the events; an empty list if nothing is."""
-        found: list[Problem] = []
+    def violations(self) -> list[Violation]:
+        """Everything that is wrong with the content, in the order of the events."""
+        found: list[Violation] = []
         for name, part in self.parts():
             if name in LINKED:
-                found += link_problems(name, part, getattr(self, LINKED[name]), self.truth)
+                found += validate_links(name, part, getattr(self, LINKED[name]), self.truth)
             else:
-                found += part_problems(name, part, self.detector)
-        return sorted(found, key=lambda problem: problem.index)
+                found += validate_part(name, part, self.detector)
+        return sorted(found, key=lambda violation: violation.index)
 
-    def check(self) -> Events:
-        """Return self if nothing is wrong.
+    def validate(self) -> Events:
+        """Return self if nothing is wrong with the content.
 
         Raises
         ------
         InputError
-            Naming file, entry and field of the first problem, and how many there are.
+            Names file, entry and field of the first violation, and how many there are.
         """
-        found = self.problems()
+        found = self.violations()
         if found:
             first = found[0]
-            more = "" if len(found) == 1 else f" (and {len(found) - 1} more problems)"
+            more = "" if len(found) == 1 else f" (and {len(found) - 1} more violations)"
             raise InputError(
                 first.message + more,
                 file=self.path or None,
@@ -186,7 +185,7 @@ class Events:
         return self
 
     def emptied(self, bad: npt.NDArray[np.bool_]) -> Events:
-        """The same events with those where `bad` is True left without content and flagged ``BAD_INPUT``."""
+        """The same events, those where `bad` holds without content and flagged ``BAD_INPUT``."""
         if not bad.any():
             return self
         keep = ~np.asarray(bad)

@@ -1,4 +1,4 @@
-"""Links from hits and tracks to particles: which one particle a source is assigned to."""
+"""Links from hits and tracks (sources) to particles, with weights."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 
-__all__ = ["assigned_particle", "largest_share"]
+__all__ = ["assigned_particle", "largest_share", "sum_by_pair"]
 
 Index = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, Index, Floats]:
+    """Sum the weights [L] of links with the same source and particle; sorted by source, then particle."""
+    lowest = int(particle.min(initial=0))
+    stride = int(particle.max(initial=0)) - lowest + 1
+    pairs, at = np.unique(source * stride + particle - lowest, return_inverse=True)
+    return pairs // stride, pairs % stride + lowest, np.bincount(at, weight, len(pairs)).astype(np.float64)
 
 
 def largest_share(source: Index, particle: Index, weight: npt.NDArray[np.floating[Any]]) -> Index:

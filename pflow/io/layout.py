@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pflow.errors import ConfigError, InputError, check_fields, nearest
+from pflow.plain import from_plain
 from pflow.resources import load_yaml, resolve
 
 __all__ = ["FIELDS", "REQUIRED", "Branch", "Layout", "load_layout"]
@@ -37,7 +38,7 @@ REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "tracker_hit_links": (("source", "particle"),),
     "reference": (("pdg", "energy", "px", "py", "pz"),),
 }
-"""What makes a part complete: one of these sets of quantities."""
+"""Sets of quantities of which a complete part has one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Branch:
     scale
         Factor from the file's unit to pflow's.
     optional
-        Whether a file without it is not worth a word.
+        Whether a file without it is not reported.
     names
         For the subdetector: name of the calorimeter that each code of the file stands for.
     """
@@ -64,7 +65,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A flat ntuple's layout, as `load_layout` reads it.
+    """Which branches of a flat ntuple hold which quantities, as `load_layout` reads it.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class Layout:
     tree
         Name of the TTree or RNTuple.
     detector
-        Detector that its files belong to unless something else is asked for; None if the user must say.
+        Detector that its files belong to by default; None if the user must name it.
     event
         Branch of the event number; None to number the entries.
     parts
@@ -82,11 +83,11 @@ class Layout:
         Name of the algorithm behind ``reference``.
     """
 
-    name: str
-    tree: str
-    detector: str | None
-    event: str | None
-    parts: Mapping[str, Mapping[str, Branch]]
+    name: str = ""
+    tree: str = "events"
+    detector: str | None = None
+    event: str | None = None
+    parts: Mapping[str, Mapping[str, Branch]] = dataclasses.field(default_factory=dict)
     reference_name: str = ""
 
     def available(self, part: str, keys: Iterable[str], *, file: str | Path | None = None) -> dict[str, Branch]:
@@ -131,16 +132,10 @@ def load_layout(name: str | Path | Layout) -> Layout:
 
 
 def _layout(content: Mapping[str, Any], *, origin: str) -> Layout:
-    top = ("name", "tree", "detector", "event", *FIELDS)
-    check_fields(content, top, origin)
-    texts: dict[str, str | None] = {}
-    for key in ("name", "tree", "detector", "event"):
-        value = content.get(key)
-        if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{origin}: '{key}' must be text, found {value!r}")
-        texts[key] = value
+    top = ("name", "tree", "detector", "event")
+    check_fields(content, (*top, *FIELDS), origin)
     parts: dict[str, dict[str, Branch]] = {}
-    reference_name = ""
+    header = {key: content[key] for key in top if key in content}
     for part in FIELDS:
         fields = content.get(part)
         if fields is None:
@@ -149,18 +144,12 @@ def _layout(content: Mapping[str, Any], *, origin: str) -> Layout:
             raise ConfigError(f"{origin}: '{part}' must map quantities to branches, found {fields!r}")
         fields = dict(fields)
         if part == "reference":
-            reference_name = str(fields.pop("name", "reference"))
+            header["reference_name"] = fields.pop("name", "reference")
         parts[part] = _part(part, fields, f"{origin}: {part}")
     if "hits" not in parts:
         raise ConfigError(f"{origin}: 'hits' is missing: energy, x, y and z of the calorimeter hits are required")
-    return Layout(
-        name=texts["name"] or Path(origin).stem,
-        tree=texts["tree"] or "events",
-        detector=texts["detector"],
-        event=texts["event"],
-        parts=parts,
-        reference_name=reference_name,
-    )
+    layout = from_plain(Layout, header, origin)
+    return dataclasses.replace(layout, name=layout.name or Path(origin).stem, parts=parts)
 
 
 def _part(part: str, fields: Mapping[str, Any], origin: str) -> dict[str, Branch]:
@@ -168,29 +157,10 @@ def _part(part: str, fields: Mapping[str, Any], origin: str) -> dict[str, Branch
     if not any(set(complete) <= fields.keys() for complete in REQUIRED[part]):
         wanted = ", or ".join(", ".join(complete) for complete in REQUIRED[part])
         raise ConfigError(f"{origin}: needs at least {wanted}; found {', '.join(fields) or 'nothing'}")
-    return {name: _branch(name, value, f"{origin}.{name}") for name, value in fields.items()}
-
-
-def _branch(name: str, value: Any, origin: str) -> Branch:
-    if isinstance(value, str):
-        return Branch(branch=value)
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{origin}: expected a branch's name or a mapping with 'branch', found {value!r}")
-    check_fields(value, ("branch", "scale", "optional", "names"), origin)
-    branch, scale = value.get("branch"), value.get("scale", 1.0)
-    optional, names = value.get("optional", False), value.get("names")
-    if not isinstance(branch, str):
-        raise ConfigError(f"{origin}: 'branch' must be text, found {branch!r}")
-    if isinstance(scale, bool) or not isinstance(scale, int | float):
-        raise ConfigError(f"{origin}: 'scale' must be a number, found {scale!r}")
-    if not isinstance(optional, bool):
-        raise ConfigError(f"{origin}: 'optional' must be true or false, found {optional!r}")
-    if names is not None:
-        if name != "subdetector":
-            raise ConfigError(f"{origin}: 'names' belongs to hits.subdetector only")
-        if not isinstance(names, Mapping) or not all(
-            type(code) is int and isinstance(text, str) for code, text in names.items()
-        ):
-            raise ConfigError(f"{origin}: 'names' must map integer codes to names of calorimeters, found {names!r}")
-        names = dict(names)
-    return Branch(branch=branch, scale=float(scale), optional=optional, names=names)
+    branches = {}
+    for name, value in fields.items():
+        content = {"branch": value} if isinstance(value, str) else value
+        branches[name] = from_plain(Branch, content, f"{origin}.{name}")
+        if branches[name].names is not None and name != "subdetector":
+            raise ConfigError(f"{origin}.{name}: 'names' belongs to hits.subdetector only")
+    return branches

@@ -180,8 +180,8 @@ class EventFile:
                 raise
             events, undecoded = self._read_one_by_one(start, stop, truth=truth)
         if strict:
-            return events.check(), []
-        return _without_problems(events, undecoded)
+            return events.validate(), []
+        return _without_violations(events, undecoded)
 
     def _read_one_by_one(self, start: int, stop: int, *, truth: bool) -> tuple[Events, list[BadEntry]]:
         """Read a range in which something cannot be decoded; such entries are left without content."""
@@ -298,13 +298,13 @@ def iterate_events(
                 yield file.read(start, start + step, truth=truth, on_error=on_error)
 
 
-def _without_problems(events: Events, undecoded: list[BadEntry]) -> tuple[Events, list[BadEntry]]:
-    """Empty and flag the events that have problems, and those that could not be decoded."""
+def _without_violations(events: Events, undecoded: list[BadEntry]) -> tuple[Events, list[BadEntry]]:
+    """Empty and flag the events with violations, and those that could not be decoded."""
     bad = {found.entry: found for found in undecoded}
-    for problem in events.problems():
-        entry = int(events.entry[problem.index])
+    for violation in events.violations():
+        entry = int(events.entry[violation.index])
         if entry not in bad:
-            error = InputError(problem.message, file=events.path or None, entry=entry, field=problem.field)
+            error = InputError(violation.message, file=events.path or None, entry=entry, field=violation.field)
             bad[entry] = BadEntry(entry, error)
     return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)]
 

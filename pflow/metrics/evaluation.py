@@ -13,7 +13,7 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import RULES, Targets, select_targets
-from pflow.event.validate import link_problems
+from pflow.event.validate import validate_links
 from pflow.metrics import jets
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
@@ -349,7 +349,7 @@ def _check_same_events(events: Events, line: str, reconstruction: Reconstruction
 
 
 def _check_links(events: Events, line: str, reconstruction: Reconstruction) -> None:
-    problems = link_problems("hit_links", reconstruction.hit_links, events.hits, reconstruction.particles)
+    problems = validate_links("hit_links", reconstruction.hit_links, events.hits, reconstruction.particles)
     if problems:
         raise InputError(
             f"reconstruction '{line}': {problems[0].message}; made from other hits?",

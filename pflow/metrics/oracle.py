@@ -21,7 +21,7 @@ from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
 from pflow.event.links import largest_share
 from pflow.event.particles import Reconstruction
-from pflow.event.truth import Targets, owners
+from pflow.event.truth import Targets, assigned_ancestors
 from pflow.metrics.oracle_calibration import Calibration, CalibrationFit, shower_kind
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.barycentre import log_weighted_barycentre
@@ -78,11 +78,12 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     InputError
         The events hold no truth, or no links to it.
     """
-    truth, links, owner = _truth(events), events.hit_links, owners(events, rule=rule)
+    truth, links = _truth(events), events.hit_links
+    assigned = assigned_ancestors(events, rule=rule)
     if links is None:
         raise InputError("the limit needs links from hits to particles; there are none", file=events.path or None)
     hit = jagged.global_index(links["source"], jagged.count(events.hits))
-    linked = owner[jagged.global_index(links["particle"], jagged.count(truth))]
+    linked = assigned[jagged.global_index(links["particle"], jagged.count(truth))]
     share = jagged.flat(links["weight"]).astype(np.float64) * jagged.flat(events.hits["energy"])[hit]
     used = (linked >= 0) & (share > 0)
     hit, share = hit[used], share[used]

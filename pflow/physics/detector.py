@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pflow.errors import ConfigError, check_fields
+from pflow.errors import ConfigError
+from pflow.plain import from_plain, to_plain
 from pflow.resources import load_yaml, resolve
 
 __all__ = ["Calorimeter", "Detector", "load_detector"]
@@ -131,19 +132,11 @@ class Detector:
         ConfigError
             Unknown, missing or ill-typed field; names `origin`, the field and the nearest known ones.
         """
-        values = _checked(cls, content, origin)
-        calorimeters = values.get("calorimeters")
-        if not isinstance(calorimeters, list | tuple):
-            raise ConfigError(f"{origin}: 'calorimeters' must be a list")
-        values["calorimeters"] = tuple(
-            Calorimeter(**_checked(Calorimeter, item, f"{origin}: calorimeters[{i}]"))
-            for i, item in enumerate(calorimeters)
-        )
-        return cls(**values)
+        return from_plain(cls, content, origin)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data (strings, numbers, lists) from which `from_dict` builds an equal detector."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        plain: dict[str, Any] = to_plain(self)
         return plain
 
     def digest(self) -> str:
@@ -163,36 +156,3 @@ def load_detector(name: str | Path | Detector) -> Detector:
         return name
     path = resolve("detector", name)
     return Detector.from_dict(load_yaml(path), origin=str(path))
-
-
-def _checked(cls: type[Any], content: Any, origin: str) -> dict[str, Any]:
-    """Check names and types of the plain data for a dataclass; lists of names become tuples."""
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"{origin}: expected a mapping, found {type(content).__name__}")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    check_fields(content, fields, origin)
-    for name, field in fields.items():
-        if field.default is dataclasses.MISSING and name not in content:
-            raise ConfigError(f"{origin}: field '{name}' is missing")
-    values: dict[str, Any] = {}
-    for name, value in content.items():
-        wanted = str(fields[name].type)
-        if wanted in ("float | None", "int | None") and value is None:
-            pass
-        elif wanted == "int | None":
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ConfigError(f"{origin}: '{name}' must be a whole number, found {value!r}")
-        elif wanted in ("float", "float | None"):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ConfigError(f"{origin}: '{name}' must be a number, found {value!r}")
-            value = float(value)
-        elif wanted == "str" and not isinstance(value, str):
-            raise ConfigError(f"{origin}: '{name}' must be text, found {value!r}")
-        elif wanted == "bool" and not isinstance(value, bool):
-            raise ConfigError(f"{origin}: '{name}' must be true or false, found {value!r}")
-        elif wanted == "tuple[str, ...]":
-            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-                raise ConfigError(f"{origin}: '{name}' must be a list of names, found {value!r}")
-            value = tuple(value)
-        values[name] = value
-    return values

@@ -24,11 +24,10 @@ __all__ = [
 ]
 
 COVARIANCE = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
-"""Elements of the covariance of (px, py, pz, E) as they are stored: x, y, z for the momentum's components, t for E.
+"""Stored elements of the covariance of (px, py, pz, E); x, y, z stand for the momentum's components, t for E.
 
-The lower triangle, row by row, as edm4hep::ReconstructedParticle::covMatrix holds it (edm4hep.yaml: "stored as lower
-triangle matrix of the four momentum (px,py,pz,E)"; element (i, j), i >= j, at i (i + 1) / 2 + j in its
-utils/cov_matrix_utils.h; coordinates named as in edm4hep::FourMomCoords)."""
+The lower triangle, row by row, as in edm4hep::ReconstructedParticle::covMatrix: element (i, j), i >= j, is at
+i (i + 1) / 2 + j (edm4hep.yaml, utils/cov_matrix_utils.h, edm4hep::FourMomCoords)."""
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -77,8 +76,7 @@ def track_from_momentum(px: Array, py: Array, pz: Array, charge: Array, b_field:
 def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array]:
     """Transverse momentum (px, py) in GeV where a helix comes closest to the z axis, from a point further along.
 
-    In a field along z a charge of sign q moves on a circle of radius R = pt / (0.299792458e-3 |q| B), clockwise for
-    q > 0, around c = r + q/|q| R (py, -px)/pt. Closest to the axis the momentum is tangent to it at c (1 - R/|c|).
+    Closest to the axis the momentum is tangent to the circle around c with radius R (see `_circle`) at c (1 - R/|c|).
     pz does not change. A neutral particle, one without transverse momentum, and one around the axis keep theirs.
 
     Parameters
@@ -94,48 +92,44 @@ def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array,
     """
     pt = np.hypot(px, py)
     sense = np.sign(charge * b_field)
+    _, centre_x, centre_y = _circle(x, y, px, py, charge, b_field)
     with np.errstate(divide="ignore", invalid="ignore"):
-        radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
-        centre_x = x + sense * radius * py / pt
-        centre_y = y - sense * radius * px / pt
         distance = np.hypot(centre_x, centre_y)
-        turned_x, turned_y = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
-    known = np.isfinite(turned_x) & np.isfinite(turned_y)
-    return np.where(known, turned_x, px), np.where(known, turned_y, py)
+        perigee_px, perigee_py = -sense * pt * centre_y / distance, sense * pt * centre_x / distance
+    known = np.isfinite(perigee_px) & np.isfinite(perigee_py)
+    return np.where(known, perigee_px, px), np.where(known, perigee_py, py)
 
 
 def impact_parameters(
     x: Array, y: Array, z: Array, px: Array, py: Array, pz: Array, charge: Array, b_field: float
 ) -> tuple[Array, Array]:
-    """How far from the z axis a helix passes, and where along it, both mm, from a point further along.
+    """Distance d0 from the z axis at which a helix passes, and z0 there, both mm, from a point further along.
 
-    With radius R and centre c as in `momentum_at_perigee`: d0 = |c| - R, positive where the circle does not go round
-    the axis, and z0 = z - pz/pt R a, a being the angle on the circle from the nearest point (less than half a turn). A
-    neutral particle and one without transverse momentum have 0 and 0.
+    With centre c and radius R (see `_circle`), d0 = |c| - R, positive where the circle does not go round the axis, and
+    z0 = z - pz/pt R a, a being the angle on the circle from the nearest point (less than half a turn). A neutral
+    particle and one without transverse momentum have 0 and 0. Parameters as of `momentum_at_perigee`.
+    """
+    radius, centre_x, centre_y = _circle(x, y, px, py, charge, b_field)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        d0 = np.hypot(centre_x, centre_y) - radius
+        turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
+        angle = np.abs(np.mod(turned + np.pi, 2 * np.pi) - np.pi)
+        z0 = z - pz / np.hypot(px, py) * radius * angle
+    known = np.isfinite(d0) & np.isfinite(z0)
+    return np.where(known, d0, 0.0), np.where(known, z0, 0.0)
 
-    Parameters
-    ----------
-    x, y, z
-        Point on the helix, mm.
-    px, py, pz
-        Momentum there, GeV.
-    charge
-        Charge, e.
-    b_field
-        Field along z, T.
+
+def _circle(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array, Array]:
+    """Radius and centre, mm, of the circle of a helix in the transverse plane.
+
+    In a field along z a charge of sign q moves on a circle of radius R = pt / (0.299792458e-3 |q| B), clockwise for
+    q > 0, around c = r + q/|q| R (py, -px)/pt.
     """
     pt = np.hypot(px, py)
     sense = np.sign(charge * b_field)
     with np.errstate(divide="ignore", invalid="ignore"):
         radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
-        centre_x = x + sense * radius * py / pt
-        centre_y = y - sense * radius * px / pt
-        d0 = np.hypot(centre_x, centre_y) - radius
-        turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
-        angle = np.abs(np.mod(turned + np.pi, 2 * np.pi) - np.pi)
-        z0 = z - pz / pt * radius * angle
-    known = np.isfinite(d0) & np.isfinite(z0)
-    return np.where(known, d0, 0.0), np.where(known, z0, 0.0)
+        return radius, x + sense * radius * py / pt, y - sense * radius * px / pt
 
 
 def angle_between(a: Array, b: Array) -> Array:
@@ -171,9 +165,8 @@ def four_momentum_covariance(
 ) -> npt.NDArray[np.float64]:
     """Covariance of (px, py, pz, E) of particles measured by energy and direction, of exactly known mass.
 
-    With p = sqrt(E^2 - m^2), the momentum p n moves along n by dp = (E / p) dE where the energy moves by dE, and across
-    n by p times the angle. With s_E = E sigma(ln E), the angles alike in both axes across n and independent of the
-    energy:
+    With p = sqrt(E^2 - m^2), dp = (E / p) dE along n, and p times the angle across n. With s_E = E sigma(ln E), and
+    equal angular uncertainties in both axes across n, independent of the energy:
 
     cov(p, p) = (E s_E / p)^2 n n^T + (p sigma_angle)^2 (1 - n n^T), cov(p, E) = (E s_E^2 / p) n, cov(E, E) = s_E^2.
 

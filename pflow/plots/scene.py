@@ -17,7 +17,7 @@ from pflow.event.events import LINKED, Events
 from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import Targets, select_targets
-from pflow.event.validate import link_problems
+from pflow.event.validate import validate_links
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import unit_vector
 from pflow.physics.pdg import is_neutrino, name_of
@@ -360,13 +360,13 @@ def _links(event: Events, reconstruction: Reconstruction, name: str, index: int)
     """Links of one reconstructed event, checked to be of this event's hits or tracks and of its own particles."""
     here = [index % len(reconstruction)]
     links = getattr(reconstruction, name)[here]
-    problems = link_problems(name, links, getattr(event, LINKED[name]), reconstruction.particles[here])
-    if problems:
+    violations = validate_links(name, links, getattr(event, LINKED[name]), reconstruction.particles[here])
+    if violations:
         raise InputError(
-            f"{reconstruction.name}: {problems[0].message}; made from another file?",
+            f"{reconstruction.name}: {violations[0].message}; made from another file?",
             file=event.path or None,
             entry=int(event.entry[0]),
-            field=problems[0].field,
+            field=violations[0].field,
         )
     return links
 

@@ -43,7 +43,7 @@ def test_from_root_to_hdf5_and_back_keeps_hits(tmp_path: Path, sample_dir: Path)
 
 def test_from_edm4hep_to_a_flat_ntuple(tmp_path: Path, data_dir: Path) -> None:
     assert run(data_dir / "edm4hep" / "cld_rec.edm4hep.root", tmp_path / "flat.root") == 0
-    events = FlatReader(tmp_path / "flat.root").read(0, 1).check()
+    events = FlatReader(tmp_path / "flat.root").read(0, 1).validate()
     assert events.detector.name == "cld"
     assert (len(events.hits[0]), len(events.tracks[0])) == (5015, 24)
 

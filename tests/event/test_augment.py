@@ -284,7 +284,7 @@ EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies
     ids=["rotate", "reflect", "overlay", "everything", "cone"],
 )
 def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, options):
-    one = augment(events, options, np.random.default_rng(5)).check()
+    one = augment(events, options, np.random.default_rng(5)).validate()
     assert one.event.tolist() == events.event.tolist()
     assert_same(augment(events, options, np.random.default_rng(5)), one)
     other = augment(events, options, np.random.default_rng(6))

@@ -121,7 +121,7 @@ class TestLinks:
         links = make_links(
             source=ak.Array([[0] * n, [], []]), particle=ak.Array([[0] * n, [], []]), weight=ak.Array([weights, [], []])
         )
-        assert [problem.field for problem in made(hit_links=links).problems()] == ["hit_links.weight"]
+        assert [problem.field for problem in made(hit_links=links).violations()] == ["hit_links.weight"]
 
 
 class TestSelection:
@@ -243,8 +243,8 @@ MOMENTUM = {"px": ONE, "py": ONE, "pz": ONE}
 class TestProblems:
     def test_good_events_have_none(self) -> None:
         events = made()
-        assert events.problems() == []
-        assert events.check() is events
+        assert events.violations() == []
+        assert events.validate() is events
 
     @pytest.mark.parametrize(
         ("parts", "field", "message"),
@@ -302,20 +302,20 @@ class TestProblems:
     )
     def test_each_is_named(self, parts: dict[str, Any], field: str, message: str) -> None:
         with pytest.raises(InputError, match=rf"in\.root, entry 1[02], '{field}': .*{message}"):
-            made(**parts).check()
+            made(**parts).validate()
 
     def test_one_for_each_event_and_field(self) -> None:
         events = made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE))
-        assert [(problem.index, problem.field) for problem in events.problems()] == [
+        assert [(problem.index, problem.field) for problem in events.violations()] == [
             (0, "hits.energy"),
             (2, "hits.energy"),
         ]
-        assert "and 1 more like it" in events.problems()[0].message
+        assert "and 1 more like it" in events.violations()[0].message
 
     def test_the_first_is_raised_and_the_others_counted(self) -> None:
-        with pytest.raises(InputError, match=r"entry 10, 'hits\.energy': .*\(and 1 more problems\)") as caught:
-            made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)).check()
+        with pytest.raises(InputError, match=r"entry 10, 'hits\.energy': .*\(and 1 more violations\)") as caught:
+            made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)).validate()
         assert (caught.value.entry, caught.value.field) == (10, "hits.energy")
 
     def test_unknown_times_are_no_problem(self) -> None:
-        assert made(hits=make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, time=BAD)).problems() == []
+        assert made(hits=make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, time=BAD)).violations() == []

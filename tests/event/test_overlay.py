@@ -64,12 +64,12 @@ def two() -> Events:
             pz=[[0.0], [0.0]],
         ),
         reference_name="Pandora",
-    ).check()
+    ).validate()
 
 
 @pytest.fixture(scope="module")
 def joined(two) -> Events:
-    return overlay(two, [[0, 1]]).check()
+    return overlay(two, [[0, 1]]).validate()
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_energies_and_what_each_particle_left_are_kept(real):
     """Every event joined with itself turned by nothing: all cells are shared, with two particles for each."""
     copies = concatenate([real, real])
     n = len(real)
-    joined = overlay(copies, [[i, n + i] for i in range(n)]).check()
+    joined = overlay(copies, [[i, n + i] for i in range(n)]).validate()
     assert ak.num(joined.hits).tolist() == ak.num(real.hits).tolist()
     np.testing.assert_allclose(ak.sum(joined.hits.energy, axis=1), 2 * ak.sum(real.hits.energy, axis=1), rtol=1e-6)
     shares = ak.to_numpy(ak.flatten(joined.hit_links.weight)).astype(float)

@@ -1,4 +1,4 @@
-"""Truth rules on hand-made decays: every expected owner is worked out by hand from the definitions in PHYSICS."""
+"""Truth rules on hand-made decays: every expected ancestor is worked out by hand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
-from pflow.event.truth import owners as all_owners
-from pflow.event.truth import select_targets
+from pflow.event.truth import assigned_ancestors, select_targets
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of, mass_of
 
@@ -25,7 +24,7 @@ def event(
     tracks: list[int] = (),
     path: str = "",
 ) -> Events:
-    """One event: particles (pdg, p [GeV] along x, status, parent, r [mm]), hits (energy, shares), owners of tracks."""
+    """One event: particles (pdg, p [GeV] along x, status, parent, r [mm]), hits (energy, shares), track particles."""
     pdg = [int(p["pdg"]) for p in particles]
     n = len(pdg)
     truth = make_truth(
@@ -72,8 +71,8 @@ def chosen(events: Events, rule: str, **options: object) -> list[int]:
     return select_targets(events, rule=rule, **options).particles.index[0].tolist()
 
 
-def owners(events: Events, rule: str) -> list[int]:
-    """Truth index that owns the largest share of each hit; -1 for hits without a target."""
+def hits_of(events: Events, rule: str) -> list[int]:
+    """Truth index of the target with the largest share of each hit; -1 for hits without a target."""
     targets = select_targets(events, rule=rule)
     best = np.full(len(events.hits[0]), -1)
     weight = np.zeros(len(best))
@@ -148,7 +147,7 @@ def albedo() -> Events:
 
 
 @pytest.mark.parametrize(
-    ("make", "rule", "targets", "hit_owners"),
+    ("make", "rule", "targets", "assigned"),
     [
         (pi0_decay, "calo", [1, 2], [1, 2]),
         (pi0_decay, "stable", [1, 2], [1, 2]),
@@ -168,12 +167,12 @@ def albedo() -> Events:
         (albedo, "entering", [0], [0, 0, 0]),
     ],
 )
-def test_hand_made_decay(make, rule, targets, hit_owners):
+def test_hand_made_decay(make, rule, targets, assigned):
     assert chosen(make(), rule) == targets
-    assert owners(make(), rule) == hit_owners
+    assert hits_of(make(), rule) == assigned
 
 
-def test_shares_of_one_owner_are_added():
+def test_shares_of_one_ancestor_are_added():
     links = select_targets(conversion(), rule="stable").hit_links[0].tolist()
     assert [(link["source"], link["particle"]) for link in links] == [(0, 0), (1, 0)]
     assert [link["weight"] for link in links] == pytest.approx([1.0, 1.0])
@@ -184,7 +183,7 @@ def test_hit_energy_counts_shares():
     assert particles.hit_energy.tolist() == pytest.approx([4.8 + 0.28, 2.52])
 
 
-def test_tracks_follow_the_owner():
+def test_tracks_follow_the_assigned_ancestor():
     targets = select_targets(k0s_decay(), rule="stable")
     assert targets.track_links[0].particle.tolist() == [0, 0]
     assert targets.particles.n_tracks[0].tolist() == [2]
@@ -239,7 +238,7 @@ def test_shower_deep_below_the_entry_belongs_to_it():
         ],
         [(1.0, [(2, 1.0)])],
     )
-    assert owners(chain, "entering") == [0]
+    assert hits_of(chain, "entering") == [0]
 
 
 def test_events_do_not_mix():
@@ -309,22 +308,22 @@ def test_cld_track_pt_is_that_of_the_linked_truth(cld):
     assert np.median(ratio) == pytest.approx(1.0, abs=0.01)
 
 
-def test_owners_of_all_particles_target_or_not():
+def test_assigned_ancestors_of_all_particles_target_or_not():
     particles = [
         {"pdg": 22, "p": 10.0, "status": 1, "parent": -1, "r": 0.0},
         {"pdg": 11, "p": 6.0, "status": 0, "parent": 0, "r": 100.0},
         {"pdg": 22, "p": 1.0, "status": 0, "parent": 1, "r": 1900.0},
     ]
     events = event(particles, hits=[])
-    assert all_owners(events, rule="calo").tolist() == [0, 1, 2]
-    assert all_owners(events, rule="stable").tolist() == [0, 0, 0]
-    assert all_owners(events, rule="entering").tolist() == [0, 1, 1]
+    assert assigned_ancestors(events, rule="calo").tolist() == [0, 1, 2]
+    assert assigned_ancestors(events, rule="stable").tolist() == [0, 0, 0]
+    assert assigned_ancestors(events, rule="entering").tolist() == [0, 1, 1]
 
 
 def test_owners_need_truth_and_a_rule():
     events = event([], hits=[])
     with pytest.raises(ConfigError, match="no truth rule 'best'"):
-        all_owners(events, rule="best")
+        assigned_ancestors(events, rule="best")
     bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
     with pytest.raises(InputError, match="needs truth particles"):
-        all_owners(bare, rule="calo")
+        assigned_ancestors(bare, rule="calo")

@@ -67,7 +67,7 @@ class TestTheFullSamples:
     @pytest.mark.parametrize("sample", ["zqq_test", "gamma1_train"])
     def test_events_are_what_the_branches_hold(self, data_dir: Path, sample: str) -> None:
         path = data_dir / "g4" / f"{sample}.root"
-        events = FlatReader(path).read(3, 13).check()
+        events = FlatReader(path).read(3, 13).validate()
         with uproot.open(path) as file:
             raw = file["events"].arrays(entry_start=3, entry_stop=13)
         assert events.event.tolist() == raw["event"].to_list()
@@ -141,7 +141,7 @@ class TestTheFullSamples:
 
 class TestSomebodyElsesNtuple:
     def test_four_branches_are_enough(self, tmp_path: Path) -> None:
-        events = FlatReader(ntuple(tmp_path / "in.root", hits()), layout=layout(tmp_path)).read(0, 2).check()
+        events = FlatReader(ntuple(tmp_path / "in.root", hits()), layout=layout(tmp_path)).read(0, 2).validate()
         assert events.hits.energy.to_list() == [[1000.0, 250.0], []]
         assert [name for name, _ in events.parts()] == ["hits"]
         assert np.isnan(ak.to_numpy(ak.flatten(events.hits.time))).all()
@@ -157,7 +157,7 @@ class TestSomebodyElsesNtuple:
         names = {-7: "hcal_barrel", 20: "ecal_endcap"}
         fields = HITS | {"subdetector": {"branch": "id", "names": names}}
         path = ntuple(tmp_path / "in.root", hits(id=jagged([20, -7], [], dtype=np.int32)))
-        events = FlatReader(path, layout=layout(tmp_path, hits=fields)).read(0, 2).check()
+        events = FlatReader(path, layout=layout(tmp_path, hits=fields)).read(0, 2).validate()
         assert events.hits.subdetector.to_list() == [[1, 2], []]
 
     @pytest.mark.parametrize("code", [3, 99, -5])
@@ -166,7 +166,7 @@ class TestSomebodyElsesNtuple:
         path = ntuple(tmp_path / "in.root", hits(id=jagged([20, code], [], dtype=np.int32)))
         events = FlatReader(path, layout=layout(tmp_path, hits=fields)).read(0, 2)
         with pytest.raises(InputError, match=r"entry 0, 'hits\.subdetector': expected 0 to 3"):
-            events.check()
+            events.validate()
 
     def test_codes_without_names_count_the_calorimeters(self, tmp_path: Path) -> None:
         path = ntuple(tmp_path / "in.root", hits(id=jagged([3, 1], [], dtype=np.int32)))
@@ -190,7 +190,7 @@ class TestSomebodyElsesNtuple:
             owner=jagged([-1, 1], [], dtype=np.int32), pdg=jagged([22, -11], [], dtype=np.int32), **particles
         )
         path = layout(tmp_path, hits=HITS | {"particle": "owner"}, truth=truth)
-        events = FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).check()
+        events = FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
         assert events.hit_links.to_list() == [[{"source": 1, "particle": 1, "weight": 1.0}], []]
 
     def test_charge_and_mass_follow_from_the_code(self, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ class TestSomebodyElsesNtuple:
         particles = {name: jagged([3.0, 4.0], []) for name in ("px", "py", "pz")}
         branches = hits(pdg=jagged([22, -11], [], dtype=np.int32), **particles)
         path = layout(tmp_path, truth=truth)
-        events = FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).check()
+        events = FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
         assert events.truth.charge.to_list() == [[0.0, 1.0], []]
         np.testing.assert_allclose(events.truth.mass[0], [0.0, 0.51099895e-3], rtol=1e-6)
 
@@ -208,7 +208,7 @@ class TestSomebodyElsesNtuple:
         branches = hits(owner=jagged([-1, 5], [], dtype=np.int32), pdg=jagged([22], [], dtype=np.int32), **particles)
         path = layout(tmp_path, hits=HITS | {"particle": "owner"}, truth=truth)
         with pytest.raises(InputError, match=r"entry 0, 'hit_links\.particle': points outside"):
-            FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).check()
+            FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
 
     def test_the_rntuple_is_the_same(self, tmp_path: Path) -> None:
         columns = {"energy": [[1.5, 2.0], []], "x": [[1.0, 2.0], []], "y": [[3.0, 4.0], []], "z": [[5.0, 6.0], []]}
@@ -303,7 +303,7 @@ class TestBadInput:
     def test_bad_energies_are_problems_of_their_entry(self, tmp_path: Path, value: float, message: str) -> None:
         path = ntuple(tmp_path / "in.root", hits(hit_E=jagged([1.0, value], [])))
         with pytest.raises(InputError, match=rf"in\.root, entry 0, 'hits\.energy': .*{message}"):
-            FlatReader(path, layout=layout(tmp_path)).read(0, 2).check()
+            FlatReader(path, layout=layout(tmp_path)).read(0, 2).validate()
 
     def test_a_calorimeter_that_the_detector_does_not_have(self, tmp_path: Path) -> None:
         fields = HITS | {"subdetector": {"branch": "id", "names": {0: "ecal_barel"}}}

@@ -49,7 +49,7 @@ def events() -> Events:
         ),
         hit_links=make_links(source=[[0, 1, 2], [0, 1, 2], []], particle=[[0, 1, 1], [0, 1, 1], []]),
         track_links=make_links(source=[[], [0], []], particle=[[], [0], []]),
-    ).check()
+    ).validate()
 
 
 @pytest.fixture(scope="session")

@@ -89,13 +89,13 @@ def test_a_link_to_another_truth_collection_is_left_out(read: Any, content: dict
 
 def test_a_link_past_its_own_collection_is_a_problem(read: Any, content: dict[str, Any]) -> None:
     content["_HitLinks_from.index"] = [[2, 1, 0, 0, 0], [0]]  # A1 has two hits, the event four
-    (problem,) = read(content).problems()
+    (problem,) = read(content).violations()
     assert (problem.index, problem.field) == (0, "hit_links.source")
 
 
 def test_a_link_to_no_particle_of_the_event_is_a_problem(read: Any, content: dict[str, Any]) -> None:
     content["_HitLinks_to.index"] = [[1, 2, 1, 1, 1], [3]]
-    (problem,) = read(content).problems()
+    (problem,) = read(content).violations()
     assert (problem.index, problem.field) == (1, "hit_links.particle")
 
 
@@ -123,7 +123,7 @@ def test_truth_has_parents_and_energies(read: Any, content: dict[str, Any]) -> N
 
 def test_a_parent_outside_the_list_is_a_problem(read: Any, content: dict[str, Any]) -> None:
     content["_MCParticles_parents.index"] = [[0, 3], []]
-    (problem,) = read(content).problems()
+    (problem,) = read(content).violations()
     assert (problem.index, problem.field) == (0, "truth.parent")
 
 
@@ -164,7 +164,7 @@ def test_a_track_without_calorimeter_state_does_not_know_its_position(read: Any,
 
 def test_a_track_without_states_is_a_problem(read: Any, content: dict[str, Any]) -> None:
     content["Tracks.trackStates_end"] = [[2, 2], []]
-    assert {(problem.index, problem.field) for problem in read(content).problems()} == {
+    assert {(problem.index, problem.field) for problem in read(content).violations()} == {
         (0, "tracks.momentum.px"),
         (0, "tracks.momentum.py"),
         (0, "tracks.momentum.pz"),
@@ -320,7 +320,7 @@ def test_cld_has_its_hits_and_tracks(cld: Events) -> None:
 
 
 def test_cld_passes_its_check(cld: Events) -> None:
-    assert cld.check() is cld
+    assert cld.validate() is cld
 
 
 def test_cld_pandora_particles(cld: Events) -> None:

@@ -99,7 +99,7 @@ def test_a_contribution_of_an_unknown_particle_makes_no_link(read: Any, sim_cont
 
 def test_a_contribution_of_a_particle_outside_the_list_is_a_problem(read: Any, sim_content: dict[str, Any]) -> None:
     sim_content["_SimAContributions_particle.index"] = [[1, 2, 7], [0, 0]]
-    (problem,) = read(sim_content).problems()
+    (problem,) = read(sim_content).violations()
     assert (problem.index, problem.field) == (0, "hit_links.particle")
 
 
@@ -150,7 +150,7 @@ def test_cld_simulated_hits_are_on_the_scale_of_its_digitised_ones(data_dir: Pat
     events = []
     for sim in (False, True):
         reader = Edm4hepReader(open_podio(path), detector=load_detector("cld"), sim=sim)
-        events.append(reader.read(0, 1).check())
+        events.append(reader.read(0, 1).validate())
         reader.close()
     digitised, simulated = events
     for index in range(4):  # thresholds and the time window take a few per cent, more from neutrons in the HCAL

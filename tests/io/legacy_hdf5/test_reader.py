@@ -51,7 +51,7 @@ class TestTheSampleOfThePaper:
 
     def test_events_are_what_the_columns_hold(self, data_dir: Path) -> None:
         path = data_dir / "legacy" / "gamma1_30.h5"
-        events = LegacyReader(path).read(0, 30).check()
+        events = LegacyReader(path).read(0, 30).validate()
         with h5py.File(path) as file:
             arrays = {
                 name: ak.from_buffers(
@@ -96,7 +96,7 @@ class TestTheSampleOfThePaper:
 
 class TestRowsByHand:
     def test_hits_and_tracks_are_told_apart(self, tmp_path: Path) -> None:
-        events = LegacyReader(two_events(tmp_path)).read(0, 2).check()
+        events = LegacyReader(two_events(tmp_path)).read(0, 2).validate()
         assert events.hits.energy.to_list() == [[0.5, 0.25], []]
         assert ak.num(events.tracks).to_list() == [1, 0]
 
@@ -113,7 +113,7 @@ class TestRowsByHand:
         assert track.momentum.phi > track.calo_momentum.phi  # positive charge, field along +z: clockwise going out
 
     def test_links_point_to_the_distinct_particles(self, tmp_path: Path) -> None:
-        events = LegacyReader(two_events(tmp_path)).read(0, 2).check()
+        events = LegacyReader(two_events(tmp_path)).read(0, 2).validate()
         assert events.truth.pdg.to_list() == [[211, 22], []]  # mcid 2, then 7
         assert events.hit_links.to_list() == [[{"source": 0, "particle": 1, "weight": 1.0}], []]
         assert events.track_links.to_list() == [[{"source": 0, "particle": 0, "weight": 1.0}], []]
@@ -186,7 +186,7 @@ class TestBadInput:
     def test_bad_energies_are_problems_of_their_entry(self, tmp_path: Path, value: float, message: str) -> None:
         path = stored(tmp_path / "in.h5", [[], [[value, *HIT[1:]]]], [[], [[1, 0, *PHOTON]]])
         with pytest.raises(InputError, match=rf"in\.h5, entry 1, 'hits\.energy': .*{message}"):
-            LegacyReader(path).read(0, 2).check()
+            LegacyReader(path).read(0, 2).validate()
 
     def test_not_an_hdf5_file(self, tmp_path: Path) -> None:
         (tmp_path / "in.h5").write_text("hello")

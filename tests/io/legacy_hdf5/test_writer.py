@@ -118,7 +118,7 @@ def test_hits_tracks_and_owners_come_back(tmp_path: Path, sample_dir: Path, samp
     reader = FlatReader(sample_dir / f"{sample}.root")
     before = reader.read(0, reader.num_entries)
     write_legacy(tmp_path / "out.h5", before)
-    after = LegacyReader(tmp_path / "out.h5").read(0, len(before)).check()
+    after = LegacyReader(tmp_path / "out.h5").read(0, len(before)).validate()
     for field in ("energy", "time", "subdetector"):
         assert after.hits[field].to_list() == before.hits[field].to_list()
     for axis in "xyz":
