@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import bench
 import pytest
+
+import bench
 
 OPTIONS = {
     "reading": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
