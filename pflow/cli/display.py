@@ -156,7 +156,7 @@ def _write(path: Path, scene: Scene, inputs: Sequence[str]) -> None:
     suffix = path.suffix.lower()
     with replacing(path, inputs=inputs) as partial:
         if suffix == ".html":
-            from pflow.plots.display_html import event_page
+            from pflow.plots.event_page import event_page
 
             partial.write_text(event_page(scene), encoding="utf-8")
         else:

@@ -267,7 +267,7 @@ def _write(
     content = document(result, inputs=inputs)
     if plots:
         from pflow.plots.evaluation import figures
-        from pflow.plots.html import html_report
+        from pflow.plots.report_page import report_page
         from pflow.plots.style import rendered
 
         images = {}
@@ -278,7 +278,7 @@ def _write(
                     partial.write_bytes(data)
                 written += 1
         with replacing(folder / "report.html") as partial:
-            partial.write_text(html_report(result, content, images), "utf-8")
+            partial.write_text(report_page(result, content, images), "utf-8")
     # Last, so that numbers on disk mean that everything is there.
     with replacing(folder / "metrics.json") as partial:
         partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")

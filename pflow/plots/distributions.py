@@ -1,9 +1,10 @@
-"""Histograms with their numbers written in: residuals, and the difference in the number of particles."""
+"""Histograms: residuals, and the difference in the number of particles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import mplhep
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -14,54 +15,53 @@ __all__ = ["plot_count_difference", "plot_distribution"]
 
 
 def plot_distribution(
-    lines: Mapping[str, Histogram],
+    histograms: Mapping[str, Histogram],
     *,
     label: str,
     numbers: Mapping[str, str] | None = None,
     text: str = "",
     log_x: bool = False,
+    fraction_of: str = "entries per bin",
 ) -> Figure:
-    """Shares per bin of one or more histograms, as outlines.
+    """Fraction of the entries in each bin, as outlines.
 
     Parameters
     ----------
-    lines
-        Histograms by the name for the legend. Shares are of all entries, those outside the axis included.
+    histograms
+        By algorithm. Entries outside the axis count for the fractions.
     label
         Of the horizontal axis, with the unit.
     numbers
-        What to write beside a name in the legend, e.g. median and resolution (computed on all values).
+        Text for the legend by algorithm, e.g. median and resolution (computed on all values).
     text
-        What the figure was made of, above the axes.
+        Title: events and truth rule.
     log_x
         Whether the horizontal axis is logarithmic.
+    fraction_of
+        What the vertical axis counts.
     """
     with styled():
         figure, axes = new_figure()
-        for k, (name, histogram) in enumerate(lines.items()):
+        for k, (name, histogram) in enumerate(histograms.items()):
             total = float(histogram.counts.sum()) + histogram.below + histogram.above
             if not total:
                 continue
-            written = (numbers or {}).get(name, "")
             outside = (histogram.below + histogram.above) / total
-            lines_of_text = [
-                name,
-                *([written] if written else []),
-                *([f"{outside:.1%} outside"] if outside >= 0.0005 else []),
-            ]
-            axes.stairs(
+            parts = [name, (numbers or {}).get(name, ""), f"{outside:.1%} outside" if outside >= 0.0005 else ""]
+            mplhep.histplot(
                 histogram.counts / total,
                 histogram.edges,
+                ax=axes,
+                flow="none",
                 color=COLORS[k % len(COLORS)],
                 linewidth=1.5,
-                label="\n".join(lines_of_text),
+                label="\n".join(filter(None, parts)),
             )
         if log_x:
             axes.set_xscale("log")
         axes.set_xlabel(label)
-        axes.set_ylabel("Fraction of entries per bin")
+        axes.set_ylabel(f"Fraction of {fraction_of}")
         axes.set_ylim(bottom=0)
-        axes.margins(y=0.15)
         if axes.patches:
             axes.legend(loc="best")
         title(axes, text)
@@ -69,41 +69,22 @@ def plot_distribution(
 
 
 def plot_count_difference(
-    lines: Mapping[str, Mapping[int, int]], *, numbers: Mapping[str, str] | None = None, text: str = ""
+    counts: Mapping[str, Mapping[int, int]], *, numbers: Mapping[str, str] | None = None, text: str = ""
 ) -> Figure:
     """Fraction of events against the reconstructed minus true number of particles.
 
     Parameters
     ----------
-    lines
-        Number of events by difference, by the name for the legend.
+    counts
+        Number of events by difference, by algorithm.
     numbers, text
         As in `plot_distribution`.
     """
-    differences = [difference for line in lines.values() for difference in line]
-    low, high = (min(differences), max(differences)) if differences else (0, 0)
-    edges = np.arange(low - 1.5, high + 2.5)
-    with styled():
-        figure, axes = new_figure()
-        for k, (name, line) in enumerate(lines.items()):
-            total = sum(line.values())
-            if not total:
-                continue
-            shares = np.zeros(len(edges) - 1)
-            for difference, events in line.items():
-                shares[difference - low + 1] = events / total
-            written = (numbers or {}).get(name, "")
-            axes.stairs(
-                shares,
-                edges,
-                color=COLORS[k % len(COLORS)],
-                linewidth=1.5,
-                label=f"{name}\n{written}" if written else name,
-            )
-        axes.set_xlabel("Reconstructed minus true number of particles")
-        axes.set_ylabel("Fraction of events")
-        axes.set_ylim(bottom=0)
-        if axes.patches:
-            axes.legend(loc="best")
-        title(axes, text)
-        return figure
+    differences = [difference for by_difference in counts.values() for difference in by_difference] or [0]
+    edges = np.arange(min(differences) - 1.5, max(differences) + 2.5)
+    histograms = {
+        name: Histogram(edges=edges, counts=np.histogram(list(of), edges, weights=list(of.values()))[0])
+        for name, of in counts.items()
+    }
+    label = "Reconstructed minus true number of particles"
+    return plot_distribution(histograms, label=label, numbers=numbers, text=text, fraction_of="events")

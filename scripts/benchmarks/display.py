@@ -7,7 +7,7 @@ import argparse
 from benchmarks.timing import add_common_options, fastest
 from pflow.io.open import read_events
 from pflow.plots.display import plot_event
-from pflow.plots.display_html import event_page
+from pflow.plots.event_page import event_page
 from pflow.plots.scene import make_scene
 
 __all__ = ["add_options", "run"]

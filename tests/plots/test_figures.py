@@ -49,7 +49,7 @@ def test_quantity_without_unit_has_no_brackets():
     assert axes.get_xscale() == "linear"
 
 
-def test_lines_share_a_bin_side_by_side():
+def test_algorithms_share_a_bin_side_by_side():
     figure = plot_binned(FLAT, {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}, label="Efficiency")
     (first, _, _), (second, _, _) = points(figure.axes[0])
     assert first == pytest.approx([1 / 3, 4 / 3])
@@ -77,7 +77,7 @@ def test_reference_line_and_limits():
 
 
 def test_wrong_number_of_bins_is_refused():
-    with pytest.raises(ValueError, match="line 'PFlow' has 1 values for 2 bins"):
+    with pytest.raises(ValueError, match="series 'PFlow' has 1 values for 2 bins"):
         plot_binned(AXIS, {"PFlow": series(0.5)}, label="Efficiency")
 
 

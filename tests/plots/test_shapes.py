@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 from pflow.physics.detector import load_detector
-from pflow.plots.shapes import arrow_points, bends, hit_size, outline_points
+from pflow.plots.shapes import arrow_points, hit_size, outline_points
 
 
 @pytest.mark.parametrize(
@@ -47,38 +45,3 @@ def test_the_outline_lies_on_the_inner_surface():
 @pytest.mark.parametrize(("energy", "size"), [(1.0, 1.0), (5.0, 1.0), (0.1, 0.75), (1e-4, 0.0), (0.0, 0.0)])
 def test_hit_size(energy, size):
     assert hit_size(energy) == pytest.approx(size)
-
-
-def test_a_straight_line_needs_its_ends_only():
-    assert bends(np.linspace([0, 0, 0], [1, 2, 3], 50), 1e-9).tolist() == [0, 49]
-
-
-def test_corners_are_kept_and_small_steps_are_not():
-    line = [[0, 0, 0], [5, 0.4, 0], [10, 0, 0], [10, 5, 0.6], [10, 10, 0]]
-    assert bends(line, 0.5).tolist() == [0, 2, 3, 4]
-    assert bends(line, 0.0).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_an_arrow_keeps_its_head():
-    arrow = arrow_points([[0, 0, 0]], [[0, 0, 1]], [1.0], 100.0)[0]
-    assert bends(arrow, 3.0).tolist() == list(range(10))
-
-
-def test_no_point_of_a_curl_is_further_away_than_the_tolerance():
-    turn = np.linspace(0, 6 * np.pi, 301)
-    curl = np.stack([300 * np.cos(turn), 300 * np.sin(turn), 0.0 * turn], axis=-1)
-    kept = bends(curl, 3.0)
-    assert len(kept) < 100
-    for first, last in itertools.pairwise(kept):
-        chord, between = curl[last] - curl[first], curl[first : last + 1] - curl[first]
-        assert np.linalg.norm(np.cross(between, chord), axis=1).max() <= 3.0 * np.linalg.norm(chord)
-
-
-def test_a_closed_line_is_not_lost():
-    assert bends([[0, 0, 0], [10, 0, 0], [0, 0, 0]], 1.0).tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(("line", "tolerance"), [(np.zeros((0, 3)), 1.0), (np.zeros((2, 3)), -1.0)])
-def test_bends_need_points_and_a_tolerance(line, tolerance):
-    with pytest.raises(ValueError, match="expected points"):
-        bends(line, tolerance)

@@ -11,7 +11,7 @@ import pytest
 
 from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
 from pflow.metrics.report import document
-from pflow.plots.html import html_report
+from pflow.plots.report_page import report_page
 from pflow.plots.style import new_figure, rendered
 
 PNG = b"\x89PNG"
@@ -64,7 +64,7 @@ def parsed(text: str) -> Outline:
 
 
 def report(result, figures=()) -> str:
-    return html_report(result, document(result, inputs={"reco": "a.root"}), dict(figures))
+    return report_page(result, document(result, inputs={"reco": "a.root"}), dict(figures))
 
 
 def test_needs_nothing_from_outside(result):
@@ -93,7 +93,7 @@ def test_numbers_are_those_of_the_result(result, tmp_path):
 def test_names_are_text_and_not_markup(result):
     evil = "<script>alert(1)</script>"
     changed = dataclasses.replace(result, titles={"PFlow": evil, "classical": "A & B"})
-    outline = parsed(html_report(changed, document(changed, inputs={"reco": evil}), {evil: PNG}))
+    outline = parsed(report_page(changed, document(changed, inputs={"reco": evil}), {evil: PNG}))
     assert "script" not in outline.tags
     assert evil in outline.text
     assert "A & B" in outline.text

@@ -12,7 +12,7 @@ from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.report import method, number_text, rows, summary
 
-__all__ = ["html_report"]
+__all__ = ["report_page"]
 
 CSS = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
@@ -28,7 +28,7 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 """.strip()
 
 
-def html_report(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
+def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
     """The file's text.
 
     Parameters

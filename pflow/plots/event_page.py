@@ -1,4 +1,4 @@
-"""An event as one self-contained HTML page, to turn, zoom and ask with the mouse; needs no network."""
+"""An event as one self-contained interactive HTML page, which needs no network."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from pflow.plots.motion import SCRIPT, hits_in_motion
-from pflow.plots.scene import Lines, Scene
-from pflow.plots.shapes import bends, hit_size, outline_points
+from pflow.plots.scene import DARK, Lines, Scene
+from pflow.plots.shapes import hit_size, outline_points
 
 __all__ = ["event_page", "interactive_figure"]
 
@@ -22,11 +21,14 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
     "reco": {"width": 4, "dash": "dash"},
     "reference": {"width": 3, "dash": "dot"},
 }
-"""How the kinds of lines are drawn; the reference beside reconstructed particles is first shown by a click."""
+"""Line styles by kind; reference particles beside reconstructed ones are hidden at first."""
+
+STRONGEST = 2000
+"""Hits that stay when the weakest are hidden, which makes turning faster without a graphics card."""
 
 TOLERANCE = 3.0
-"""How far from its place a part of a line may be drawn, mm: about half a pixel where the whole detector is seen.
-Without a graphics card the points of curved tracks cost more than the hits."""
+"""Largest distance of a line from its points that are left out, mm: about half a pixel of the whole detector. Without
+a graphics card the points of curved tracks take longer to draw than the hits."""
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -46,8 +48,8 @@ main {{ flex: 1; min-height: 0; }}
 <body>
 <header>
 <h1>{title}</h1>
-<p>{note}. Lengths in mm, energies in GeV. Drag to turn, scroll to zoom, point at anything for its values;
-a click in the legend switches it off or on, a double click leaves it alone.</p>
+<p>{note}. Lengths in mm, energies in GeV. Drag to turn, scroll to zoom, hover for values;
+click in the legend to hide or show, double-click to show one alone.</p>
 </header>
 <main>
 {figure}
@@ -60,29 +62,20 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
     "connect-src 'none'"
 )
-"""What the page may do: run what is in it, and load nothing at all."""
-
+"""The page may run its own scripts and load nothing."""
 
 CONFIG = {
     "displaylogo": False,
     "responsive": True,
     "scrollZoom": True,
-    # plotly's button that would upload the event.
+    # The button that would upload the event.
     "modeBarButtonsToRemove": ["sendChartToCloud", "sendDataToCloud"],
     "plotlyServerURL": "",
 }
 
 
 def event_page(scene: Scene) -> str:
-    """Draw an event as a whole HTML page with everything in it, the drawing library included (about 5 MB).
-
-    While the event is turned or zoomed only its strongest hits are drawn (`pflow.plots.motion`).
-
-    Parameters
-    ----------
-    scene
-        What `pflow.plots.scene.make_scene` arranged.
-    """
+    """HTML text of a page (about 5 MB, the drawing library included) from `pflow.plots.scene.make_scene`'s scene."""
     figure = interactive_figure(scene).to_html(
         full_html=False,
         include_plotlyjs=True,
@@ -91,7 +84,6 @@ def event_page(scene: Scene) -> str:
         default_width="100%",
         default_height="100%",
         config=CONFIG,
-        post_script=SCRIPT,
     )
     title, note = html.escape(scene.title), html.escape(scene.note)
     return PAGE.format(title=title, note=note, figure=figure, policy=POLICY)
@@ -100,30 +92,43 @@ def event_page(scene: Scene) -> str:
 def interactive_figure(scene: Scene) -> go.Figure:
     """The same as a plotly figure, e.g. to show in a notebook.
 
-    One trace a group of hits and one a kind of lines, so that an event of 10,000 hits has some 50 of them. The hits of
-    a trace are in order of energy, the highest first; ``meta`` says how many of them to draw while the page is turned.
+    One trace per kind of lines and per group of hits; with more than `STRONGEST` hits two per group, and a button that
+    hides the weaker ones. An event of 10,000 hits has some 100 traces.
     """
-    figure = go.Figure()
-    figure.add_trace(_outline(scene))
+    figure = go.Figure(_outline(scene))
     for lines in scene.lines:
         figure.add_traces([_lines(lines), _legend_entry(lines)])
-    moving = hits_in_motion([len(group.index) for group in scene.groups])
-    for k, n_moving in enumerate(moving):
-        figure.add_trace(_hits(scene, k, n_moving))
+    weak = np.ones(len(scene.energy), dtype=np.bool_)
+    weak[np.argsort(-scene.energy, kind="stable")[:STRONGEST]] = False
+    weak_traces = []
+    for k, group in enumerate(scene.groups):
+        parts = [part for part in (group.index[~weak[group.index]], group.index[weak[group.index]]) if len(part)]
+        for part in parts:
+            figure.add_trace(_hits(scene, k, part, in_legend=part is parts[0]))
+            weak_traces += [len(figure.data) - 1] if weak[part[0]] else []
     axis = {"showbackground": False, "gridcolor": "#eeeeee", "zeroline": False, "showspikes": False}
     figure.update_layout(
         scene={
-            "xaxis": {**axis, "title": {"text": "x [mm]"}},
-            "yaxis": {**axis, "title": {"text": "y [mm]"}},
-            "zaxis": {**axis, "title": {"text": "z [mm]"}},
+            **{f"{name}axis": {**axis, "title": {"text": f"{name} [mm]"}} for name in "xyz"},
             "aspectmode": "data",
             "camera": {"up": {"x": 0, "y": 1, "z": 0}, "eye": {"x": 1.2, "y": 0.65, "z": 0.65}},
+        },
+        coloraxis={
+            "colorscale": "Viridis",
+            "colorbar": {"title": {"text": "log10(E / GeV)"}, "x": 0.0, "len": 0.6, "thickness": 14},
         },
         legend={"itemsizing": "constant", "font": {"size": 11}, "tracegroupgap": 0},
         margin={"l": 0, "r": 0, "t": 34, "b": 0},
         hoverlabel={"align": "left"},
         uirevision="event",
     )
+    if weak_traces:
+        buttons = [
+            {"label": label, "method": "restyle", "args": [{"visible": visible}, weak_traces]}
+            for label, visible in (("all hits", True), (f"strongest {STRONGEST} hits", "legendonly"))
+        ]
+        place = {"x": 0.0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "pad": {"l": 8}}
+        figure.update_layout(updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}])
     return figure
 
 
@@ -139,44 +144,39 @@ def _outline(scene: Scene) -> go.Scatter3d:
     )
 
 
-def _hits(scene: Scene, k: int, n_moving: int) -> go.Scatter3d:
+def _hits(scene: Scene, k: int, index: npt.NDArray[np.int64], *, in_legend: bool) -> go.Scatter3d:
+    """The hits `index` of group `k`."""
     group = scene.groups[k]
-    index = group.index[np.argsort(-scene.energy[group.index], kind="stable")]
     energy, time = scene.energy[index], scene.time[index]
     names = np.array([html.escape(calorimeter.name) for calorimeter in scene.detector.calorimeters])
-    marker: dict[str, Any] = {
-        "symbol": "square",  # drawn in half the time of a circle where there is no GPU
-        "size": np.round(2.0 + 4.0 * hit_size(energy), 1).astype(np.float32),
-        "color": group.colour,
-        "line": {"width": 0},
-        "opacity": 1.0,
-    }
-    if scene.colour_by == "energy":
-        marker |= {
-            "color": np.log10(np.maximum(energy, 1e-6)).astype(np.float32),
-            "colorscale": "Viridis",
-            "colorbar": {"title": {"text": "log10(E / GeV)"}, "x": 0.0, "len": 0.6, "thickness": 14},
-        }
+    by_energy = scene.colour_by == "energy"
+    colour = {"color": np.log10(np.maximum(energy, 1e-6)), "coloraxis": "coloraxis"}
     when = "time %{customdata[2]:.2f} ns<br>" if np.isfinite(time).all() else ""
     columns = [energy, scene.layer[index].astype(np.float32), *([time] if when else [])]
     return go.Scatter3d(
         **_columns(scene.position[index]),
         mode="markers",
-        marker=marker,
+        marker={
+            "symbol": "square",  # drawn in half the time of a circle where there is no GPU
+            "size": np.round(2.0 + 4.0 * hit_size(energy), 1).astype(np.float32),
+            "line": {"width": 0},
+            "opacity": 1.0,
+            **(colour if by_energy else {"color": group.colour}),
+        },
         customdata=np.stack(columns, axis=-1),
         text=names[scene.subdetector[index]].tolist(),
         hovertemplate=(
             "E %{customdata[0]:.4f} GeV<br>x %{x:.1f}, y %{y:.1f}, z %{z:.1f} mm<br>"
             f"{when}%{{text}}, layer %{{customdata[1]}}<extra>{html.escape(group.name)}</extra>"
         ),
-        name=f"{html.escape(group.name)} ({len(index)} hits)",
+        name=f"{html.escape(group.name)} ({len(group.index)} hits)",
+        showlegend=in_legend,
         legendgroup=f"hits {k}",
-        meta={"moving": n_moving},
     )
 
 
 def _lines(lines: Lines) -> go.Scatter3d:
-    drawn = [points[bends(points, TOLERANCE)] for points in lines.points]
+    drawn = [_thinned(points) for points in lines.points]
     n_points = [len(points) + 1 for points in drawn]
     texts = [html.escape(text).replace("\n", "<br>") for text in lines.texts]
     return go.Scatter3d(
@@ -186,31 +186,36 @@ def _lines(lines: Lines) -> go.Scatter3d:
         text=np.repeat(texts, n_points).tolist(),
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
-        visible=_first_shown(lines),
+        visible="legendonly" if lines.kind == "reference" else True,
         legendgroup=lines.kind,
     )
 
 
 def _legend_entry(lines: Lines) -> go.Scatter3d:
-    """The legend cannot show lines of many colours: an empty trace of the same group stands for them."""
+    """An empty trace of one colour for the legend, which cannot show lines of many colours."""
     return go.Scatter3d(
-        x=[None],
-        y=[None],
-        z=[None],
+        **_columns(np.full((1, 3), np.nan)),
         mode="lines",
-        line={"color": "#303030", **LINE_STYLES[lines.kind]},
+        line={"color": DARK, **LINE_STYLES[lines.kind]},
         name=f"{html.escape(lines.name)} ({len(lines)})",
-        visible=_first_shown(lines),
+        visible="legendonly" if lines.kind == "reference" else True,
         legendgroup=lines.kind,
     )
 
 
-def _first_shown(lines: Lines) -> bool | str:
-    return "legendonly" if lines.kind == "reference" else True
+def _thinned(points: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Every k-th point [kept, 3], with the largest k for which straight lines between them miss none by `TOLERANCE`."""
+    last = len(points) - 1
+    at = np.arange(len(points))
+    for step in (step for step in range(last, 1, -1) if last % step == 0):
+        between = np.stack([np.interp(at, at[::step], column[::step]) for column in points.T], axis=-1)
+        if np.linalg.norm(between - points, axis=1).max() <= TOLERANCE:
+            return points[::step]
+    return points
 
 
 def _joined(lines: Sequence[npt.NDArray[np.floating[Any]]]) -> npt.NDArray[np.float32]:
-    """Polylines, [point, 3] each, one after the other, with a gap (NaN) after each: [points and gaps, 3]."""
+    """Polylines, [point, 3] each, one after the other, each followed by NaN: [points and gaps, 3]."""
     gap = np.full((1, 3), np.nan)
     return np.concatenate([part for line in lines for part in (line, gap)]).astype(np.float32)
 
