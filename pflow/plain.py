@@ -28,7 +28,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     cls
         The dataclass.
     content
-        What YAML or JSON gave.
+        What YAML or JSON gave; an instance of `cls` is returned as it is.
     where
         Begins each error message, e.g. the file's name.
 
@@ -37,6 +37,8 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     ConfigError
         An unknown field (with its nearest matches), a missing one, or a value of another type or that `cls` refuses.
     """
+    if isinstance(content, cls):
+        return content
     if not isinstance(content, Mapping):
         raise ConfigError(f"{where}: expected a mapping, found {type(content).__name__}")
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
@@ -65,7 +67,7 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
     if type(None) in arguments:
         return None if value is None else _converted(arguments[0], value, where, name)
     if dataclasses.is_dataclass(kind):
-        return value if isinstance(value, kind) else from_plain(kind, value, f"{where}: {name}")  # type: ignore[arg-type]
+        return from_plain(typing.cast(type, kind), value, f"{where}: {name}")
     origin = typing.get_origin(kind)
     if origin is tuple:
         item = arguments[0]

@@ -1,4 +1,4 @@
-"""Fitting calibrated uncertainties: how wide the pulls are where a model states a certain width."""
+"""Fit of the uncertainty calibration: the width of the pulls as a function of the predicted standard deviation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pflow.physics.pdg import CLASSES
 __all__ = ["MIN_PULLS", "UncertaintyFit", "fit_curve"]
 
 MIN_PULLS = 40
-"""Fewest pulls that a factor is made of."""
+"""Fewest pulls from which a factor is computed."""
 
-PER_BIN = 150
-MOST_BINS = 8
+PULLS_PER_BIN = 150
+MAX_BINS = 8
 
 
 class UncertaintyFit:
-    """Collects matched particles with what is stated of them; for the validation split, never the test files."""
+    """Collects the pulls of matched particles with their predicted standard deviations; for validation files."""
 
     def __init__(self) -> None:
         self._classes: list[Ints] = []
@@ -30,12 +30,12 @@ class UncertaintyFit:
         self._pulls: list[Floats] = []
 
     def update(self, truth: ParticleTable, reco: ParticleTable, records: ak.Array, matches: Matches) -> None:
-        """Keep the pulls of matched particles.
+        """Add matched particles.
 
         Parameters
         ----------
         truth, reco
-            Targets and particles, by a model without calibrated widths.
+            Targets and particles, by a model without calibration.
         records
             The particles again, with their covariances.
         matches
@@ -44,16 +44,16 @@ class UncertaintyFit:
         Raises
         ------
         ValueError
-            The model states no uncertainties.
+            The model predicts no uncertainties.
         """
         covariance = covariances(records)
         if covariance is None:
-            raise ValueError("the model states no uncertainties")
+            raise ValueError("the model predicts no uncertainties")
         values = pulls(truth, reco, covariance, matches)
         known = np.isfinite(values).all(axis=1)
         at = matches.reco[known]
         energy, momentum = reco.energy[at], np.linalg.norm(reco.momentum[at], axis=1)
-        # What is across the direction has half the trace that is not along it.
+        # Of the trace, what is not along the direction belongs to the two axes across it.
         unit = reco.momentum[at] / momentum[:, None]
         spatial = covariance[at, :3, :3]
         along = np.einsum("ma,mab,mb->m", unit, spatial, unit)
@@ -65,34 +65,34 @@ class UncertaintyFit:
     def result(self) -> UncertaintyCalibration:
         """Curves of all classes with at least `MIN_PULLS` pulls."""
         if not self._classes:
-            return UncertaintyCalibration(curves={})
+            return UncertaintyCalibration()
         classes = np.concatenate(self._classes)
         sigma, values = np.concatenate(self._sigma), np.concatenate(self._pulls)
         curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
         for number, name in enumerate(CLASSES):
             mine = classes == number
-            energy = fit_curve(sigma[mine, 0], values[mine, :1])
-            direction = fit_curve(sigma[mine, 1], values[mine, 1:])
-            curves["energy"].update({} if energy is None else {name: energy})
-            curves["direction"].update({} if direction is None else {name: direction})
-        return UncertaintyCalibration(curves=curves)
+            for i, (quantity, columns) in enumerate((("energy", slice(0, 1)), ("direction", slice(1, None)))):
+                curve = fit_curve(sigma[mine, i], values[mine, columns])
+                if curve is not None:
+                    curves[quantity][name] = curve
+        return UncertaintyCalibration(**curves)
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
-    """The width of pulls in up to `MOST_BINS` equally full bins of the stated width; None for less than `MIN_PULLS`.
+    """Width of the pulls in up to `MAX_BINS` equally full bins of sigma; None for less than `MIN_PULLS`.
 
     The width is half the narrowest interval that holds 68.3%.
 
     Parameters
     ----------
-    sigma : float64 [N], > 0
+    sigma : float64 [N], > 0, predicted standard deviations
     values : float64 [N, K], pulls
     """
     if len(sigma) < MIN_PULLS:
         return None
     order = np.argsort(sigma, kind="stable")
     points: dict[float, float] = {}
-    for part in np.array_split(order, min(max(len(sigma) // PER_BIN, 1), MOST_BINS)):
+    for part in np.array_split(order, min(max(len(sigma) // PULLS_PER_BIN, 1), MAX_BINS)):
         spread = Distribution()
         spread.add(values[part])
         width = spread.resolution_68().value

@@ -1,21 +1,17 @@
-"""Calibrated uncertainties: what a model states, made as large as its errors on events that it was not trained on."""
+"""Uncertainty calibration: predicted standard deviations rescaled to the errors on validation events."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, check_choice
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["QUANTITIES", "Curve", "UncertaintyCalibration"]
-
-QUANTITIES = ("energy", "direction")
-"""Standard deviations of ln E, and of each of the two angles across the direction in rad."""
+__all__ = ["Curve", "UncertaintyCalibration"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,14 +23,14 @@ class Curve:
     Parameters
     ----------
     log_sigma
-        Rising logarithms of the standard deviation as stated.
+        Increasing logarithms of the predicted standard deviation.
     log_factor
-        Logarithm of the factor at each: linear in between, constant beyond.
+        Logarithm of the factor at each: linear in between, constant outside.
 
     Raises
     ------
     ConfigError
-        Numbers that make no curve.
+        The numbers are not finite, not increasing, or not as many of both.
     """
 
     log_sigma: tuple[float, ...]
@@ -42,10 +38,10 @@ class Curve:
 
     def __post_init__(self) -> None:
         x, y = np.array(self.log_sigma, dtype=np.float64), np.array(self.log_factor, dtype=np.float64)
-        if x.ndim != 1 or x.shape != y.shape or not len(x) or not np.isfinite([x, y]).all() or (np.diff(x) <= 0).any():
+        if x.shape != y.shape or not len(x) or not np.isfinite([x, y]).all() or (np.diff(x) <= 0).any():
             raise ConfigError(
-                f"widths: expected rising log_sigma and as many log_factor, found {self.log_sigma} and "
-                f"{self.log_factor}"
+                f"uncertainty calibration: expected increasing log_sigma and as many log_factor, found "
+                f"{self.log_sigma} and {self.log_factor}"
             )
 
     def __call__(self, sigma: Floats) -> Floats:
@@ -56,67 +52,45 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UncertaintyCalibration:
-    """Curves by quantity (`QUANTITIES`) and particle class (`pflow.physics.pdg.CLASSES`); where there is none, no change.
+    """Curves by particle class (`pflow.physics.pdg.CLASSES`); classes without a curve stay as predicted.
 
     Parameters
     ----------
-    curves
-        Mapping of both names.
+    energy
+        For the standard deviation of ln E.
+    direction
+        For that of each of the two angles across the direction.
 
     Raises
     ------
     ConfigError
-        A quantity or class that does not exist.
+        An unknown class.
     """
 
-    curves: Mapping[str, Mapping[str, Curve]]
+    energy: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+    direction: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for quantity, by_class in self.curves.items():
-            unknown = set(by_class) - set(CLASSES)
-            if quantity not in QUANTITIES or unknown:
-                raise ConfigError(f"widths: '{quantity}' of {sorted(by_class)} is none of {QUANTITIES} of {CLASSES}")
+        for name in (*self.energy, *self.direction):
+            check_choice(name, CLASSES, "particle class")
 
-    def apply(self, quantity: str, sigma: Floats, classes: npt.NDArray[np.int64]) -> Floats:
+    def apply(
+        self, energy_sigma: Floats, direction_sigma: Floats, classes: npt.NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
         """Calibrated standard deviations.
 
         Parameters
         ----------
-        quantity
-            One of `QUANTITIES`.
-        sigma : float64 [N]
-        classes : int64 [N], index into `pflow.physics.pdg.CLASSES` of what each particle is said to be
+        energy_sigma : float64 [N], of ln E
+        direction_sigma : float64 [N], rad
+        classes : int64 [N], index into `pflow.physics.pdg.CLASSES` of the predicted class
         """
-        out = np.array(sigma, dtype=np.float64)
-        for name, curve in self.curves.get(quantity, {}).items():
-            mine = classes == CLASSES.index(name)
-            out[mine] = curve(out[mine])
-        return out
+        return _apply(self.energy, energy_sigma, classes), _apply(self.direction, direction_sigma, classes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data from which `from_dict` builds equal widths."""
-        return {
-            quantity: {name: [list(curve.log_sigma), list(curve.log_factor)] for name, curve in by_class.items()}
-            for quantity, by_class in self.curves.items()
-        }
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> UncertaintyCalibration:
-        """Build from plain data.
-
-        Raises
-        ------
-        ConfigError
-            It makes no widths.
-        """
-        try:
-            return cls(
-                curves={
-                    quantity: {
-                        name: Curve(tuple(map(float, x)), tuple(map(float, y))) for name, (x, y) in by_class.items()
-                    }
-                    for quantity, by_class in content.items()
-                }
-            )
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"widths: {error}") from error
+def _apply(curves: Mapping[str, Curve], sigma: Floats, classes: npt.NDArray[np.int64]) -> Floats:
+    calibrated = np.array(sigma, dtype=np.float64)
+    for name, curve in curves.items():
+        mine = classes == CLASSES.index(name)
+        calibrated[mine] = curve(calibrated[mine])
+    return calibrated

@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
+from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.weights import HEADER, read_weights
 from pflow.errors import ConfigError, InputError, nearest
+from pflow.plain import from_plain, to_plain
 from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -62,7 +64,7 @@ def pack_header(
     header = {
         "format": FORMAT,
         "version": version,
-        "tokeniser": tokeniser.to_dict(),
+        "tokeniser": to_plain(tokeniser),
         "network": dict(network),
         "loss": dict(loss),
         "max_particles": max_particles,
@@ -88,6 +90,8 @@ class Checkpoint:
         The parsed header.
     tokeniser
         Built from it.
+    calibration
+        Calibration of the predicted uncertainties, or None.
     state_dict
         Weights by name, on the CPU.
     """
@@ -96,6 +100,7 @@ class Checkpoint:
     digest: str
     header: dict[str, Any]
     tokeniser: Tokeniser
+    calibration: UncertaintyCalibration | None
     state_dict: dict[str, torch.Tensor]
 
 
@@ -155,25 +160,37 @@ def _read_file(path: str | Path) -> Checkpoint:
         header = json.loads(content[KEY])
     except json.JSONDecodeError as error:
         raise InputError(f"the header is not JSON: {error}", file=path, field=KEY) from error
-    tokeniser = _check_header(header, file=path, prefix=f"{KEY}.")
+    tokeniser, calibration = _check_header(header, file=path, prefix=f"{KEY}.")
     weights = content.get("state_dict")
     if not isinstance(weights, dict):
         raise InputError("the weights are missing", file=path, field="state_dict")
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Checkpoint(path=str(path), digest=digest, header=header, tokeniser=tokeniser, state_dict=weights)
+    return Checkpoint(
+        path=str(path),
+        digest=digest,
+        header=header,
+        tokeniser=tokeniser,
+        calibration=calibration,
+        state_dict=weights,
+    )
 
 
 def _read_folder(folder: Path, *, path: str) -> Checkpoint:
     weights = read_weights(folder)
-    tokeniser = _check_header(weights.header, file=folder / HEADER, prefix="")
+    tokeniser, calibration = _check_header(weights.header, file=folder / HEADER, prefix="")
     return Checkpoint(
-        path=path, digest=weights.digest, header=weights.header, tokeniser=tokeniser, state_dict=weights.state_dict
+        path=path,
+        digest=weights.digest,
+        header=weights.header,
+        tokeniser=tokeniser,
+        calibration=calibration,
+        state_dict=weights.state_dict,
     )
 
 
-def _check_header(header: Any, *, file: str | Path, prefix: str) -> Tokeniser:
-    """The tokeniser of a header that this version can use; `prefix` goes before the names of fields in errors."""
+def _check_header(header: Any, *, file: str | Path, prefix: str) -> tuple[Tokeniser, UncertaintyCalibration | None]:
+    """Tokeniser and calibration of a header; `prefix` goes before the names of fields in errors."""
     number = header.get("format") if isinstance(header, dict) else None
     if not isinstance(number, int) or number < 1:
         raise InputError("the header states no format", file=file, field=f"{prefix}format")
@@ -190,8 +207,17 @@ def _check_header(header: Any, *, file: str | Path, prefix: str) -> Tokeniser:
                 "missing from the header, or not of the expected type", file=file, field=f"{prefix}{field}"
             )
     try:
-        return Tokeniser.from_dict(header["tokeniser"])
-    except ConfigError as error:
+        if "widths" in header["tokeniser"]:  # the tokeniser of pflow 0.1 held the calibration
+            header["calibration"] = {
+                quantity: {name: {"log_sigma": x, "log_factor": y} for name, (x, y) in by_class.items()}
+                for quantity, by_class in header["tokeniser"].pop("widths").items()
+            }
+        calibration = header.get("calibration")
+        return (
+            from_plain(Tokeniser, header["tokeniser"], where="tokeniser"),
+            None if calibration is None else from_plain(UncertaintyCalibration, calibration, where="calibration"),
+        )
+    except (ConfigError, AttributeError, TypeError, ValueError) as error:
         raise InputError(str(error), file=file, field=f"{prefix}tokeniser") from error
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.format import read_checkpoint
 from pflow.errors import InputError
 from pflow.model.api import Network, build_network
@@ -33,6 +34,8 @@ class Model:
         SHA-256, hexadecimal: of the checkpoint, or of a folder's weights.
     path
         The checkpoint or folder of weights; of a model that comes with pflow, its name.
+    calibration
+        Calibration of the predicted uncertainties (`pflow calibrate`), or None.
     config
         Its header: network and loss arguments, provenance, version of pflow.
     """
@@ -43,6 +46,7 @@ class Model:
     digest: str
     path: str
     config: dict[str, Any]
+    calibration: UncertaintyCalibration | None = None
 
 
 def load_model(source: str | Path) -> Model:
@@ -82,4 +86,5 @@ def load_model(source: str | Path) -> Model:
         digest=checkpoint.digest,
         path=checkpoint.path,
         config=checkpoint.header,
+        calibration=checkpoint.calibration,
     )

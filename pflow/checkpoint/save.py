@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from pflow.checkpoint.load import load_model
 from pflow.checkpoint.weights import HEADER, WEIGHTS
 from pflow.errors import ConfigError
 from pflow.io.atomic import check_folder, replacing_folder
+from pflow.plain import to_plain
 
 __all__ = ["write_weights"]
 
@@ -27,7 +27,7 @@ def write_weights(
     folder: str | Path,
     *,
     half: bool = False,
-    widths: UncertaintyCalibration | None = None,
+    calibration: UncertaintyCalibration | None = None,
     network: Mapping[str, Any] | None = None,
 ) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``; `pflow.load_model` takes the folder.
@@ -43,8 +43,8 @@ def write_weights(
     half
         Whether to store matrices in half precision: half the size, and each weight changed by up to 0.05%. They are
         used in single precision all the same. Whether results stay is to be measured.
-    widths
-        Calibration of the uncertainties in place of the one that it has, if any.
+    calibration
+        Calibration of the uncertainties in place of the model's own.
     network
         Arguments of the network in place of those that it has: such as say how it generates.
 
@@ -72,8 +72,8 @@ def write_weights(
         "checkpoint_sha256": trained.header.get("checkpoint_sha256", trained.digest),
     }
     header["network"] = {**trained.header["network"], **(network or {})}
-    if widths is not None:
-        header["tokeniser"] = dataclasses.replace(trained.tokeniser, widths=widths).to_dict()
+    if calibration is not None:
+        header["calibration"] = to_plain(calibration)
     with replacing_folder(folder) as partial:
         (partial / WEIGHTS).write_bytes(content)
         text = json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False)

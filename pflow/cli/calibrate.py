@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-UNITS = {"energy": "ln E", "direction": "an angle across the direction (rad)"}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
@@ -73,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_folder(args.output)
     model = load_model(args.checkpoint)
-    model = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, widths=None))
+    model = dataclasses.replace(model, calibration=None)
     network = model.network
     if not isinstance(network, PointingTransformer):
         raise ConfigError(f"{args.checkpoint}: the model states no uncertainties; there is nothing to calibrate")
@@ -87,14 +85,14 @@ def run(args: argparse.Namespace) -> int:
     for trial, score in zip(trials, scores, strict=True):
         print(f"{trial}: energy-weighted efficiency less fake energy fraction {score:.4f}")
     best = trials[int(np.argmax(scores))]
-    widths = best.fit.result()
-    for quantity, by_class in widths.curves.items():
-        for name, curve in by_class.items():
-            stated = np.exp(curve.log_sigma)
-            points = (f"{before:.3g} -> {after:.3g}" for before, after in zip(stated, curve(stated), strict=True))
-            print(f"sigma of {UNITS[quantity]}, {name.replace('_', ' ')}: {', '.join(points)}")
+    calibration = best.fit.result()
+    for quantity, curves in (("ln E", calibration.energy), ("the direction (rad)", calibration.direction)):
+        for name, curve in curves.items():
+            sigma = np.exp(curve.log_sigma)
+            points = (f"{before:.3g} -> {after:.3g}" for before, after in zip(sigma, curve(sigma), strict=True))
+            print(f"sigma of {quantity}, {name.replace('_', ' ')}: {', '.join(points)}")
     options = {"end": best.end, "keep": best.keep, "leftovers": network.leftovers}
-    for path in write_weights(args.checkpoint, args.output, widths=widths, network=options):
+    for path in write_weights(args.checkpoint, args.output, calibration=calibration, network=options):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.errors import ConfigError
-from pflow.tokens.tokens import EventTokens, Shares
+from pflow.tokens.tokens import Assignment, EventTokens
 
 __all__ = ["collate"]
 
@@ -91,12 +91,14 @@ def _target(events: Sequence[EventTokens]) -> Target | None:
         energy=_pad(_given([event.energy for event in events], "a target")),
         direction=_pad(_given([event.direction for event in events], "a target")),
         mask=_mask(charge),
-        hit_fraction=_shares(
-            charge, _given([one.hit_shares for one in readouts], "shares of hits"), [one.energy for one in readouts]
-        ),
-        track_fraction=_shares(
+        hit_fraction=_dense(
             charge,
-            _given([one.track_shares for one in readouts], "shares of tracks"),
+            _given([one.hit_assignment for one in readouts], "assigned hits"),
+            [one.energy for one in readouts],
+        ),
+        track_fraction=_dense(
+            charge,
+            _given([one.track_assignment for one in readouts], "assigned tracks"),
             [one.track_charge for one in readouts],
         ),
     )
@@ -114,14 +116,14 @@ def _readout(events: Sequence[EventTokens]) -> Readout | None:
     )
 
 
-def _shares(
-    targets: Sequence[npt.NDArray[Any]], shares: Sequence[Shares], sources: Sequence[npt.NDArray[Any]]
+def _dense(
+    targets: Sequence[npt.NDArray[Any]], assignments: Sequence[Assignment], sources: Sequence[npt.NDArray[Any]]
 ) -> Tensor | None:
-    """Sparse shares to float32 [B, T, N] (hits) or [B, T, K] (tracks), as long as the longest arrays given."""
-    if not shares:
+    """Pairs to float32 [B, T, N] (hits) or [B, T, K] (tracks), padded to the longest of `targets` and `sources`."""
+    if not assignments:
         return None
     longest = max(len(one) for one in sources)
     dense = np.zeros((len(targets), max(len(one) for one in targets), longest), dtype=np.float32)
-    for row, one in zip(dense, shares, strict=True):
-        row[one.target, one.source] = one.share
+    for row, one in zip(dense, assignments, strict=True):
+        row[one.target, one.source] = one.weight
     return torch.from_numpy(dense)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -19,6 +18,7 @@ from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.cells import Merge
+from pflow.plain import to_plain
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -163,8 +163,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.tokeniser = self.checkpoint.tokeniser
         self.begins = begin
         self.inherits = begin or inherit
-        if begin:  # other weights err otherwise
-            self.tokeniser = dataclasses.replace(self.tokeniser, widths=None)
 
     def setup(self, stage: str) -> None:
         """Find the files of a stage, and in fitting without a checkpoint fit the tokeniser on the training split.
@@ -286,8 +284,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         )
 
     def _check_recipe(self, trained: Recipe) -> None:
-        silent = Recipe().to_dict() if self.inherits else {}
-        differing = differences(self.recipe.to_dict(), trained.to_dict(), silent=silent)
+        silent = to_plain(Recipe()) if self.inherits else {}
+        differing = differences(to_plain(self.recipe), to_plain(trained), silent=silent)
         if differing:
             raise ConfigError(f"the checkpoint to {self.purpose} was trained with {'; '.join(differing)}")
         self.recipe = trained

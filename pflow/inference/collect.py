@@ -1,4 +1,4 @@
-"""GeneratedParticles particles of many batches, put back into the order of the events."""
+"""Generated particles of many batches, joined in the order of the events."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from pflow.event import jagged
 from pflow.event.build import make_links
 from pflow.model.common.decode import GeneratedParticles
+from pflow.tokens.tokens import ParticleTokens
 
 __all__ = ["ParticleCollector"]
 
-MIN_SHARE = 0.01
-"""Shares below this are not written as links: they say that a hit is not the particle's."""
-
-COLUMNS = ("charge", "pdg", "energy", "direction", "score", "mask")
-"""What every architecture writes."""
-
-OPTIONAL_COLUMNS = ("pdg_probability", "energy_sigma", "direction_sigma")
-"""What some do."""
+MIN_HIT_FRACTION = 0.01
+"""Smaller fractions of a hit or track are not stored as links."""
 
 Index = npt.NDArray[np.int64]
 
 
 class ParticleCollector:
-    """Collects what is generated.
+    """Joins the generated particles of batches of events.
 
     Parameters
     ----------
@@ -38,33 +34,43 @@ class ParticleCollector:
 
     def __init__(self, n_events: int) -> None:
         self._n_events = n_events
-        self._parts: list[tuple[Index, GeneratedParticles]] = []
-        self._links: dict[str, list[tuple[Index, Index, Index, npt.NDArray[np.float32]]]] = {}
+        self._parts: list[tuple[Index, dict[str, npt.NDArray[Any]]]] = []
+        self._links: dict[str, list[tuple[npt.NDArray[Any], ...]]] = {}
         self.truncated = np.zeros(n_events, dtype=np.bool_)
-        """bool [event], True = stopped at the maximum of particles."""
+        """bool [event], True = stopped at the maximum number of particles."""
 
-    def put(self, rows: Index, generated: GeneratedParticles) -> None:
-        """Add the particles of the events `rows`, int64 [B]."""
+    def add(self, rows: Index, generated: GeneratedParticles) -> None:
+        """Add the particles of the events `rows`, int64 [B].
+
+        Fractions become links at once: dense, they would take most of the memory.
+        """
         self.truncated[rows] = generated.truncated.cpu().numpy()
         for name in ("hit_fraction", "track_fraction"):
-            share = getattr(generated, name)
-            if share is not None:
-                values = share.float().cpu().numpy()
-                row, particle, source = np.nonzero(values >= MIN_SHARE)
+            fraction = getattr(generated, name)
+            if fraction is not None:
+                values = _numpy(fraction)  # [B, T, N]
+                row, particle, source = np.nonzero(values >= MIN_HIT_FRACTION)
                 self._links.setdefault(name, []).append((rows[row], particle, source, values[row, particle, source]))
-        # A share of each hit for each particle: kept, it would be most of the memory.
-        self._parts.append((rows, dataclasses.replace(generated, hit_fraction=None, track_fraction=None)))
+        columns = {field.name: getattr(generated, field.name) for field in dataclasses.fields(ParticleTokens)}
+        self._parts.append((rows, {name: _numpy(value) for name, value in columns.items() if value is not None}))
 
-    def columns(self) -> dict[str, Any]:
-        """Arguments of `pflow.tokens.decode.decode`, [event, particle], padded; without particles, those it needs."""
-        longest = max((part.mask.shape[1] for _, part in self._parts), default=0)
-        first = self._parts[0][1] if self._parts else None
-        optional = [name for name in OPTIONAL_COLUMNS if first is not None and getattr(first, name) is not None]
-        columns = {name: self._joined(name, longest) for name in (*COLUMNS, *optional)}
-        return columns
+    def tokens(self) -> ParticleTokens:
+        """The particles of all events, padded to the longest."""
+        if not self._parts:
+            none = np.zeros((self._n_events, 0))
+            return ParticleTokens(
+                charge=none, pdg=none.astype(int), energy=none, direction=none[..., None].repeat(3, 2), mask=none
+            )
+        longest = max(part["mask"].shape[1] for _, part in self._parts)
+        joined: dict[str, Any] = {}
+        for name, first in self._parts[0][1].items():
+            joined[name] = np.zeros((self._n_events, longest, *first.shape[2:]), dtype=first.dtype)
+            for rows, part in self._parts:
+                joined[name][rows, : part[name].shape[1]] = part[name]
+        return ParticleTokens(**joined)
 
     def links(self, name: str, index: ak.Array) -> ak.Array | None:
-        """Links from the particles to what they are made of; None where the network does not say.
+        """Links from hits or tracks to the particles; None if the network gives no such fractions.
 
         Parameters
         ----------
@@ -92,13 +98,7 @@ class ParticleCollector:
             normalise=False,
         )
 
-    def _joined(self, name: str, longest: int) -> npt.NDArray[Any]:
-        kinds = {"charge": np.int64, "pdg": np.int64, "mask": np.bool_}
-        trailing = {"direction": (3,)}.get(name, ())
-        if self._parts:
-            trailing = tuple(getattr(self._parts[0][1], name).shape[2:])
-        joined: npt.NDArray[Any] = np.zeros((self._n_events, longest, *trailing), dtype=kinds.get(name, np.float32))
-        for rows, part in self._parts:
-            values = getattr(part, name).cpu()
-            joined[rows, : values.shape[1]] = (values.float() if values.is_floating_point() else values).numpy()
-        return joined
+
+def _numpy(values: Tensor) -> npt.NDArray[Any]:
+    values = values.float() if values.is_floating_point() else values
+    return values.cpu().numpy()

@@ -95,20 +95,23 @@ def reconstruct(
     generate = architecture(network).generate
     random = None if temperature is None else torch.Generator().manual_seed(seed)
 
-    answer = ParticleCollector(len(events))
+    collector = ParticleCollector(len(events))
     for rows in _batches(tokens, batch_size):
         batch = collate([tokens[int(row)] for row in rows]).to(place)
         generated = generate(network, batch, max_particles=longest, temperature=temperature, generator=random)
-        answer.put(rows, generated)
-    truncated = np.where(answer.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
+        collector.add(rows, generated)
+    truncated = np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
     reconstruction = model.tokeniser.decode(
-        **answer.columns(), event=events.event, flags=(events.flags | truncated).astype(np.uint32)
+        collector.tokens(),
+        calibration=model.calibration,
+        event=events.event,
+        flags=(events.flags | truncated).astype(np.uint32),
     )
-    links = answer.links("hit_fraction", kept_hits(events, model.tokeniser.recipe))
-    track_links = (
-        None if events.tracks is None else answer.links("track_fraction", ak.local_index(events.tracks, axis=1))
-    )
-    return dataclasses.replace(reconstruction, hit_links=links, track_links=track_links)
+    hit_links = collector.links("hit_fraction", kept_hits(events, model.tokeniser.recipe))
+    track_links = None
+    if events.tracks is not None:
+        track_links = collector.links("track_fraction", ak.local_index(events.tracks, axis=1))
+    return dataclasses.replace(reconstruction, hit_links=hit_links, track_links=track_links)
 
 
 def pick_device(device: str | torch.device) -> torch.device:

@@ -1,11 +1,12 @@
-"""Events to tokens: normalised source features and the target sentence."""
+"""Events to tokens: normalised source features and the target sequence."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -15,24 +16,22 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.cells import merge_hits
 from pflow.event.events import Events, Flag
-from pflow.event.truth import Targets, select_targets
+from pflow.event.truth import select_targets
 from pflow.tokens.features import feature_matrix
-from pflow.tokens.order import OrderedTargets, sort_particles
+from pflow.tokens.order import OrderedTargets, sort_targets
 from pflow.tokens.readout import make_readout
 from pflow.tokens.recipe import PARTS, Recipe
+from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokens import Tokens
-from pflow.tokens.vocab import charge_index
+from pflow.tokens.vocab import PdgVocabulary, charge_index
 
-if TYPE_CHECKING:
-    from pflow.tokens.tokeniser import Tokeniser
-
-__all__ = ["encode", "hit_tokens", "kept_hits", "select_hits", "target_particles", "unknown_pdg_message"]
+__all__ = ["encode", "kept_hits", "select_hits", "target_particles", "unknown_pdg_message"]
 
 
 def select_hits(events: Events, recipe: Recipe) -> Events:
-    """The events without the calorimeter hits that the recipe leaves out, and with the others summed as it says.
+    """The events with the hits that become tokens: those that the recipe keeps, summed into its cells.
 
-    Links count hits and are dropped too, so targets are to be selected before.
+    Links count hits and are dropped: select the targets before.
 
     Raises
     ------
@@ -42,32 +41,13 @@ def select_hits(events: Events, recipe: Recipe) -> Events:
     return _select(events, recipe).tokens
 
 
-def hit_tokens(events: Events, recipe: Recipe) -> ak.Array:
-    """The way back from tokens to hits.
-
-    Returns
-    -------
-    ak.Array
-        int64 [event, hit]: index of the source token that each hit of the events is part of; -1 for one left out.
-
-    Raises
-    ------
-    InputError
-        As `select_hits`.
-    """
-    selection = _select(events, recipe)
-    token = np.full(len(selection.is_kept), -1, dtype=np.int64)
-    token[selection.is_kept] = selection.token
-    return ak.unflatten(token, jagged.count(events.hits))
-
-
 def kept_hits(events: Events, recipe: Recipe) -> ak.Array:
     """Index of each hit that the recipe keeps, int64 [event, kept hit]: the order of the readout's hits."""
     return ak.local_index(events.hits.energy, axis=1)[events.hits.energy > recipe.hit_energy_min]
 
 
 def target_particles(events: Events, recipe: Recipe) -> ak.Array:
-    """The target sentence of each event: particles selected by the recipe's truth rule, in its order.
+    """The target sequence of each event.
 
     Returns
     -------
@@ -79,86 +59,85 @@ def target_particles(events: Events, recipe: Recipe) -> ak.Array:
     InputError
         The events hold no truth.
     """
-    return sort_particles(_targets(events, recipe).particles, recipe.order)
+    targets = _targets(events, recipe)
+    return ak.unflatten(targets.particles, np.diff(targets.offsets))
 
 
-def encode(events: Events, tokeniser: Tokeniser, *, truth: bool = True, warn: bool = True) -> Tokens:
+def encode(
+    events: Events,
+    recipe: Recipe,
+    *,
+    scales: Mapping[str, Normaliser],
+    pdg: PdgVocabulary,
+    energy: Normaliser,
+    truth: bool = True,
+    warn: bool = True,
+) -> Tokens:
     """Turn events into tokens.
 
     Parameters
     ----------
     events
-        Events of the tokeniser's detector.
-    tokeniser
-        Fitted.
+        Events of the detector on which the rest was fitted.
+    recipe
+        Which tokens and targets to make.
+    scales
+        Normaliser of each part of the source that the recipe asks for.
+    pdg, energy
+        Vocabulary of the targets' |PDG| and normaliser of their energy.
     truth
-        Whether to encode the target sentence too.
+        Whether to encode the target sequence too.
     warn
-        Whether to warn of PDG codes that are not in the vocabulary, with their number; the result counts them anyway.
+        Whether to warn of PDG codes that are not in the vocabulary. The result counts them in either case.
 
     Raises
     ------
     InputError
-        The events are of another detector, lack truth although it is asked for, or lack something that a feature is
-        made of.
+        The events lack truth although it is asked for, or lack the values of a feature.
     """
-    tokeniser.check_detector(events)
-    recipe = tokeniser.recipe
     flags = events.flags.copy()
-    targets: OrderedTargets | None = None
-    target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     offsets: dict[str, npt.NDArray[np.int64]] = {}
     unknown: Counter[int] = Counter()
-    if truth:
-        targets = OrderedTargets.of(_targets(events, recipe), recipe.order)
+    targets = _targets(events, recipe) if truth else None
+    target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
+    if targets is not None:
         offsets["target"] = targets.offsets
         flat = targets.particles
         codes = ak.to_numpy(flat.pdg)
-        target["pdg"], is_unknown = tokeniser.pdg.encode(codes)
+        target["pdg"], is_unknown = pdg.encode(codes)
         target["charge"] = charge_index(ak.to_numpy(flat.charge))
-        target["energy"] = tokeniser.energy.apply(ak.to_numpy(flat.energy)[:, np.newaxis])[:, 0]
-        target["direction"] = _direction(flat, events, offsets["target"])
+        target["energy"] = energy.apply(ak.to_numpy(flat.energy)[:, np.newaxis])[:, 0]
+        target["direction"] = _direction(flat, events, targets.offsets)
         unknown.update(np.abs(codes[is_unknown]).tolist())
-        owner = np.searchsorted(offsets["target"], np.flatnonzero(is_unknown), side="right") - 1
-        flags[np.unique(owner)] |= np.uint32(Flag.UNKNOWN_PDG)
+        flags[_event_of(np.flatnonzero(is_unknown), targets.offsets)] |= np.uint32(Flag.UNKNOWN_PDG)
         if warn and unknown:
-            warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
+            warnings.warn(unknown_pdg_message(unknown), stacklevel=3)
     selection = _select(events, recipe)
     source: dict[str, Any] = dict.fromkeys(PARTS)
     for part in PARTS:
-        names = recipe.features(part)
-        if names:
-            source[part] = tokeniser.scales[part].apply(feature_matrix(selection.tokens, part, names))
+        if names := recipe.features(part):
+            source[part] = scales[part].apply(feature_matrix(selection.tokens, part, names))
             offsets[part] = jagged.offsets(jagged.count(getattr(selection.tokens, part)))
     readout = None
     if recipe.readout:
-        readout, its_offsets = make_readout(
-            events,
-            is_kept=selection.is_kept,
-            token=selection.token,
-            use_tracks=bool(recipe.track_features),
-            targets=targets,
+        use_tracks = bool(recipe.track_features)
+        readout, more = make_readout(
+            events, is_kept=selection.is_kept, token=selection.token, use_tracks=use_tracks, targets=targets
         )
-        offsets |= its_offsets
+        offsets |= more
     return Tokens(
-        **source,
-        **target,
-        readout=readout,
-        offsets=offsets,
-        event=events.event,
-        flags=flags,
-        unknown=unknown,
+        **source, **target, readout=readout, offsets=offsets, event=events.event, flags=flags, unknown=unknown
     )
 
 
 def unknown_pdg_message(unknown: Counter[int]) -> str:
-    """What to tell of PDG codes that training did not show."""
+    """A warning of PDG codes that are not in the vocabulary, with their numbers."""
     codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
-    return f"{unknown.total()} particles have codes that training did not show and go by their class: {codes}"
+    return f"{unknown.total()} particles have codes that are not in the vocabulary and get one of their class: {codes}"
 
 
 class _Selection(NamedTuple):
-    """What becomes of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept]."""
+    """Of N hits: `tokens`, events of one hit a token; is_kept bool [N]; token int64 [number kept]."""
 
     tokens: Events
     is_kept: npt.NDArray[np.bool_]
@@ -168,18 +147,24 @@ class _Selection(NamedTuple):
 def _select(events: Events, recipe: Recipe) -> _Selection:
     is_kept = events.hits.energy > recipe.hit_energy_min
     flat = jagged.flat(is_kept)
-    # Most often all of them, and then there is nothing to copy.
+    # Most often all of them are kept; then nothing is copied.
     kept = dataclasses.replace(events, hits=events.hits if flat.all() else events.hits[is_kept], hit_links=None)
     if recipe.merge is None:
-        index = ak.local_index(kept.hits, axis=1)
-    else:
-        merged = merge_hits(kept, recipe.merge)
-        kept, index = dataclasses.replace(kept, hits=merged.hits), merged.cell_of
-    return _Selection(kept, flat, jagged.flat(index))
+        return _Selection(kept, flat, jagged.flat(ak.local_index(kept.hits, axis=1)))
+    merged = merge_hits(kept, recipe.merge)
+    return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of))
 
 
-def _targets(events: Events, recipe: Recipe) -> Targets:
-    return select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=bool(recipe.track_features))
+def _targets(events: Events, recipe: Recipe) -> OrderedTargets:
+    use_tracks = bool(recipe.track_features)
+    return sort_targets(
+        select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=use_tracks), recipe.order
+    )
+
+
+def _event_of(index: Any, offsets: npt.NDArray[np.int64]) -> Any:
+    """Event of each index into a flat list."""
+    return np.searchsorted(offsets, index, side="right") - 1
 
 
 def _direction(flat: ak.Array, events: Events, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -191,7 +176,7 @@ def _direction(flat: ak.Array, events: Events, offsets: npt.NDArray[np.int64]) -
         raise InputError(
             f"a target particle needs a momentum above 0 to have a direction, found {length[bad[0]]} GeV",
             file=events.path or None,
-            entry=int(events.entry[np.searchsorted(offsets, bad[0], side="right") - 1]),
+            entry=int(events.entry[_event_of(bad[0], offsets)]),
             field="truth.momentum",
         )
     return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)

@@ -1,4 +1,7 @@
-"""Named features of hits, tracks and tracker hits: what a source token is made of, computed from events."""
+"""Named features of hits, tracks and tracker hits: the numbers of a source token, computed from events.
+
+A new feature is one entry of `FEATURES`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from pflow.physics.kinematics import impact_parameters
 __all__ = ["FEATURES", "Feature", "feature_matrix", "feature_transforms"]
 
 Values = npt.NDArray[np.floating[Any]]
+Compute = Callable[[ak.Array, Events], Values]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,19 +30,19 @@ class Feature:
 
     Parameters
     ----------
+    field
+        The field of the events that it is computed from, for messages.
     description
         What it is, with its unit.
     compute
-        From the flat records of a part and the events they belong to, one float64 each.
-    field
-        Field of the events that it is made of, for messages.
+        From the N flat records of a part and their events, float64 [N].
     transform
-        What the normaliser does first: ``identity`` or ``log10``.
+        Transform of the normaliser: ``identity`` or ``log10``.
     """
 
-    description: str
-    compute: Callable[[ak.Array, Events], Values]
     field: str
+    description: str
+    compute: Compute
     transform: str = "identity"
 
 
@@ -46,145 +50,115 @@ def _float(values: Any) -> Values:
     return np.asarray(ak.to_numpy(values, allow_missing=False), dtype=np.float64)
 
 
-def _number(path: str) -> Callable[[ak.Array, Events], Values]:
-    """The field at a dotted path."""
-
-    def compute(records: ak.Array, _: Events) -> Values:
-        values = records
-        for key in path.split("."):
-            values = values[key]
-        return _float(values)
-
-    return compute
+def _number(field: str, description: str, transform: str = "identity") -> Feature:
+    """The field itself; its dotted path begins with the part."""
+    _, *path = field.split(".")
+    return Feature(field, description, lambda records, _: _float(records[tuple(path)]), transform)
 
 
-def _norm(vector: str, keys: Sequence[str]) -> Callable[[ak.Array, Events], Values]:
-    """Length of a vector field, or of its projection onto some axes."""
+def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
+    """Length of a vector, or of its projection onto some axes."""
+    _, vector = field.split(".")
 
     def compute(records: ak.Array, _: Events) -> Values:
         return np.asarray(np.sqrt(sum(_float(records[vector][key]) ** 2 for key in keys)))
 
-    return compute
+    return Feature(field, description, compute, "log10")
 
 
-def _unit(vector: str, keys: Sequence[str], axis: int) -> Callable[[ak.Array, Events], Values]:
-    """Component of the unit vector along a vector field; 0 for a null vector."""
+def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dict[str, Feature]:
+    """Components of the unit vector along a vector, named after `prefix`; 0 for a null vector."""
+    _, vector = field.split(".")
 
+    def component(axis: int) -> Compute:
+        def compute(records: ak.Array, _: Events) -> Values:
+            components = [_float(records[vector][key]) for key in keys]
+            length = np.sqrt(sum(component**2 for component in components))
+            return np.asarray(components[axis] / np.where(length == 0, 1.0, length))
+
+        return compute
+
+    return {f"{prefix}{k}": Feature(field, f"{k} of {description}", component(i)) for i, k in enumerate(_XYZ)}
+
+
+def _layer(field: str) -> Feature:
     def compute(records: ak.Array, _: Events) -> Values:
-        components = [_float(records[vector][key]) for key in keys]
-        length = np.sqrt(sum(component**2 for component in components))
-        return np.asarray(components[axis] / np.where(length == 0, 1.0, length))
+        layer = _float(records["layer"])
+        return np.where(layer < 0, np.nan, layer)
 
-    return compute
-
-
-def _layer(records: ak.Array, _: Events) -> Values:
-    layer = _float(records["layer"])
-    return np.where(layer < 0, np.nan, layer)
+    return Feature(field, "layer, from 0", compute)
 
 
-def _subdetector_is(attribute: str, value: str) -> Callable[[ak.Array, Events], Values]:
-    """1 for hits whose calorimeter is of a kind or region, else 0."""
+def _subdetector(description: str, attribute: str, value: str) -> Feature:
+    """1 for hits whose calorimeter has this kind or region, else 0."""
 
     def compute(records: ak.Array, events: Events) -> Values:
-        is_such = np.array([getattr(c, attribute) == value for c in events.detector.calorimeters], dtype=np.float64)
-        return np.asarray(is_such[ak.to_numpy(records["subdetector"])])
+        matches = np.array([getattr(c, attribute) == value for c in events.detector.calorimeters], dtype=np.float64)
+        return np.asarray(matches[ak.to_numpy(records["subdetector"])])
 
-    return compute
+    return Feature("hits.subdetector", description, compute)
 
 
-def _impact(axis: int) -> Callable[[ak.Array, Events], Values]:
-    """Impact parameter of the helix through where the track enters the calorimeter: transverse (0) or along z (1)."""
+def _impact(description: str, which: int) -> Feature:
+    """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
 
     def compute(records: ak.Array, events: Events) -> Values:
         x, y, z = (_float(records["calo_position"][key]) for key in _XYZ)
         px, py, pz = (_float(records["calo_momentum"][key]) for key in _PXYZ)
         charge = _float(records["charge"])
-        return np.arcsinh(impact_parameters(x, y, z, px, py, pz, charge, events.detector.b_field)[axis])
+        return np.arcsinh(impact_parameters(x, y, z, px, py, pz, charge, events.detector.b_field)[which])
 
-    return compute
+    return Feature("tracks.calo_momentum", description, compute)
 
 
 _XYZ = ("x", "y", "z")
 _PXYZ = ("px", "py", "pz")
 
 
-def _position(part: str, vector: str, prefix: str, what: str) -> dict[str, Feature]:
+def _position(field: str, prefix: str, what: str) -> dict[str, Feature]:
     """Cartesian coordinates, unit direction and distance of a position."""
-    field = f"{part}.{vector}"
-    features = {
-        f"{prefix}{key}": Feature(f"{key} of {what}, mm", _number(f"{vector}.{key}"), f"{field}.{key}") for key in _XYZ
+    return {
+        **{f"{prefix}{key}": _number(f"{field}.{key}", f"{key} of {what}, mm") for key in _XYZ},
+        **_unit(field, f"{prefix}n", f"the unit vector to {what}", _XYZ),
+        f"{prefix}log_r": _length(field, f"distance to {what}, mm, as log10", _XYZ),
     }
-    for axis, key in enumerate(_XYZ):
-        features[f"{prefix}n{key}"] = Feature(
-            f"{key} of the unit vector to {what}", _unit(vector, _XYZ, axis), f"{field}.{key}"
-        )
-    features[f"{prefix}log_r"] = Feature(f"distance to {what}, mm, as log10", _norm(vector, _XYZ), field, "log10")
-    return features
 
 
 FEATURES: Mapping[str, Mapping[str, Feature]] = {
     "hits": {
-        "log_energy": Feature("energy, GeV, as log10", _number("energy"), "hits.energy", "log10"),
-        "energy": Feature("energy, GeV", _number("energy"), "hits.energy"),
-        "time": Feature("time, ns", _number("time"), "hits.time"),
-        "layer": Feature("layer, from 0", _layer, "hits.layer"),
-        "ecal": Feature("1 in an electromagnetic calorimeter", _subdetector_is("kind", "ecal"), "hits.subdetector"),
-        "hcal": Feature("1 in a hadronic calorimeter", _subdetector_is("kind", "hcal"), "hits.subdetector"),
-        "muon": Feature("1 in a muon system", _subdetector_is("kind", "muon"), "hits.subdetector"),
-        "barrel": Feature("1 in a barrel", _subdetector_is("region", "barrel"), "hits.subdetector"),
-        "endcap": Feature("1 in an endcap", _subdetector_is("region", "endcap"), "hits.subdetector"),
-        **_position("hits", "position", "", "the hit"),
+        "log_energy": _number("hits.energy", "energy, GeV, as log10", "log10"),
+        "energy": _number("hits.energy", "energy, GeV"),
+        "time": _number("hits.time", "time, ns"),
+        "layer": _layer("hits.layer"),
+        "ecal": _subdetector("1 in an electromagnetic calorimeter", "kind", "ecal"),
+        "hcal": _subdetector("1 in a hadronic calorimeter", "kind", "hcal"),
+        "muon": _subdetector("1 in a muon system", "kind", "muon"),
+        "barrel": _subdetector("1 in a barrel", "region", "barrel"),
+        "endcap": _subdetector("1 in an endcap", "region", "endcap"),
+        **_position("hits.position", "", "the hit"),
     },
     "tracks": {
-        "log_p": Feature("momentum at the vertex, GeV, as log10", _norm("momentum", _PXYZ), "tracks.momentum", "log10"),
-        "log_pt": Feature(
-            "transverse momentum at the vertex, GeV, as log10",
-            _norm("momentum", ("px", "py")),
-            "tracks.momentum",
-            "log10",
-        ),
-        **{
-            f"n{key}": Feature(
-                f"{key} of the unit momentum at the vertex", _unit("momentum", _PXYZ, axis), "tracks.momentum"
-            )
-            for axis, key in enumerate(_XYZ)
-        },
-        "charge": Feature("charge, e", _number("charge"), "tracks.charge"),
-        "d0": Feature("transverse impact parameter, mm", _number("d0"), "tracks.d0"),
-        "z0": Feature("longitudinal impact parameter, mm", _number("z0"), "tracks.z0"),
-        "omega": Feature("signed curvature, 1/mm", _number("omega"), "tracks.omega"),
-        **_position("tracks", "calo_position", "calo_", "where the track enters the calorimeter"),
-        "calo_log_p": Feature(
-            "momentum at the calorimeter, GeV, as log10",
-            _norm("calo_momentum", _PXYZ),
-            "tracks.calo_momentum",
-            "log10",
-        ),
-        **{
-            f"calo_u{key}": Feature(
-                f"{key} of the unit momentum at the calorimeter",
-                _unit("calo_momentum", _PXYZ, axis),
-                "tracks.calo_momentum",
-            )
-            for axis, key in enumerate(_XYZ)
-        },
-        "calo_d0": Feature(
+        "log_p": _length("tracks.momentum", "momentum at the vertex, GeV, as log10", _PXYZ),
+        "log_pt": _length("tracks.momentum", "transverse momentum at the vertex, GeV, as log10", ("px", "py")),
+        **_unit("tracks.momentum", "n", "the unit momentum at the vertex", _PXYZ),
+        "charge": _number("tracks.charge", "charge, e"),
+        "d0": _number("tracks.d0", "transverse impact parameter, mm"),
+        "z0": _number("tracks.z0", "longitudinal impact parameter, mm"),
+        "omega": _number("tracks.omega", "signed curvature, 1/mm"),
+        **_position("tracks.calo_position", "calo_", "where the track enters the calorimeter"),
+        "calo_log_p": _length("tracks.calo_momentum", "momentum at the calorimeter, GeV, as log10", _PXYZ),
+        **_unit("tracks.calo_momentum", "calo_u", "the unit momentum at the calorimeter", _PXYZ),
+        "calo_d0": _impact(
             "asinh of the transverse impact parameter, mm, of the helix through where the track enters the calorimeter",
-            _impact(0),
-            "tracks.calo_momentum",
+            0,
         ),
-        "calo_z0": Feature(
-            "asinh of z, mm, where that helix is nearest to the beam axis",
-            _impact(1),
-            "tracks.calo_momentum",
-        ),
+        "calo_z0": _impact("asinh of z, mm, where that helix is nearest to the beam axis", 1),
     },
     "tracker_hits": {
-        "log_energy": Feature("deposited energy, GeV, as log10", _number("energy"), "tracker_hits.energy", "log10"),
-        "time": Feature("time, ns", _number("time"), "tracker_hits.time"),
-        "layer": Feature("layer, from 0", _layer, "tracker_hits.layer"),
-        **_position("tracker_hits", "position", "", "the tracker hit"),
+        "log_energy": _number("tracker_hits.energy", "deposited energy, GeV, as log10", "log10"),
+        "time": _number("tracker_hits.time", "time, ns"),
+        "layer": _layer("tracker_hits.layer"),
+        **_position("tracker_hits.position", "", "the tracker hit"),
     },
 }
 """Features by part of the events, then by name."""
@@ -216,7 +190,7 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
     Parameters
     ----------
     events
-        E events with N objects of the part in all.
+        Events with N objects of the part in all.
     part
         ``hits``, ``tracks`` or ``tracker_hits``.
     names
@@ -225,15 +199,14 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
     Returns
     -------
     float64 [N, F]
-        In the order of the events, units as in the descriptions of the features.
+        In the order of the events, in the units of the features' descriptions.
 
     Raises
     ------
     ConfigError
         An unknown name.
     InputError
-        The file does not hold the part, or not what a feature is made of (not a finite number); names the file, the
-        first such entry and the field.
+        The file does not hold the part, or a value is not finite; names the file, the first such entry and the field.
     """
     features = _lookup(part, names)
     array = getattr(events, part)

@@ -1,53 +1,52 @@
-"""The recipe: what source and target tokens are made of, before anything is fitted."""
+"""The recipe: which tokens and targets are made from an event. Chosen by the user; nothing in it is fitted."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
-from pflow.errors import ConfigError, check_choice, check_fields
+from pflow.errors import ConfigError, check_choice
 from pflow.event.cells import Merge
 from pflow.event.truth import RULES
+from pflow.plain import from_plain
 from pflow.tokens.features import feature_transforms
-from pflow.tokens.order import check_order
+from pflow.tokens.order import ORDERS
 
 __all__ = ["HIT_FEATURES", "PARTS", "Recipe"]
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")
-"""What the first paper reads of a hit, with the energy as a logarithm."""
+"""The first paper's features of a hit, with the energy as a logarithm."""
 
 PARTS = ("hits", "tracks", "tracker_hits")
-"""Parts of the events that source tokens come from."""
+"""Parts of the events that source tokens are made of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a token is made of, before anything was fitted.
+    """Which tokens and targets are made from an event.
 
     Parameters
     ----------
     rule, e_min
-        Truth rule (`pflow.event.truth.RULES`) and least energy of a target, GeV.
+        Truth rule (`pflow.event.truth.RULES`) and minimum energy of a target, GeV.
     order
-        Order of the target sentence (`pflow.tokens.order.ORDERS`).
+        Order of the target sequence (`pflow.tokens.order.ORDERS`).
     hit_features, track_features, tracker_hit_features
-        Names from `pflow.tokens.features.FEATURES`. Without track features tracks are not part of the source, nor do
-        they make a particle a target; the same for tracker hits.
+        Names from `pflow.tokens.features.FEATURES`. Without track features the source has no tracks, and a track does
+        not make a particle a target; without tracker hit features the source has no tracker hits.
     hit_energy_min
-        Hits with at most this energy, GeV, are left out.
+        Hits with at most this energy, GeV, are dropped.
     coarse
-        Whether the PDG vocabulary holds the five classes only.
+        Whether the PDG vocabulary has one code for each of the five classes only.
     merge
-        How the hits that are left are summed into coarser cells, one token each (`pflow.event.cells.Merge`, or plain
-        data for it); None: a token for each hit.
+        Size of the coarse cells into which the remaining hits are summed, one token each (or plain data for it). None:
+        one token for each hit.
     readout
-        Whether the hits and tracks also go to the model in physical units, with the targets' shares of them.
+        Whether the model also gets hits and tracks in physical units, and in training the targets' shares of them.
 
     Raises
     ------
     ConfigError
-        An unknown rule, order or feature, no hit features, a negative energy, or cells that cannot be.
+        An unknown rule, order or feature, no hit features, a negative energy, or an impossible cell size.
     """
 
     rule: str = "stable"
@@ -62,56 +61,24 @@ class Recipe:
     readout: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("hit_features", "track_features", "tracker_hit_features"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         check_choice(self.rule, RULES, "truth rule")
-        check_order(self.order)
+        check_choice(self.order, ORDERS, "target order")
+        if self.merge is not None:
+            object.__setattr__(self, "merge", from_plain(Merge, self.merge, where="merge"))
         if not self.hit_features:
             raise ConfigError("a token of a hit needs at least one feature")
         for part in PARTS:
+            object.__setattr__(self, _field(part), tuple(self.features(part)))
             feature_transforms(part, self.features(part))
         for name in ("e_min", "hit_energy_min"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be an energy of at least 0 GeV, found {getattr(self, name)}")
-        object.__setattr__(self, "merge", _merge(self.merge))
-        if not isinstance(self.readout, bool):
-            raise ConfigError(f"readout must be true or false, found {self.readout!r}")
 
     def features(self, part: str) -> tuple[str, ...]:
         """Names of the features of a part: ``hits``, ``tracks`` or ``tracker_hits``."""
-        names: tuple[str, ...] = getattr(self, f"{part.removesuffix('s')}_features")
+        names: tuple[str, ...] = getattr(self, _field(part))
         return names
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data from which `from_dict` builds an equal recipe."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items()
-        }
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Recipe:
-        """Build from plain data.
-
-        Raises
-        ------
-        ConfigError
-            An unknown field (with its nearest matches), or one of the wrong type.
-        """
-        check_fields(content, [field.name for field in dataclasses.fields(cls)], "token recipe")
-        try:
-            return cls(**content)
-        except TypeError as error:
-            raise ConfigError(f"not a token recipe: {error}") from error
-
-
-def _merge(content: Merge | Mapping[str, Any] | None) -> Merge | None:
-    """From plain data, as it is, or none."""
-    if content is None or isinstance(content, Merge):
-        return content
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"merge: expected ecal_mm, hcal_mm and layers, found {content!r}")
-    check_fields(content, [field.name for field in dataclasses.fields(Merge)], "merge")
-    try:
-        return Merge(**content)
-    except TypeError as error:
-        raise ConfigError(f"merge: {error}") from error
+def _field(part: str) -> str:
+    return f"{part.removesuffix('s')}_features"

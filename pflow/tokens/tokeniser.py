@@ -1,4 +1,4 @@
-"""The tokeniser: everything that is fixed before training, in one frozen object that travels in the checkpoint."""
+"""The tokeniser: events to tokens and back, with all that is fitted on the training events; part of the checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pflow.tokens.encode import encode, select_hits, target_particles
 from pflow.tokens.features import feature_matrix, feature_transforms
 from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.scale import Moments, Normaliser
-from pflow.tokens.tokens import Tokens
+from pflow.tokens.tokens import ParticleTokens, Tokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
 __all__ = ["Tokeniser"]
@@ -30,16 +30,14 @@ __all__ = ["Tokeniser"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokeniser:
-    """Recipe, detector, vocabulary and normalisers: all that turns events into tokens and back.
-
-    Made by `fit` on the training split, or from a checkpoint.
+    """Recipe, detector, vocabulary and normalisers, fitted on the training events (`fit`) or read from a checkpoint.
 
     Parameters
     ----------
     recipe
-        What a token is made of.
+        Which tokens and targets are made from an event.
     detector
-        The detector it was fitted on.
+        The detector of the training events.
     pdg
         The |PDG| vocabulary; that of charges is always -1, 0, +1.
     scales
@@ -47,10 +45,12 @@ class Tokeniser:
     energy
         Normaliser of the particles' energy, GeV, as log10.
     n_events
-        Number of events that it was fitted on.
-    widths
-        Calibration of the uncertainties that a model states, fitted once it is trained (`pflow calibrate`); None: as
-        they are.
+        Number of training events.
+
+    Raises
+    ------
+    ConfigError
+        A normaliser of other features than the recipe's.
     """
 
     recipe: Recipe
@@ -58,8 +58,7 @@ class Tokeniser:
     pdg: PdgVocabulary
     scales: Mapping[str, Normaliser]
     energy: Normaliser
-    n_events: int = 0
-    widths: UncertaintyCalibration | None = None
+    n_events: int
 
     def __post_init__(self) -> None:
         for part in PARTS:
@@ -72,21 +71,21 @@ class Tokeniser:
 
     @classmethod
     def fit(cls, chunks: Iterable[Events], recipe: Recipe | None = None) -> Tokeniser:
-        """Fit on events, in one pass and constant memory: give it the training split and nothing else.
+        """Fit on training events, in one pass and constant memory.
 
         Parameters
         ----------
         chunks
-            Events with truth, all of one detector; read one after the other and not kept.
+            Events with truth, all of one detector.
         recipe
-            What tokens are made of; the default recipe if None.
+            Which tokens and targets to make; default: `Recipe()`.
 
         Raises
         ------
         ConfigError
             No events, no target particle among them, or events of several detectors.
         InputError
-            Events without truth or without something that a feature is made of.
+            Events without truth or without the values of a feature.
         """
         recipe = Recipe() if recipe is None else recipe
         parts = [part for part in PARTS if recipe.features(part)]
@@ -106,8 +105,7 @@ class Tokeniser:
             n_events += len(events)
             particles = ak.flatten(target_particles(events, recipe), axis=1)
             energy.update(ak.to_numpy(particles.energy)[:, np.newaxis])
-            absolute, counts = np.unique(np.abs(ak.to_numpy(particles.pdg)), return_counts=True)
-            codes.update(dict(zip(absolute.tolist(), counts.tolist(), strict=True)))
+            codes.update(np.abs(ak.to_numpy(particles.pdg)).tolist())
             kept = select_hits(events, recipe)
             for part in parts:
                 moments[part].update(feature_matrix(kept, part, recipe.features(part)))
@@ -127,51 +125,30 @@ class Tokeniser:
         )
 
     def encode(self, events: Events, *, truth: bool = True, warn: bool = True) -> Tokens:
-        """Turn events into tokens; see `pflow.tokens.encode.encode`."""
-        return encode(events, self, truth=truth, warn=warn)
+        """Turn events into tokens; see `pflow.tokens.encode.encode`.
+
+        Raises
+        ------
+        InputError
+            Events of another detector, or what `pflow.tokens.encode.encode` raises.
+        """
+        self.check_detector(events)
+        return encode(events, self.recipe, scales=self.scales, pdg=self.pdg, energy=self.energy, truth=truth, warn=warn)
 
     def decode(
         self,
+        tokens: ParticleTokens,
         *,
-        charge: npt.ArrayLike,
-        pdg: npt.ArrayLike,
-        energy: npt.ArrayLike,
-        direction: npt.ArrayLike,
-        mask: npt.ArrayLike,
-        score: npt.ArrayLike | None = None,
-        pdg_probability: npt.ArrayLike | None = None,
-        energy_sigma: npt.ArrayLike | None = None,
-        direction_sigma: npt.ArrayLike | None = None,
+        calibration: UncertaintyCalibration | None = None,
         event: npt.ArrayLike | None = None,
         flags: npt.ArrayLike | None = None,
-        name: str = "PFlow",
     ) -> Reconstruction:
         """Turn target tokens, true or generated, into particles; see `pflow.tokens.decode.decode`."""
-        return decode(
-            self,
-            charge=charge,
-            pdg=pdg,
-            energy=energy,
-            direction=direction,
-            mask=mask,
-            score=score,
-            pdg_probability=pdg_probability,
-            energy_sigma=energy_sigma,
-            direction_sigma=direction_sigma,
-            event=event,
-            flags=flags,
-            name=name,
-        )
+        return decode(tokens, pdg=self.pdg, energy=self.energy, calibration=calibration, event=event, flags=flags)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What a network is built with.
-
-        n_charge, n_pdg and the number of features of each source part; n_subdetectors; of each |PDG| code in the
-        vocabulary its mass in GeV (``masses``) and whether it is charged (``charged``); mean and standard deviation of
-        log10(E / GeV) of the targets (``energy_mean``, ``energy_std``), and their least energy in GeV
-        (``min_energy``).
-        """
+        """The fields of `pflow.model.api.ModelInputs`: what a network must know of its inputs and targets."""
         codes = self.pdg.decode(np.arange(len(self.pdg)))
         return {
             "n_charge": len(CHARGES),
@@ -188,7 +165,7 @@ class Tokeniser:
         }
 
     def check_detector(self, events: Events) -> None:
-        """Return if the events are of the detector that this was fitted on.
+        """Refuse events of another detector than that of the training.
 
         The field, the calorimeters' names, kinds and regions, and where the calorimeter begins must agree; the names
         of the collections in the file need not.
@@ -196,7 +173,7 @@ class Tokeniser:
         Raises
         ------
         InputError
-            Naming the file, both detectors and what differs.
+            Names the file, both detectors and what differs.
         """
         ours, theirs = _geometry(self.detector), _geometry(events.detector)
         differing = [key for key in ours if ours[key] != theirs[key]]
@@ -207,40 +184,6 @@ class Tokeniser:
                 file=events.path or None,
                 field="detector",
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data (JSON) from which `from_dict` builds an equal tokeniser."""
-        return {
-            "recipe": self.recipe.to_dict(),
-            "detector": self.detector.to_dict(),
-            "pdg": self.pdg.to_dict(),
-            "scales": {part: scale.to_dict() for part, scale in self.scales.items()},
-            "energy": self.energy.to_dict(),
-            "n_events": self.n_events,
-            **({} if self.widths is None else {"widths": self.widths.to_dict()}),
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Tokeniser:
-        """Build from plain data.
-
-        Raises
-        ------
-        ConfigError
-            A field is missing or makes no tokeniser.
-        """
-        try:
-            return cls(
-                recipe=Recipe.from_dict(content["recipe"]),
-                detector=Detector.from_dict(content["detector"]),
-                pdg=PdgVocabulary.from_dict(content["pdg"]),
-                scales={part: Normaliser.from_dict(scale) for part, scale in content["scales"].items()},
-                energy=Normaliser.from_dict(content["energy"]),
-                n_events=int(content["n_events"]),
-                widths=UncertaintyCalibration.from_dict(content["widths"]) if "widths" in content else None,
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"not a tokeniser: {error!r}") from error
 
 
 def _geometry(detector: Detector) -> dict[str, Any]:

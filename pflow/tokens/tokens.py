@@ -1,4 +1,4 @@
-"""Tokens: encoded events as flat arrays with offsets, cheap to cut into events and to shuffle."""
+"""Encoded events as flat arrays with offsets, which are cheap to cut into events; and generated particles as arrays."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EventReadout", "EventTokens", "Shares", "Tokens"]
+__all__ = ["Assignment", "EventReadout", "EventTokens", "ParticleTokens", "Tokens"]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Shares:
-    """Which target has which share of which hits (or tracks); L pairs with a share above 0.
+class Assignment:
+    """Which target has which fraction of which hits (or tracks): L pairs with a weight above 0.
 
     Parameters
     ----------
     source : int64 [L], index of the hit (track) in the event's readout
-    target : int64 [L], index of the particle in the event's target sentence
-    share : float32 [L], 0 to 1; those of a hit sum to at most 1, less where it is also of particles that are no target
+    target : int64 [L], index of the particle in the event's target sequence
+    weight : float32 [L], 0 to 1; the weights of a hit sum to at most 1, and to less where particles that are no targets
+        have a fraction of it
     """
 
     source: Ints
     target: Ints
-    share: Floats
+    weight: Floats
+
+    def cut(self, part: slice) -> Assignment:
+        """A part of the pairs, as views."""
+        return Assignment(source=self.source[part], target=self.target[part], weight=self.weight[part])
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EventReadout:
-    """What the detector measured, in physical units: N hits, in the order of the event's, without those that the
-    recipe leaves out, and K tracks.
+    """Hits and tracks in physical units: the N hits that the recipe keeps, in the order of the event's, and K tracks.
 
     Parameters
     ----------
@@ -45,10 +49,10 @@ class EventReadout:
     token : int64 [N], index of the event's hit token that the hit is part of
     track_momentum : float32 [K, 3], at the vertex, GeV
     track_charge : float32 [K], e
-    track_position : float32 [K, 3], where the track enters the calorimeter, mm; null where that is not known
-    track_direction : float32 [K, 3], unit vector of its momentum there; that at the vertex where that is not known
-    hit_shares, track_shares
-        The targets' shares of hits and tracks, or None without truth.
+    track_position : float32 [K, 3], where the track enters the calorimeter, mm; null if unknown
+    track_direction : float32 [K, 3], unit vector of its momentum there; at the vertex if unknown
+    hit_assignment, track_assignment
+        The targets' fractions of hits and tracks, or None without truth.
     """
 
     energy: Floats
@@ -60,17 +64,17 @@ class EventReadout:
     track_charge: Floats
     track_position: Floats
     track_direction: Floats
-    hit_shares: Shares | None = None
-    track_shares: Shares | None = None
+    hit_assignment: Assignment | None = None
+    track_assignment: Assignment | None = None
 
-    def cut(self, hits: slice, tracks: slice, hit_shares: slice, track_shares: slice) -> EventReadout:
-        """A part of joined readouts, as views: `hits` and `tracks` of its arrays, the others of its shares."""
+    def cut(self, hits: slice, tracks: slice, hit_pairs: slice, track_pairs: slice) -> EventReadout:
+        """A part of joined readouts, as views."""
         where = dict.fromkeys(("energy", "position", "subdetector", "layer", "token"), hits)
         where |= dict.fromkeys(("track_momentum", "track_charge", "track_position", "track_direction"), tracks)
         return EventReadout(
             **{name: getattr(self, name)[part] for name, part in where.items()},
-            hit_shares=_cut_shares(self.hit_shares, hit_shares),
-            track_shares=_cut_shares(self.track_shares, track_shares),
+            hit_assignment=None if self.hit_assignment is None else self.hit_assignment.cut(hit_pairs),
+            track_assignment=None if self.track_assignment is None else self.track_assignment.cut(track_pairs),
         )
 
 
@@ -81,7 +85,7 @@ class EventTokens:
     Parameters
     ----------
     hits : float32 [S, F], normalised
-    tracks, tracker_hits : float32 [K, F] and [R, F], normalised, or None where the source does not ask for them
+    tracks, tracker_hits : float32 [K, F] and [R, F], normalised, or None where they are no part of the source
     charge : int64 [T], index into `pflow.tokens.vocab.CHARGES`, or None without truth
     pdg : int64 [T], index into the PDG vocabulary, or None without truth
     energy : float32 [T], log10(E / GeV), normalised, or None without truth
@@ -110,9 +114,16 @@ class EventTokens:
         return 0 if self.charge is None else len(self.charge)
 
 
+_OFFSETS = {
+    **{name: name for name in ("hits", "tracks", "tracker_hits")},
+    **dict.fromkeys(("charge", "pdg", "energy", "direction"), "target"),
+}
+"""Which offsets belong to which array of `Tokens`."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Tokens:
-    """Consecutive events in tokens: the arrays of `EventTokens` one event after the other, and where each begins.
+    """Consecutive events: the arrays of `EventTokens` one event after the other.
 
     Parameters
     ----------
@@ -120,9 +131,9 @@ class Tokens:
         As in `EventTokens`, joined along their first axis; indices count within their event.
     offsets
         int64 [event + 1] for ``hits``, ``tracks``, ``tracker_hits`` and ``target``, and for ``readout_hits``,
-        ``readout_tracks``, ``hit_shares`` and ``track_shares`` of the readout: where events begin and end.
+        ``readout_tracks``, ``hit_assignment`` and ``track_assignment`` of the readout: where events begin and end.
     event : int64 [event], event number
-    flags : uint32 [event], `pflow.event.events.Flag` bits; UNKNOWN_PDG where a target's code went by its class
+    flags : uint32 [event], `pflow.event.events.Flag` bits; UNKNOWN_PDG where a target's code is not in the vocabulary
     unknown
         How often each |PDG| that is not in the vocabulary occurred.
     """
@@ -153,28 +164,47 @@ class Tokens:
             offsets = self.offsets.get(name)
             return slice(0) if offsets is None else slice(int(offsets[index]), int(offsets[index + 1]))
 
-        def cut(name: str, values: Any) -> Any:
-            return None if values is None else values[part(name)]
-
-        readout = None
-        if self.readout is not None:
-            readout = self.readout.cut(
-                *(part(n) for n in ("readout_hits", "readout_tracks", "hit_shares", "track_shares"))
-            )
-
-        return EventTokens(
-            hits=cut("hits", self.hits),
-            tracks=cut("tracks", self.tracks),
-            tracker_hits=cut("tracker_hits", self.tracker_hits),
-            charge=cut("target", self.charge),
-            pdg=cut("target", self.pdg),
-            energy=cut("target", self.energy),
-            direction=cut("target", self.direction),
-            readout=readout,
-        )
+        arrays = {name: getattr(self, name) for name in _OFFSETS}
+        names = ("readout_hits", "readout_tracks", "hit_assignment", "track_assignment")
+        cut: dict[str, Any] = {
+            name: None if values is None else values[part(_OFFSETS[name])] for name, values in arrays.items()
+        }
+        return EventTokens(**cut, readout=None if self.readout is None else self.readout.cut(*map(part, names)))
 
 
-def _cut_shares(shares: Shares | None, part: slice) -> Shares | None:
-    if shares is None:
-        return None
-    return Shares(source=shares.source[part], target=shares.target[part], share=shares.share[part])
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ParticleTokens:
+    """Particles of B events as a model gives them, padded to T: the input of `pflow.tokens.decode.decode`.
+
+    Parameters
+    ----------
+    charge, pdg : int [B, T], indices into the vocabularies
+    energy : float [B, T], log10(E / GeV), normalised
+    direction : float [B, T, 3]; any length, a null vector becomes +z
+    mask : bool [B, T], True = real particle
+    score : float [B, T] or None
+        Probability of the particle's code. If None, that of `pdg` in `pdg_probability`, or unknown (NaN) without it.
+    pdg_probability : float [B, T, V] or None
+        Probability of each |PDG| of the vocabulary.
+    energy_sigma, direction_sigma : float [B, T] or None
+        Standard deviations of ln E and of each of the two angles across the direction, rad; both or neither.
+
+    Raises
+    ------
+    ValueError
+        One of the standard deviations without the other.
+    """
+
+    charge: npt.ArrayLike
+    pdg: npt.ArrayLike
+    energy: npt.ArrayLike
+    direction: npt.ArrayLike
+    mask: npt.ArrayLike
+    score: npt.ArrayLike | None = None
+    pdg_probability: npt.ArrayLike | None = None
+    energy_sigma: npt.ArrayLike | None = None
+    direction_sigma: npt.ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        if (self.energy_sigma is None) != (self.direction_sigma is None):
+            raise ValueError("a covariance needs energy_sigma and direction_sigma, found one of them")

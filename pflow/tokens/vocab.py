@@ -1,10 +1,10 @@
-"""Vocabularies: charge and |PDG| to class indices and back. Physical values only, counted from 0."""
+"""Vocabularies: charge and |PDG| to indices from 0 and back. Special tokens are the model's, not part of them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,8 @@ NEXT_CLASS = {
     "electron": ("muon", "charged_hadron", "photon", "neutral_hadron"),
     "muon": ("charged_hadron", "electron", "neutral_hadron", "photon"),
 }
-"""Which class stands in for one that training never showed: first the classes with the same charge (0 or not), then
-the one whose showers look most alike."""
+"""Which classes replace one that is not in the training files, in this order: first those with the same charge (0 or
+not), then those with the most similar showers."""
 
 Index = npt.NDArray[np.int64]
 
@@ -46,21 +46,26 @@ def charge_index(charge: npt.ArrayLike) -> Index:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PdgVocabulary:
-    """The |PDG| codes that training showed, sorted, with how often each was seen.
+    """The |PDG| codes of the training files.
 
     Parameters
     ----------
     codes
-        |PDG|, rising.
+        |PDG|, increasing.
     counts
-        How often each was seen in training.
+        How often each occurs in training.
     coarse
-        Whether the codes stand for the five particle-flow classes (`pflow.physics.pdg.CLASS_PDG`); then no code is unknown.
+        Whether the codes are those of the five classes (`pflow.physics.pdg.CLASS_PDG`), which make every code known.
+
+    Raises
+    ------
+    ConfigError
+        No codes, not as many counts, or codes that are not distinct, positive and increasing.
 
     Notes
     -----
     A code that is not in the vocabulary becomes the most frequent one of its class (of equally frequent ones the
-    smallest). If training showed none of that class, the classes of `NEXT_CLASS` are tried in their order.
+    smallest), or of the first class of `NEXT_CLASS` that the vocabulary has.
     """
 
     codes: tuple[int, ...]
@@ -74,24 +79,15 @@ class PdgVocabulary:
             raise ConfigError("a PDG vocabulary needs a count of at least 0 for each code")
         if list(self.codes) != sorted(set(self.codes)) or self.codes[0] < 0:
             raise ConfigError(
-                f"the codes of a PDG vocabulary must be distinct, positive and rising, found {self.codes}"
+                f"the codes of a PDG vocabulary must be distinct, positive and increasing, found {self.codes}"
             )
 
     @classmethod
     def from_counts(cls, counts: Mapping[int, int], *, coarse: bool = False) -> PdgVocabulary:
-        """From how often each |PDG| was seen; with `coarse`, the counts of a class are added up.
-
-        Raises
-        ------
-        ConfigError
-            Nothing was seen and the vocabulary is not coarse.
-        """
-        seen = {abs(int(code)): 0 for code in counts}
-        if coarse:
-            seen = dict.fromkeys(CLASS_PDG.values(), 0)
+        """From the number of each PDG code in training; with `coarse`, the codes of a class count together."""
+        seen: Counter[int] = Counter(dict.fromkeys(CLASS_PDG.values(), 0) if coarse else {})
         for code, count in counts.items():
-            key = CLASS_PDG[class_of(int(code))] if coarse else abs(int(code))
-            seen[key] += int(count)
+            seen[CLASS_PDG[class_of(int(code))] if coarse else abs(int(code))] += int(count)
         codes = tuple(sorted(seen))
         return cls(codes=codes, counts=tuple(seen[code] for code in codes), coarse=coarse)
 
@@ -99,7 +95,7 @@ class PdgVocabulary:
         return len(self.codes)
 
     def encode(self, pdg: npt.ArrayLike) -> tuple[Index, npt.NDArray[np.bool_]]:
-        """Index of each code's |PDG|, and whether the code was unknown and went by its class; both of its shape."""
+        """Index of each code's |PDG|, and whether the code is unknown and was replaced; both of its shape."""
         absolute = np.abs(np.asarray(pdg, dtype=np.int64))
         codes = np.array(self.codes, dtype=np.int64)
         if self.coarse:
@@ -126,41 +122,20 @@ class PdgVocabulary:
         return np.array(self.codes, dtype=np.int64)[indices]
 
     def _stand_in(self, name: str) -> int:
-        """Index of the code that stands for a class: the most frequent of it, else of the next class that has one."""
+        """Index of the code that replaces unknown ones of a class."""
         for candidate in (name, *NEXT_CLASS[name]):
             members = [i for i, code in enumerate(self.codes) if class_of(code) == candidate]
             if members:
                 return max(members, key=lambda i: (self.counts[i], -self.codes[i]))
         raise AssertionError("every code belongs to a class")  # pragma: no cover
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data from which `from_dict` builds an equal vocabulary."""
-        return {"codes": list(self.codes), "counts": list(self.counts), "coarse": self.coarse}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> PdgVocabulary:
-        """Build from plain data.
-
-        Raises
-        ------
-        ConfigError
-            A field is missing or makes no vocabulary.
-        """
-        try:
-            codes = tuple(int(code) for code in content["codes"])
-            counts = tuple(int(count) for count in content["counts"])
-            return cls(codes=codes, counts=counts, coarse=bool(content["coarse"]))
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"not a PDG vocabulary: {error!r}") from error
-
 
 def signed_pdg(absolute: npt.ArrayLike, charge: npt.ArrayLike) -> tuple[Index, npt.NDArray[np.float32]]:
     """Signed PDG code and charge in e, from |PDG| and a predicted charge, made consistent.
 
-    The sign of the code is the one whose charge has the predicted sign (so 11 with charge +1 is -11). Where the two
-    contradict each other the identity wins: a neutral |PDG| has charge 0 whatever was predicted, and a charged |PDG|
-    with a predicted charge of 0 is the particle, not the antiparticle. Neutral codes stay positive: neither a
-    calorimeter nor the vocabulary tells an antineutron from a neutron.
+    The code gets the sign whose charge has the predicted sign (11 with charge +1 is -11). A neutral |PDG| stays
+    positive and has charge 0 whatever was predicted; a charged |PDG| with a predicted charge of 0 is the particle, not
+    the antiparticle.
 
     Parameters
     ----------

@@ -21,6 +21,7 @@ from pflow.errors import ConfigError, InputError, nearest
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.model.api import ARCHITECTURES, DEFAULT, SIZES, Architecture, Taught, architecture, build_network
+from pflow.tokens.tokens import ParticleTokens
 from pflow.train.ema import AveragedWeights
 from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
@@ -357,7 +358,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         columns: dict[str, Any] = {name: values.cpu().numpy() for name, values in output.items()}
         truncated = columns.pop("truncated")
         columns["flags"] = columns["flags"] | np.where(truncated, int(Flag.MAX_PARTICLES), 0)
-        return self.data.tokeniser.decode(**columns)
+        event, flags = columns.pop("event"), columns.pop("flags")
+        calibration = None if self.data.checkpoint is None else self.data.checkpoint.calibration
+        return self.data.tokeniser.decode(ParticleTokens(**columns), calibration=calibration, event=event, flags=flags)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the header: tokeniser, network, loss and where the weights come from."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.calibration.fit import MIN_PULLS, UncertaintyFit, fit_curve
-from pflow.calibration.uncertainty import Curve
+from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.event.build import make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -26,7 +26,7 @@ def events(sample_dir) -> Events:
 
 
 def reconstructed(events: Events, *, times: float, covariance: bool = True) -> Reconstruction:
-    """The true photons, smeared by `LN_E` and `ANGLE`, and widths stated that are `times` as large."""
+    """The true photons, smeared by `LN_E` and `ANGLE`, with predicted uncertainties `times` as large."""
     random = np.random.default_rng(1)
     particles = select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles
     counts = ak.num(particles)
@@ -57,20 +57,20 @@ def fitted(events: Events, reconstruction: Reconstruction) -> UncertaintyFit:
 
 
 @pytest.mark.parametrize("times", [0.5, 3.0])
-def test_wrong_widths_are_put_right(events, times):
-    widths = fitted(events, reconstructed(events, times=times)).result()
-    assert set(widths.curves["energy"]) == set(widths.curves["direction"]) == {"photon"}
-    for quantity, true in (("energy", LN_E), ("direction", ANGLE)):
-        found = widths.apply(quantity, np.array([times * true]), np.array([2]))
-        assert found[0] == pytest.approx(true, rel=0.25), quantity
+def test_wrong_sigmas_are_corrected(events, times):
+    calibration = fitted(events, reconstructed(events, times=times)).result()
+    assert set(calibration.energy) == set(calibration.direction) == {"photon"}
+    energy, direction = calibration.apply(np.array([times * LN_E]), np.array([times * ANGLE]), np.array([2]))
+    assert energy[0] == pytest.approx(LN_E, rel=0.25)
+    assert direction[0] == pytest.approx(ANGLE, rel=0.25)
 
 
 def test_a_model_without_uncertainties_has_nothing_to_fit(events):
-    with pytest.raises(ValueError, match="states no uncertainties"):
+    with pytest.raises(ValueError, match="predicts no uncertainties"):
         fitted(events, reconstructed(events, times=1.0, covariance=False))
 
 
-def test_a_curve_follows_widths_that_are_wrong_in_different_ways():
+def test_the_factor_depends_on_sigma():
     random = np.random.default_rng(2)
     sigma = np.repeat([0.01, 0.1], 3000) * np.exp(0.01 * random.normal(size=6000))
     values = np.repeat([2.0, 0.5], 3000) * random.normal(size=6000)
@@ -80,10 +80,10 @@ def test_a_curve_follows_widths_that_are_wrong_in_different_ways():
 
 def test_few_pulls_make_no_curve():
     assert fit_curve(np.full(MIN_PULLS - 1, 0.1), np.zeros((MIN_PULLS - 1, 1))) is None
-    assert UncertaintyFit().result().curves == {}
+    assert UncertaintyFit().result() == UncertaintyCalibration()
 
 
-def test_equal_widths_make_one_point():
+def test_equal_sigmas_make_one_point():
     values = np.random.default_rng(3).normal(size=(1000, 1))
     assert isinstance(curve := fit_curve(np.full(1000, 0.1), values), Curve)
     assert len(curve.log_sigma) == 1

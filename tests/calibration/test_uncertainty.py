@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
-import awkward as ak
 import numpy as np
 import pytest
 
 from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.errors import ConfigError
-from pflow.io.open import read_events
 from pflow.physics.pdg import CLASSES
-from pflow.tokens.recipe import Recipe
-from pflow.tokens.tokeniser import Tokeniser
+from pflow.plain import from_plain, to_plain
 
 PHOTON = CLASSES.index("photon")
 DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))
@@ -25,52 +21,29 @@ def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
 
 
 def test_each_class_and_quantity_has_its_own_curve():
-    widths = UncertaintyCalibration(curves={"energy": {"photon": DOUBLED}})
+    calibration = UncertaintyCalibration(energy={"photon": DOUBLED})
     sigma, classes = np.array([0.1, 0.1]), np.array([PHOTON, PHOTON + 1])
-    np.testing.assert_allclose(widths.apply("energy", sigma, classes), [0.2, 0.1])
-    np.testing.assert_allclose(widths.apply("direction", sigma, classes), sigma)
+    energy, direction = calibration.apply(sigma, sigma, classes)
+    np.testing.assert_allclose(energy, [0.2, 0.1])
+    np.testing.assert_allclose(direction, sigma)
     np.testing.assert_allclose(sigma, 0.1)
 
 
-def test_widths_come_back_from_plain_data():
-    widths = UncertaintyCalibration(
-        curves={"energy": {"photon": DOUBLED}, "direction": {"muon": Curve((-3.0, 0.5), (0.25, -1.0))}}
-    )
-    assert UncertaintyCalibration.from_dict(json.loads(json.dumps(widths.to_dict()))) == widths
+def test_plain_data_gives_the_same_calibration_back():
+    calibration = UncertaintyCalibration(energy={"photon": DOUBLED}, direction={"muon": Curve((-3.0, 0.5), (0.25, -1))})
+    content = json.loads(json.dumps(to_plain(calibration)))
+    assert from_plain(UncertaintyCalibration, content, where="calibration") == calibration
+
+
+@pytest.mark.parametrize("name", ["photn", "tau"])
+def test_an_unknown_class_is_refused(name):
+    with pytest.raises(ConfigError, match=f"no particle class '{name}'"):
+        UncertaintyCalibration(energy={name: DOUBLED})
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        {"energy": {"photn": [[0.0], [0.0]]}},
-        {"mass": {"photon": [[0.0], [0.0]]}},
-        {"energy": {"photon": [[0.0, 0.0], [0.0, 0.0]]}},
-        {"energy": {"photon": [[0.0], [0.0, 1.0]]}},
-        {"energy": {"photon": [[], []]}},
-        {"energy": {"photon": [[0.0], [float("nan")]]}},
-        {"energy": {"photon": 3.0}},
-        {"energy": 3.0},
-    ],
+    "points", [((0.0, 0.0), (0.0, 0.0)), ((0.0,), (0.0, 1.0)), ((), ()), ((0.0,), (float("nan"),))]
 )
-def test_what_makes_no_widths_is_an_error(content):
-    with pytest.raises(ConfigError, match="widths"):
-        UncertaintyCalibration.from_dict(content)
-
-
-def test_a_tokeniser_states_calibrated_covariances_and_keeps_them(sample_dir):
-    plain = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=5)], Recipe())
-    widths = UncertaintyCalibration(curves={"energy": {"photon": DOUBLED}, "direction": {"photon": DOUBLED}})
-    calibrated = Tokeniser.from_dict(dataclasses.replace(plain, widths=widths).to_dict())
-    assert calibrated.widths == widths
-    assert Tokeniser.from_dict(plain.to_dict()).widths is None
-    columns = {
-        "charge": [[1]],
-        "pdg": [[0]],
-        "energy": [[0.0]],
-        "direction": [[[1.0, 0.0, 0.0]]],
-        "mask": [[True]],
-        "energy_sigma": [[0.1]],
-        "direction_sigma": [[0.01]],
-    }
-    before, after = (ak.to_numpy(one.decode(**columns).particles.covariance[0, 0]) for one in (plain, calibrated))
-    np.testing.assert_allclose(after, 4.0 * before, rtol=1e-5)
+def test_points_that_make_no_curve_are_refused(points):
+    with pytest.raises(ConfigError, match="expected increasing log_sigma"):
+        Curve(*points)

@@ -133,5 +133,5 @@ def test_a_field_that_is_missing_is_named(save, header, field):
 
 
 def test_a_tokeniser_that_makes_none_is_an_error(save, header):
-    with pytest.raises(InputError, match=r"'pflow\.tokeniser': not a tokeniser"):
+    with pytest.raises(InputError, match=r"'pflow\.tokeniser': tokeniser: field"):
         read_checkpoint(save(**{KEY: changed(header, tokeniser={"recipe": {}})}))

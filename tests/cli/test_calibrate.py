@@ -35,7 +35,7 @@ def calibrated(sample_dir, tmp_path_factory):
 def test_the_particles_stay_and_their_covariances_change(calibrated, sample_dir):
     events = read_events(sample_dir / "gamma1_test_small.root", entry_stop=20)
     model = load_model(calibrated)
-    assert set(model.tokeniser.widths.curves["energy"]) == {"photon"}
+    assert set(model.calibration.energy) == {"photon"}
     before, after = (reconstruct(events, one).particles for one in ("ild-g4-photon", model))
     np.testing.assert_array_equal(ak.flatten(before.energy), ak.flatten(after.energy))
     assert not np.allclose(ak.to_numpy(ak.flatten(before.covariance)), ak.to_numpy(ak.flatten(after.covariance)))
@@ -44,7 +44,7 @@ def test_the_particles_stay_and_their_covariances_change(calibrated, sample_dir)
 def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
     """A calibration takes the place of an earlier one."""
     run(sample_dir / "gamma1_val_small.root", "--checkpoint", calibrated, "-o", tmp_path / "again")
-    assert load_model(tmp_path / "again").tokeniser == load_model(calibrated).tokeniser
+    assert load_model(tmp_path / "again").calibration == load_model(calibrated).calibration
 
 
 def test_the_best_probability_of_the_end_is_kept(sample_dir, tmp_path, capsys):

@@ -426,7 +426,7 @@ def test_a_network_that_cannot_be_is_a_clear_error(tiny, small, tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--network.width=16", "width 8, not 16"), ("--data.order=pt", "order energy, not pt")],
+    [("--network.width=16", "width 8, not 16"), ("--data.order=tracks_first", "order energy, not tracks_first")],
 )
 def test_continuing_with_another_configuration_is_an_error(run, small, tmp_path, option, message):
     config = ["--config", str(run / "config.yaml"), option, f"--output={tmp_path / 'other'}"]

@@ -9,7 +9,7 @@ import torch
 from pflow.data.batch import Readout
 from pflow.data.collate import collate
 from pflow.errors import ConfigError
-from pflow.tokens.tokens import EventReadout, EventTokens, Shares
+from pflow.tokens.tokens import Assignment, EventReadout, EventTokens
 
 
 def event(n_hits: int, n_target: int | None = 1, seed: int = 0, tracks: int | None = None) -> EventTokens:
@@ -84,11 +84,11 @@ def test_events_without_any_hits_make_an_empty_sentence():
 def readout(n_hits: int, n_tracks: int, n_target: int | None = 1) -> EventReadout:
     """Hit i has energy i + 1 and is half the first target's (if there is one), track i has charge i + 1."""
 
-    def half(n: int) -> Shares | None:
+    def half(n: int) -> Assignment | None:
         if n_target is None:
             return None
         source = np.arange(n if n_target else 0)
-        return Shares(source=source, target=0 * source, share=np.full(len(source), 0.5, dtype=np.float32))
+        return Assignment(source=source, target=0 * source, weight=np.full(len(source), 0.5, dtype=np.float32))
 
     vectors = np.ones((n_tracks, 3), dtype=np.float32)
     return EventReadout(
@@ -101,8 +101,8 @@ def readout(n_hits: int, n_tracks: int, n_target: int | None = 1) -> EventReadou
         track_charge=np.arange(1, n_tracks + 1, dtype=np.float32),
         track_position=vectors,
         track_direction=vectors,
-        hit_shares=half(n_hits),
-        track_shares=half(n_tracks),
+        hit_assignment=half(n_hits),
+        track_assignment=half(n_tracks),
     )
 
 

@@ -10,6 +10,7 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.cells import Merge
 from pflow.io.open import read_events
+from pflow.plain import from_plain, to_plain
 from pflow.tokens.tokeniser import Tokeniser
 
 
@@ -140,9 +141,9 @@ def test_batches_have_a_readout_where_it_is_asked_for(train_files, val_file):
 
 def continued(data: ParticleFlowData) -> SimpleNamespace:
     """What `use_checkpoint` finds in a checkpoint that knows of no readout."""
-    content = data.tokeniser.to_dict()
+    content = to_plain(data.tokeniser)
     del content["recipe"]["readout"]
-    return SimpleNamespace(tokeniser=Tokeniser.from_dict(content))
+    return SimpleNamespace(tokeniser=from_plain(Tokeniser, content, where="tokeniser"))
 
 
 def test_a_checkpoint_from_before_the_readout_is_continued(data):

@@ -16,9 +16,11 @@ from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.model.api import build_network
 from pflow.physics.detector import load_detector
-from pflow.tokens.encode import hit_tokens, select_hits
+from pflow.plain import from_plain, to_plain
+from pflow.tokens.encode import kept_hits, select_hits
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import ParticleTokens
 
 ILD = load_detector("ild_g4")
 COARSE = Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3)
@@ -245,15 +247,15 @@ def tokeniser(real, merging) -> Tokeniser:
 
 
 def test_a_recipe_that_merges_survives_json(merging):
-    again = Recipe.from_dict(json.loads(json.dumps(merging.to_dict())))
+    again = from_plain(Recipe, json.loads(json.dumps(to_plain(merging))), where="recipe")
     assert again == merging
     assert again.merge == COARSE
 
 
 def test_a_recipe_from_before_merging_does_not_merge():
-    old = Recipe().to_dict()
+    old = to_plain(Recipe())
     del old["merge"]
-    assert Recipe.from_dict(old) == Recipe()
+    assert from_plain(Recipe, old, where="recipe") == Recipe()
     assert Recipe().merge is None
 
 
@@ -262,7 +264,7 @@ def test_a_recipe_from_before_merging_does_not_merge():
     [
         ({"ecal_mm": 10.0}, "hcal_mm"),
         ({"ecal": 10.0, "hcal_mm": 10.0}, "unknown field 'ecal' .*ecal_mm"),
-        (10.0, "expected ecal_mm, hcal_mm and layers"),
+        (10.0, "merge: expected a mapping"),
         ({"ecal_mm": -1, "hcal_mm": 10.0}, "ecal_mm must be"),
     ],
 )
@@ -272,7 +274,7 @@ def test_a_recipe_says_what_is_wrong_with_its_merging(content, message):
 
 
 def test_a_tokeniser_that_merges_survives_json(tokeniser):
-    again = Tokeniser.from_dict(json.loads(json.dumps(tokeniser.to_dict())))
+    again = from_plain(Tokeniser, json.loads(json.dumps(to_plain(tokeniser))), where="tokeniser")
     assert again.recipe == tokeniser.recipe
 
 
@@ -287,9 +289,9 @@ def test_merging_makes_fewer_tokens_and_the_same_targets(real, merging, tokenise
 def test_what_is_decoded_does_not_depend_on_merging(real, merging, tokeniser):
     plain = Tokeniser.fit([real], dataclasses.replace(merging, merge=None))
     event = tokeniser.encode(real)[0]
-    sentence = {name: getattr(event, name)[np.newaxis] for name in ("charge", "pdg", "energy", "direction")}
-    mask = np.ones((1, event.n_target), dtype=bool)
-    one, other = (each.decode(**sentence, mask=mask) for each in (tokeniser, plain))
+    columns = {name: getattr(event, name)[np.newaxis] for name in ("charge", "pdg", "energy", "direction")}
+    targets = ParticleTokens(**columns, mask=np.ones((1, event.n_target), dtype=bool))
+    one, other = (each.decode(targets) for each in (tokeniser, plain))
     for name in ("pdg", "charge", "energy", "mass"):
         assert one.particles[name].tolist() == other.particles[name].tolist()
     assert one.particles.momentum.tolist() == other.particles.momentum.tolist()
@@ -303,14 +305,14 @@ def test_normalisers_are_fitted_on_the_merged_hits(real, merging, tokeniser):
 
 @pytest.mark.parametrize("merge", [None, COARSE])
 def test_the_token_of_every_hit(real, merging, merge):
-    events, recipe = real[:5], dataclasses.replace(merging, merge=merge)
-    token = hit_tokens(events, recipe)
-    kept = select_hits(events, recipe)
-    for i in range(len(events)):
-        energy, own = ak.to_numpy(events.hits.energy[i]).astype(np.float64), ak.to_numpy(token[i])
-        assert ((own == -1) == (energy <= recipe.hit_energy_min)).all()
-        summed = np.bincount(own[own >= 0], energy[own >= 0])
-        np.testing.assert_allclose(summed, ak.to_numpy(kept.hits.energy[i]), rtol=1e-12)
+    events, recipe = real[:5], dataclasses.replace(merging, merge=merge, readout=True)
+    tokens = Tokeniser.fit([events], recipe).encode(events)
+    cells = select_hits(events, recipe)
+    for i, kept in enumerate(kept_hits(events, recipe)):
+        energy = ak.to_numpy(events.hits.energy[i]).astype(np.float64)
+        assert set(range(len(energy))) - set(kept) == set(np.flatnonzero(energy <= recipe.hit_energy_min))
+        summed = np.bincount(tokens[i].readout.token, energy[kept])
+        np.testing.assert_allclose(summed, ak.to_numpy(cells.hits.energy[i]), rtol=1e-12)
 
 
 def test_reconstruction_merges_as_the_model_was_trained(real, tokeniser):

@@ -4,10 +4,15 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
+from pflow.tokens.decode import decode
+from pflow.tokens.tokens import ParticleTokens
 
-def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), **more):
+
+def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), options=None, **more):
+    """An event of one particle, decoded; `more` are fields of `ParticleTokens`, `options` those of `decode`."""
     index, _ = tokeniser.pdg.encode([[code]])
-    return tokeniser.decode(
+    tokens = ParticleTokens(
         charge=[[charge + 1]],
         pdg=index,
         energy=tokeniser.energy.apply([[energy]]),
@@ -15,6 +20,7 @@ def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), **
         mask=[[True]],
         **more,
     )
+    return decode(tokens, pdg=tokeniser.pdg, energy=tokeniser.energy, **(options or {}))
 
 
 def test_energy_momentum_and_mass_belong_together(tokeniser):
@@ -37,21 +43,8 @@ def test_a_null_direction_is_upward(tokeniser):
     assert particle.momentum.pz == pytest.approx(10.0, rel=1e-5)
 
 
-def test_padding_is_never_a_particle(tokeniser):
-    result = tokeniser.decode(
-        charge=[[1, 1, 1], [1, 1, 1]],
-        pdg=[[0, 0, 0], [0, 0, 0]],
-        energy=np.zeros((2, 3)),
-        direction=np.ones((2, 3, 3)),
-        mask=[[True, False, True], [False, False, False]],
-        score=[[0.9, 0.1, 0.8], [0.0, 0.0, 0.0]],
-    )
-    assert [len(p) for p in result.particles] == [2, 0]
-    assert result.particles.score.to_list()[0] == pytest.approx([0.9, 0.8])
-
-
 def test_event_numbers_and_flags_are_kept(tokeniser):
-    result = one(tokeniser, code=22, charge=0, event=[41], flags=[2], name="other")
+    result = one(tokeniser, code=22, charge=0, options={"event": [41], "flags": [2], "name": "other"})
     assert (result.event.tolist(), result.flags.tolist(), result.name) == ([41], [2], "other")
 
 
@@ -96,35 +89,41 @@ def test_covariance_of_an_energy_below_the_mass_is_finite(tokeniser):
     assert np.isfinite(made.covariance[0, 0].to_numpy()).all()
 
 
-def test_padding_has_no_scores_and_no_covariance(tokeniser):
-    shape = (2, 3)
-    result = tokeniser.decode(
+def test_a_calibration_rescales_the_covariance(tokeniser):
+    doubled = {"photon": Curve((0.0,), (np.log(2.0),))}
+    calibration = UncertaintyCalibration(energy=doubled, direction=doubled)
+    sigmas = {"energy_sigma": [[0.05]], "direction_sigma": [[0.01]]}
+    before, after = (
+        one(tokeniser, code=22, charge=0, options={"calibration": each}, **sigmas).particles.covariance[0, 0]
+        for each in (None, calibration)
+    )
+    np.testing.assert_allclose(ak.to_numpy(after), 4.0 * ak.to_numpy(before), rtol=1e-5)
+
+
+def tokens(tokeniser, mask) -> ParticleTokens:
+    shape = np.shape(mask)
+    return ParticleTokens(
         charge=np.ones(shape, int),
         pdg=np.zeros(shape, int),
         energy=np.zeros(shape),
         direction=np.ones((*shape, 3)),
-        mask=[[True, False, True], [False, False, False]],
-        pdg_probability=np.arange(6 * len(tokeniser.pdg)).reshape(*shape, -1),
+        mask=np.array(mask, bool),
+        pdg_probability=np.arange(np.size(mask) * len(tokeniser.pdg)).reshape(*shape, len(tokeniser.pdg)),
         energy_sigma=np.full(shape, 0.1),
         direction_sigma=np.full(shape, 0.1),
     )
-    assert result.particles.score.to_list() == [[0.0, 2.0 * len(tokeniser.pdg)], []]
-    assert ak.num(result.particles.scores).to_list() == ak.num(result.particles.covariance).to_list() == [2, 0]
+
+
+def test_padding_is_never_a_particle(tokeniser):
+    particles = tokeniser.decode(tokens(tokeniser, [[True, False, True], [False, False, False]])).particles
+    assert particles.score.to_list() == [[0.0, 2.0 * len(tokeniser.pdg)], []]
+    assert ak.num(particles.scores).to_list() == ak.num(particles.covariance).to_list() == [2, 0]
 
 
 def test_without_particles_the_fields_have_their_types(tokeniser):
-    result = tokeniser.decode(
-        charge=np.zeros((2, 0), int),
-        pdg=np.zeros((2, 0), int),
-        energy=np.zeros((2, 0)),
-        direction=np.zeros((2, 0, 3)),
-        mask=np.zeros((2, 0), bool),
-        pdg_probability=np.zeros((2, 0, len(tokeniser.pdg))),
-        energy_sigma=np.zeros((2, 0)),
-        direction_sigma=np.zeros((2, 0)),
-    )
-    assert str(result.particles.scores.type) == "2 * var * 5 * float32"
-    assert str(result.particles.covariance.type) == "2 * var * 10 * float32"
+    particles = tokeniser.decode(tokens(tokeniser, [[], []])).particles
+    assert str(particles.scores.type) == "2 * var * 5 * float32"
+    assert str(particles.covariance.type) == "2 * var * 10 * float32"
 
 
 def test_without_them_there_are_no_such_fields(tokeniser):

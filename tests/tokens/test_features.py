@@ -32,7 +32,7 @@ def test_the_distance_is_that_from_the_origin(events):
     assert feature_matrix(events, "hits", ("log_r",))[3, 0] == pytest.approx(np.sqrt(1850**2 + 500**2))
 
 
-def test_subdetectors_are_told_apart_by_kind_and_region(events):
+def test_subdetectors_by_kind_and_region(events):
     matrix = feature_matrix(events, "hits", ("ecal", "hcal", "muon", "barrel", "endcap"))
     assert matrix[0].tolist() == [1, 0, 0, 1, 0]
     assert matrix[3].tolist() == [0, 1, 0, 1, 0]

@@ -4,54 +4,42 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.errors import ConfigError
-from pflow.event.build import make_truth
-from pflow.tokens.order import ORDERS, sort_particles
+from pflow.event.build import make_links, make_truth
+from pflow.event.truth import Targets
+from pflow.tokens.order import ORDERS, sort_targets
 
 
-def particles(pdg, px, py, pz) -> ak.Array:
+def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets:
     zero = ak.zeros_like(ak.Array(px))
-    return make_truth(pdg=pdg, mass=zero, charge=zero, px=px, py=py, pz=pz)
+    py, pz, charge, n_tracks = (zero if values is None else ak.Array(values) for values in (py, pz, charge, n_tracks))
+    truth = make_truth(pdg=pdg, mass=zero, charge=charge, px=px, py=py, pz=pz)
+    particles = ak.with_field(truth, n_tracks, "n_tracks")
+    none = make_links(source=[[]] * len(px), particle=[[]] * len(px))
+    return Targets(rule="stable", particles=particles, dropped=particles, hit_links=none, track_links=None)
 
 
-@pytest.fixture
-def three() -> ak.Array:
-    """Directions: forward with 9 GeV, in the plane with 4 GeV, backward with 5 GeV; and an event with none."""
-    return particles([[1, 2, 3], []], [[0.1, 4.0, 0.0], []], [[0.0, 0.0, 0.2], []], [[9.0, 0.0, -5.0], []])
-
-
-@pytest.mark.parametrize(("order", "expected"), [("energy", [1, 3, 2]), ("pt", [2, 3, 1]), ("angle", [1, 2, 3])])
-def test_orders(three, order, expected):
-    assert sort_particles(three, order).pdg.to_list() == [expected, []]
+def test_by_energy_within_each_event():
+    ordered = sort_targets(targets([[1, 2, 3], [], [4, 5]], [[5.0, 4.0, 9.0], [], [1.0, 2.0]]), "energy")
+    assert ordered.particles.pdg.to_list() == [3, 1, 2, 5, 4]
+    assert ordered.offsets.tolist() == [0, 3, 3, 5]
+    assert ordered.position.tolist() == [1, 2, 0, 1, 0]
 
 
 def test_tracks_first_is_charged_particles_with_a_track_then_all_others_by_energy():
-    px = [[1.0, 2.0, 3.0, 4.0, 5.0]]
-    none = [[0.0] * 5]
-    charge = [[-1.0, 1.0, 0.0, 1.0, 0.0]]
-    records = make_truth(pdg=[[1, 2, 3, 4, 5]], mass=none, charge=charge, px=px, py=none, pz=none)
-    assert sort_particles(records, "tracks_first").pdg.to_list() == [[4, 2, 1, 5, 3]]
-    with_tracks = ak.with_field(records, ak.Array([[1, 2, 0, 0, 1]]), "n_tracks")
-    assert sort_particles(with_tracks, "tracks_first").pdg.to_list() == [[2, 1, 5, 4, 3]]
+    charge, n_tracks = [[-1.0, 1.0, 0.0, 1.0, 0.0]], [[1, 2, 0, 0, 1]]
+    made = targets([[1, 2, 3, 4, 5]], [[1.0, 2.0, 3.0, 4.0, 5.0]], charge=charge, n_tracks=n_tracks)
+    assert sort_targets(made, "tracks_first").particles.pdg.to_list() == [2, 1, 5, 4, 3]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_result_does_not_depend_on_how_the_file_lists_them(order):
+def test_the_result_does_not_depend_on_the_order_of_the_file(order):
     rng = np.random.default_rng(5)
     p = rng.choice([-1.0, 0.0, 1.0], size=(3, 30))
     pdg = rng.choice([11, 22, 211], size=30)
-    one = particles([pdg], *([c] for c in p))
     shuffle = rng.permutation(30)
-    other = particles([pdg[shuffle]], *([c[shuffle]] for c in p))
+    one, other = (
+        sort_targets(targets([pdg[i]], [p[0, i]], py=[p[1, i]], pz=[p[2, i]]), order).particles
+        for i in (np.arange(30), shuffle)
+    )
     for field in ("pdg", "energy", "momentum"):
-        assert sort_particles(one, order)[field].to_list() == sort_particles(other, order)[field].to_list()
-
-
-def test_particles_stay_in_their_events(three):
-    swapped = sort_particles(three[::-1], "energy")
-    assert swapped.pdg.to_list() == [[], [1, 3, 2]]
-
-
-def test_an_unknown_order_is_an_error_with_the_nearest_match(three):
-    with pytest.raises(ConfigError, match=r"'energies'.*nearest matches: energy"):
-        sort_particles(three, "energies")
+        assert one[field].to_list() == other[field].to_list()

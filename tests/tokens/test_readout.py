@@ -9,7 +9,7 @@ import pytest
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.cells import Merge
 from pflow.io.open import open_events
-from pflow.tokens.encode import hit_tokens, target_particles
+from pflow.tokens.encode import target_particles
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -33,9 +33,9 @@ def encoded(events, recipe):
 
 
 def dense(event) -> np.ndarray:
-    shares = event.readout.hit_shares
+    pairs = event.readout.hit_assignment
     result = np.zeros((event.n_target, len(event.readout.energy)))
-    result[shares.target, shares.source] = shares.share
+    result[pairs.target, pairs.source] = pairs.weight
     return result
 
 
@@ -87,14 +87,14 @@ def test_a_track_unknown_at_the_calorimeter_has_a_null_position_and_the_directio
 def test_without_track_features_there_are_no_tracks(events):
     tokens = encoded(events, Recipe(readout=True))
     assert len(tokens[1].readout.track_momentum) == 0
-    assert len(tokens[1].readout.track_shares.share) == 0
+    assert len(tokens[1].readout.track_assignment.weight) == 0
 
 
-def test_without_truth_there_are_no_shares(events, recipe):
+def test_without_truth_there_is_no_assignment(events, recipe):
     readout = Tokeniser.fit([events], recipe).encode(events, truth=False)[0].readout
     assert len(readout.energy) == 3
-    assert readout.hit_shares is None
-    assert readout.track_shares is None
+    assert readout.hit_assignment is None
+    assert readout.track_assignment is None
 
 
 def test_without_the_option_there_is_no_readout(events, recipe):
@@ -107,14 +107,6 @@ def test_the_option_changes_no_token(real, recipe):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
-@pytest.mark.parametrize("merge", [None, MERGE])
-def test_tokens_of_hits_are_those_of_hit_tokens(real, recipe, merge):
-    recipe = dataclasses.replace(recipe, merge=merge, hit_energy_min=0.003)
-    token = ak.to_numpy(ak.flatten(hit_tokens(real, recipe), axis=1))
-    assert (token < 0).any()
-    assert np.array_equal(encoded(real, recipe).readout.token, token[token >= 0])
-
-
 def test_hits_of_a_token_sum_to_its_energy(real, recipe):
     tokeniser = Tokeniser.fit([real], recipe)
     event = tokeniser.encode(real)[0]
@@ -122,15 +114,15 @@ def test_hits_of_a_token_sum_to_its_energy(real, recipe):
     np.testing.assert_allclose(summed, tokeniser.scales["hits"].invert(event.hits)[:, 0], rtol=1e-4)
 
 
-def test_the_shares_of_a_hit_sum_to_at_most_1(real, recipe):
+def test_the_weights_of_a_hit_sum_to_at_most_1(real, recipe):
     tokens = encoded(real, recipe)
     sums = np.concatenate([dense(tokens[i]).sum(axis=0) for i in range(len(real))])
     assert sums.max() <= 1 + 1e-6
     assert sums.mean() > 0.9
 
 
-@pytest.mark.parametrize("order", ["energy", "angle", "tracks_first"])
-def test_energies_by_shares_are_those_of_the_targets_in_their_order(real, recipe, order):
+@pytest.mark.parametrize("order", ["energy", "tracks_first"])
+def test_assigned_energies_are_those_of_the_targets_in_their_order(real, recipe, order):
     recipe = dataclasses.replace(recipe, order=order)
     tokens, particles = encoded(real, recipe), target_particles(real, recipe)
     for i in range(len(real)):
@@ -139,40 +131,40 @@ def test_energies_by_shares_are_those_of_the_targets_in_their_order(real, recipe
 
 
 @pytest.mark.parametrize("order", ["energy", "tracks_first"])
-def test_tracks_are_shared_by_the_targets_that_have_them(real, recipe, order):
+def test_tracks_are_assigned_to_the_targets_that_have_them(real, recipe, order):
     recipe = dataclasses.replace(recipe, order=order)
     tokens, particles = encoded(real, recipe), target_particles(real, recipe)
     for i in range(len(real)):
-        shares = tokens[i].readout.track_shares
+        pairs = tokens[i].readout.track_assignment
         largest = np.zeros((tokens[i].n_target, len(tokens[i].tracks)))
-        largest[shares.target, shares.source] = shares.share > 0.5
+        largest[pairs.target, pairs.source] = pairs.weight > 0.5
         assert largest.sum(axis=1).tolist() == particles.n_tracks[i].to_list()
 
 
-def test_shares_of_hits_left_out_are_left_out(events, recipe):
+def test_dropped_hits_are_not_assigned(events, recipe):
     event = encoded(events, dataclasses.replace(recipe, hit_energy_min=6.0))[0]
     assert event.readout.energy.tolist() == [12.0, 8.0]
-    assert event.readout.hit_shares.source.tolist() == [0, 1]
-    assert event.readout.hit_shares.target.tolist() == [0, 0]  # the photon of 20 GeV is written first
+    assert event.readout.hit_assignment.source.tolist() == [0, 1]
+    assert event.readout.hit_assignment.target.tolist() == [0, 0]  # the photon of 20 GeV comes first
 
 
-def test_rotation_and_reflection_keep_the_shares(real, recipe):
+def test_rotation_and_reflection_keep_the_assignment(real, recipe):
     turned = augment(real, Augmentation(rotate=True, reflect=True), np.random.default_rng(4))
     one, other = encoded(real, recipe).readout, encoded(turned, recipe).readout
     assert not np.allclose(one.position, other.position)
-    for kind in ("hit_shares", "track_shares"):
-        for name in ("source", "target", "share"):
+    for kind in ("hit_assignment", "track_assignment"):
+        for name in ("source", "target", "weight"):
             assert np.array_equal(getattr(getattr(one, kind), name), getattr(getattr(other, kind), name))
 
 
-def test_an_overlay_has_the_shares_of_its_targets(real, recipe):
+def test_an_overlay_is_assigned_to_its_targets(real, recipe):
     joined = augment(real, Augmentation(overlay=Overlay(frequencies=(0.0, 1.0))), np.random.default_rng(4))
     tokens, particles = encoded(joined, recipe), target_particles(joined, recipe)
     assert len(tokens.charge) > len(encoded(real, recipe).charge)
     for i in range(len(real)):
-        shares = dense(tokens[i])
-        assert shares.sum(axis=0).max() <= 1 + 1e-6
-        own = shares @ tokens[i].readout.energy
+        weights = dense(tokens[i])
+        assert weights.sum(axis=0).max() <= 1 + 1e-6
+        own = weights @ tokens[i].readout.energy
         np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
 
 
@@ -183,12 +175,12 @@ def test_an_event_does_not_depend_on_its_neighbours(real, recipe):
         one, other = together[i].readout, tokeniser.encode(real[i])[0].readout
         for name in ("energy", "position", "token", "track_momentum", "track_direction"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
-        for name in ("source", "target", "share"):
-            assert np.array_equal(getattr(one.hit_shares, name), getattr(other.hit_shares, name)), name
-            assert np.array_equal(getattr(one.track_shares, name), getattr(other.track_shares, name)), name
+        for name in ("source", "target", "weight"):
+            assert np.array_equal(getattr(one.hit_assignment, name), getattr(other.hit_assignment, name)), name
+            assert np.array_equal(getattr(one.track_assignment, name), getattr(other.track_assignment, name)), name
 
 
 def test_an_event_without_hits_has_an_empty_readout(events, recipe):
     readout = encoded(events, recipe)[2].readout
     assert (readout.energy.shape, readout.position.shape, readout.track_position.shape) == ((0,), (0, 3), (0, 3))
-    assert len(readout.hit_shares.share) == 0
+    assert len(readout.hit_assignment.weight) == 0

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -47,13 +45,6 @@ def test_the_fit_does_not_depend_on_the_chunks(values, n_chunks):
     np.testing.assert_allclose(parts.result().std, whole.std, rtol=1e-12)
 
 
-def test_merging_gives_the_moments_of_all(values):
-    merged = moments().update(values[:300]).merge(moments().update(values[300:])).result()
-    whole = moments().update(values).result()
-    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-12)
-    np.testing.assert_allclose(merged.std, whole.std, rtol=1e-12)
-
-
 def test_a_large_offset_does_not_destroy_the_deviation():
     offset = np.array([[1e9], [1e9 + 1], [1e9 + 2]])
     one_by_one = Moments(("x",), ("identity",))
@@ -79,20 +70,9 @@ def test_the_logarithm_of_zero_is_that_of_the_floor():
     assert normaliser.apply([[0.0], [1e-9], [1e-6], [0.1]])[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
 
 
-def test_plain_data_gives_the_same_normaliser_back(values):
-    normaliser = moments().update(values).result()
-    assert Normaliser.from_dict(json.loads(json.dumps(normaliser.to_dict()))) == normaliser
-
-
-@pytest.mark.parametrize("content", [{}, {"names": ["x"], "transforms": ["identity"], "mean": ["a"], "std": [1.0]}])
-def test_broken_plain_data_is_an_error(content):
-    with pytest.raises(ConfigError, match="not a normaliser"):
-        Normaliser.from_dict(content)
-
-
 def test_an_unknown_transform_is_an_error_with_the_nearest_match():
     with pytest.raises(ConfigError, match=r"log.*nearest matches: log10"):
-        Moments(("x",), ("log",))
+        Normaliser(names=("x",), transforms=("log",), mean=(0.0,), std=(1.0,))
 
 
 def test_values_of_another_width_are_an_error():
@@ -117,13 +97,3 @@ def test_fields_of_different_length_are_an_error():
 def test_fitting_on_unknown_values_is_an_error_that_names_the_feature():
     with pytest.raises(ConfigError, match="normalisation of x"):
         moments().update([[1.0, np.nan]])
-
-
-def test_features_and_transforms_must_be_as_many():
-    with pytest.raises(ConfigError, match="as many transforms"):
-        Moments(("x", "y"), ("identity",))
-
-
-def test_moments_of_other_features_do_not_merge():
-    with pytest.raises(ConfigError, match="cannot merge"):
-        moments().merge(Moments(("x",), ("identity",)))
