@@ -9,6 +9,8 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Batch, Target, TokenSet
+from pflow.model.api import ModelInputs
+from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.network import ParticleTransformer
 
 N_CHARGE, N_PDG, HIT_FEATURES = 3, 12, 5
@@ -34,10 +36,18 @@ def random_batch(*, events: int, hits: int, particles: int = 0, fill: float = 0.
 def network(decoder: str, *, device: str = "cpu") -> ParticleTransformer:
     """The default network with `decoder`; the target of ``multi_projection`` is twice as wide."""
     torch.manual_seed(0)
+    inputs = ModelInputs(
+        n_charge=N_CHARGE,
+        n_pdg=N_PDG,
+        hit_features=HIT_FEATURES,
+        masses=(0.0,) * N_PDG,
+        charged=(False,) * N_PDG,
+        energy_mean=0.0,
+        energy_std=1.0,
+    )
     n_projections = 2 if decoder == "multi_projection" else None
-    return ParticleTransformer(
-        n_charge=N_CHARGE, n_pdg=N_PDG, hit_features=HIT_FEATURES, decoder=decoder, n_projections=n_projections
-    ).to(device)
+    config = TranslationNetworkConfig(decoder=decoder, n_projections=n_projections)
+    return ParticleTransformer(inputs, config).to(device)
 
 
 def now(device: str) -> float:

@@ -26,6 +26,7 @@ import torch
 from bench_events import add_common_options, network, now, random_batch
 from naive_generation import generate_naively
 from pflow.data.batch import Batch
+from pflow.model.api import Sampler
 from pflow.model.common.decode import generate
 from pflow.model.translation.network import ParticleTransformer
 from pflow.model.translation.special import EOS
@@ -66,7 +67,7 @@ def measure(task: Task) -> Result:
     torch.set_num_threads(task.threads)
     model = endless(task.decoder, task.device)
     batch = random_batch(events=task.batch, hits=task.hits, particles=task.particles, device=task.device)
-    generate(model, random_batch(events=2, hits=20, device=task.device), max_particles=2)  # warm up
+    generate(model, random_batch(events=2, hits=20, device=task.device), max_particles=2, sampler=Sampler())  # warm up
     before = _memory(task.device)
     steps: list[float] = []
     if task.way == "cached":
@@ -97,7 +98,7 @@ def _cached(model: ParticleTransformer, batch: Batch, task: Task) -> tuple[float
 
     model.step = timed  # type: ignore[method-assign]
     start = now(task.device)
-    written = generate(model, batch, max_particles=task.particles)
+    written = generate(model, batch, max_particles=task.particles, sampler=Sampler())
     seconds = now(task.device) - start
     if not bool(written.mask.all()) or written.mask.shape[1] != task.particles:
         raise RuntimeError("the sentences do not have the length asked for")

@@ -32,7 +32,6 @@ from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.atomic import replacing
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
-from pflow.model.api import architecture
 from sections import replace_section
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,8 +74,7 @@ def measure(model: Model, path: Path, batch_size: int, n_events: int, runs: int)
         n = min(n_events, file.num_entries)
         reading = fastest(runs, lambda: file.read(0, n, truth=False))
         events = file.read(0, n, truth=False)
-    network = model.network
-    generate = architecture(network).generate
+    reconstructor: Any = model.reconstructor
     tokens = model.tokeniser.encode(events, truth=False)
     order = np.argsort([-tokens[i].n_source for i in range(n)], kind="stable")
     batches = [collate([tokens[int(i)] for i in order[at : at + batch_size]]) for at in range(0, n, batch_size)]
@@ -84,7 +82,7 @@ def measure(model: Model, path: Path, batch_size: int, n_events: int, runs: int)
     def encoder() -> None:
         with torch.inference_mode():
             for batch in batches:
-                network.encode(batch)
+                reconstructor.network.encode(batch)
 
     def everything() -> None:
         reconstruct(events, model, batch_size=batch_size, device="cpu")
@@ -95,9 +93,7 @@ def measure(model: Model, path: Path, batch_size: int, n_events: int, runs: int)
         "tokens": fastest(runs, lambda: tokens_of(model, events, batch_size)),
         "encoder": fastest(runs, encoder),
     }
-    generation = fastest(
-        runs, lambda: [generate(network, batch, max_particles=model.max_particles) for batch in batches]
-    )
+    generation = fastest(runs, lambda: [reconstructor.generate(batch) for batch in batches])
     times["decoder"] = generation - times["encoder"]
     whole = fastest(runs, everything)
     with tempfile.TemporaryDirectory() as folder:

@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from bench_events import add_common_options, network, now, random_batch
 from pflow.data.batch import Batch
+from pflow.model.translation import TranslationLossConfig
 from pflow.model.translation.loss import ParticleLoss
 from pflow.model.translation.network import ParticleTransformer
 
@@ -77,7 +78,7 @@ def without_masks(prediction: dict[str, Tensor], batch: Batch) -> Tensor:
 
 def measure(decoder: str, options: argparse.Namespace, peak: float) -> None:
     """One line of the table."""
-    model, loss = network(decoder, device=options.device), ParticleLoss()
+    model, loss = network(decoder, device=options.device), ParticleLoss(special="flags", config=TranslationLossConfig())
     batch = random_batch(
         events=options.batch, hits=options.hits, particles=options.particles, fill=0.8, device=options.device
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pflow.data.batch import Batch, Target
-from pflow.model.common.decode import GeneratedParticles, Sampler
+from pflow.model.api import GeneratedParticles, Sampler
 from pflow.model.translation.network import ParticleTransformer
 
 
@@ -21,20 +21,18 @@ def generate_naively(
     batch: Batch,
     *,
     max_particles: int,
-    temperature: float | None = None,
-    generator: torch.Generator | None = None,
+    sampler: Sampler | None = None,
 ) -> GeneratedParticles:
     """Write the particles of each event; arguments and result as those of `pflow.model.common.decode.generate`."""
     B = len(batch)
     device = batch.hits.mask.device
-    choice = Sampler(temperature=temperature, generator=generator, batch=B)
-    everyone = torch.arange(B, device=device)
+    choose = sampler or Sampler()
     ended = torch.zeros(B, dtype=torch.bool, device=device)
     columns: list[tuple[Tensor, ...]] = []  # charge, pdg, energy, direction, score, mask of each step
     for step in range(max_particles + 1):
         prediction = model(dataclasses.replace(batch, target=_written(columns, B, device)))
         last = {name: value[:, step] for name, value in prediction.items()}
-        pick = model.special.pick(last, lambda logits: choice(logits, everyone))
+        pick = model.special.pick(last, choose)
         ended = ended | pick.ended
         if step == max_particles or bool(ended.all()):
             break

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from pflow.checkpoint.load import Model
+from pflow.checkpoint.migrate import migrate_model_options
 from pflow.event.build import make_hits, make_links, make_truth
 from pflow.event.events import Events
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.metrics.table import ParticleTable
-from pflow.model.api import build_network
+from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.physics.detector import load_detector
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -67,11 +68,10 @@ def model(sample_dir) -> Model:
     tokeniser = Tokeniser.fit([training], Recipe())
     torch.manual_seed(7)
     arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
-    network = build_network(arguments, tokeniser.sizes)
+    network = build_reconstructor(migrate_model_options(arguments, max_particles=6), ModelInputs(**tokeniser.sizes))
     return Model(
-        network=network.eval(),
+        reconstructor=network.eval(),
         tokeniser=tokeniser,
-        max_particles=6,
         digest="0" * 64,
         path="made-by-hand.ckpt",
         config={"seed": 7},

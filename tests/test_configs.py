@@ -15,11 +15,12 @@ import yaml
 
 from pflow.checkpoint.format import read_checkpoint
 from pflow.checkpoint.load import load_model
+from pflow.checkpoint.migrate import migrate_model_options
 from pflow.cli.fit import main
 from pflow.data.datamodule import ParticleFlowData
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.model.api import build_network
+from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.resources import config_dir
 from pflow.train.module import ParticleFlow
 
@@ -85,10 +86,10 @@ def test_a_configuration_composes_and_builds_its_network_on_a_sample(name, sampl
     data = ParticleFlowData(**{**config["data"], "train": sample, "val": sample})
     data.setup("fit")
     module = ParticleFlow(network=config["network"], loss=config["loss"])
-    network = build_network(module.network_arguments, data.tokeniser.sizes)
-    loss = module.architecture.loss(**module.loss_arguments)
+    spec = migrate_model_options(module.network_arguments, module.loss_arguments)
+    reconstructor = build_reconstructor(spec, ModelInputs(**data.tokeniser.sizes))
     labelled = next(iter(data.val_dataloader()))
-    total = module.architecture.teach(network, loss, labelled.batch).losses["total"]
+    total = reconstructor.training_step(labelled.batch).losses["total"]
     assert np.isfinite(total.item())
 
 

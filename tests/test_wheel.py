@@ -13,9 +13,10 @@ import torch
 
 from pflow.checkpoint.format import KEY, pack_header
 from pflow.checkpoint.load import PREFIX
+from pflow.checkpoint.migrate import migrate_model_options
 from pflow.checkpoint.save import write_weights
 from pflow.io.open import read_events
-from pflow.model.api import build_network
+from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.resources import shipped_models
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -37,7 +38,7 @@ def checkout(tmp_path_factory, sample_dir):
         source = REPOSITORY / name
         shutil.copytree(source, folder / name) if source.is_dir() else shutil.copy(source, folder / name)
     tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=10)], Recipe())
-    network = build_network(NETWORK, tokeniser.sizes)
+    network = build_reconstructor(migrate_model_options(NETWORK), ModelInputs(**tokeniser.sizes))
     header = pack_header(tokeniser=tokeniser, network=NETWORK, loss={}, max_particles=3, provenance={}, version="1")
     weights = {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
     torch.save({KEY: header, "state_dict": weights}, folder / "toy.ckpt")

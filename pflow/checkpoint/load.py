@@ -8,14 +8,15 @@ from typing import Any
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.format import read_checkpoint
+from pflow.checkpoint.migrate import migrate_model_options, migrate_state_dict
 from pflow.errors import InputError
-from pflow.model.api import Network, build_network
+from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["PREFIX", "Model", "load_model"]
+__all__ = ["PREFIX", "Model", "load_model", "model_spec"]
 
-PREFIX = "network."
-"""What the names of the network's weights begin with in a checkpoint."""
+PREFIX = "reconstructor."
+"""Prefix of the names of the model's weights in a checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,12 +25,10 @@ class Model:
 
     Parameters
     ----------
-    network
+    reconstructor
         In evaluation mode, on the CPU.
     tokeniser
         The one it was trained with.
-    max_particles
-        Longest sentence to generate.
     digest
         SHA-256, hexadecimal: of the checkpoint, or of a folder's weights.
     path
@@ -40,13 +39,17 @@ class Model:
         Its header: network and loss arguments, provenance, version of pflow.
     """
 
-    network: Network
+    reconstructor: Reconstructor
     tokeniser: Tokeniser
-    max_particles: int
     digest: str
     path: str
     config: dict[str, Any]
     calibration: UncertaintyCalibration | None = None
+
+    @property
+    def max_particles(self) -> int:
+        """Largest number of particles of an event."""
+        return self.reconstructor.decoding.max_particles
 
 
 def load_model(source: str | Path) -> Model:
@@ -66,12 +69,11 @@ def load_model(source: str | Path) -> Model:
     """
     checkpoint = read_checkpoint(source)
     try:
-        network = build_network(checkpoint.header["network"], checkpoint.tokeniser.sizes)
+        network = build_reconstructor(model_spec(checkpoint.header), ModelInputs(**checkpoint.tokeniser.sizes))
     except (TypeError, ValueError) as error:
         raise InputError(f"its configuration makes no network: {error}", file=source, field="network") from error
-    weights = {
-        name.removeprefix(PREFIX): value for name, value in checkpoint.state_dict.items() if name.startswith(PREFIX)
-    }
+    migrated = migrate_state_dict(checkpoint.state_dict)
+    weights = {name.removeprefix(PREFIX): value for name, value in migrated.items() if name.startswith(PREFIX)}
     try:
         network.load_state_dict(weights)
     except (RuntimeError, AttributeError) as error:
@@ -80,11 +82,23 @@ def load_model(source: str | Path) -> Model:
             f"its weights do not fit its configuration: {reason}", file=source, field="state_dict"
         ) from error
     return Model(
-        network=network.eval(),
+        reconstructor=network.eval(),
         tokeniser=checkpoint.tokeniser,
-        max_particles=int(checkpoint.header["max_particles"]),
         digest=checkpoint.digest,
         path=checkpoint.path,
         config=checkpoint.header,
         calibration=checkpoint.calibration,
     )
+
+
+def model_spec(header: dict[str, Any]) -> dict[str, Any]:
+    """``class_path`` and ``init_args`` of a header.
+
+    Raises
+    ------
+    ValueError
+        Options of format 1 that are gone.
+    """
+    if "model" in header:
+        return dict(header["model"])
+    return migrate_model_options(header["network"], header.get("loss"), int(header["max_particles"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pflow.cli.options import add_option, add_options
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pflow.calibration.fit import UncertaintyFit
     from pflow.checkpoint.load import Model
     from pflow.metrics.particles import ParticleMetrics
-    from pflow.model.pointing.network import PointingTransformer
 
 __all__ = ["add_arguments", "run"]
 
@@ -37,11 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="probabilities from which what is written may be a particle, where there is a second reading; of all "
         "pairs of P, that with the largest energy-weighted efficiency less the fake energy fraction (a mean over the "
         "files) is kept (default: the model's own)",
-    )
-    parser.add_argument(
-        "--leftovers",
-        action=argparse.BooleanOptionalAction,
-        help="whether neutral particles get what is left of their hits (default: as the model does)",
     )
     add_options(parser, "chunk-size", "device")
     add_option(
@@ -67,20 +61,16 @@ def run(args: argparse.Namespace) -> int:
     from pflow.checkpoint.save import write_weights
     from pflow.errors import ConfigError
     from pflow.io.atomic import check_folder
-    from pflow.model.pointing.network import PointingTransformer
 
     check_folder(args.output)
     model = load_model(args.checkpoint)
     model = dataclasses.replace(model, calibration=None)
-    network = model.network
-    if not isinstance(network, PointingTransformer):
+    if not hasattr(model.reconstructor.decoding, "eos_threshold"):
         raise ConfigError(f"{args.checkpoint}: the model states no uncertainties; there is nothing to calibrate")
-    if args.leftovers is not None:
-        network.leftovers = args.leftovers
-    if args.keep and network.revision is None:
+    if args.keep and not model.reconstructor.first_stage_modules:
         raise ConfigError(f"--keep: {args.checkpoint} has no second reading")
-    trials = _trials(args, network)
-    _reconstruct(args, model, network, trials)
+    trials = _trials(args, model.reconstructor.decoding)
+    _reconstruct(args, model, trials)
     scores = [trial.score() for trial in trials]
     for trial, score in zip(trials, scores, strict=True):
         print(f"{trial}: energy-weighted efficiency less fake energy fraction {score:.4f}")
@@ -91,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             sigma = np.exp(curve.log_sigma)
             points = (f"{before:.3g} -> {after:.3g}" for before, after in zip(sigma, curve(sigma), strict=True))
             print(f"sigma of {quantity}, {name.replace('_', ' ')}: {', '.join(points)}")
-    options = {"end": best.end, "keep": best.keep, "leftovers": network.leftovers}
+    options = {"end": best.end, "keep": best.keep}
     for path in write_weights(args.checkpoint, args.output, calibration=calibration, network=options):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
@@ -119,12 +109,12 @@ class _Trial:
         return float(np.mean(np.subtract(found, fake)))
 
 
-def _trials(args: argparse.Namespace, network: PointingTransformer) -> list[_Trial]:
+def _trials(args: argparse.Namespace, decoding: Any) -> list[_Trial]:
     from pflow.calibration.fit import UncertaintyFit
     from pflow.errors import ConfigError
     from pflow.metrics.particles import ParticleMetrics
 
-    ends, keeps = sorted(args.end or [network.end]), sorted(args.keep or [network.keep])
+    ends, keeps = sorted(args.end or [decoding.eos_threshold]), sorted(args.keep or [decoding.existence_threshold])
     if not all(0 < end <= 1 for end in ends):
         raise ConfigError(f"--end: expected probabilities in (0, 1], found {ends}")
     if not all(0 <= keep < 1 for keep in keeps):
@@ -135,7 +125,7 @@ def _trials(args: argparse.Namespace, network: PointingTransformer) -> list[_Tri
     ]
 
 
-def _reconstruct(args: argparse.Namespace, model: Model, network: PointingTransformer, trials: list[_Trial]) -> None:
+def _reconstruct(args: argparse.Namespace, model: Model, trials: list[_Trial]) -> None:
     """Reconstruct the files with each choice."""
     from pflow.inference.events import reconstruct
     from pflow.io.open import iterate_events
@@ -147,7 +137,8 @@ def _reconstruct(args: argparse.Namespace, model: Model, network: PointingTransf
         for events in iterate_events(path, step=args.chunk_size):
             truth = ParticleTable.from_records(target_particles(events, model.tokeniser.recipe))
             for trial in trials:
-                network.end, network.keep = trial.end, trial.keep
+                thresholds: Any = {"eos_threshold": trial.end, "existence_threshold": trial.keep}
+                model.reconstructor.decoding = dataclasses.replace(model.reconstructor.decoding, **thresholds)
                 found = reconstruct(events, model, device=args.device).particles
                 reco = ParticleTable.from_records(found)
                 matches = match(truth, reco, Matching())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 import logging
 import sys
 import warnings
@@ -16,20 +16,18 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveCon
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
+from pflow.checkpoint.migrate import CLASS_PATHS
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
 from pflow.io.atomic import replacing
-from pflow.model.api import ARCHITECTURES, DEFAULT, SIZES
-from pflow.model.pointing.network import PointingTransformer
-from pflow.model.translation.loss import ParticleLoss
-from pflow.model.translation.network import ParticleTransformer
+from pflow.model.translation import TranslationNetworkConfig
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
 from pflow.resources import config_dir
 from pflow.train.callbacks import EpochLine, ParticleWriter, ProgressBar
 from pflow.train.ema import AveragedWeights
 from pflow.train.history import read_history
-from pflow.train.module import ParticleFlow
+from pflow.train.module import DEFAULT, ParticleFlow, option_defaults
 
 __all__ = ["TrainingCLI", "main"]
 
@@ -66,21 +64,24 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Declare what is ours, and what follows from what."""
-        parser.add_class_arguments(ParticleTransformer, "network", skip=set(SIZES), instantiate=False, sub_configs=True)
+        old = {"energy_sigma"}
+        parser.add_class_arguments(TranslationNetworkConfig, "network", skip=old, instantiate=False, sub_configs=True)
         parser.add_argument(
             "--network.architecture",
-            type=Literal[tuple(ARCHITECTURES)],
+            type=Literal[tuple(CLASS_PATHS)],
             default=DEFAULT,
             help="kind of network (pflow.model.api)",
         )
-        for name, parameter in _only_in(PointingTransformer, ParticleTransformer).items():
-            parser.add_argument(
-                f"--network.{name}",
-                type=type(parameter.default),
-                default=parameter.default,
-                help="of the pointing network (pflow.model.pointing.network.PointingTransformer)",
-            )
-        parser.add_class_arguments(ParticleLoss, "loss", skip={"special"}, instantiate=False)
+        known = {field.name for field in dataclasses.fields(TranslationNetworkConfig)} - old
+        for name, default in {**option_defaults("translation"), **option_defaults("pointing")}.items():
+            if name not in known:
+                parser.add_argument(
+                    f"--network.{name}", type=type(default), default=default, help="pflow.model.pointing.config"
+                )
+        parser.add_argument("--loss.weights", type=dict[str, float] | None, default=None)
+        parser.add_argument("--loss.energy", type=str, default="mse")
+        parser.add_argument("--loss.direction", type=str, default="mse")
+        parser.add_argument("--loss.label_smoothing", type=float, default=0.0)
         parser.link_arguments("network", "model.network", compute_fn=_plain)
         parser.link_arguments("loss", "model.loss", compute_fn=_plain)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
@@ -209,16 +210,6 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         best = self.trainer.checkpoint_callback.best_model_path
         if best and self.trainer.is_global_zero:
             print(f"best model: {best}")
-
-
-def _only_in(one: type, other: type) -> dict[str, inspect.Parameter]:
-    """Options of one network that another does not have."""
-    known = inspect.signature(other).parameters
-    return {
-        name: parameter
-        for name, parameter in inspect.signature(one).parameters.items()
-        if name not in known and name not in SIZES
-    }
 
 
 def _plain(group: Any) -> dict[str, Any]:

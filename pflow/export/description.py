@@ -9,7 +9,6 @@ from typing import Any
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError
 from pflow.export.graphs import Graph, TensorSpec
-from pflow.model.translation.network import ParticleTransformer
 from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SPECIAL, SpecialTokens
 from pflow.physics.pdg import charges, masses, name_of
 from pflow.tokens.decode import REST_MOMENTUM
@@ -85,7 +84,7 @@ def describe(
         A treatment of special tokens that is not known here; names it.
     """
     tokeniser = model.tokeniser
-    assert isinstance(model.network, ParticleTransformer)  # no other has graphs
+    network: Any = model.reconstructor.network  # of a translation model; no other has graphs
     return {
         "format": FORMAT,
         "pflow_version": version,
@@ -96,7 +95,7 @@ def describe(
         "max_particles": model.max_particles,
         "log10_floor": LOG_FLOOR,
         "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.recipe.features(part)},
-        **_special(model.network.special),
+        **_special(network.special),
         "charge": list(CHARGES),
         "pdg": _vocabulary(tokeniser.pdg.codes),
         "energy": {"unit": "GeV", **_scale(tokeniser.energy)[0]},

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pflow.data.batch import Batch, TokenSet
 from pflow.errors import ConfigError
 from pflow.model.common.cache import KeyValue
+from pflow.model.translation import TranslationReconstructor
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.encoder import CrossEncoder, Encoder
 from pflow.model.translation.network import ParticleTransformer
@@ -199,12 +200,12 @@ class DecoderStep(nn.Module):
 
 
 @torch.no_grad()
-def graphs_of(network: nn.Module) -> tuple[Graph, Graph]:
-    """The encoder and the decoding step of a network, which is not changed.
+def graphs_of(reconstructor: nn.Module) -> tuple[Graph, Graph]:
+    """The encoder and the decoding step of a model, which is not changed.
 
     Parameters
     ----------
-    network
+    reconstructor
         On any device, in any mode.
 
     Returns
@@ -215,11 +216,11 @@ def graphs_of(network: nn.Module) -> tuple[Graph, Graph]:
     Raises
     ------
     ConfigError
-        A network or a source that cannot be exported; names it.
+        A model or a source that cannot be exported; names it.
     """
-    if not isinstance(network, ParticleTransformer):
-        raise ConfigError(f"a network of type {type(network).__name__} cannot be exported to ONNX")
-    network = copy.deepcopy(network).cpu().eval()
+    if not isinstance(reconstructor, TranslationReconstructor):
+        raise ConfigError(f"a {type(reconstructor).__name__} cannot be exported to ONNX")
+    network = copy.deepcopy(reconstructor.network).cpu().eval()
     encoder = EncoderGraph(network).eval()
     sentences = encoder.example()
     memory = encoder(*sentences)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pflow.event import jagged
 from pflow.event.build import make_links
-from pflow.model.common.decode import GeneratedParticles
+from pflow.model.api import GeneratedParticles
 from pflow.tokens.tokens import ParticleTokens
 
 __all__ = ["ParticleCollector"]

@@ -19,7 +19,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.inference.collect import ParticleCollector
-from pflow.model.api import architecture
+from pflow.model.api import Sampler
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
@@ -88,18 +88,19 @@ def reconstruct(
     if not isinstance(model, Model):
         model = load_model(model)
     place = pick_device(device)
-    longest = model.max_particles if max_particles is None else max_particles
+    decoding = model.reconstructor.decoding
+    if max_particles is not None:
+        decoding = dataclasses.replace(decoding, max_particles=max_particles)
     events = _without_oversized(events, max_hits, on_error)
     tokens = model.tokeniser.encode(events, truth=False)
-    network = model.network.to(place).eval()
-    generate = architecture(network).generate
+    reconstructor = model.reconstructor.to(place).eval()
     random = None if temperature is None else torch.Generator().manual_seed(seed)
+    sampler = Sampler(temperature=temperature, generator=random)
 
     collector = ParticleCollector(len(events))
     for rows in _batches(tokens, batch_size):
         batch = collate([tokens[int(row)] for row in rows]).to(place)
-        generated = generate(network, batch, max_particles=longest, temperature=temperature, generator=random)
-        collector.add(rows, generated)
+        collector.add(rows, reconstructor.generate(batch, decoding=decoding, sampler=sampler))
     truncated = np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
     reconstruction = model.tokeniser.decode(
         collector.tokens(),

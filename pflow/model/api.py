@@ -1,65 +1,130 @@
-"""Networks by the name of their architecture, as configurations and checkpoints give it, and what goes with each.
+"""The interface of all models: what they are built from, what training and decoding return, and how a file names them.
 
-``translation``
-    The paper's networks: `pflow.model.translation.network.ParticleTransformer`.
-``pointing``
-    Each written particle points at the hits and tracks it is made of: `pflow.model.pointing`.
+A model is a `Reconstructor`: a module that trains on a batch with targets and generates particles for a batch without.
+An architecture is a folder ``pflow/model/<name>/`` whose package exports a subclass; configurations and checkpoints
+name it by ``class_path`` and give its options by ``init_args``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import importlib
+import importlib.metadata
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from pflow.data.batch import Batch, Target
-from pflow.model.common.decode import GeneratedParticles, generate
-from pflow.model.pointing.generate import generate_pointing
-from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.network import LN10, PointingTransformer
-from pflow.model.pointing.refine_training import teach_again
-from pflow.model.pointing.teacher_forcing import teach
-from pflow.model.translation.loss import ParticleLoss
-from pflow.model.translation.network import ParticleTransformer
+from pflow.model.common.checks import check_positive
+from pflow.model.common.sampler import Sampler
 
-__all__ = ["ARCHITECTURES", "DEFAULT", "SIZES", "Architecture", "Network", "Taught", "architecture", "build_network"]
+__all__ = [
+    "DecodingConfig",
+    "GeneratedParticles",
+    "ModelInputs",
+    "Reconstructor",
+    "Sampler",
+    "TrainingOutput",
+    "build_reconstructor",
+    "describe",
+    "from_plain",
+    "reconstructor_class",
+]
 
-Network = ParticleTransformer | PointingTransformer
-"""Type of a network of any architecture."""
-
-DEFAULT = "translation"
-"""The architecture where none is named."""
-
-SIZES = (
-    "n_charge",
-    "n_pdg",
-    "hit_features",
-    "track_features",
-    "tracker_hit_features",
-    "n_subdetectors",
-    "masses",
-    "charged",
-    "energy_mean",
-    "energy_std",
-    "min_energy",
-)
-"""Arguments of networks that the tokeniser decides."""
+ENTRY_POINTS = "pflow.reconstructors"
+"""Group of entry points by which installed packages offer architectures."""
 
 
-class Taught(NamedTuple):
-    """What came of a batch with a target.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelInputs:
+    """Sizes and scales of a model that follow from the tokeniser (`pflow.tokens.tokeniser.Tokeniser.sizes`).
+
+    Parameters
+    ----------
+    n_charge, n_pdg
+        Number of charges (-1, 0, +1) and of |PDG| codes.
+    hit_features, track_features, tracker_hit_features
+        Features of a token of each type; 0: the type is not read.
+    n_subdetectors
+        Calorimeters of the detector.
+    masses
+        Mass of each |PDG| code, GeV.
+    charged
+        Whether each |PDG| code is of a charged particle.
+    energy_mean, energy_std
+        Mean and standard deviation of log10(E / GeV) of the targets.
+    min_energy
+        Smallest energy of a target, GeV.
+
+    Raises
+    ------
+    ValueError
+        Sizes that are too small or do not belong together.
+    """
+
+    n_charge: int
+    n_pdg: int
+    hit_features: int
+    track_features: int = 0
+    tracker_hit_features: int = 0
+    n_subdetectors: int = 1
+    masses: tuple[float, ...]
+    charged: tuple[bool, ...]
+    energy_mean: float
+    energy_std: float
+    min_energy: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "masses", tuple(self.masses))
+        object.__setattr__(self, "charged", tuple(self.charged))
+        check_positive(self, "n_charge", "n_pdg", "hit_features", "n_subdetectors")
+        for name in ("track_features", "tracker_hit_features"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is negative")
+        if len(self.masses) != self.n_pdg or len(self.charged) != self.n_pdg:
+            raise ValueError(
+                f"masses, charged: {len(self.masses)} and {len(self.charged)} values for {self.n_pdg} codes"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """How particles are generated. An architecture with more options extends it.
+
+    Parameters
+    ----------
+    max_particles
+        Largest number of particles of an event.
+
+    Raises
+    ------
+    ValueError
+        A value out of range; names the field.
+    """
+
+    max_particles: int = 150
+
+    def __post_init__(self) -> None:
+        check_positive(self, "max_particles")
+
+
+class TrainingOutput(NamedTuple):
+    """Result of a training step.
 
     Parameters
     ----------
     losses
-        By name, and ``total``; scalars.
+        Scalars by name; ``total`` is minimised.
     prediction
-        ``energy`` [B, T], log10(E / GeV) normalised, and ``direction`` [B, T, 3], unit vector, of each true particle.
+        ``energy`` float [B, T], log10(E / GeV) normalised, and ``direction`` float [B, T, 3], unit vectors, of the
+        target particles.
     target
-        The true particles in the order of the prediction.
+        The target particles in the order of the prediction.
     """
 
     losses: dict[str, Tensor]
@@ -68,92 +133,191 @@ class Taught(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Architecture:
-    """A kind of network.
+class GeneratedParticles:
+    """Decoded particles; T is the largest number of particles of an event.
 
     Parameters
     ----------
-    network, loss
-        Their classes.
-    teach
-        From network, loss and a batch with a target to what came of it.
-    generate
-        Writes particles; see `pflow.model.common.decode.generate`.
-    readout
-        Whether batches must have one.
+    charge, pdg : int64 [B, T], indices into the vocabularies, from 0
+    energy : float32 [B, T], log10(E / GeV), normalised
+    direction : float32 [B, T, 3], unit vector
+    score : float32 [B, T], probability of `pdg`
+    mask : bool [B, T], True = real particle
+    truncated : bool [B], True = `max_particles` were decoded before the event ended
+    pdg_probability : float32 [B, T, V] or None, probability of each |PDG| code
+    energy_sigma : float32 [B, T] or None, standard deviation of ln E
+    direction_sigma : float32 [B, T] or None, standard deviation of each of the two angles in the tangent plane, rad
+    hit_fraction : float32 [B, T, N] or None, share of each hit of the readout that the particle has
+    track_fraction : float32 [B, T, K] or None, share of each track
     """
 
-    network: type[nn.Module]
-    loss: type[nn.Module]
-    teach: Callable[[Any, Any, Batch], Taught]
-    generate: Callable[..., GeneratedParticles]
-    readout: bool = False
+    charge: Tensor
+    pdg: Tensor
+    energy: Tensor
+    direction: Tensor
+    score: Tensor
+    mask: Tensor
+    truncated: Tensor
+    pdg_probability: Tensor | None = None
+    energy_sigma: Tensor | None = None
+    direction_sigma: Tensor | None = None
+    hit_fraction: Tensor | None = None
+    track_fraction: Tensor | None = None
 
 
-def _teach_translation(network: ParticleTransformer, loss: ParticleLoss, batch: Batch) -> Taught:
-    prediction = network(batch)
-    losses = loss(prediction, batch)
-    assert batch.target is not None  # or the network would not have predicted
-    return Taught(losses, {name: prediction[name][:, :-1] for name in ("energy", "direction")}, batch.target)
+class Reconstructor(nn.Module, ABC):
+    """A model from batches to particles.
+
+    A subclass takes `inputs` as its first argument and its options as keywords, which are frozen dataclasses; it passes
+    all of them on, so that `describe` can tell how to build it.
+
+    Parameters
+    ----------
+    inputs
+        Sizes and scales that follow from the tokeniser.
+    decoding
+        Default of `generate`.
+    options
+        The other keyword arguments of the subclass.
+    """
+
+    needs_readout: ClassVar[bool] = False
+    """Whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)."""
+
+    def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.decoding = decoding
+        self.options = options
+
+    @property
+    def first_stage_modules(self) -> tuple[str, ...]:
+        """Names of the sub-modules that are frozen where only a second stage is trained; empty: there is one stage."""
+        return ()
+
+    @abstractmethod
+    def training_step(self, batch: Batch) -> TrainingOutput:
+        """Losses of a batch with targets.
+
+        Raises
+        ------
+        ValueError
+            The batch has no target, or lacks a source that the model reads.
+        """
+
+    @abstractmethod
+    def generate(
+        self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
+    ) -> GeneratedParticles:
+        """Decode the particles of each event.
+
+        Parameters
+        ----------
+        batch
+            On the model's device; its targets are not used.
+        decoding
+            Default: ``self.decoding``.
+        sampler
+            Chooses classes from logits; default: the most probable.
+
+        Raises
+        ------
+        ValueError
+            The model is in training mode, or the batch lacks a source that it reads.
+        """
+
+    def forward(self, batch: Batch) -> TrainingOutput:
+        """`training_step`; what `torch.compile` compiles."""
+        return self.training_step(batch)
 
 
-def _teach_pointing(network: PointingTransformer, loss: PointingLoss, batch: Batch) -> Taught:
-    if batch.target is None:
-        raise ValueError("target: the batch has none, and teacher forcing needs one")
-    taught = (teach if network.revision is None else teach_again)(network, network(batch), batch.target)
-    made = taught.particles
-    energy = (made.log_energy / LN10 - network.energy_mean) / network.energy_std
-    prediction = {"energy": energy, "direction": made.direction}
-    return Taught(loss(taught, network), prediction, taught.target)
+def describe(reconstructor: Reconstructor) -> dict[str, Any]:
+    """``class_path`` and ``init_args`` of a reconstructor as plain data, from which `build_reconstructor` builds it."""
+    kind = type(reconstructor)
+    # The package that exports the class is its public place.
+    module, name = kind.__module__, kind.__name__
+    parent = module.rpartition(".")[0]
+    if parent and getattr(importlib.import_module(parent), name, None) is kind:
+        module = parent
+    parts = {**reconstructor.options, "decoding": reconstructor.decoding}
+    init_args = {part: dataclasses.asdict(value) for part, value in parts.items()}
+    return {"class_path": f"{module}.{name}", "init_args": init_args}
 
 
-ARCHITECTURES: dict[str, Architecture] = {
-    "translation": Architecture(ParticleTransformer, ParticleLoss, _teach_translation, generate),
-    "pointing": Architecture(PointingTransformer, PointingLoss, _teach_pointing, generate_pointing, readout=True),
-}
-"""Architectures by name."""
+def build_reconstructor(spec: Mapping[str, Any], inputs: ModelInputs) -> Reconstructor:
+    """Build a reconstructor with random weights, in training mode.
 
-
-def architecture(name: str | Network) -> Architecture:
-    """The architecture of a name, or of a network.
+    Parameters
+    ----------
+    spec
+        ``class_path`` and ``init_args`` as `describe` returns them; options that are not given have their defaults.
+    inputs
+        Sizes and scales that follow from the tokeniser.
 
     Raises
     ------
     ValueError
-        No such architecture.
+        No such class, an option that does not exist (with its nearest matches), or one that is out of range.
     """
-    if not isinstance(name, str):
-        return next(known for known in ARCHITECTURES.values() if isinstance(name, known.network))
-    if name not in ARCHITECTURES:
-        raise ValueError(f"no architecture '{name}': expected one of {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[name]
+    unknown = set(spec) - {"class_path", "init_args"}
+    if unknown or "class_path" not in spec:
+        raise ValueError(f"model: expected class_path and init_args, found {sorted(spec)}")
+    kind = reconstructor_class(spec["class_path"])
+    hints = typing.get_type_hints(kind.__init__)
+    known = [name for name in inspect.signature(kind).parameters if name != "inputs"]
+    arguments = {}
+    for name, value in (spec.get("init_args") or {}).items():
+        _check_known(name, known, kind.__name__)
+        arguments[name] = from_plain(hints[name], value, name) if dataclasses.is_dataclass(hints[name]) else value
+    return kind(inputs, **arguments)
 
 
-def build_network(arguments: Mapping[str, Any], sizes: Mapping[str, Any] | None = None) -> Any:
-    """A network with random weights, in training mode.
+def reconstructor_class(class_path: str) -> type[Reconstructor]:
+    """The class that a configuration or file names.
 
-    Parameters
-    ----------
-    arguments
-        ``architecture``, a name in `ARCHITECTURES` (default: ``translation``), and the arguments of that network.
-    sizes
-        What the tokeniser decides (`SIZES`); those that a network has no argument for are left out where they are 0 or
-        say nothing of the source.
+    Only classes below ``pflow.model`` and installed entry points of the group ``pflow.reconstructors`` can be named:
+    reading a file imports no other module.
 
     Raises
     ------
     ValueError
-        No such architecture, from the network: an argument that makes no sense, or a source that it cannot read.
-    TypeError
-        An argument that the network does not have, or lacks.
+        Another place, no such class, or not a `Reconstructor`.
     """
-    rest = dict(arguments)
-    kind = architecture(rest.pop("architecture", DEFAULT)).network
-    known = inspect.signature(kind).parameters
-    taken = {}
-    for name, size in (sizes or {}).items():
-        if name in known:
-            taken[name] = size
-        elif name.endswith("_features") and size:
-            raise ValueError(f"{name}: {kind.__name__} does not read them")
-    return kind(**{**taken, **rest})
+    installed = {entry.value.replace(":", "."): entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    found: Any = None
+    if class_path in installed:
+        found = installed[class_path].load()
+    elif class_path.startswith("pflow.model.") and all(part.isidentifier() for part in class_path.split(".")):
+        module, _, name = class_path.rpartition(".")
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ModuleNotFoundError as error:
+            if error.name is None or not class_path.startswith(error.name):
+                raise
+    else:
+        raise ValueError(
+            f"class_path: '{class_path}' is neither below pflow.model nor an installed entry point of {ENTRY_POINTS}"
+        )
+    if not (isinstance(found, type) and issubclass(found, Reconstructor)):
+        raise ValueError(f"class_path: there is no Reconstructor '{class_path}'")
+    return found
+
+
+def from_plain(kind: type[Any], content: Mapping[str, Any], what: str) -> Any:
+    """A configuration dataclass from plain data; fields that are not given have their defaults.
+
+    Raises
+    ------
+    ValueError
+        A field that does not exist, with its nearest matches, or a value that is out of range.
+    """
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in content:
+        _check_known(name, known, what)
+    return kind(**content)
+
+
+def _check_known(name: str, known: list[str], what: str) -> None:
+    if name not in known:
+        close = difflib.get_close_matches(name, known) or known
+        raise ValueError(f"{what}: there is no option '{name}'; nearest matches: {', '.join(close)}")

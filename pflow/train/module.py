@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Mapping
@@ -12,21 +13,25 @@ from typing import Any, Literal
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pflow.checkpoint.format import KEY, Checkpoint, differences, pack_header
+from pflow.checkpoint.migrate import CLASS_PATHS, POINTING_OPTIONS, migrate_model_options, migrate_state_dict
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
-from pflow.model.api import ARCHITECTURES, DEFAULT, SIZES, Architecture, Taught, architecture, build_network
+from pflow.model.api import ModelInputs, Reconstructor, TrainingOutput, build_reconstructor, reconstructor_class
 from pflow.tokens.tokens import ParticleTokens
 from pflow.train.ema import AveragedWeights
 from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
 
-__all__ = ["ParticleFlow", "complete_arguments", "network_arguments"]
+__all__ = ["DEFAULT", "ParticleFlow", "network_arguments", "option_defaults"]
+
+DEFAULT = "translation"
+LOSS_DEFAULTS: dict[str, Any] = {"weights": None, "energy": "mse", "direction": "mse", "label_smoothing": 0.0}
 
 WRITTEN = (
     "charge",
@@ -43,60 +48,46 @@ WRITTEN = (
 """What a prediction keeps of the particles; links to hits need the events (`pflow.reconstruct`)."""
 
 
-def complete_arguments(function: Any, given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
-    """The given arguments with the defaults of those that are not given; sizes and required ones are left out.
-
-    Raises
-    ------
-    ConfigError
-        An argument that does not exist (with its nearest matches), or one that the tokeniser decides.
-    """
-    parameters = inspect.signature(function).parameters
-    known = {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if name not in SIZES and parameter.default is not parameter.empty
-    }
-    for name in given or {}:
-        if name in SIZES:
-            raise ConfigError(f"{what}: '{name}' follows from the data and cannot be set")
-        if name not in known:
-            raise ConfigError(f"{what} has no option '{name}'", suggestions=nearest(name, known))
-    return {**known, **(given or {})}
-
-
 def network_arguments(given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
-    """The complete arguments of a network, with its ``architecture``; sizes are left out.
+    """The options of a network and their defaults, under the names of `pflow.checkpoint.migrate`.
 
     Options of other architectures may be there, as a command line gives them all, as long as they have their default.
 
     Raises
     ------
     ConfigError
-        No such architecture, an option that does not exist or is of another architecture, or one that the tokeniser
-        decides.
+        No such architecture, or an option that does not exist or is of another architecture.
     """
     rest = dict(given or {})
     name = rest.pop("architecture", DEFAULT)
-    try:
-        kind = architecture(name)
-    except ValueError as error:
-        raise ConfigError(f"{what}: {error}") from error
-    return {"architecture": name, **complete_arguments(kind.network, _own(rest, kind, "network", what), what)}
+    if name not in CLASS_PATHS:
+        raise ConfigError(f"{what}: no architecture '{name}': expected one of {', '.join(CLASS_PATHS)}")
+    others = {option: value for other in CLASS_PATHS for option, value in option_defaults(other).items()}
+    known = option_defaults(name)
+    own = {}
+    for option, value in rest.items():
+        if option in known:
+            own[option] = value
+        elif option not in others:
+            raise ConfigError(f"{what} has no option '{option}'", suggestions=nearest(option, known))
+        elif value != others[option]:
+            raise ConfigError(f"{what}: '{option}' is no option of the architecture '{name}'")
+    return {"architecture": name, **known, **own}
 
 
-def _own(given: dict[str, Any], kind: Architecture, part: Literal["network", "loss"], what: str) -> dict[str, Any]:
-    """The given arguments without those of other architectures that have their default."""
-    own = inspect.signature(getattr(kind, part)).parameters
-    kept = {}
-    for name, value in given.items():
-        others = [inspect.signature(getattr(other, part)).parameters for other in ARCHITECTURES.values()]
-        theirs = [parameters[name].default for parameters in others if name in parameters]
-        if name in own or not theirs:
-            kept[name] = value
-        elif value not in theirs:
-            raise ConfigError(f"{what}: '{name}' is no option of {getattr(kind, part).__name__}")
-    return kept
+def option_defaults(name: str) -> dict[str, Any]:
+    """Options of an architecture under their names in format 1, with their defaults."""
+    kind = reconstructor_class(CLASS_PATHS[name])
+    configs = {part: parameter.default for part, parameter in inspect.signature(kind).parameters.items()}
+    old = {new: option for option, new in POINTING_OPTIONS.items()} if name == "pointing" else {}
+    old |= {("network", "energy_sigma"): "energy_width"}
+    return {
+        old.get((part, field.name), field.name): getattr(configs[part], field.name)
+        for part in ("network", "decoding", "training")
+        if part in configs
+        for field in dataclasses.fields(configs[part])
+        if (part, field.name) in old or part == "network"
+    }
 
 
 class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
@@ -156,7 +147,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         if max_particles < 1:
             raise ConfigError(f"max_particles must be at least 1, found {max_particles}")
         self.network_arguments = network_arguments(network, "network")
-        self.loss_arguments = self._complete_loss(loss, "loss")
+        self.loss_arguments = self._own_loss(loss)
         self.lr = lr
         self.weight_decay = weight_decay
         self.schedule = schedule
@@ -164,21 +155,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.final_lr = final_lr
         self.max_particles = max_particles
         self.compile_network = compile
-        self.network: nn.Module | None = None
-        self.loss: nn.Module | None = None
+        self.reconstructor: Reconstructor | None = None
 
-    @property
-    def architecture(self) -> Architecture:
-        """What the network is."""
-        return architecture(self.network_arguments["architecture"])
-
-    def _complete_loss(self, given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
-        """Arguments of the loss; how special tokens are treated is the network's to say."""
-        kind = self.architecture
-        arguments = complete_arguments(kind.loss, _own(dict(given or {}), kind, "loss", what), what)
-        if "special" in arguments:
-            arguments["special"] = self.network_arguments["special"]
-        return arguments
+    def _own_loss(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The given options of the loss that are not the defaults."""
+        return {name: value for name, value in (given or {}).items() if LOSS_DEFAULTS.get(name, name) != value}
 
     @property
     def data(self) -> ParticleFlowData:
@@ -205,21 +186,23 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         InputError
             A checkpoint whose weights do not fit its configuration.
         """
-        if self.network is not None:
+        if self.reconstructor is not None:
             return
         tokeniser = self.data.tokeniser
         assert tokeniser is not None
         if self.data.checkpoint is not None:
             self._adopt(self.data.checkpoint.header)
-        if self.architecture.readout and not tokeniser.recipe.readout:
-            name = self.network_arguments["architecture"]
-            raise ConfigError(f"network.architecture {name} needs what the detector measured: set data.readout: true")
         try:
-            self.network = build_network(self.network_arguments, tokeniser.sizes)
-            self.loss = self.architecture.loss(**self.loss_arguments)
+            spec = migrate_model_options(self.network_arguments, self.loss_arguments, self.max_particles)
+            self.reconstructor = build_reconstructor(spec, ModelInputs(**tokeniser.sizes))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"network or loss: {error}") from error
-        if self.data.checkpoint is None and not all(part.requires_grad for part in self.network.parameters()):
+        if self.reconstructor.needs_readout and not tokeniser.recipe.readout:
+            name = self.network_arguments["architecture"]
+            raise ConfigError(f"network.architecture {name} needs what the detector measured: set data.readout: true")
+        for name in self.reconstructor.first_stage_modules:
+            self.reconstructor.get_submodule(name).requires_grad_(False)
+        if self.data.checkpoint is None and self.reconstructor.first_stage_modules:
             raise ConfigError(
                 "network.revise_layers: only a second reading is taught, to a network that is trained: name one with "
                 "--start_from"
@@ -227,14 +210,14 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         if self.data.checkpoint is not None and (self.data.begins or not self.trainer.training):
             self._take_weights(self.data.checkpoint)
         if self.compile_network:
-            self.network.compile(dynamic=True)
+            self.reconstructor.compile(dynamic=True)
 
     def _take_weights(self, checkpoint: Checkpoint) -> None:
         """Take the weights of a checkpoint; to continue a training, Lightning does that with all the rest.
 
         A training that only begins with them may have parts more, and these begin at random.
         """
-        weights = dict(checkpoint.state_dict)
+        weights = migrate_state_dict(checkpoint.state_dict)
         if self.data.begins:
             weights = {**self._new_parts(weights), **weights}
         try:
@@ -249,7 +232,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """Weights of parts of the network (of its direct children) of which the checkpoint has none at all."""
 
         def part(name: str) -> str:
-            return ".".join(name.split(".")[:2])
+            return ".".join(name.split(".")[:3])
 
         known = {part(name) for name in weights}
         new = {name: value for name, value in self.state_dict().items() if part(name) not in known}
@@ -274,10 +257,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
                 raise ConfigError(f"the checkpoint to {self.data.purpose} has a network with {'; '.join(differing)}")
             if self.data.begins and ours["architecture"] == theirs["architecture"]:
                 theirs |= {key: value for key, value in ours.items() if value != silent[key]}
-        silent_loss = self.loss_arguments == self._complete_loss(None, "loss")
+        silent_loss = not self.loss_arguments
         self.network_arguments = theirs
         if not self.trainer.training or (self.data.inherits and silent_loss):
-            self.loss_arguments = self._complete_loss(header.get("loss"), "loss of the checkpoint")
+            self.loss_arguments = self._own_loss(header.get("loss"))
         if not self.trainer.training:
             self.max_particles = int(header["max_particles"])
 
@@ -342,9 +325,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         dict
             Plain tensors, as Lightning wants them; `decode` makes particles of them.
         """
-        assert self.network is not None
+        assert self.reconstructor is not None
         batch = labelled.batch
-        generated = self.architecture.generate(self.network, batch, max_particles=self.max_particles)
+        generated = self.reconstructor.generate(batch)
         parts = (part for part in (batch.hits, batch.tracks, batch.tracker_hits) if part is not None)
         seen = torch.stack([part.mask.any(dim=1) for part in parts]).any(dim=0)  # [B]
         columns = {name: getattr(generated, name) for name in WRITTEN if getattr(generated, name) is not None}
@@ -405,8 +388,17 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             return provenance.get("began_with")  # type: ignore[no-any-return]
         return {"sha256": data.checkpoint.digest, **provenance}
 
-    def _teach(self, labelled: LabelledBatch) -> Taught:
-        return self.architecture.teach(self.network, self.loss, labelled.batch)
+    def _teach(self, labelled: LabelledBatch) -> TrainingOutput:
+        assert self.reconstructor is not None
+        return self.reconstructor(labelled.batch)  # type: ignore[no-any-return]
+
+    def train(self, mode: bool = True) -> ParticleFlow:
+        """As of any module; a first stage that is not trained stays in evaluation mode."""
+        super().train(mode)
+        if self.reconstructor is not None:
+            for name in self.reconstructor.first_stage_modules:
+                self.reconstructor.get_submodule(name).eval()
+        return self
 
     def _log(self, prefix: str, losses: Mapping[str, Tensor], size: int) -> None:
         for name, value in losses.items():

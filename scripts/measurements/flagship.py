@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> Path:
             role: {
                 "source": model.path,
                 "sha256": model.digest,
-                "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
+                "parameters": sum(parameter.numel() for parameter in model.reconstructor.parameters()),
                 "reads_tracks": bool(model.tokeniser.recipe.track_features),
             }
             for role, model in models.items()

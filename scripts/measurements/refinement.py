@@ -6,6 +6,7 @@ Decoding then stops at the probability that is best for it (`EOS_THRESHOLD`); th
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ def run(args: argparse.Namespace) -> None:
     results: dict[str, Any] = {}
     for role in ROLES:
         model = load_model(f"ild-g4-{role}")
-        model.network.revision = None
-        model.network.end = EOS_THRESHOLD[role]
+        reconstructor: Any = model.reconstructor
+        reconstructor.network.revision = None
+        reconstructor.decoding = dataclasses.replace(reconstructor.decoding, eos_threshold=EOS_THRESHOLD[role])
         for sample in SAMPLES:
             events = args.data / f"{sample.name}_test.root"
             if role not in sample.roles or not events.is_file():

@@ -24,7 +24,7 @@ def save(model, tmp_path):
         header = pack_header(
             tokeniser=model.tokeniser, network=network, loss={}, max_particles=6, provenance={}, version="0"
         )
-        state = model.network.state_dict() if weights is None else weights
+        state = model.reconstructor.state_dict() if weights is None else weights
         path = tmp_path / name
         torch.save({KEY: header, "state_dict": {PREFIX + key: value for key, value in state.items()}}, path)
         return path
@@ -34,14 +34,14 @@ def save(model, tmp_path):
 
 def test_a_loaded_model_has_the_same_weights(save, model):
     loaded = load_model(save())
-    for name, value in model.network.state_dict().items():
-        assert torch.equal(loaded.network.state_dict()[name], value), name
+    for name, value in model.reconstructor.state_dict().items():
+        assert torch.equal(loaded.reconstructor.state_dict()[name], value), name
 
 
 def test_a_loaded_model_is_ready_to_reconstruct(save, model):
     path = save()
     loaded = load_model(path)
-    assert not loaded.network.training
+    assert not loaded.reconstructor.training
     assert loaded.tokeniser == model.tokeniser
     assert loaded.max_particles == 6
     assert loaded.config["network"] == NETWORK
@@ -63,7 +63,7 @@ def test_weights_of_another_size_are_an_error_that_names_the_file(save):
 
 
 def test_missing_weights_are_an_error_that_names_them(save, model):
-    weights = dict(model.network.state_dict())
+    weights = dict(model.reconstructor.state_dict())
     gone = next(iter(weights))
     del weights[gone]
     with pytest.raises(InputError, match=rf"Missing key.*{gone}"):
@@ -71,7 +71,7 @@ def test_missing_weights_are_an_error_that_names_them(save, model):
 
 
 def test_weights_that_belong_nowhere_are_an_error(save, model):
-    weights = {**model.network.state_dict(), "extra": torch.zeros(1)}
+    weights = {**model.reconstructor.state_dict(), "extra": torch.zeros(1)}
     with pytest.raises(InputError, match=r"Unexpected key.*extra"):
         load_model(save(weights=weights))
 
@@ -110,8 +110,8 @@ def test_a_folder_of_weights_is_the_same_model(save, model, tmp_path):
     loaded = load_model(tmp_path / "toy")
     assert loaded.tokeniser == model.tokeniser
     assert loaded.max_particles == 6
-    for name, value in model.network.state_dict().items():
-        assert torch.equal(loaded.network.state_dict()[name], value), name
+    for name, value in model.reconstructor.state_dict().items():
+        assert torch.equal(loaded.reconstructor.state_dict()[name], value), name
 
 
 def test_the_digest_of_a_folder_is_that_of_its_weights(shipped):

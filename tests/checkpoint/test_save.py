@@ -25,7 +25,7 @@ def checkpoint(model, tmp_path):
         provenance={"train": ["a.root"]},
         version="1.2.3",
     )
-    weights = {f"{PREFIX}{name}": value for name, value in model.network.state_dict().items()}
+    weights = {f"{PREFIX}{name}": value for name, value in model.reconstructor.state_dict().items()}
     weights["loss.log_variances.charge"] = torch.zeros(())
     torch.save({KEY: header, "state_dict": weights, "optimizer_states": [torch.ones(9)]}, tmp_path / "best.ckpt")
     return tmp_path / "best.ckpt"
@@ -77,7 +77,7 @@ def test_half_precision_halves_matrices_and_nothing_else(checkpoint, tmp_path):
 
 def test_a_model_in_half_precision_computes_in_single(checkpoint, tmp_path):
     write_weights(checkpoint, tmp_path / "toy", half=True)
-    assert {value.dtype for value in load_model(tmp_path / "toy").network.parameters()} == {torch.float32}
+    assert {value.dtype for value in load_model(tmp_path / "toy").reconstructor.parameters()} == {torch.float32}
 
 
 def test_weights_too_large_for_half_precision_are_an_error(checkpoint, tmp_path):

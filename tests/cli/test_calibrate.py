@@ -9,11 +9,12 @@ import torch
 
 from pflow.checkpoint.format import KEY, pack_header
 from pflow.checkpoint.load import PREFIX, load_model
+from pflow.checkpoint.migrate import migrate_model_options
 from pflow.cli import calibrate
 from pflow.errors import ConfigError
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.model.api import build_network
+from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -50,13 +51,12 @@ def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
 def test_the_best_probability_of_the_end_is_kept(sample_dir, tmp_path, capsys):
     """Where sentences end at once, nothing is found and nothing is fake."""
     file = sample_dir / "gamma1_val_small.root"
-    options = ["--checkpoint", "ild-g4-photon", "--end", 1e-30, 0.6, "--leftovers", "-o", tmp_path / "out"]
+    options = ["--checkpoint", "ild-g4-photon", "--end", 1e-30, 0.6, "-o", tmp_path / "out"]
     assert run(file, *options) == 0
-    keep = load_model("ild-g4-photon").network.keep
+    keep = load_model("ild-g4-photon").reconstructor.decoding.existence_threshold
     said = f"end 1e-30, keep {keep:g}: energy-weighted efficiency less fake energy fraction 0.0000"
     assert said in capsys.readouterr().out
-    network = load_model(tmp_path / "out").network
-    assert (network.end, network.leftovers) == (0.6, True)
+    assert load_model(tmp_path / "out").reconstructor.decoding.eos_threshold == 0.6
 
 
 def test_a_probability_that_is_none_is_refused(sample_dir, tmp_path):
@@ -68,7 +68,7 @@ def untrained(folder, file, network, recipe):
     """A checkpoint with random weights."""
     tokeniser = Tokeniser.fit([read_events(file, entry_stop=5)], recipe)
     header = pack_header(tokeniser=tokeniser, network=network, loss={}, max_particles=3, provenance={}, version="1")
-    weights = build_network(network, tokeniser.sizes).state_dict()
+    weights = build_reconstructor(migrate_model_options(network), ModelInputs(**tokeniser.sizes)).state_dict()
     path = folder / "untrained.ckpt"
     torch.save({KEY: header, "state_dict": {f"{PREFIX}{name}": value for name, value in weights.items()}}, path)
     return path
@@ -87,7 +87,7 @@ def test_what_is_kept_is_chosen_by_the_second_reading_alone(sample_dir, tmp_path
     assert [line.split(":")[0] for line in lines] == ["end 0.999, keep 0.4", "end 0.999, keep 0.99"]
     scores = {keep: float(line.split()[-1]) for keep, line in zip((0.4, 0.99), lines, strict=True)}
     assert scores[0.99] == 0.0  # nothing is that probable at birth
-    assert load_model(tmp_path / "out").network.keep == max(scores, key=scores.get)
+    assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == max(scores, key=scores.get)
 
 
 def test_a_model_that_states_no_uncertainties_is_refused(sample_dir, tmp_path):

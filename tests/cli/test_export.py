@@ -9,10 +9,11 @@ import torch
 
 from pflow.checkpoint.format import KEY, pack_header
 from pflow.checkpoint.load import PREFIX, load_model
+from pflow.checkpoint.migrate import migrate_model_options
 from pflow.cli import export
 from pflow.errors import ConfigError, InputError
 from pflow.io.open import read_events
-from pflow.model.api import build_network
+from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -28,7 +29,7 @@ def run(*words: object) -> int:
 @pytest.fixture(scope="module")
 def checkpoint(sample_dir, tmp_path_factory):
     tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=10)], Recipe())
-    network = build_network(NETWORK, tokeniser.sizes)
+    network = build_reconstructor(migrate_model_options(NETWORK), ModelInputs(**tokeniser.sizes))
     header = pack_header(tokeniser=tokeniser, network=NETWORK, loss={}, max_particles=3, provenance={}, version="1.2.3")
     weights = {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
     path = tmp_path_factory.mktemp("export") / "best.ckpt"

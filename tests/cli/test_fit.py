@@ -82,7 +82,7 @@ def test_checkpoints_hold_weights_and_plain_data_only(run):
 
 def test_the_model_of_a_checkpoint_is_ready_to_use(run):
     model = load_model(run / "best.ckpt")
-    assert not model.network.training
+    assert not model.reconstructor.training
     assert model.tokeniser.recipe.hit_energy_min == 0.05
     assert model.max_particles == 3
 
@@ -167,8 +167,8 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
     assert main(["fit", *data, *options, f"--start_from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
     old, new = (load_model(folder / "best.ckpt") for folder in (run, begun))
     assert new.tokeniser == old.tokeniser
-    for name, value in old.network.state_dict().items():
-        torch.testing.assert_close(new.network.state_dict()[name], value, rtol=0, atol=1e-6)
+    for name, value in old.reconstructor.state_dict().items():
+        torch.testing.assert_close(new.reconstructor.state_dict()[name], value, rtol=0, atol=1e-6)
     provenance = new.config["provenance"]
     assert provenance["began_with"]["sha256"] == old.digest
     assert provenance["began_with"]["train"] == ["gamma1_val_small.root"]
@@ -204,13 +204,14 @@ def test_a_fit_can_add_a_part_to_a_trained_model(small, tmp_path, capsys):
     plain = [*network[:1], *size, "--data.readout=true", f"--output={start}"]
     assert main(["fit", *data[:2], *options, *plain]) == 0
     assert main(["fit", *data, *options, *network, f"--start_from={start / 'best.ckpt'}"]) == 0
-    assert "begin at random: network.revision" in capsys.readouterr().out
-    old, new = load_model(start / "best.ckpt").network, load_model(tmp_path / "best.ckpt").network
-    assert (new.own_incidence, new.cone) == (0.9, old.cone)
+    assert "begin at random: reconstructor.network.revision" in capsys.readouterr().out
+    old, new = load_model(start / "best.ckpt").reconstructor, load_model(tmp_path / "best.ckpt").reconstructor
+    assert new.training_config.scheduled_sampling_prob == 0.9
+    assert new.network.config.cone_angle == old.network.config.cone_angle
     added = set(new.state_dict()) - set(old.state_dict())
     assert added
-    assert all(name.startswith("revision.") for name in added)
-    torch.testing.assert_close(new.state_dict()["begin"], old.state_dict()["begin"], rtol=0, atol=1e-6)
+    assert all(name.startswith("network.revision.") for name in added)
+    torch.testing.assert_close(new.state_dict()["network.begin"], old.state_dict()["network.begin"], rtol=0, atol=1e-6)
 
 
 def test_a_second_reading_needs_a_first_that_is_trained(small, tmp_path):
@@ -295,7 +296,7 @@ def weights(path) -> dict[str, torch.Tensor]:
 
 def test_checkpoints_of_averaged_weights_are_models_of_the_average(averaged):
     content = torch.load(averaged / "best.ckpt", weights_only=True)
-    loaded = load_model(averaged / "best.ckpt").network.state_dict()
+    loaded = load_model(averaged / "best.ckpt").reconstructor.state_dict()
     assert all(torch.equal(value, content["state_dict"][f"network.{name}"]) for name, value in loaded.items())
     assert any(not torch.equal(value, content[KEY]["raw"][f"network.{name}"]) for name, value in loaded.items())
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from pflow.checkpoint.load import Model
+from pflow.checkpoint.migrate import migrate_model_options
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits
 from pflow.event.cells import Merge, merge_hits, sum_hits
 from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.model.api import build_network
+from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.physics.detector import load_detector
 from pflow.plain import from_plain, to_plain
 from pflow.tokens.encode import kept_hits, select_hits
@@ -317,10 +318,8 @@ def test_the_token_of_every_hit(real, merging, merge):
 
 def test_reconstruction_merges_as_the_model_was_trained(real, tokeniser):
     arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
-    network = build_network(arguments, tokeniser.sizes)
-    model = Model(
-        network=network.eval(), tokeniser=tokeniser, max_particles=4, digest="0" * 64, path="made.ckpt", config={}
-    )
+    network = build_reconstructor(migrate_model_options(arguments, max_particles=4), ModelInputs(**tokeniser.sizes))
+    model = Model(reconstructor=network.eval(), tokeniser=tokeniser, digest="0" * 64, path="made.ckpt", config={})
     bare = dataclasses.replace(real[:3], truth=None, hit_links=None, track_links=None, tracker_hit_links=None)
     answer = reconstruct(bare, model, device="cpu")
     assert len(answer) == 3

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from pflow.checkpoint.load import Model
+from pflow.checkpoint.migrate import migrate_model_options
 from pflow.io.open import read_events
-from pflow.model.api import build_network
+from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -130,11 +131,13 @@ def make_model(tokenisers):
         if arguments.get("decoder") == "multi_projection":
             sizes["n_projections"] = 2
         torch.manual_seed(seed)
-        network = build_network({"source": source, **sizes, **arguments}, tokeniser.sizes)
+        network = build_reconstructor(
+            migrate_model_options({"source": source, **sizes, **arguments}, max_particles=MAX_PARTICLES),
+            ModelInputs(**tokeniser.sizes),
+        )
         return Model(
-            network=network.eval(),
+            reconstructor=network.eval(),
             tokeniser=tokeniser,
-            max_particles=MAX_PARTICLES,
             digest="5" * 64,
             path="made-by-hand.ckpt",
             config={},

@@ -17,7 +17,7 @@ from pflow.event.cells import Merge
 from pflow.export import folder as folder_module
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
-from pflow.model.common.decode import GeneratedParticles, generate
+from pflow.model.api import GeneratedParticles
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -65,7 +65,7 @@ def make_lively_model(make_model, source_of, **arguments):
     """The first of some random models whose events have different numbers of particles, more than one among them."""
     for seed in range(400):
         model = make_model(seed=seed, **arguments)
-        counts = generate(model.network, as_batch(source_of(model)), max_particles=model.max_particles).mask.sum(1)
+        counts = model.reconstructor.generate(as_batch(source_of(model))).mask.sum(1)
         if counts.max() > 2 and len(counts.unique()) > 2:
             return model
     raise AssertionError("all models write the same for all events")
@@ -99,7 +99,7 @@ def exported(lively, tmp_path_factory):
 def test_loop_without_pflow_writes_the_same_particles(arguments, make_model, open_folder, tmp_path):
     model = make_lively_model(make_model, lambda model: make_source(model, LENGTHS), **arguments)
     source = make_source(model, LENGTHS)
-    expected = generate(model.network, as_batch(source), max_particles=model.max_particles)
+    expected = model.reconstructor.generate(as_batch(source))
     export_model(model, tmp_path / "model")
     assert_same(open_folder(tmp_path / "model").generate(source), expected)
 
@@ -108,13 +108,13 @@ def test_loop_without_pflow_writes_the_same_particles(arguments, make_model, ope
 def test_an_event_alone_gives_its_own_particles(event, lively, exported, open_folder):
     lengths = {part: [values[event]] for part, values in LENGTHS.items()}
     source = make_source(lively, lengths)
-    expected = generate(lively.network, as_batch(source), max_particles=lively.max_particles)
+    expected = lively.reconstructor.generate(as_batch(source))
     assert_same(open_folder(exported).generate(source), expected)
 
 
 def test_padding_may_hold_anything(lively, exported, open_folder):
     source = make_source(lively, LENGTHS)
-    expected = generate(lively.network, as_batch(source), max_particles=lively.max_particles)
+    expected = lively.reconstructor.generate(as_batch(source))
     for part in lively.tokeniser.scales:
         source[part][~source[f"{part}_mask"]] = np.nan
     assert_same(open_folder(exported).generate(source), expected)
@@ -208,11 +208,11 @@ def test_names_of_fields_in_the_instructions_exist(exported):
 
 def test_the_model_is_not_changed(make_model, tmp_path):
     model = make_model(seed=1)
-    before = {name: value.clone() for name, value in model.network.state_dict().items()}
-    model.network.train()
+    before = {name: value.clone() for name, value in model.reconstructor.state_dict().items()}
+    model.reconstructor.train()
     export_model(model, tmp_path / "model")
-    assert model.network.training
-    after = model.network.state_dict()
+    assert model.reconstructor.training
+    after = model.reconstructor.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
@@ -254,14 +254,14 @@ def test_unknown_special_tokens_are_named(make_model, tmp_path):
         offset = 0
 
     model = make_model()
-    model.network.special = Marked()
+    model.reconstructor.network.special = Marked()
     with pytest.raises(ConfigError, match="Marked"):
         export_model(model, tmp_path / "model")
 
 
 def test_a_network_that_has_no_graphs_is_named(make_model, tmp_path):
-    model = dataclasses.replace(make_model(), network=torch.nn.Identity())
-    with pytest.raises(ConfigError, match="of type Identity cannot be exported"):
+    model = dataclasses.replace(make_model(), reconstructor=torch.nn.Identity())
+    with pytest.raises(ConfigError, match="a Identity cannot be exported"):
         export_model(model, tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
@@ -271,7 +271,7 @@ def test_an_unknown_source_is_named(make_model, tmp_path):
         pass
 
     model = make_model()
-    model.network.source = Clusters()
+    model.reconstructor.network.source = Clusters()
     with pytest.raises(ConfigError, match="Clusters"):
         export_model(model, tmp_path / "model")
 

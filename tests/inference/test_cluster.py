@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory, model):
     header = pack_header(
         tokeniser=model.tokeniser, network=network, loss={}, max_particles=6, provenance={}, version="0"
     )
-    weights = {f"network.{name}": value for name, value in model.network.state_dict().items()}
+    weights = {f"reconstructor.{name}": value for name, value in model.reconstructor.state_dict().items()}
     path = tmp_path_factory.mktemp("cluster") / "random.ckpt"
     torch.save({KEY: header, "state_dict": weights}, path)
     return path

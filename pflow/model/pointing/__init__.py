@@ -1,1 +1,17 @@
-"""The pointing network: a decoder that says of each particle it writes which hits and tracks it is made of."""
+"""The pointing model: each decoded particle points at the hits and tracks that it is made of."""
+
+from pflow.model.pointing.config import (
+    PointingDecodingConfig,
+    PointingLossConfig,
+    PointingNetworkConfig,
+    PointingTrainingConfig,
+)
+from pflow.model.pointing.reconstructor import PointingReconstructor
+
+__all__ = [
+    "PointingDecodingConfig",
+    "PointingLossConfig",
+    "PointingNetworkConfig",
+    "PointingReconstructor",
+    "PointingTrainingConfig",
+]

@@ -6,6 +6,7 @@ source tokens, M items, W width.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -14,20 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.common.cache import Compaction
-from pflow.model.common.decode import Sampler
+from pflow.model.common.sampler import Sampler
+from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import Scene, gather
 from pflow.model.pointing.network import PointingTransformer, Source
 from pflow.model.pointing.particles import Particles
 from pflow.model.pointing.pointer import IMPOSSIBLE
 
 __all__ = ["Sentences", "charge_of", "write"]
-
-
-CRUMBS = 3
-"""So many things too small to be particles, one after the other, end an event."""
-
-LITTLE = 0.5
-"""Deposits below this share of the least energy of a target are crumbs: the same may be written over and over."""
 
 
 class Sentences(NamedTuple):
@@ -46,14 +41,15 @@ class Sentences(NamedTuple):
     truncated: Tensor
 
 
-def write(network: PointingTransformer, source: Source, *, max_particles: int, choice: Sampler) -> Sentences:
+def write(
+    network: PointingTransformer, source: Source, *, decoding: PointingDecodingConfig, sampler: Sampler
+) -> Sentences:
     """Write the particles of each event.
 
-    An event ends when the end is at least as probable as ``network.end``; with ``network.all_tracks`` particles begin
-    at the tracks that are then not spoken for, one after the other, before it does. What has less energy than any
-    target takes its hits and is no particle. `CRUMBS` of these one after the other, or of what took neither a track nor
-    more than a `LITTLE` of what others had left, end an event too, for there is nothing left but what no particle was
-    taught to answer for.
+    An event ends when the end is at least as probable as ``eos_threshold``; with ``require_all_tracks`` particles begin at the tracks that are
+    then not assigned, before it does. What has less energy than any
+    target takes its hits and is no particle. ``max_empty_steps`` of these one after the other, or of what took neither a track nor
+    more than ``min_deposit_fraction`` of that energy, end an event too.
 
     Parameters
     ----------
@@ -61,23 +57,26 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
         In evaluation mode, and without gradients.
     source
         Of the batch; its storage is used up.
-    max_particles
-        The most that an event may have.
-    choice
-        How seeds and identities are chosen.
+    decoding
+        When decoding stops.
+    sampler
+        Chooses seeds and identities.
     """
     size, device = len(source.states), source.states.device
+    max_particles = decoding.max_particles
+    choice = functools.partial(sampler, batch=size)
     truncated = torch.zeros(size, dtype=torch.bool, device=device)
     rows = torch.arange(size, device=device)
     covered = torch.zeros_like(source.scene.item_energy)  # [B, M]
     caches = network.decoder.caches(source.states, max_particles + 1)
     x = network.begin.expand(size, 1, -1)
     crumbs = torch.zeros(size, dtype=torch.int64, device=device)  # [B], at the end of the sentence so far
+    least = decoding.min_deposit_fraction * math.exp(network.min_log_energy)
     steps: list[_Step] = []
     for position in range(max_particles + 1):
         states, pointer = network.state(x, source, covered[:, None], caches)
-        ended = (pointer[:, 0, -1].exp() >= network.end) | (crumbs >= CRUMBS)
-        left = _tracks_left(source, covered) & ended[:, None] & network.all_tracks  # [B, S]
+        ended = (pointer[:, 0, -1].exp() >= decoding.eos_threshold) | (crumbs >= decoding.max_empty_steps)
+        left = _tracks_left(source, covered) & ended[:, None] & decoding.require_all_tracks  # [B, S]
         goes_on = ~ended | left.any(1)
         if position == max_particles:
             truncated[rows] = goes_on
@@ -96,20 +95,20 @@ def write(network: PointingTransformer, source: Source, *, max_particles: int, c
                 cache.compact(compaction)
         forced = left.any(1, keepdim=True)
         tokens = torch.where(forced & ~left, IMPOSSIBLE, pointer[:, 0, :-1])
-        seed = choice(tokens, rows)[:, None]
+        seed = choice(tokens, rows=rows)[:, None]
         real = torch.full_like(seed, not nothing, dtype=torch.bool)
         query, pairs, logits = network.point(states, seed, source, covered[:, None], real)
         share = network.share(logits, pairs, covered[:, None])
         made = network.particles(query, seed, share, pairs, source)
-        pdg = choice(made.pdg[:, 0], rows)[:, None]
-        if choice.draws:
+        pdg = choice(made.pdg[:, 0], rows=rows)[:, None]
+        if sampler.draws:
             made = network.particles(query, seed, share, pairs, source, pdg=pdg)
         taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))
         if bool(forced.any()):
             taken = torch.where((forced & (source.scene.item_token == seed))[:, None], 1.0, taken)
         charge = charge_of(network, made, pdg, seed, source)
         is_particle = real & (made.log_energy >= network.min_log_energy)
-        crumbs = torch.where(is_particle[:, 0] & ~_took_little(network, source.scene, taken[:, 0]), 0, crumbs + 1)
+        crumbs = torch.where(is_particle[:, 0] & ~_took_little(least, source.scene, taken[:, 0]), 0, crumbs + 1)
         if network.use_coverage:
             covered = (covered + taken[:, 0]).clamp(max=1.0)
         x = network.read_back(made.written(seed, pdg=pdg, charge=charge), source)
@@ -136,10 +135,10 @@ def _tracks_left(source: Source, covered: Tensor) -> Tensor:
     return functional.pad(left, (scene.token_mask.shape[1] - left.shape[1], 0))
 
 
-def _took_little(network: PointingTransformer, scene: Scene, taken: Tensor) -> Tensor:
+def _took_little(least: float, scene: Scene, taken: Tensor) -> Tensor:
     """Whether particles that took float [B, M] of the items have no track and next to no energy of hits, bool [B]."""
     deposit = (taken * scene.item_energy).sum(-1)  # GeV; tracks have none
-    return (deposit < LITTLE * math.exp(network.min_log_energy)) & ~(taken[:, scene.n_hits :] >= 0.5).any(-1)
+    return (deposit < least) & ~(taken[:, scene.n_hits :] >= 0.5).any(-1)
 
 
 class _Step(NamedTuple):

@@ -1,4 +1,4 @@
-"""Writing particles with the pointing network: a first reading, a second where there is one, and leftovers.
+"""Writing particles with the pointing network: a first reading, and a second where there is one.
 
 Letters: B batch, T particles, M items, N hits.
 """
@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Batch
-from pflow.model.common.decode import GeneratedParticles, Sampler
+from pflow.model.api import GeneratedParticles
+from pflow.model.common.sampler import Sampler
+from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decode import charge_of, write
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import LN10, PointingTransformer, Source
-from pflow.model.pointing.residual_energy import give_leftovers
 
 __all__ = ["generate_pointing"]
 
@@ -24,9 +25,8 @@ def generate_pointing(
     network: PointingTransformer,
     batch: Batch,
     *,
-    max_particles: int,
-    temperature: float | None = None,
-    generator: torch.Generator | None = None,
+    decoding: PointingDecodingConfig,
+    sampler: Sampler,
 ) -> GeneratedParticles:
     """Write the particles of each event of `batch`; as `pflow.model.common.decode.generate`, with incidences.
 
@@ -39,30 +39,30 @@ def generate_pointing(
     ValueError
         As there.
     """
-    if max_particles < 1:
-        raise ValueError(f"max_particles: {max_particles} is not positive")
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
-    choice = Sampler(temperature=temperature, generator=generator, batch=len(batch))
     source = network.encode(batch)
     whole = source if network.revision is None else source.kept()
-    columns, truncated = write(network, source, max_particles=max_particles, choice=choice)
+    columns, truncated = write(network, source, decoding=decoding, sampler=sampler)
     if network.revision is not None:
-        columns = _second_reading(network, whole, columns, choice)
+        columns = _second_reading(network, whole, columns, decoding, sampler)
     return _joined(columns, truncated, batch, network)
 
 
 def _second_reading(
-    network: PointingTransformer, source: Source, columns: dict[str, Tensor], choice: Sampler
+    network: PointingTransformer,
+    source: Source,
+    columns: dict[str, Tensor],
+    decoding: PointingDecodingConfig,
+    sampler: Sampler,
 ) -> dict[str, Tensor]:
     """The particles as the second reading makes them of what was written."""
     seed = columns["seed"]
-    revised = network.reread(columns, source, keep=network.keep)
+    revised = network.reread(columns, source, keep=decoding.existence_threshold)
     made = network.remake(revised, seed, source)
     pdg = made.pdg.argmax(-1)
-    if choice.draws:
-        rows = torch.arange(len(seed), device=seed.device)
-        pdg = torch.stack([choice(made.pdg[:, t], rows) for t in range(seed.shape[1])], dim=1)
+    if sampler.draws:
+        pdg = torch.stack([sampler(made.pdg[:, t]) for t in range(seed.shape[1])], dim=1)
         made = network.remake(revised, seed, source, pdg)
     # Or what is written in pieces, each with an energy as if it were all, would count twice.
     doubt = functional.logsigmoid(revised.real).masked_fill(made.by_track, 0.0)
@@ -100,7 +100,4 @@ def _joined(
         name: torch.where(mask.view(*mask.shape, *[1] * (column.ndim - 2)), gather(column, order), 0)
         for name, column in values.items()
     }
-    written = GeneratedParticles(**packed, mask=mask, truncated=truncated)
-    if not network.leftovers:
-        return written
-    return give_leftovers(written, readout.energy * readout.mask, log10_energy_std=network.energy_std)
+    return GeneratedParticles(**packed, mask=mask, truncated=truncated)

@@ -5,21 +5,19 @@ Letters: B batch, T target particles, S source tokens, P pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Target
+from pflow.model.common.checks import complete_weights
+from pflow.model.pointing.config import LOSSES, PointingLossConfig
 from pflow.model.pointing.network import PointingTransformer
 from pflow.model.pointing.particles import Particles
 from pflow.model.pointing.refine_training import Reread
 from pflow.model.pointing.teacher_forcing import Taught
 
 __all__ = ["PointingLoss"]
-
-NAMES = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction", "shares", "real", "visible")
 
 MIN_VISIBLE = 0.1
 """Added to the energies of events before the logarithm, GeV."""
@@ -31,39 +29,27 @@ TAIL = 3.0
 class PointingLoss(nn.Module):
     """Pointer, incidence, identity, energy and direction, and their weighted sum.
 
-    ``pointer``: minus the logarithm of the probability of a good seed, each token counted by how good it is. ``end``:
+    ``pointer``: minus the logarithm of the probability of a good seed, each token counted by how good it is. ``eos``:
     the same of the end of the sentence, summed over events and divided by the number of particles like the pointer's,
     so that with equal weights both are the likelihood of the sentence and the end is as probable as it says.
-    ``incidence``: binary cross-entropy of the share of what is left, weighted by that share times the square root of
+    ``assignment``: binary cross-entropy of the share of what is left, weighted by that share times the square root of
     the energy and normalised particle by particle. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``:
     negative log-likelihood of a normal distribution of ln E, and of the two angles in the tangent plane, with the
     widths that the network predicts and linear tails.
 
-    Of a second reading, the last four, and ``shares``: cross-entropy of whose each item is, weighted by the square root
-    of its energy; ``real``: binary cross-entropy of whether a written particle is one; ``visible``: absolute difference
+    Of a second reading, the last four, and ``refined_assignment``: cross-entropy of whose each item is, weighted by the square root
+    of its energy; ``existence``: binary cross-entropy of whether a written particle is one; ``visible_energy``: absolute difference
     of ln E between the sum over what is written, each as probable as it is real, and all that is true.
 
     Parameters
     ----------
-    weights
-        Weight of each loss by name, 1 where not given.
-
-    Raises
-    ------
-    ValueError
-        Naming a weight that makes no sense.
+    config
+        Weights of the losses.
     """
 
-    def __init__(self, *, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(self, config: PointingLossConfig) -> None:
         super().__init__()
-        if weights is not None and not isinstance(weights, Mapping):
-            raise ValueError(f"weights: '{weights}' is no table of names and numbers")
-        for name, weight in (weights or {}).items():
-            if name not in NAMES:
-                raise ValueError(f"weights: there is no loss '{name}', only {list(NAMES)}")
-            if not 0.0 <= weight < float("inf"):
-                raise ValueError(f"weights: {weight} of '{name}' is not a finite number from 0")
-        self.weights = {name: float((weights or {}).get(name, 1.0)) for name in NAMES}
+        self.weights = complete_weights(config.weights, LOSSES)
 
     def forward(self, taught: Taught | Reread, network: PointingTransformer) -> dict[str, Tensor]:
         """Each loss by name, unweighted, and ``total``; scalars.
@@ -77,9 +63,13 @@ class PointingLoss(nn.Module):
         """
         mask = taught.target.mask
         if isinstance(taught, Reread):
-            losses = {"shares": _shares(taught), "real": _real(taught), "visible": _visible(taught)}
+            losses = {
+                "refined_assignment": _shares(taught),
+                "existence": _real(taught),
+                "visible_energy": _visible(taught),
+            }
         else:
-            losses = {"pointer": _pointer(taught), "end": _end(taught), "incidence": _incidence(taught)}
+            losses = {"pointer": _pointer(taught), "eos": _end(taught), "assignment": _incidence(taught)}
         for name, cost in _of_particles(taught.particles, taught.target, network).items():
             losses[name] = cost.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
         total = torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
@@ -89,14 +79,14 @@ class PointingLoss(nn.Module):
 def _of_particles(made: Particles, target: Target, network: PointingTransformer) -> dict[str, Tensor]:
     """Losses float [B, T] of what a reading makes of the particles."""
     true = network.log_energy_of(target.energy)
-    off = (made.log_energy - true).abs() * (-made.energy_log_width).exp()
+    off = (made.log_energy - true).abs() * (-made.energy_log_sigma).exp()
     away = (made.direction - target.direction).square().sum(-1).clamp(min=1e-14).sqrt()  # rad, where it is small
-    turned = away * (-made.direction_log_width).exp()
+    turned = away * (-made.direction_log_sigma).exp()
     return {
         "pdg": functional.cross_entropy(made.pdg.transpose(1, 2), target.pdg, reduction="none"),
         "charge": functional.cross_entropy(made.charge.transpose(1, 2), target.charge, reduction="none"),
-        "energy": _tailed(off) + made.energy_log_width,
-        "direction": _tailed(turned) + 2.0 * made.direction_log_width,
+        "energy": _tailed(off) + made.energy_log_sigma,
+        "direction": _tailed(turned) + 2.0 * made.direction_log_sigma,
     }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,9 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Batch, TokenSet
+from pflow.model.api import ModelInputs
 from pflow.model.common.cache import Cache
 from pflow.model.common.initialise import initialise
 from pflow.model.common.layers import FullyConnected
+from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.encoder import LocalEncoder
 from pflow.model.pointing.geometry import Scene, gather, make_scene
@@ -47,10 +49,6 @@ ENERGY_WIDTHS = (-6.0, 1.5)
 
 DIRECTION_WIDTHS = (-9.5, 0.0)
 """Least and largest logarithm of the standard deviation of an angle, rad."""
-
-
-SECOND = ("revision", "relation", "unbend")
-"""Parts of the second reading."""
 
 
 class Source(NamedTuple):
@@ -78,160 +76,59 @@ class PointingTransformer(nn.Module):
 
     Parameters
     ----------
-    n_charge, n_pdg
-        Number of physical charges (-1, 0, +1) and |PDG| codes.
-    hit_features, track_features
-        Features of a token of each type; 0 tracks: not read.
-    n_subdetectors
-        Calorimeters of the detector.
-    masses
-        Mass of each |PDG| code, GeV.
-    charged
-        Whether each |PDG| code is of charged particles.
-    energy_mean, energy_std
-        Of the normalised log10 E of the targets.
-    min_energy
-        Of a target, GeV; what is less is not written.
-    width, heads, feedforward
-        Of encoder and decoder.
-    encoder_layers, decoder_layers
-        Their numbers.
-    hidden
-        Width of the maps from a particle and a token or an item to a logit.
-    dropout
-        In the hidden layers of feed-forward networks.
-    local
-        Whether the encoder's attention knows directions.
-    cone
-        Largest angle, rad, between a seed and the items that its particle may be made of.
-    proxies
-        Whether to correct proxies; else energy and direction come from the states alone.
-    coverage
-        Whether what is spoken for is known to the decoder, and an item can be given away only once.
-    bend
-        Whether incidences see how far apart seed and item lie in polar angle and in azimuth: where tracks are not read,
-        it tells the two showers of a converted photon from two photons.
-    end
-        In generation, probability of the end from which a sentence ends (`pflow calibrate` finds the best).
-    all_tracks
-        Whether a sentence goes on while there is a track that is not spoken for.
-    leftovers
-        In generation, whether neutral particles get what is left of their hits (`give_leftovers`).
-    revise_layers
-        Layers of attention of the second reading (`pflow.model.pointing.refiner`), 0: there is none. With it, what the
-        first reading needs stays as it is, and only the second is taught (`pflow.model.pointing.refine_training`): begin with a
-        trained network.
-    relate
-        Whether the second reading is told how the written particles lie to each other.
-    revise_bend
-        Whether the incidences of the second reading see what `bend` says, the particles tell each other how their
-        showers are inclined, and directions are turned back by it.
-    keep
-        In generation, what the second reading takes for a particle with less probability than this is none; in events
-        of few particles it must be more probable (`Revision.forward`).
-    own_incidence
-        In training, share of the batches in which the particles before are as the network itself makes them.
-    order_jitter
-        In training, uncertainty of the order by falling ln E.
-    postpone
-        In training, probability that a particle is put off until all others are written: a network that has only seen
-        sentences in order ends them without what it passed over.
+    inputs
+        Sizes and scales that follow from the tokeniser.
+    config
+        Sizes and parts of the network.
 
     Raises
     ------
     ValueError
-        Sizes that do not belong together.
+        Inputs that the network cannot read.
     """
 
-    def __init__(
-        self,
-        *,
-        n_charge: int,
-        n_pdg: int,
-        hit_features: int,
-        track_features: int = 0,
-        n_subdetectors: int,
-        masses: Sequence[float],
-        charged: Sequence[bool],
-        energy_mean: float,
-        energy_std: float,
-        min_energy: float = 0.0,
-        width: int = 128,
-        heads: int = 8,
-        feedforward: int = 512,
-        encoder_layers: int = 3,
-        decoder_layers: int = 3,
-        hidden: int = 48,
-        dropout: float = 0.0,
-        local: bool = True,
-        cone: float = 0.3,
-        proxies: bool = True,
-        coverage: bool = True,
-        bend: bool = False,
-        end: float = 0.5,
-        all_tracks: bool = False,
-        leftovers: bool = False,
-        revise_layers: int = 0,
-        relate: bool = False,
-        revise_bend: bool = False,
-        keep: float = 0.5,
-        own_incidence: float = 0.5,
-        order_jitter: float = 0.2,
-        postpone: float = 0.0,
-    ) -> None:
+    def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
-        if len(masses) != n_pdg or len(charged) != n_pdg:
-            raise ValueError(f"masses, charged: {len(masses)} and {len(charged)} values for {n_pdg} codes")
-        if n_charge != 3:
-            raise ValueError(f"n_charge: the charges are -1, 0 and +1, not {n_charge} values")
-        if not 0.0 < cone <= math.pi:
-            raise ValueError(f"cone: {cone} is not an angle in (0, pi] rad")
-        if not 0.0 <= own_incidence <= 1.0 or order_jitter < 0.0:
-            raise ValueError(
-                f"own_incidence, order_jitter: {own_incidence} is not in [0, 1] or {order_jitter} is negative"
-            )
-        if not 0.0 <= postpone < 1.0:
-            raise ValueError(f"postpone: {postpone} is not a probability in [0, 1)")
-        if not 0.0 < end <= 1.0:
-            raise ValueError(f"end: {end} is not a probability in (0, 1]")
-        if not 0.0 <= keep < 1.0:
-            raise ValueError(f"keep: {keep} is not a probability in [0, 1)")
-        if relate and not revise_layers:
-            raise ValueError("relate: there is no second reading; set revise_layers")
-        if revise_bend and not revise_layers:
-            raise ValueError("revise_bend: there is no second reading; set revise_layers")
-        if all_tracks and not coverage:
-            raise ValueError("all_tracks: without coverage it is not known which tracks are spoken for")
-        if revise_layers < 0:
-            raise ValueError(f"revise_layers: {revise_layers} is negative")
-        self.end = end
-        self.keep = keep
-        self.all_tracks = all_tracks
-        self.leftovers = leftovers
-        self.own_incidence = own_incidence
-        self.order_jitter = order_jitter
-        self.postpone = postpone
+        if inputs.n_charge != 3:
+            raise ValueError(f"n_charge: the charges are -1, 0 and +1, not {inputs.n_charge} values")
+        if inputs.tracker_hit_features:
+            raise ValueError("tracker_hit_features: the pointing network does not read them")
+        self.config = config
+        n_charge, n_pdg, n_subdetectors = inputs.n_charge, inputs.n_pdg, inputs.n_subdetectors
+        hit_features, track_features = inputs.hit_features, inputs.track_features
+        width, heads, feedforward, hidden = config.width, config.heads, config.feedforward, config.hidden_width
+        dropout, bend, revise_bend = (
+            config.dropout,
+            config.delta_theta_phi_features,
+            config.refine_delta_theta_phi_features,
+        )
+        masses, charged = inputs.masses, inputs.charged
         self.n_pdg = n_pdg
         self.n_subdetectors = n_subdetectors
-        self.cone = math.cos(cone)
-        self.use_proxies = proxies
-        self.use_coverage = coverage
-        self.energy_mean = energy_mean
-        self.energy_std = energy_std
-        self.min_log_energy = math.log(max(min_energy, 1e-9))
+        self.cone = math.cos(config.cone_angle)
+        self.use_proxies = config.use_proxies
+        self.use_coverage = config.coverage
+        self.energy_mean = inputs.energy_mean
+        self.energy_std = inputs.energy_std
+        self.min_log_energy = math.log(max(inputs.min_energy, 1e-9))
         self.register_buffer("masses", torch.tensor(list(masses), dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(list(charged), dtype=torch.bool), persistent=False)
         self.embed_hit = FullyConnected((hit_features, width, width), activation="gelu")
         self.embed_track = FullyConnected((track_features, width, width), activation="gelu") if track_features else None
         self.encoder = LocalEncoder(
-            width=width, heads=heads, feedforward=feedforward, layers=encoder_layers, dropout=dropout, local=local
+            width=width,
+            heads=heads,
+            feedforward=feedforward,
+            layers=config.encoder_layers,
+            dropout=dropout,
+            local=config.local_attention,
         )
         self.begin = nn.Parameter(torch.empty(width))
         self.embed_particle = FullyConnected((n_pdg + n_charge + 7, width, width), activation="gelu")
         self.embed_seed = nn.Linear(width, width, bias=False)
         self.embed_pooled = nn.Linear(width, width, bias=False)
         self.decoder = CoverageDecoder(
-            width=width, heads=heads, feedforward=feedforward, layers=decoder_layers, dropout=dropout
+            width=width, heads=heads, feedforward=feedforward, layers=config.decoder_layers, dropout=dropout
         )
         self.pointer = Pointer(width=width, hidden=hidden)
         self.query = FullyConnected((2 * width, width, width), activation="gelu")
@@ -241,23 +138,20 @@ class PointingTransformer(nn.Module):
         self.identity = nn.Linear(width, n_pdg + n_charge)
         self.correct = nn.Linear(width, 8)
         self.revision: Revision | None = None
-        if revise_layers:
+        if config.refine_layers:
             self.revision = Revision(
                 width=width,
                 heads=heads,
                 feedforward=feedforward,
-                layers=revise_layers,
+                layers=config.refine_layers,
                 hidden=hidden,
                 n_subdetectors=n_subdetectors,
                 bend=revise_bend,
                 dropout=dropout,
             )
-        self.relation = Relation(width=width, bend=revise_bend) if relate else None
+        self.relation = Relation(width=width, bend=revise_bend) if config.pairwise_messages else None
         self.unbend = Unbend(features=features, hidden=hidden) if revise_bend else None
         self.initialise()
-        if self.revision is not None:
-            for parameter in self._first_parameters():
-                parameter.requires_grad_(False)
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
         """Draw all weights anew, from `generator` or from torch's global one; corrections begin at none."""
@@ -275,20 +169,6 @@ class PointingTransformer(nn.Module):
                 self.relation.initialise()
             if self.unbend is not None:
                 self.unbend.initialise()
-
-    def train(self, mode: bool = True) -> PointingTransformer:
-        """As of any module; what is not taught stays in evaluation mode."""
-        super().train(mode)
-        if self.revision is not None:
-            for name, part in self.named_children():
-                part.train(mode and name in SECOND)
-        return self
-
-    def _first_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the first reading."""
-        for name, parameter in self.named_parameters():
-            if name.split(".")[0] not in SECOND:
-                yield parameter
 
     def encode(self, batch: Batch) -> Source:
         """Encode the source of a batch.
@@ -478,8 +358,8 @@ class PointingTransformer(nn.Module):
             charge=identity[..., self.n_pdg :],
             log_energy=torch.where(by_track, track_energy.log(), log_energy),
             direction=torch.where(by_track[..., None], functional.normalize(momentum, dim=-1), direction),
-            energy_log_width=numbers[..., 4].clamp(*ENERGY_WIDTHS),
-            direction_log_width=numbers[..., 5].clamp(*DIRECTION_WIDTHS),
+            energy_log_sigma=numbers[..., 4].clamp(*ENERGY_WIDTHS),
+            direction_log_sigma=numbers[..., 5].clamp(*DIRECTION_WIDTHS),
             pooled=pooled,
             proxies=made,
             by_track=by_track,

@@ -22,8 +22,8 @@ class Particles(NamedTuple):
     pdg, charge : float [B, T, V], logits
     log_energy : float [B, T], ln(E / GeV)
     direction : float [B, T, 3], unit vector
-    energy_log_width : float [B, T], logarithm of the standard deviation of ln E
-    direction_log_width : float [B, T], logarithm of that of each of the two angles in the tangent plane, rad
+    energy_log_sigma : float [B, T], logarithm of the standard deviation of ln E
+    direction_log_sigma : float [B, T], logarithm of that of each of the two angles in the tangent plane, rad
     pooled : float [B, T, W], energy-weighted mean memory
     proxies
         What they were corrected from.
@@ -35,8 +35,8 @@ class Particles(NamedTuple):
     charge: Tensor
     log_energy: Tensor
     direction: Tensor
-    energy_log_width: Tensor
-    direction_log_width: Tensor
+    energy_log_sigma: Tensor
+    direction_log_sigma: Tensor
     pooled: Tensor
     proxies: Proxies
     by_track: Tensor
@@ -76,8 +76,8 @@ class Particles(NamedTuple):
             "log_energy": self.log_energy,
             "direction": self.direction,
             "probability": self.pdg.softmax(-1),
-            "energy_sigma": self.energy_log_width.exp(),
-            "direction_sigma": self.direction_log_width.exp(),
+            "energy_sigma": self.energy_log_sigma.exp(),
+            "direction_sigma": self.direction_log_sigma.exp(),
             "taken": taken,
         }
 

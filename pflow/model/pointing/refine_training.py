@@ -14,7 +14,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from pflow.data.batch import Target
-from pflow.model.common.decode import Sampler
+from pflow.model.common.sampler import Sampler
+from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decode import write
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import PointingTransformer, Source
@@ -74,7 +75,9 @@ class Reread(NamedTuple):
     particles: Particles
 
 
-def teach_again(network: PointingTransformer, source: Source, target: Target) -> Reread:
+def teach_again(
+    network: PointingTransformer, source: Source, target: Target, decoding: PointingDecodingConfig
+) -> Reread:
     """Let the network write sentences, and predict of their particles what they should be.
 
     Mistakes are its own: showers that it wrote twice or took for one, hits that it gave to the wrong particle.
@@ -87,6 +90,8 @@ def teach_again(network: PointingTransformer, source: Source, target: Target) ->
         Of the batch; its storage is used up.
     target
         With the shares of hits and tracks.
+    decoding
+        When decoding stops.
 
     Raises
     ------
@@ -95,9 +100,9 @@ def teach_again(network: PointingTransformer, source: Source, target: Target) ->
     """
     share = shares_of(target)
     with torch.no_grad():
-        choice = Sampler(temperature=None, generator=None, batch=len(share))
         kept = source.kept()
-        written = write(network, source, max_particles=target.mask.shape[1] + SPARE, choice=choice)
+        decoding = dataclasses.replace(decoding, max_particles=target.mask.shape[1] + SPARE)
+        written = write(network, source, decoding=decoding, sampler=Sampler())
         matched = match(written.columns, share, target, kept)
     wanted = shares_of(matched.target)
     revised = network.reread(matched.columns, kept)

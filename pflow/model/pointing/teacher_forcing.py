@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pflow.data.batch import Target
+from pflow.model.pointing.config import PointingTrainingConfig
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import LN10, PointingTransformer, Source
 from pflow.model.pointing.particles import Particles, Written
@@ -57,11 +58,11 @@ class _Pass(NamedTuple):
     particles: Particles
 
 
-def teach(network: PointingTransformer, source: Source, target: Target) -> Taught:
+def teach(network: PointingTransformer, source: Source, target: Target, training: PointingTrainingConfig) -> Taught:
     """Predict each next particle of true sentences.
 
     In training mode the order of particles of similar energy is shuffled and some are put off, and in a share
-    `own_incidence` of the batches the particles before are as the network itself would have made them, so that it
+    `scheduled_sampling_prob` of the batches the particles before are as the network itself would have made them, so that it
     learns to go on from its own mistakes and to see what it has left out.
 
     Parameters
@@ -72,14 +73,16 @@ def teach(network: PointingTransformer, source: Source, target: Target) -> Taugh
         Of the batch.
     target
         With the shares of hits and tracks.
+    training
+        How.
 
     Raises
     ------
     ValueError
         The target has no shares.
     """
-    if network.training and (network.order_jitter > 0 or network.postpone > 0):
-        target = reordered(target, network)
+    if network.training and (training.order_noise_std > 0 or training.deferred_target_prob > 0):
+        target = reordered(target, network, training)
     share = shares_of(target)
     weight = seed_weights(share, target, source)
     seed = (weight * source.scene.token_energy.sqrt()[:, None]).argmax(-1)  # [B, T]
@@ -95,7 +98,7 @@ def teach(network: PointingTransformer, source: Source, target: Target) -> Taugh
         deposit=deposit.squeeze(-1),
         pooled=_pooled(share * item_weight[:, None], source),
     )
-    if network.training and float(torch.rand(())) < network.own_incidence:
+    if network.training and float(torch.rand(())) < training.scheduled_sampling_prob:
         with torch.no_grad():
             own = _run(network, source, target, written, covered, weight)
         written = own.particles.written(own.seed)
@@ -180,10 +183,10 @@ def seed_weights(share: Tensor, target: Target, source: Source) -> Tensor:
     return strength * mine * target.mask[..., None]
 
 
-def reordered(target: Target, network: PointingTransformer) -> Target:
-    """Particles in an order of falling energy that is uncertain by ``order_jitter`` in ln E; those with a track first.
+def reordered(target: Target, network: PointingTransformer, training: PointingTrainingConfig) -> Target:
+    """Particles in an order of falling energy that is uncertain by ``order_noise_std`` in ln E; those with a track first.
 
-    Each is put off until all others are written with a probability of ``postpone``, and written then in the same order.
+    Each is put off until all others are written with a probability of ``deferred_target_prob``, and written then in the same order.
 
     Parameters
     ----------
@@ -191,13 +194,15 @@ def reordered(target: Target, network: PointingTransformer) -> Target:
         With shares of tracks.
     network
         Says how energies are normalised.
+    training
+        The noise and the probability.
     """
     if target.track_fraction is None:
         raise ValueError("target: it has no shares of tracks, by which particles are ordered")
     log_energy = LN10 * network.energy_std * target.energy
-    noise = network.order_jitter * torch.randn_like(log_energy)
+    noise = training.order_noise_std * torch.randn_like(log_energy)
     has_track = (target.track_fraction > 0.5).any(-1) & (target.charge != 1)
-    late = torch.rand_like(log_energy) < network.postpone
+    late = torch.rand_like(log_energy) < training.deferred_target_prob
     key = 1e3 * has_track - 1e4 * late + log_energy + noise - 1e6 * ~target.mask
     order = key.argsort(dim=1, descending=True)
     values = {field.name: gather(getattr(target, field.name), order) for field in dataclasses.fields(target)}

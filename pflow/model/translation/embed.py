@@ -27,40 +27,18 @@ class EmbedderStyle:
     Parameters
     ----------
     version
-        ``v1``: F -> W -> W. ``v2``: F -> feedforward -> ... -> W.
-    feedforward
-        Width of the hidden layers, v2 only.
-    hidden_layers
-        Their number, v2 only.
+        ``v1``: F -> W -> W. ``v2``: F -> 2 W -> 2 W -> W.
     activation, bias
         As in the layers.
-
-    Raises
-    ------
-    ValueError
-        For an unknown version, a size that is not positive, or a size that the version does not have.
     """
 
     version: str = "v1"
-    feedforward: int | None = None
-    hidden_layers: int | None = None
     activation: str = "relu"
     bias: bool = True
 
-    def __post_init__(self) -> None:
-        if self.version not in ("v1", "v2"):
-            raise ValueError(f"embedder: '{self.version}' is neither 'v1' nor 'v2'")
-        for name, value in (("feedforward", self.feedforward), ("hidden_layers", self.hidden_layers)):
-            if value is not None and self.version == "v1":
-                raise ValueError(f"embedder_{name}: version 'v1' of the embedder has none")
-            if value is not None and value < 1:
-                raise ValueError(f"embedder_{name}: {value} is not positive")
-
     def build(self, features: int, width: int) -> FullyConnected:
         """The network from F features to W."""
-        hidden = [width]
-        if self.version == "v2":
-            hidden = [self.feedforward or 2 * width] * (self.hidden_layers or 2)
+        hidden = [2 * width] * 2 if self.version == "v2" else [width]
         return FullyConnected((features, *hidden, width), activation=self.activation, bias=self.bias)
 
 

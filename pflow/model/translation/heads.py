@@ -40,7 +40,7 @@ class Heads(nn.Module):
         Number of classes of each classifier, by name.
     feedforward
         Width of a hidden layer in front of each output; None: a linear map.
-    energy_width
+    energy_sigma
         Whether to predict the logarithm of the energy's standard deviation too.
     activation, bias
         As in the layers.
@@ -52,7 +52,7 @@ class Heads(nn.Module):
         width: int,
         classes: Mapping[str, int],
         feedforward: int | None = None,
-        energy_width: bool = False,
+        energy_sigma: bool = False,
         activation: str = "relu",
         bias: bool = True,
     ) -> None:
@@ -63,7 +63,7 @@ class Heads(nn.Module):
             return FullyConnected((width, *hidden, outputs), activation=activation, bias=bias)
 
         self.classifiers = nn.ModuleDict({name: head(n) for name, n in classes.items()})
-        self.continuous = head(4 if energy_width else 3)
+        self.continuous = head(4 if energy_sigma else 3)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Predict.
@@ -76,7 +76,7 @@ class Heads(nn.Module):
         -------
         dict
             Logits [B, T, V] of each classifier, ``energy`` [B, T], ``direction`` [B, T, 3] and, where asked for,
-            ``energy_log_width`` [B, T].
+            ``energy_log_sigma`` [B, T].
         """
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(next(self.continuous.parameters()).dtype)
@@ -85,5 +85,5 @@ class Heads(nn.Module):
         prediction["energy"] = numbers[..., 0]
         prediction["direction"] = unit_vector(numbers[..., 1] + torch.pi / 2, numbers[..., 2])
         if numbers.shape[-1] == 4:
-            prediction["energy_log_width"] = numbers[..., 3]
+            prediction["energy_log_sigma"] = numbers[..., 3]
         return prediction

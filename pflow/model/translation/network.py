@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from pflow.data.batch import Batch
+from pflow.model.api import ModelInputs
 from pflow.model.common.cache import Compaction, KeyValue, KVCache
 from pflow.model.common.initialise import initialise
-from pflow.model.common.layers import LayerStyle
+from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.decoder import Decoder, MultiProjectionDecoder, VanillaDecoder
 from pflow.model.translation.embed import EmbedderStyle, SourceEmbedder, TargetEmbedder, TargetTokens
 from pflow.model.translation.encoder import CrossEncoder, Encoder
@@ -63,123 +64,43 @@ class ParticleTransformer(nn.Module):
 
     Parameters
     ----------
-    n_charge, n_pdg
-        Number of physical charges and |PDG| codes.
-    hit_features, track_features, tracker_hit_features
-        Features of a token of each type; 0 for a type that is not read.
-    special
-        Treatment of special tokens: ``flags`` (paper, version 1), ``kind`` (paper, version 2) or ``learned``.
-    decoder
-        ``vanilla`` (version 1) or ``multi_projection`` (version 2).
-    source
-        ``hits``; ``cross``: hits attend to tracks; ``typed``: hits, tracks and tracker hits as one sentence.
-    width
-        Of the encoder.
-    target_width
-        Of the decoder; by default `width`, or `n_projections` times that.
-    heads
-        Of each attention.
-    encoder_layers, decoder_layers
-        Their numbers.
-    feedforward
-        Width of the hidden layer in each encoder and decoder layer.
-    n_projections
-        Of ``multi_projection``, and required there.
-    embedder
-        ``v1``: F -> W -> W, or ``v2``: F -> embedder_feedforward -> ... -> W.
-    embedder_feedforward, embedder_hidden_layers
-        Width (default 2 W) and number (default 2) of the hidden layers of ``v2``.
-    dropout
-        Probability, on sub-layer outputs and hidden layers.
-    norm
-        ``post`` (paper) or ``pre``.
-    bias
-        Whether linear maps and norms have one.
-    activation
-        ``relu`` (paper) or ``gelu``.
-    head_feedforward
-        Width of a hidden layer in each head; None: heads are linear.
-    target_position
-        Whether the index of a target token is embedded; else the causal mask alone carries the order.
-    energy_width
-        Whether to predict the width of the energy too, for the Gaussian loss.
+    inputs
+        Sizes that follow from the tokeniser.
+    config
+        Sizes and parts of the network.
 
     Raises
     ------
     ValueError
-        Naming an argument that makes no sense, alone or beside the others.
+        A source that does not read exactly the token types of `inputs`.
     """
 
-    def __init__(
-        self,
-        *,
-        n_charge: int,
-        n_pdg: int,
-        hit_features: int,
-        track_features: int = 0,
-        tracker_hit_features: int = 0,
-        special: str = "flags",
-        decoder: str = "vanilla",
-        source: str = "hits",
-        width: int = 128,
-        target_width: int | None = None,
-        heads: int = 8,
-        encoder_layers: int = 3,
-        decoder_layers: int = 3,
-        feedforward: int = 512,
-        n_projections: int | None = None,
-        embedder: str = "v1",
-        embedder_feedforward: int | None = None,
-        embedder_hidden_layers: int | None = None,
-        dropout: float = 0.0,
-        norm: str = "post",
-        bias: bool = True,
-        activation: str = "relu",
-        head_feedforward: int | None = None,
-        target_position: bool = False,
-        energy_width: bool = False,
-    ) -> None:
+    def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        _check_positive(
-            n_charge=n_charge,
-            n_pdg=n_pdg,
-            hit_features=hit_features,
-            width=width,
-            target_width=target_width,
-            heads=heads,
-            encoder_layers=encoder_layers,
-            decoder_layers=decoder_layers,
-            feedforward=feedforward,
-            n_projections=n_projections,
-            head_feedforward=head_feedforward,
-        )
-        _check_source(source, track_features, tracker_hit_features)
-        target_width = _target_width(decoder, width, target_width, n_projections)
-        style = LayerStyle(dropout=dropout, norm=norm, bias=bias, activation=activation)
-        embedder_style = EmbedderStyle(
-            version=embedder,
-            feedforward=embedder_feedforward,
-            hidden_layers=embedder_hidden_layers,
-            activation=activation,
-            bias=bias,
-        )
-        self.special: SpecialTokens = special_tokens(special)
+        config.check_inputs(inputs)
+        style = config.style
+        width, target_width, heads, feedforward = config.width, config.decoder_width, config.heads, config.feedforward
+        n_charge, n_pdg = inputs.n_charge, inputs.n_pdg
+        embedder_style = EmbedderStyle(version=config.embedder, activation=config.activation, bias=config.bias)
+        self.special: SpecialTokens = special_tokens(config.special)
 
         def embed(features: int, *, framed: bool = True) -> SourceEmbedder:
             return SourceEmbedder(
                 features=features, width=width, special=self.special, style=embedder_style, framed=framed
             )
 
-        sizes = {"width": width, "heads": heads, "feedforward": feedforward, "layers": encoder_layers}
+        sizes = {"width": width, "heads": heads, "feedforward": feedforward, "layers": config.encoder_layers}
         self.source: TokenSetSource | CrossSource
-        if source == "cross":
+        if config.source == "cross":
             self.source = CrossSource(
-                hits=embed(hit_features), tracks=embed(track_features), encoder=CrossEncoder(**sizes, style=style)
+                hits=embed(inputs.hit_features),
+                tracks=embed(inputs.track_features),
+                encoder=CrossEncoder(**sizes, style=style),
             )
         else:
-            others = {"tracks": track_features, "tracker_hits": tracker_hit_features}
+            others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
             self.source = TokenSetSource(
-                hits=embed(hit_features),
+                hits=embed(inputs.hit_features),
                 others={name: embed(features, framed=False) for name, features in others.items() if features},
                 encoder=Encoder(**sizes, style=style),
             )
@@ -190,24 +111,24 @@ class ParticleTransformer(nn.Module):
             width=target_width,
             special=self.special,
             style=embedder_style,
-            position=target_position,
+            position=config.target_position,
         )
         self.decoder: Decoder
-        if n_projections is None:
+        if config.n_projections is None:
             self.decoder = VanillaDecoder(
                 width=target_width,
                 heads=heads,
                 feedforward=feedforward,
-                layers=decoder_layers,
+                layers=config.decoder_layers,
                 memory_width=width,
                 style=style,
             )
         else:
             self.decoder = MultiProjectionDecoder(
-                n_projections=n_projections,
+                n_projections=config.n_projections,
                 heads=heads,
                 feedforward=feedforward,
-                layers=decoder_layers,
+                layers=config.decoder_layers,
                 memory_width=width,
                 style=style,
             )
@@ -218,10 +139,10 @@ class ParticleTransformer(nn.Module):
                 "pdg": n_pdg + self.special.offset,
                 **self.special.heads,
             },
-            feedforward=head_feedforward,
-            energy_width=energy_width,
-            activation=activation,
-            bias=bias,
+            feedforward=config.head_feedforward,
+            energy_sigma=config.energy_sigma,
+            activation=config.activation,
+            bias=config.bias,
         )
         self.initialise()
 
@@ -249,7 +170,7 @@ class ParticleTransformer(nn.Module):
             ``charge`` and ``pdg``, logits [B, T + 1, V] over the physical classes behind the special ones;
             ``energy`` [B, T + 1], log10 E normalised; ``direction`` [B, T + 1, 3], unit vector;
             ``kind`` [B, T + 1, 4] or ``stop`` [B, T + 1, 2], logits, with these special tokens;
-            ``energy_log_width`` [B, T + 1], if asked for.
+            ``energy_log_sigma`` [B, T + 1], if asked for.
 
         Raises
         ------
@@ -290,41 +211,3 @@ class ParticleTransformer(nn.Module):
         x = self.target(tokens, first=state.length)
         x = self.decoder(x, state.memory, memory_mask=state.memory_mask, caches=state.caches)
         return {name: value[:, 0] for name, value in self.heads(x).items()}
-
-
-def _check_positive(**sizes: int | None) -> None:
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name}: {size} is not positive")
-
-
-def _check_source(source: str, track_features: int, tracker_hit_features: int) -> None:
-    given = {"track_features": track_features, "tracker_hit_features": tracker_hit_features}
-    read: dict[str, tuple[str, ...]] = {"hits": (), "cross": ("track_features",), "typed": tuple(given)}
-    if source not in read:
-        raise ValueError(f"source: '{source}' is not one of {sorted(read)}")
-    for name, features in given.items():
-        if features < 0:
-            raise ValueError(f"{name}: {features} is negative")
-        if features and name not in read[source]:
-            raise ValueError(f"{name}: source '{source}' does not read them")
-    if source == "cross" and not track_features:
-        raise ValueError("track_features: source 'cross' needs them")
-    if source == "typed" and not (track_features or tracker_hit_features):
-        raise ValueError("track_features, tracker_hit_features: source 'typed' needs one of them at least")
-
-
-def _target_width(decoder: str, width: int, target_width: int | None, n_projections: int | None) -> int:
-    if decoder == "vanilla":
-        if n_projections is not None:
-            raise ValueError("n_projections: the 'vanilla' decoder has none")
-        return target_width or width
-    if decoder != "multi_projection":
-        raise ValueError(f"decoder: '{decoder}' is neither 'vanilla' nor 'multi_projection'")
-    if n_projections is None:
-        raise ValueError("n_projections: the 'multi_projection' decoder needs it")
-    if target_width not in (None, n_projections * width):
-        raise ValueError(
-            f"target_width: {target_width} is not n_projections * width = {n_projections * width}, the only possibility"
-        )
-    return n_projections * width

@@ -1,0 +1,93 @@
+"""Options and weight names of header format 1, written before version 0.2, in those of format 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+__all__ = ["migrate_model_options", "migrate_state_dict"]
+
+_T = TypeVar("_T")
+
+CLASS_PATHS = {
+    "translation": "pflow.model.translation.TranslationReconstructor",
+    "pointing": "pflow.model.pointing.PointingReconstructor",
+}
+"""Class of each ``architecture``; where none is named it is ``translation``."""
+
+POINTING_OPTIONS = {
+    "hidden": ("network", "hidden_width"),
+    "local": ("network", "local_attention"),
+    "cone": ("network", "cone_angle"),
+    "proxies": ("network", "use_proxies"),
+    "bend": ("network", "delta_theta_phi_features"),
+    "revise_layers": ("network", "refine_layers"),
+    "relate": ("network", "pairwise_messages"),
+    "revise_bend": ("network", "refine_delta_theta_phi_features"),
+    "end": ("decoding", "eos_threshold"),
+    "keep": ("decoding", "existence_threshold"),
+    "all_tracks": ("decoding", "require_all_tracks"),
+    "own_incidence": ("training", "scheduled_sampling_prob"),
+    "order_jitter": ("training", "order_noise_std"),
+    "postpone": ("training", "deferred_target_prob"),
+}
+"""Part and name of each option of the pointing network that had another name; the others are of the network."""
+
+POINTING_LOSSES = {
+    "end": "eos",
+    "incidence": "assignment",
+    "shares": "refined_assignment",
+    "real": "existence",
+    "visible": "visible_energy",
+}
+
+REMOVED = {"leftovers": (False,), "embedder_feedforward": (None,), "embedder_hidden_layers": (None, 2)}
+"""Options that are gone, and the values with which a model is read all the same."""
+
+
+def migrate_model_options(
+    network: Mapping[str, Any], loss: Mapping[str, Any] | None = None, max_particles: int = 150
+) -> dict[str, Any]:
+    """``class_path`` and ``init_args`` of a model of format 1.
+
+    Parameters
+    ----------
+    network, loss, max_particles
+        The entries of the header.
+
+    Raises
+    ------
+    ValueError
+        No such architecture, or an option that is gone and had an effect.
+    """
+    options, weighing = dict(network), dict(loss or {})
+    architecture = options.pop("architecture", "translation")
+    if architecture not in CLASS_PATHS:
+        raise ValueError(f"no architecture '{architecture}': expected one of {', '.join(CLASS_PATHS)}")
+    for name, harmless in REMOVED.items():
+        if options.pop(name, harmless[0]) not in harmless:
+            raise ValueError(f"'{name}' is no longer an option: use pflow 0.1 with this model")
+    parts: dict[str, dict[str, Any]] = {"network": {}, "decoding": {"max_particles": max_particles}}
+    weighing.pop("special", None)
+    if weighing.get("weights") in (None, "learned"):  # they matter in training only
+        weighing.pop("weights", None)
+    if architecture == "pointing":
+        for name, value in options.items():
+            part, new = POINTING_OPTIONS.get(name, ("network", name))
+            parts.setdefault(part, {})[new] = value
+        weights = weighing.get("weights", {})
+        weighing["weights"] = {POINTING_LOSSES.get(name, name): weight for name, weight in weights.items()}
+    else:
+        parts["network"] = {"energy_sigma" if name == "energy_width" else name: v for name, v in options.items()}
+    return {"class_path": CLASS_PATHS[architecture], "init_args": {**parts, "loss": weighing}}
+
+
+def migrate_state_dict(state_dict: Mapping[str, _T]) -> dict[str, _T]:
+    """Weights under the names of format 2; names of format 2 stay. Weights of losses are gone."""
+    return {_renamed(name): value for name, value in state_dict.items() if not name.startswith("loss.")}
+
+
+def _renamed(name: str) -> str:
+    if not name.startswith("network."):
+        return name
+    return f"reconstructor.{name}"

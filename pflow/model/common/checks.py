@@ -1,0 +1,46 @@
+"""Checks of options; each names the field that is out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["check_choice", "check_positive", "check_probability", "complete_weights"]
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise ValueError unless the named fields are None or at least 1."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: {value} is not positive")
+
+
+def check_probability(config: Any, *names: str) -> None:
+    """Raise ValueError unless the named fields are in [0, 1]."""
+    for name in names:
+        if not 0.0 <= getattr(config, name) <= 1.0:
+            raise ValueError(f"{name}: {getattr(config, name)} is not in [0, 1]")
+
+
+def check_choice(config: Any, name: str, choices: Iterable[str]) -> None:
+    """Raise ValueError unless the named field is one of `choices`."""
+    if getattr(config, name) not in choices:
+        raise ValueError(f"{name}: '{getattr(config, name)}' is not one of {sorted(choices)}")
+
+
+def complete_weights(weights: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+    """The weight of each loss, 1 where `weights` does not give it.
+
+    Raises
+    ------
+    ValueError
+        A loss that does not exist, or a weight that is not a finite number from 0.
+    """
+    names = tuple(names)
+    for name, weight in weights.items():
+        if name not in names:
+            raise ValueError(f"weights: there is no loss '{name}', only {list(names)}")
+        if not 0.0 <= weight < float("inf"):
+            raise ValueError(f"weights: {weight} of '{name}' is not a finite number from 0")
+    return {name: float(weights.get(name, 1.0)) for name in names}

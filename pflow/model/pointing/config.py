@@ -1,0 +1,194 @@
+"""Options of the pointing model: what the network is, how it decodes, how it is trained, what its losses weigh."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from pflow.model.api import DecodingConfig
+from pflow.model.common.checks import check_positive, check_probability, complete_weights
+
+__all__ = [
+    "LOSSES",
+    "PointingDecodingConfig",
+    "PointingLossConfig",
+    "PointingNetworkConfig",
+    "PointingTrainingConfig",
+]
+
+LOSSES = (
+    "pointer",
+    "eos",
+    "assignment",
+    "pdg",
+    "charge",
+    "energy",
+    "direction",
+    "refined_assignment",
+    "existence",
+    "visible_energy",
+)
+"""Names of the losses; the last three are those of the refinement."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointingNetworkConfig:
+    """Sizes and parts of the network.
+
+    Parameters
+    ----------
+    width, heads, feedforward
+        Token width, attention heads and hidden width of the feed-forward networks of encoder, decoder and refiner.
+    encoder_layers, decoder_layers
+        Number of layers.
+    hidden_width
+        Hidden width of the maps from a particle and a token, hit or track to a logit.
+    dropout
+        Dropout probability in the hidden layers of the feed-forward networks.
+    local_attention
+        Whether the encoder's attention knows the directions of the tokens.
+    cone_angle
+        Largest angle between a seed and the hits and tracks that its particle can be assigned, rad.
+    use_proxies
+        Whether energy and direction are corrected proxies (`pflow.model.pointing.proxies`); else they are predicted
+        from the states alone.
+    coverage
+        Whether the decoder knows which share of each hit and track is already assigned, and assigns the rest only.
+    delta_theta_phi_features
+        Whether the assignment sees the differences in polar and azimuthal angle between seed and item. Without tracks
+        they tell the two showers of a converted photon from two photons.
+    refine_layers
+        Layers of the refiner (`pflow.model.pointing.refiner`); 0: no refinement. With it, training trains the refiner
+        only, on the output of the trained first stage.
+    pairwise_messages
+        Whether the decoded particles exchange messages with their relative geometry before the refinement.
+    refine_delta_theta_phi_features
+        `delta_theta_phi_features` of the refined assignment, shower slopes in the messages, and the correction of the
+        directions of converted photons.
+
+    Raises
+    ------
+    ValueError
+        A value out of range; names the field.
+    """
+
+    width: int = 128
+    heads: int = 8
+    feedforward: int = 512
+    encoder_layers: int = 3
+    decoder_layers: int = 3
+    hidden_width: int = 48
+    dropout: float = 0.0
+    local_attention: bool = True
+    cone_angle: float = 0.3
+    use_proxies: bool = True
+    coverage: bool = True
+    delta_theta_phi_features: bool = False
+    refine_layers: int = 0
+    pairwise_messages: bool = False
+    refine_delta_theta_phi_features: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self, "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "hidden_width")
+        check_probability(self, "dropout")
+        if not 0.0 < self.cone_angle <= math.pi:
+            raise ValueError(f"cone_angle: {self.cone_angle} is not in (0, pi] rad")
+        if self.refine_layers < 0:
+            raise ValueError(f"refine_layers: {self.refine_layers} is negative")
+        for name in ("pairwise_messages", "refine_delta_theta_phi_features"):
+            if getattr(self, name) and not self.refine_layers:
+                raise ValueError(f"{name}: there is no refinement; set refine_layers")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointingDecodingConfig(DecodingConfig):
+    """When decoding stops, and which decoded particles are kept.
+
+    Parameters
+    ----------
+    max_particles
+        Largest number of decoder steps, and so of particles, of an event.
+    eos_threshold
+        Probability of the end of the sequence from which decoding stops.
+    existence_threshold
+        Smallest existence probability of a particle that the refinement keeps; see
+        `pflow.model.pointing.refiner.Refiner`. 0: all are kept.
+    require_all_tracks
+        Whether decoding continues while a track is not assigned; needs `coverage`.
+    max_empty_steps
+        Decoding stops after so many steps in a row whose particle has less than the smallest energy of a target, or no
+        track and next to no hits.
+    min_deposit_fraction
+        A particle has next to no hits if their energy is less than this fraction of the smallest energy of a target.
+
+    Raises
+    ------
+    ValueError
+        A value out of range; names the field.
+    """
+
+    eos_threshold: float = 0.5
+    existence_threshold: float = 0.5
+    require_all_tracks: bool = False
+    max_empty_steps: int = 3
+    min_deposit_fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "max_empty_steps")
+        check_probability(self, "min_deposit_fraction")
+        if not 0.0 < self.eos_threshold <= 1.0:
+            raise ValueError(f"eos_threshold: {self.eos_threshold} is not in (0, 1]")
+        if not 0.0 <= self.existence_threshold < 1.0:
+            raise ValueError(f"existence_threshold: {self.existence_threshold} is not in [0, 1)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointingTrainingConfig:
+    """How the first stage is trained.
+
+    Parameters
+    ----------
+    scheduled_sampling_prob
+        Probability that the earlier particles of a batch are the network's own predictions, not the targets.
+    order_noise_std
+        Standard deviation of the noise on ln E by which the targets are ordered.
+    deferred_target_prob
+        Probability that a target is moved behind all others. A network that has only seen ordered sequences ends them
+        without the particles that it skipped.
+
+    Raises
+    ------
+    ValueError
+        A value out of range; names the field.
+    """
+
+    scheduled_sampling_prob: float = 0.5
+    order_noise_std: float = 0.2
+    deferred_target_prob: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_probability(self, "scheduled_sampling_prob", "deferred_target_prob")
+        if self.order_noise_std < 0.0:
+            raise ValueError(f"order_noise_std: {self.order_noise_std} is negative")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointingLossConfig:
+    """Weights of the losses (`LOSSES`).
+
+    Parameters
+    ----------
+    weights
+        Weight by name; 1 for those not given.
+
+    Raises
+    ------
+    ValueError
+        A loss that does not exist, or a weight that is not a finite number from 0.
+    """
+
+    weights: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        complete_weights(self.weights, LOSSES)

@@ -1,0 +1,63 @@
+"""The translation models as a `Reconstructor`."""
+
+from __future__ import annotations
+
+from pflow.data.batch import Batch
+from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs, Reconstructor, Sampler, TrainingOutput
+from pflow.model.common.decode import generate
+from pflow.model.translation.config import TranslationLossConfig, TranslationNetworkConfig
+from pflow.model.translation.loss import ParticleLoss
+from pflow.model.translation.network import ParticleTransformer
+
+__all__ = ["TranslationReconstructor"]
+
+
+class TranslationReconstructor(Reconstructor):
+    """Network, decoding and losses of the first paper's models.
+
+    Parameters
+    ----------
+    inputs
+        Sizes that follow from the tokeniser.
+    network
+        Sizes and parts of the network.
+    decoding
+        When decoding stops.
+    loss
+        What the losses are, and their weights.
+
+    Raises
+    ------
+    ValueError
+        Inputs that the source does not read, or options that do not belong together.
+    """
+
+    def __init__(
+        self,
+        inputs: ModelInputs,
+        *,
+        network: TranslationNetworkConfig = TranslationNetworkConfig(),
+        decoding: DecodingConfig = DecodingConfig(),
+        loss: TranslationLossConfig = TranslationLossConfig(),
+    ) -> None:
+        super().__init__(inputs, decoding=decoding, network=network, loss=loss)
+        if loss.energy == "gaussian" and not network.energy_sigma:
+            raise ValueError("loss.energy: 'gaussian' needs network.energy_sigma")
+        self.network = ParticleTransformer(inputs, network)
+        self.loss = ParticleLoss(special=network.special, config=loss)
+
+    def training_step(self, batch: Batch) -> TrainingOutput:
+        """Losses of teacher forcing; see `Reconstructor.training_step`."""
+        prediction = self.network(batch)
+        losses = self.loss(prediction, batch)
+        assert batch.target is not None  # checked by the network
+        return TrainingOutput(
+            losses, {name: prediction[name][:, :-1] for name in ("energy", "direction")}, batch.target
+        )
+
+    def generate(
+        self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
+    ) -> GeneratedParticles:
+        """Decode the particles of each event; see `Reconstructor.generate`."""
+        decoding = self.decoding if decoding is None else decoding
+        return generate(self.network, batch, max_particles=decoding.max_particles, sampler=sampler or Sampler())
