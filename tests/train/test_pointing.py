@@ -60,7 +60,7 @@ def reco(checkpoint, sample, tmp_path_factory) -> str:
 
 
 def test_each_loss_is_logged_by_name(checkpoint):
-    names = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction", "loss")
+    names = ("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction", "loss")
     assert {f"val/{name}" for name in names} <= set(read_history(Path(checkpoint).parent))
 
 
@@ -131,7 +131,7 @@ def test_predict_writes_the_same_particles(checkpoint, sample, reco, tmp_path):
 
 def test_validating_a_checkpoint_takes_its_own_network(checkpoint, sample, capsys):
     assert main(["validate", f"--ckpt_path={checkpoint}", f"--data.val={sample}", *QUIET]) == 0
-    assert "val/incidence" in capsys.readouterr().out
+    assert "val/assignment" in capsys.readouterr().out
 
 
 def test_continuing_with_another_architecture_is_an_error(checkpoint, sample, tmp_path, capsys):
