@@ -1,4 +1,4 @@
-"""One chunk of entries at a time: the work that a process, this one or a cluster's, does on its own."""
+"""Reconstruction of one chunk of entries of a file: the unit of work of a process, this one or one of a cluster."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import awkward as ak
 import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
@@ -24,7 +24,7 @@ __all__ = ["Chunk", "ChunkResult", "Settings", "Worker"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to read and reconstruct; the same for all chunks of a job. Parameters as of `reconstruct_files`."""
+    """Options of `pflow.inference.files.reconstruct_files` that hold for all chunks, resolved."""
 
     detector: Detector
     schema: str | None
@@ -47,21 +47,21 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """Particles of a chunk, and what there was to warn of."""
+    """Particles of a chunk, and the messages of the warnings on the way."""
 
     reconstruction: Reconstruction
     warnings: tuple[str, ...]
 
 
 class Worker:
-    """A model and the files it has open; a context manager that closes them.
+    """A model and its open input files.
 
     Parameters
     ----------
     model
-        Model, or what `load_model` takes.
+        Model, or the argument of `load_model`.
     settings
-        The job's settings.
+        The same for all chunks.
     """
 
     def __init__(self, model: Model | str, settings: Settings) -> None:
@@ -69,12 +69,8 @@ class Worker:
         self._settings = settings
         self._files: dict[str, EventFile] = {}
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the files."""
         for file in self._files.values():
             file.close()
 
@@ -84,7 +80,7 @@ class Worker:
         Raises
         ------
         InputError
-            A file that cannot be read as the job's detector.
+            A file that cannot be read as the detector of the settings.
         """
         if path not in self._files:
             settings = self._settings
@@ -106,7 +102,7 @@ class Worker:
             warnings.simplefilter("always", UserWarning)
             events = self.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=settings.on_error)
             reconstruction = reconstruct(
-                _as_the_models(events, self.model),
+                _with_detector(events, self.model.tokeniser.detector),
                 self.model,
                 max_particles=settings.max_particles,
                 max_hits=settings.max_hits,
@@ -117,18 +113,18 @@ class Worker:
         return ChunkResult(reconstruction, tuple(str(warning.message) for warning in caught))
 
 
-def _as_the_models(events: Events, model: Model) -> Events:
-    """The events as if of the model's detector: who names another detector explicitly has decided to go on.
+def _with_detector(events: Events, detector: Detector) -> Events:
+    """The events as events of the model's detector, where the user named another one to read them.
 
-    Hits go to the calorimeter of the same kind and region, else of the same kind, else of the same region (the last).
+    Each hit goes to the calorimeter of the same kind and region, else of the same kind, else of the same region, else
+    the last one.
     """
-    theirs, ours = events.detector.calorimeters, model.tokeniser.detector.calorimeters
     hits = events.hits
-    if theirs != ours:
-        counterpart = np.array([_counterpart(calorimeter, ours) for calorimeter in theirs], dtype=np.int64)
-        subdetector = counterpart[ak.to_numpy(ak.flatten(hits.subdetector))]
-        hits = ak.with_field(hits, ak.unflatten(subdetector, ak.num(hits)), "subdetector")
-    return dataclasses.replace(events, detector=model.tokeniser.detector, hits=hits)
+    if events.detector.calorimeters != detector.calorimeters:
+        counterpart = np.array([_counterpart(one, detector.calorimeters) for one in events.detector.calorimeters])
+        subdetector = ak.unflatten(counterpart[jagged.flat(hits.subdetector)], jagged.count(hits))
+        hits = ak.with_field(hits, subdetector, "subdetector")
+    return dataclasses.replace(events, detector=detector, hits=hits)
 
 
 def _counterpart(one: Calorimeter, others: Sequence[Calorimeter]) -> int:

@@ -1,7 +1,8 @@
-"""Particles from event files: chunks in, particles out, one output entry for each input entry."""
+"""Reconstruction of event files, in bounded memory: one output entry for each input entry."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 import warnings
@@ -22,13 +23,14 @@ from pflow.io.detect_detector import geometry_fits
 from pflow.io.open import EventFile
 from pflow.io.particles_root import RecoWriter
 from pflow.physics.detector import Detector, load_detector
+from pflow.version import VERSION
 
 __all__ = ["Summary", "reconstruct_files"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a call of `reconstruct_files` did."""
+    """Numbers of a call of `reconstruct_files`."""
 
     n_events: int
     n_particles: int
@@ -59,16 +61,16 @@ def reconstruct_files(
     cluster: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """Reconstruct files into one ROOT file (see `pflow.io.particles_root` for its content), in bounded memory.
+    """Reconstruct files into one ROOT file (`pflow.io.particles_root` describes its content).
 
-    The output has the entries of the inputs one after the other, and appears only when it is whole.
+    The output has the entries of the inputs one after the other. It appears only when it is complete.
 
     Parameters
     ----------
     inputs
         Event files of any schema; truth is not read.
     checkpoint
-        Model, or what `load_model` takes.
+        Model, or the argument of `load_model`.
     output, format
         File to write, as ``ttree`` or ``rntuple``.
     detector
@@ -77,15 +79,15 @@ def reconstruct_files(
     schema, layout
         As for `pflow.open_events`.
     on_error
-        What to do with an entry that cannot be used: ``raise`` and write nothing, or ``skip``: warn and leave an
-        empty, flagged entry.
+        For an entry that cannot be used: ``raise`` and write nothing, or ``skip``: warn and leave an empty, flagged
+        entry.
     max_particles, max_hits, batch_size, device
         As for `pflow.reconstruct`.
     chunk_size
         Entries in memory at a time.
     cluster
-        ``local:N`` for N processes, or the address of a dask scheduler (`pflow.inference.cluster`); by default this process
-        does all. Each process then uses `device`.
+        ``local:N`` for N processes, or the address of a dask scheduler (`pflow.inference.cluster`), whose processes
+        each use `device`. Default: this process.
     on_progress
         Called with the number of entries done and of all.
 
@@ -94,12 +96,12 @@ def reconstruct_files(
     InputError
         An input that cannot be used: names file, entry and branch.
     ConfigError
-        An output that cannot be written, or options that make no sense.
+        An output that cannot be written, or options that do not work together.
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
     if cluster is not None and isinstance(checkpoint, Model):
-        raise ConfigError("a cluster needs the path of the checkpoint, which its processes load on their own")
+        raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
     model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
     settings = Settings(
         detector=model.tokeniser.detector if detector is None else load_detector(detector),
@@ -111,18 +113,14 @@ def reconstruct_files(
         batch_size=batch_size,
         device=str(pick_device(device)),
     )
-    with Worker(model, settings) as worker:
+    with contextlib.closing(Worker(model, settings)) as worker:
         files = [worker.open(str(path)) for path in inputs]
         if detector is None:
             for file in files:
-                _check_geometry(file, model)
+                _check_geometry(file, model.tokeniser.detector)
         total = sum(file.num_entries for file in files)
         chunks = _chunks(files, chunk_size)
-        results: Iterator[ChunkResult]
-        if cluster is None:
-            results = map(worker.run, chunks)
-        else:
-            results = run_on_cluster(cluster, model.path, settings, chunks)
+        results = map(worker.run, chunks) if cluster is None else run_on_cluster(cluster, model.path, settings, chunks)
         provenance = _provenance(files, model, settings, format)
         with RecoWriter(output, provenance=provenance, format=format, inputs=inputs) as writer:
             return _write(results, writer, total, settings.max_particles, on_progress)
@@ -149,7 +147,7 @@ def _write(
         reconstruction = result.reconstruction
         writer.extend(reconstruction)
         n_events += len(reconstruction)
-        n_particles += int(ak.sum(ak.num(reconstruction.particles, axis=1)))
+        n_particles += int(ak.count(reconstruction.particles.pdg))
         n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
         n_truncated += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
         if on_progress is not None:
@@ -164,23 +162,20 @@ def _write(
     )
 
 
-def _check_geometry(file: EventFile, model: Model) -> None:
+def _check_geometry(file: EventFile, trained_on: Detector) -> None:
     """Refuse a file whose ECAL hits do not lie where the model's detector has its ECAL."""
-    trained_on = model.tokeniser.detector
     events, _ = file.read_all(0, 20, truth=False)
     if geometry_fits(events, trained_on) is False:
         raise InputError(
             f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
             f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
-            "file lie elsewhere: it is of another detector; name that one (--detector) to go on all the same",
+            "file lie elsewhere: it is of another detector; name that one (--detector) to reconstruct it anyway",
             file=file.path,
             field="hits.position",
         )
 
 
 def _provenance(files: Sequence[EventFile], model: Model, settings: Settings, format: str) -> dict[str, Any]:
-    from pflow.version import VERSION
-
     return {
         "pflow_version": VERSION,
         "inputs": [
