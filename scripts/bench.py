@@ -1,6 +1,7 @@
 """Time pflow's parts, each on real files.
 
-    python scripts/bench.py reading tests/data/zqq_test_small.root
+    python scripts/bench.py reconstruct tests/data/zqq_test_small.root
+    python scripts/bench.py training tests/data/zqq_test_small.root --checkpoint ild-g4-general
     python scripts/bench.py BENCHMARK --help
 
 Times are the fastest of several runs. On a machine that does other work, compare only figures of one run.
@@ -11,9 +12,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks import display, evaluate, merging, reading
+from benchmarks import display, evaluate, generation, merging, reading, reconstruct, training
 
-BENCHMARKS = (reading, merging, evaluate, display)
+BENCHMARKS = (reading, merging, training, generation, reconstruct, evaluate, display)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -115,7 +115,7 @@ def make_model() -> Callable[..., ParticleTransformer]:
 @pytest.fixture(scope="session")
 def naive() -> ModuleType:
     """The reference that encodes and decodes everything anew at each step."""
-    specification = importlib.util.spec_from_file_location("naive_generation", SCRIPTS / "naive_generation.py")
+    specification = importlib.util.spec_from_file_location("uncached", SCRIPTS / "benchmarks" / "uncached.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)

@@ -1,6 +1,6 @@
-"""Generation as the first paper did it: every step encodes and decodes everything anew, finished events included.
+"""Decoding without caches: every step encodes and decodes all events anew, as the first paper's code did.
 
-The reference that `pflow.model.common.decode` must agree with, and be faster than.
+The reference that the cached decoding of a translation network must agree with.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def generate_naively(
     max_particles: int,
     sampler: Sampler | None = None,
 ) -> GeneratedParticles:
-    """Write the particles of each event; arguments and result as those of `pflow.model.common.decode.generate`."""
+    """Decode the particles of each event of a batch."""
     B = len(batch)
     device = batch.hits.mask.device
     choose = sampler or Sampler()
     ended = torch.zeros(B, dtype=torch.bool, device=device)
     columns: list[tuple[Tensor, ...]] = []  # charge, pdg, energy, direction, score, mask of each step
     for step in range(max_particles + 1):
-        prediction = model(dataclasses.replace(batch, target=_written(columns, B, device)))
+        prediction = model(dataclasses.replace(batch, target=_prefix(columns, B, device)))
         last = {name: value[:, step] for name, value in prediction.items()}
         pick = model.special.pick(last, choose)
         ended = ended | pick.ended
@@ -38,7 +38,7 @@ def generate_naively(
             break
         columns.append((pick.charge, pick.pdg, last["energy"], last["direction"], pick.score, ~ended))
     if not columns:
-        return _generated(_written(columns, B, device), torch.zeros(B, 0, device=device), ended)
+        return _generated(_prefix(columns, B, device), torch.zeros(B, 0, device=device), ended)
     charge, pdg, energy, direction, score, mask = (torch.stack(parts, dim=1) for parts in zip(*columns, strict=True))
     blank = ~mask
     target = Target(
@@ -51,8 +51,8 @@ def generate_naively(
     return _generated(target, score.masked_fill(blank, 0.0), ended)
 
 
-def _written(columns: list[tuple[Tensor, ...]], B: int, device: torch.device) -> Target:
-    """The sentences so far as a target without padding: the paper's way does not notice that an event has ended."""
+def _prefix(columns: list[tuple[Tensor, ...]], B: int, device: torch.device) -> Target:
+    """The particles so far as a target without padding: events that have ended are decoded on."""
     if not columns:
         none = torch.zeros(B, 0, dtype=torch.int64, device=device)
         return Target(none, none, none.float(), torch.zeros(B, 0, 3, device=device), none.bool())
