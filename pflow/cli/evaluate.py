@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pflow.cli.options import add_file_options
+from pflow.cli.options import add_file_options, add_option, add_options
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
     from pflow.event.particles import Reconstruction
     from pflow.metrics.evaluation import EvaluationResult
+    from pflow.metrics.match import Matching
+    from pflow.metrics.match_hits import HitMatching
 
 __all__ = ["add_arguments", "in_step", "run"]
 
@@ -24,28 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--truth", required=True, nargs="+", metavar="IN.root", help="the event files it was made from, in that order"
     )
-    parser.add_argument(
-        "-o", "--output", required=True, metavar="DIR", help="folder for metrics.json, report.html and the plots"
-    )
+    add_option(parser, "output", metavar="DIR", help="folder for metrics.json, report.html and the plots")
     parser.add_argument(
         "--compare",
         action="append",
         default=[],
         metavar="NAME=RECO2.root",
-        help="another reconstruction of the same events, as a line of its own; may be given several times",
+        help="another reconstruction of the same events, evaluated beside the first; may be given several times",
     )
-    parser.add_argument("--name", default="PFlow", help="collection of particles in RECO.root (default: PFlow)")
-    parser.add_argument(
-        "--rule", choices=("stable", "entering", "calo"), default="stable", help="which true particles are targets"
-    )
+    add_options(parser, "name", "rule")
     parser.add_argument("--e-min", type=float, default=0.1, metavar="GEV", help="least energy of a target")
     parser.add_argument("--no-tracks", action="store_true", help="a track does not make a particle a target")
     parser.add_argument(
         "--match",
-        choices=("angle_energy", "hits", "none-cut"),
+        choices=("angle_energy", "hits", "pt_delta_r"),
         default="angle_energy",
-        help="cost of a match: energy and angle with a cut; shared hits, if RECO.root says which hits its particles "
-        "are made of (HitPF's rule); or transverse momentum and Delta R without a cut (Glow's rule)",
+        help="cost of a match: energy and angle with a cut; shared hits, if RECO.root has links from hits (HitPF's "
+        "rule); or transverse momentum and Delta R without a cut (Glow's rule)",
     )
     parser.add_argument(
         "--cut",
@@ -54,31 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest cost of a match by energy and angle, or 'none' (default: %(default)s)",
     )
     parser.add_argument(
-        "--no-limit", action="store_true", help="leave out the line of perfect pattern recognition, which takes time"
+        "--no-oracle", action="store_true", help="leave out the oracle (perfect pattern recognition), which takes time"
     )
     parser.add_argument(
         "--classes",
         type=lambda text: text.split(","),
         default=[],
         metavar="NAME,...",
-        help="classes of particles that get figures of their own against energy and angle, e.g. photon,neutral_hadron; "
-        "the table then shows these alone",
+        help="particle classes that get figures of their own against energy and angle, e.g. photon,neutral_hadron; "
+        "the table then shows only these",
     )
-    add_file_options(
-        parser,
-        detector="detector of the truth files (built-in name or YAML file)",
-    )
-    parser.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="an entry that cannot be used: stop, or leave it out with a counted warning",
-    )
-    parser.add_argument("--step", type=int, default=500, metavar="N", help="events in memory at once (default: 500)")
-    parser.add_argument(
-        "--no-plots", action="store_true", help="write metrics.json alone, without figures and report.html"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no table and no progress bar")
+    add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
+    add_option(parser, "on-error")
+    add_option(parser, "chunk-size", default=500)
+    parser.add_argument("--no-plots", action="store_true", help="write metrics.json without figures and report.html")
+    add_option(parser, "quiet")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,136 +73,144 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from pflow.errors import InputError
+    from pflow.errors import InputError, check_choice
     from pflow.io.open import iterate_events
     from pflow.io.particles_root import iterate_reco
     from pflow.metrics.evaluation import Evaluation, Settings
-    from pflow.metrics.match import Matching
-    from pflow.metrics.overlap import HitMatching
     from pflow.metrics.report import table
     from pflow.physics.pdg import CLASSES
 
-    _check_classes(args.classes)
-    cut, by_hits = _cut(args.cut), args.match == "hits"
-    matching = HitMatching() if by_hits else Matching.named(args.match, cut=cut)
-    settings = Settings(rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=matching)
-    evaluation = Evaluation(name=args.name, settings=settings, limit=not args.no_limit)
+    for name in args.classes:
+        check_choice(name, CLASSES, "particle class")
+    settings = Settings(
+        rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=_matching(args.match, args.cut)
+    )
+    evaluation = Evaluation(name=args.name, settings=settings, oracle=not args.no_oracle)
     folder = _prepare_folder(args.output)
+    files = {args.name: args.reco, **_compared(args.compare, taken=args.name)}
     events = iterate_events(
         args.truth,
         detector=args.detector,
         schema=args.schema,
         layout=args.layout,
-        step=args.step,
+        step=args.chunk_size,
         on_error=args.on_error,
     )
-    files = {args.name: args.reco, **_compared(args.compare, taken=args.name)}
-    answers = {
-        line: iterate_reco(path, name=args.name, step=args.step, links=_links(by_hits, required=line == args.name))
-        for line, path in files.items()
-    }
+    reconstructions = {}
+    for name, path in files.items():
+        links: Literal["if there", "required", "left out"] = "left out"
+        if args.match == "hits":
+            links = "required" if name == args.name else "if there"
+        reconstructions[name] = iterate_reco(path, name=args.name, step=args.chunk_size, links=links)
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
-        for chunk, found in in_step(events, answers, files=files):
-            evaluation.update(chunk, {line: dataclasses.replace(answer, name=line) for line, answer in found.items()})
+        for chunk, found in in_step(events, reconstructions, files=files):
+            evaluation.update(chunk, {name: dataclasses.replace(reco, name=name) for name, reco in found.items()})
             progress.update(task, advance=len(chunk), description=f"evaluating: {evaluation.n_events} events")
     if not evaluation.n_events:
         raise InputError("no events to evaluate", file=args.reco)
 
     result = evaluation.result()
+    inputs = {
+        "reco": {name: str(path) for name, path in files.items()},
+        "truth": [str(path) for path in args.truth],
+        "provenance": {name: _provenance(path) for name, path in files.items()},
+    }
     if not args.quiet:
         Console().print(table(result, args.classes or CLASSES))
-    inputs = {
-        "reco": {line: str(path) for line, path in files.items()},
-        "truth": [str(path) for path in args.truth],
-        "provenance": {line: _provenance(path) for line, path in files.items()},
-    }
-    written = _write(result, inputs, folder, plots=not args.no_plots, classes=args.classes)
+    n_plots = _write(result, inputs, folder, plots=not args.no_plots, classes=args.classes)
     if not args.quiet:
-        plots = f", report.html and {written} plots" if written else ""
+        plots = f", report.html and {n_plots} plots" if n_plots else ""
         Console().print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
     return 0
 
 
 def in_step(
-    events: Iterator[Events], answers: Mapping[str, Iterator[Reconstruction]], *, files: Mapping[str, str | Path]
+    events: Iterator[Events],
+    reconstructions: Mapping[str, Iterator[Reconstruction]],
+    *,
+    files: Mapping[str, str | Path],
 ) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
-    """Add to each chunk of events the answers for the same entries, from iterators of chunks of other lengths.
+    """Add to each chunk of events the reconstructions of the same entries, from iterators with other chunk lengths.
 
     Raises
     ------
     InputError
-        An iterator of answers has fewer or more entries than the events; names its file and the first entry without a
+        A reconstruction has fewer or more entries than the events; names its file and the first entry without a
         partner.
     """
     from pflow.errors import InputError
 
     entry = 0
-    waiting = {line: _Waiting(chunks) for line, chunks in answers.items()}
+    queues = {name: _Queue(chunks) for name, chunks in reconstructions.items()}
     for chunk in events:
-        for line, queue in waiting.items():
-            there = queue.fill(len(chunk))
-            if there < len(chunk):
-                raise InputError("ends here, but the truth goes on", file=files[line], entry=entry + there)
+        found = {name: queue.take(len(chunk)) for name, queue in queues.items()} if len(chunk) else {}
+        for name, reconstruction in found.items():
+            n = 0 if reconstruction is None else len(reconstruction)
+            if n < len(chunk):
+                raise InputError("ends here, but the truth goes on", file=files[name], entry=entry + n)
         if len(chunk):
-            yield chunk, {line: queue.take(len(chunk)) for line, queue in waiting.items()}
+            yield chunk, {name: reco for name, reco in found.items() if reco is not None}
         entry += len(chunk)
-    for line, queue in waiting.items():
-        if queue.fill(1):
-            raise InputError("goes on, but the truth ends here", file=files[line], entry=entry)
+    for name, queue in queues.items():
+        if queue.take(1):
+            raise InputError("goes on, but the truth ends here", file=files[name], entry=entry)
 
 
-class _Waiting:
-    """Entries of an iterator of chunks, to be taken in any numbers."""
+class _Queue:
+    """Entries of an iterator of chunks, taken in any numbers."""
 
     def __init__(self, chunks: Iterator[Reconstruction]) -> None:
         self._chunks = chunks
-        self._rest: list[Reconstruction] = []
+        self._rest: Reconstruction | None = None
 
-    def fill(self, n: int) -> int:
-        """Read until `n` entries wait or none are left; return how many wait."""
-        while (waiting := sum(map(len, self._rest))) < n:
+    def take(self, n: int) -> Reconstruction | None:
+        """The next `n` entries, or what is left of them; None for an iterator without chunks."""
+        from pflow.event.particles import concatenate
+
+        while self._rest is None or len(self._rest) < n:
             chunk = next(self._chunks, None)
             if chunk is None:
                 break
-            self._rest.append(chunk)
-        return waiting
+            self._rest = chunk if self._rest is None else concatenate([self._rest, chunk])
+        whole = self._rest
+        self._rest = None if whole is None else whole[n:]
+        return None if whole is None else whole[:n]
 
-    def take(self, n: int) -> Reconstruction:
-        """The next `n` entries, which must be waiting."""
-        from pflow.event.particles import concatenate
 
-        whole = concatenate(self._rest)
-        self._rest = [whole[n:]]
-        return whole[:n]
+def _matching(match: str, cut: str) -> Matching | HitMatching:
+    from pflow.errors import ConfigError
+    from pflow.metrics.match import Matching
+    from pflow.metrics.match_hits import HitMatching
+
+    if match == "hits":
+        return HitMatching()
+    if match == "pt_delta_r" or cut.lower() == "none":
+        return Matching(cost=match, cut=None)
+    try:
+        return Matching(cost=match, cut=float(cut))
+    except ValueError as error:
+        raise ConfigError(f"--cut: expected a number above 0 or 'none', found '{cut}'") from error
 
 
 def _compared(options: Sequence[str], *, taken: str) -> dict[str, str]:
-    """Files by the name of their line, from NAME=FILE."""
+    """Files by the name of their algorithm, from NAME=FILE."""
     from pflow.errors import ConfigError
-    from pflow.metrics.evaluation import CLASSICAL, LIMIT
+    from pflow.metrics.evaluation import CLASSICAL, ORACLE
 
     files: dict[str, str] = {}
     for option in options:
         name, _, path = option.partition("=")
         if not name or not path:
             raise ConfigError(f"--compare: expected NAME=FILE, found '{option}'")
-        if name in (taken, CLASSICAL, LIMIT, *files) or not name.isidentifier():
+        if name in (taken, CLASSICAL, ORACLE, *files) or not name.isidentifier():
             raise ConfigError(f"--compare: the name '{name}' is taken or is not a plain word")
         files[name] = path
     return files
 
 
-def _check_classes(names: Sequence[str]) -> None:
-    from pflow.errors import check_choice
-    from pflow.physics.pdg import CLASSES
-
-    for name in names:
-        check_choice(name, CLASSES, "class")
-
-
 def _provenance(path: str | Path) -> dict[str, Any] | None:
-    """What a file says of its origin; None for another program's file of the same members."""
+    """Provenance of a file of pflow; None for another program's file of the same members."""
     from pflow.errors import InputError
     from pflow.io.particles_root import read_provenance
 
@@ -223,24 +218,6 @@ def _provenance(path: str | Path) -> dict[str, Any] | None:
         return read_provenance(path)
     except InputError:
         return None
-
-
-def _links(by_hits: bool, *, required: bool) -> Literal["if there", "required", "left out"]:
-    """Which links of hits to read of a file; other lines than the one under evaluation may lack them."""
-    if not by_hits:
-        return "left out"
-    return "required" if required else "if there"
-
-
-def _cut(text: str) -> float | None:
-    from pflow.errors import ConfigError
-
-    if text.lower() == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ConfigError(f"--cut: expected a number or 'none', found '{text}'") from error
 
 
 def _prepare_folder(path: str) -> Path:
@@ -263,7 +240,7 @@ def _write(
     from pflow.io.atomic import replacing
     from pflow.metrics.report import document
 
-    written = 0
+    n_plots = 0
     content = document(result, inputs=inputs)
     if plots:
         from pflow.plots.evaluation import figures
@@ -276,10 +253,10 @@ def _write(
             for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):
                 with replacing(folder / f"{name}.{suffix}") as partial:
                     partial.write_bytes(data)
-                written += 1
+                n_plots += 1
         with replacing(folder / "report.html") as partial:
             partial.write_text(report_page(result, content, images), "utf-8")
-    # Last, so that numbers on disk mean that everything is there.
+    # Last: metrics.json is there only if all the rest is.
     with replacing(folder / "metrics.json") as partial:
         partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-    return written
+    return n_plots

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
@@ -18,12 +19,10 @@ from pflow.metrics import jets
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
 from pflow.metrics.indexed import IndexedMetrics
-from pflow.metrics.jets import JetMetrics
 from pflow.metrics.match import Matches, Matching, match
-from pflow.metrics.oracle import NAME as LIMIT
-from pflow.metrics.oracle import perfect_reconstruction
+from pflow.metrics.match_hits import HitMatching, HitSets, match_by_hits
+from pflow.metrics.oracle import ORACLE, perfect_reconstruction
 from pflow.metrics.oracle_calibration import load_calibration
-from pflow.metrics.overlap import HitMatching, HitSets, match_by_hits
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Tree, merged
 from pflow.metrics.table import ParticleTable
@@ -31,25 +30,25 @@ from pflow.physics.pdg import is_neutrino
 
 __all__ = [
     "CLASSICAL",
-    "LIMIT",
+    "ORACLE",
+    "AlgorithmMetrics",
     "Evaluation",
     "EvaluationResult",
-    "LineMetrics",
     "Settings",
     "evaluate",
     "visible_truth",
 ]
 
 CLASSICAL = "classical"
-"""Name of the line of another algorithm's particles that the truth file itself holds (`Events.reference`)."""
+"""Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
 WITHOUT_HITS = Matching()
-"""How lines are matched that do not say which hits their particles were made of, beside one matched by hits."""
+"""Matching of algorithms that assign no hits, beside one that is matched by hits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the numbers of an evaluation depend on, beside the events.
+    """Choices that the numbers of an evaluation depend on.
 
     Parameters
     ----------
@@ -57,8 +56,8 @@ class Settings:
         Truth rule, least energy of a target in GeV and whether a track makes a particle a target: see
         `pflow.event.truth.select_targets`.
     matching
-        Rule of assignment. By hits, the line under evaluation must say which hits its particles were made of; other
-        lines that do not are matched by energy and angle (`WITHOUT_HITS`), and the result says so.
+        Rule of assignment. By hits, the algorithm under evaluation must have links from hits to its particles; other
+        algorithms without such links are matched by energy and angle (`WITHOUT_HITS`), and the result names them.
     """
 
     rule: str = "stable"
@@ -67,24 +66,24 @@ class Settings:
     matching: Matching | HitMatching = dataclasses.field(default_factory=Matching)
 
 
-class LineMetrics:
-    """All metrics of one algorithm: the accumulators of this package side by side; jets where fastjet is installed."""
+class AlgorithmMetrics:
+    """All metrics of one algorithm; jets if fastjet is installed."""
 
     def __init__(self) -> None:
         self.n_events = 0
         self.particles = ParticleMetrics()
         self.counts = CountMetrics()
         self.events = EventMetrics()
-        self.legacy = IndexedMetrics()
-        self.jets = JetMetrics() if jets.available() else None
+        self.indexed = IndexedMetrics()
+        self.jets = jets.JetMetrics() if jets.available() else None
 
     def update(self, *, truth: ParticleTable, visible: ParticleTable, reco: ParticleTable, matches: Matches) -> None:
-        """Count events: their targets, their visible truth, what was reconstructed, and which answers for which."""
+        """Count events: their targets, their visible truth, their reconstructed particles, and the matched pairs."""
         self.n_events += len(truth.counts)
         self.particles.update(truth, reco, matches)
         self.counts.update(truth, reco)
         self.events.update(visible, reco)
-        self.legacy.update(truth, reco)
+        self.indexed.update(truth, reco)
         if self.jets is not None:
             self.jets.update(visible, reco)
 
@@ -96,31 +95,32 @@ class LineMetrics:
             **self.particles.result(),
             "event": self.events.result(),
             **({} if self.jets is None else {"jets": self.jets.result()}),
-            "legacy": self.legacy.result(),
+            "legacy": self.indexed.result(),
         }
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EvaluationResult:
-    """What an evaluation found.
+    """The numbers of an evaluation.
 
     Parameters
     ----------
     settings
         As given.
     n_events, n_bad_input, n_max_particles
-        Events seen; those left out because an input was bad; those in which generation stopped at its limit.
-    name
-        The line under evaluation.
-    lines
-        Results by line, `name` first; ``limit`` if asked for; ``classical`` if the truth file holds another algorithm's
+        Events seen; those left out because an input was bad; those in which generation reached its maximum number of
         particles.
+    name
+        The algorithm under evaluation.
+    algorithms
+        Results by algorithm, `name` first; ``oracle`` if asked for; ``classical`` if the truth file holds another
+        algorithm's particles.
     titles
-        Name of the algorithm behind each line, for tables and plots.
+        Name of each algorithm for tables and plots.
     calibrations
-        By detector, what the calibration of the limit was fitted on.
+        By detector, what the oracle's calibration was fitted on.
     matched_otherwise
-        Definition of the matching by line, for those that could not be matched as `settings` says.
+        Definition of the matching of each algorithm that could not be matched as `settings` says.
     """
 
     settings: Settings
@@ -128,24 +128,27 @@ class EvaluationResult:
     n_bad_input: int
     n_max_particles: int
     name: str
-    lines: dict[str, Tree]
+    algorithms: dict[str, Tree]
     titles: dict[str, str]
     calibrations: dict[str, str] = dataclasses.field(default_factory=dict)
     matched_otherwise: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Evaluation:
-    """Accumulates chunks of events in constant memory; partial evaluations merge to exactly the result of one pass.
+    """Accumulates chunks of events; evaluations of different events merge to the result of one pass.
+
+    Memory grows with the number of matched particles, as quantiles are taken on all values: about 50 bytes a particle
+    and algorithm.
 
     Parameters
     ----------
     name
-        The reconstruction under evaluation: its line in the results.
+        The reconstruction under evaluation.
     settings
         Truth rule and matching.
-    limit
-        Whether to add the line ``limit``: what perfect pattern recognition would reconstruct (`pflow.metrics.oracle`).
-        With `name` ``limit`` it is itself what is evaluated.
+    oracle
+        Whether to add the algorithm ``oracle``, perfect pattern recognition (`pflow.metrics.oracle`). With the `name`
+        ``oracle`` it is the algorithm under evaluation.
 
     Raises
     ------
@@ -153,18 +156,17 @@ class Evaluation:
         `settings.rule` is not a truth rule, or e_min is negative.
     """
 
-    def __init__(self, *, name: str = "PFlow", settings: Settings | None = None, limit: bool = False) -> None:
+    def __init__(self, *, name: str = "PFlow", settings: Settings | None = None, oracle: bool = False) -> None:
         self.name = name
-        self.limit = limit
+        self.oracle = oracle
         self.settings = settings or Settings()
-        if self.settings.rule not in RULES:
-            raise ConfigError(f"no truth rule '{self.settings.rule}': expected one of {', '.join(RULES)}")
+        check_choice(self.settings.rule, RULES, "truth rule")
         if not self.settings.e_min >= 0:
             raise ConfigError(f"e_min must be at least 0 GeV, found {self.settings.e_min}")
         self.n_events = 0
         self.n_bad_input = 0
         self.n_max_particles = 0
-        self.lines: dict[str, LineMetrics] = {}
+        self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
         self.calibrations: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
@@ -177,7 +179,7 @@ class Evaluation:
         events
             With truth particles and links.
         reconstructions
-            Answers for these very events, by the name of their line; `name` must be among them (or be the limit).
+            Of these very events, by algorithm; `name` must be among them (or be the oracle).
 
         Raises
         ------
@@ -185,127 +187,124 @@ class Evaluation:
             The events hold no truth, a reconstruction is of other events, a particle's numbers are not finite, or, for
             matching by hits, there are no links from hits or wrong ones.
         ValueError
-            `reconstructions` lacks the line under evaluation.
+            `reconstructions` lacks the algorithm under evaluation.
         """
-        if self.name not in reconstructions and not (self.limit and self.name == LIMIT):
+        if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
             raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
         good = (events.flags & Flag.BAD_INPUT) == 0
-        for line, reconstruction in reconstructions.items():
-            _check_same_events(events, line, reconstruction)
+        for algorithm, reconstruction in reconstructions.items():
+            _check_same_events(events, algorithm, reconstruction)
             good &= (reconstruction.flags & Flag.BAD_INPUT) == 0
         self.n_events += len(events)
         self.n_bad_input += int(np.sum(~good))
         if self.name in reconstructions:
             self.n_max_particles += int(np.sum((reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0))
 
-        events = events[good]
-        targets = select_targets(
-            events, rule=self.settings.rule, e_min=self.settings.e_min, use_tracks=self.settings.use_tracks
-        )
-        answers = {line: reconstruction[good] for line, reconstruction in reconstructions.items()}
-        if self.limit:
+        events, settings = events[good], self.settings
+        targets = select_targets(events, rule=settings.rule, e_min=settings.e_min, use_tracks=settings.use_tracks)
+        found = {algorithm: reconstruction[good] for algorithm, reconstruction in reconstructions.items()}
+        if self.oracle:
             calibration = load_calibration(events.detector)
-            answers[LIMIT] = perfect_reconstruction(events, targets, calibration, use_tracks=self.settings.use_tracks)
+            found[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
             self.calibrations[events.detector.name] = calibration.origin
         if events.reference is not None:
-            answers[CLASSICAL] = Reconstruction(
+            found[CLASSICAL] = Reconstruction(
                 particles=events.reference,
                 event=events.event,
                 flags=events.flags,
                 name=events.reference_name or CLASSICAL,
             )
-        truth = ParticleTable.from_records(targets.particles)
-        visible = visible_truth(events, targets)
-        for line, answer in answers.items():
+        truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
+        for algorithm, reconstruction in found.items():
             reco = ParticleTable.from_records(
-                answer.particles, name=answer.name, file=events.path or None, entries=events.entry
+                reconstruction.particles, name=reconstruction.name, file=events.path or None, entries=events.entry
             )
-            matches = self._match(line, events, targets, answer, truth, reco)
-            metrics = self.lines.setdefault(line, LineMetrics())
+            matches = self._match(algorithm, events, targets, reconstruction, truth, reco)
+            metrics = self.algorithms.setdefault(algorithm, AlgorithmMetrics())
             metrics.update(truth=truth, visible=visible, reco=reco, matches=matches)
-            self.titles[line] = answer.name
+            self.titles[algorithm] = reconstruction.name
 
     def _match(
         self,
-        line: str,
+        algorithm: str,
         events: Events,
         targets: Targets,
-        answer: Reconstruction,
+        reconstruction: Reconstruction,
         truth: ParticleTable,
         reco: ParticleTable,
     ) -> Matches:
-        """Matches of a line by the rule of the settings, or, if it has no hits to be matched by, by the other one."""
-        rule = self.settings.matching
-        if isinstance(rule, HitMatching) and answer.hit_links is None:
-            if line == self.name:
+        """Matches by the rule of the settings, or by `WITHOUT_HITS` for another algorithm that has no links."""
+        rule, links = self.settings.matching, reconstruction.hit_links
+        if isinstance(rule, HitMatching) and links is None:
+            if algorithm == self.name:
                 raise InputError(
-                    f"reconstruction '{line}' does not say which hits its particles were made of: match it by energy "
-                    "and angle",
+                    f"reconstruction '{algorithm}' has no links from hits to its particles: match it by energy and "
+                    "angle",
                     field="hit_links",
                 )
             rule = WITHOUT_HITS
-        if self.matched_by.setdefault(line, rule.definition) != rule.definition:
-            raise ValueError(f"some chunks of reconstruction '{line}' have links from hits and others have none")
+        if self.matched_by.setdefault(algorithm, rule.definition) != rule.definition:
+            raise ValueError(f"some chunks of reconstruction '{algorithm}' have links from hits and others have none")
         if isinstance(rule, Matching):
             return match(truth, reco, rule)
-        _check_links(events, line, answer)
+        violations = validate_links("hit_links", links, events.hits, reconstruction.particles)
+        if violations:
+            raise InputError(
+                f"reconstruction '{algorithm}': {violations[0].message}; made from other hits?",
+                file=events.path or None,
+                entry=int(events.entry[violations[0].index]),
+                field=violations[0].field,
+            )
         n_hits = jagged.count(events.hits)
-        return match_by_hits(
-            HitSets.from_links(targets.hit_links, n_hits=n_hits, n_particles=truth.counts),
-            HitSets.from_links(answer.hit_links, n_hits=n_hits, n_particles=reco.counts),
-            jagged.flat(events.hits["energy"], np.float64),
-            least_overlap=rule.least_overlap,
-        )
+        true_hits = HitSets.from_links(targets.hit_links, n_hits=n_hits, n_particles=truth.counts)
+        found_hits = HitSets.from_links(links, n_hits=n_hits, n_particles=reco.counts)
+        return match_by_hits(true_hits, found_hits, jagged.flat(events.hits["energy"], np.float64), rule)
 
     def merge(self, other: Evaluation) -> None:
-        """Count what another evaluation of other events has counted.
+        """Add the counts of another evaluation of other events.
 
         Raises
         ------
         ValueError
-            It was made with other settings or for another line, or a line was matched in another way.
+            It was made with other settings or for another algorithm, or an algorithm was matched in another way.
         """
-        if (self.name, self.settings, self.limit) != (other.name, other.settings, other.limit):
-            raise ValueError("cannot merge evaluations of different lines or with different settings")
-        for line, definition in other.matched_by.items():
-            if self.matched_by.setdefault(line, definition) != definition:
-                raise ValueError(f"cannot merge evaluations in which '{line}' was matched in different ways")
+        if (self.name, self.settings, self.oracle) != (other.name, other.settings, other.oracle):
+            raise ValueError("cannot merge evaluations of different algorithms or with different settings")
+        for algorithm, definition in other.matched_by.items():
+            if self.matched_by.setdefault(algorithm, definition) != definition:
+                raise ValueError(f"cannot merge evaluations in which '{algorithm}' was matched in different ways")
         self.n_events += other.n_events
         self.n_bad_input += other.n_bad_input
         self.n_max_particles += other.n_max_particles
-        for line, metrics in other.lines.items():
-            self.lines[line] = merged(self.lines[line], metrics) if line in self.lines else metrics
+        for name, metrics in other.algorithms.items():
+            self.algorithms[name] = merged(self.algorithms[name], metrics) if name in self.algorithms else metrics
         self.titles.update(other.titles)
         self.calibrations.update(other.calibrations)
 
     def result(self) -> EvaluationResult:
         """The numbers so far."""
-        lines = {line: metrics.result() for line, metrics in self.lines.items()}
+        default = self.settings.matching.definition
         return EvaluationResult(
             settings=self.settings,
             n_events=self.n_events,
             n_bad_input=self.n_bad_input,
             n_max_particles=self.n_max_particles,
             name=self.name,
-            lines=lines,
+            algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
             titles=_distinct(self.titles),
             calibrations=dict(self.calibrations),
-            matched_otherwise={
-                line: definition
-                for line, definition in self.matched_by.items()
-                if definition != self.settings.matching.definition
-            },
+            matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
         )
 
 
 def evaluate(
-    events: Events, reconstruction: Reconstruction, *, settings: Settings | None = None, limit: bool = False
+    events: Events, reconstruction: Reconstruction, *, settings: Settings | None = None, oracle: bool = False
 ) -> EvaluationResult:
     """Evaluate a reconstruction of events that are in memory; parameters and errors as for `Evaluation`.
 
-    Files of any size: `pflow evaluate` on the command line, or `Evaluation` fed chunk by chunk.
+    For files use `pflow evaluate` on the command line, or `Evaluation` chunk by chunk.
     """
-    evaluation = Evaluation(name=reconstruction.name, settings=settings, limit=limit)
+    evaluation = Evaluation(name=reconstruction.name, settings=settings, oracle=oracle)
     evaluation.update(events, {reconstruction.name: reconstruction})
     return evaluation.result()
 
@@ -313,28 +312,28 @@ def evaluate(
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:
     """The particles that make up the true visible energy and mass of each event.
 
-    Under ``stable`` all particles with generator status 1 but neutrinos, whether they are targets or not: the energy
-    that softness or the beam pipe hides counts as lost. Under the other rules, where status 1 does not say what a
-    detector could see (a tau, say), the targets themselves.
+    Under ``stable`` all particles with generator status 1 except neutrinos, targets or not: the energy of soft
+    particles and of those in the beam pipe counts as lost. Under the other rules, for which status 1 does not mean
+    visible (a tau, say), the targets.
     """
     truth = events.truth
     if targets.rule != "stable" or truth is None:
         return ParticleTable.from_records(targets.particles)
     table = ParticleTable.from_records(truth)
-    status = jagged.flat(truth["status"])
-    return table.take((status == 1) & ~is_neutrino(table.pdg))
+    final: npt.NDArray[np.bool_] = jagged.flat(truth["status"]) == 1
+    return table.take(final & ~is_neutrino(table.pdg))
 
 
 def _distinct(titles: Mapping[str, str]) -> dict[str, str]:
-    """Titles by line; two lines of one title have the line's name added."""
+    """Titles by algorithm; algorithms of one title have their names added."""
     counts = Counter(titles.values())
-    return {line: title if counts[title] == 1 else f"{title} ({line})" for line, title in titles.items()}
+    return {name: title if counts[title] == 1 else f"{title} ({name})" for name, title in titles.items()}
 
 
-def _check_same_events(events: Events, line: str, reconstruction: Reconstruction) -> None:
+def _check_same_events(events: Events, algorithm: str, reconstruction: Reconstruction) -> None:
     if len(events) != len(reconstruction):
         raise InputError(
-            f"the truth has {len(events)} events here, reconstruction '{line}' has {len(reconstruction)}",
+            f"the truth has {len(events)} events here, reconstruction '{algorithm}' has {len(reconstruction)}",
             file=events.path or None,
         )
     differs = np.flatnonzero(events.event != reconstruction.event)
@@ -342,18 +341,7 @@ def _check_same_events(events: Events, line: str, reconstruction: Reconstruction
         first = int(differs[0])
         raise InputError(
             f"event number {events.event[first]} in the truth, {reconstruction.event[first]} in reconstruction "
-            f"'{line}': not made from this file, or not in its order",
+            f"'{algorithm}': not made from this file, or not in its order",
             file=events.path or None,
             entry=int(events.entry[first]),
-        )
-
-
-def _check_links(events: Events, line: str, reconstruction: Reconstruction) -> None:
-    problems = validate_links("hit_links", reconstruction.hit_links, events.hits, reconstruction.particles)
-    if problems:
-        raise InputError(
-            f"reconstruction '{line}': {problems[0].message}; made from other hits?",
-            file=events.path or None,
-            entry=int(events.entry[problems[0].index]),
-            field=problems[0].field,
         )

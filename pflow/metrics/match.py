@@ -1,4 +1,4 @@
-"""Which reconstructed particle answers for which true one: a one-to-one assignment in every event."""
+"""One-to-one assignment of reconstructed to true particles in every event."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, check_choice
+from pflow.event import jagged
 from pflow.metrics.stats import Floats, Ints
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
@@ -25,8 +25,7 @@ PAIRS_AT_ONCE = 1 << 20
 def angle_energy(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     """Cost sqrt((dE / E_true)^2 + (angle / 0.1 rad)^2) of the pairs (i, j), float64 [P]."""
     relative = (reco.energy[j] - truth.energy[i]) / truth.energy[i]
-    angle = angle_between(truth.momentum[i], reco.momentum[j])
-    return np.asarray(np.hypot(relative, angle / ANGLE_SCALE))
+    return np.asarray(np.hypot(relative, angle(truth, reco, i, j) / ANGLE_SCALE))
 
 
 def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
@@ -37,18 +36,13 @@ def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats
 def pt_delta_r(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
     """Cost sqrt((dpt / pt_true)^2 + dR^2) of the pairs (i, j), float64 [P]; charged with neutral costs infinity.
 
-    The rule of Glow (arXiv:2508.20092) and HGPflow: charged and neutral particles are assigned apart.
+    The rule of Glow (arXiv:2508.20092) and HGPflow, without a cut.
     """
     relative = (reco.pt[j] - truth.pt[i]) / truth.pt[i]
-    d_eta = _pseudorapidity(truth)[i] - _pseudorapidity(reco)[j]
-    phi = [np.arctan2(table.momentum[:, 1], table.momentum[:, 0]) for table in (truth, reco)]
-    d_phi = (phi[0][i] - phi[1][j] + np.pi) % (2 * np.pi) - np.pi
+    d_eta = truth.pseudorapidity[i] - reco.pseudorapidity[j]
+    d_phi = (truth.phi[i] - reco.phi[j] + np.pi) % (2 * np.pi) - np.pi
     cost = np.sqrt(relative**2 + d_eta**2 + d_phi**2)
     return np.where((truth.charge[i] != 0) == (reco.charge[j] != 0), cost, np.inf)
-
-
-def _pseudorapidity(table: ParticleTable) -> Floats:
-    return np.arcsinh(table.momentum[:, 2] / table.pt)
 
 
 Cost = Callable[[ParticleTable, ParticleTable, Ints, Ints], Floats]
@@ -58,7 +52,7 @@ COSTS: dict[str, tuple[Cost, str]] = {
     "angle": (angle, "angle in rad"),
     "pt_delta_r": (pt_delta_r, "sqrt((dpt/pt_true)^2 + (Delta R)^2), charged and neutral particles apart"),
 }
-"""Costs by name, with the formula that is reported beside every number."""
+"""Costs by name, with the formula for reports."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,30 +64,16 @@ class Matching:
     cost
         A name in `COSTS`.
     cut
-        Largest cost of a match; None for no cut: then as many pairs as possible are matched, however bad.
+        Largest cost of a match. None matches as many pairs as possible at any cost.
     """
 
     cost: str = "angle_energy"
     cut: float | None = 3.0
 
     def __post_init__(self) -> None:
-        if self.cost not in COSTS:
-            raise ConfigError(f"no matching cost '{self.cost}': expected one of {', '.join(COSTS)}")
+        check_choice(self.cost, COSTS, "matching cost")
         if self.cut is not None and not 0 < self.cut < float("inf"):
             raise ConfigError(f"the cut on the matching cost must be a number above 0 or none, found {self.cut}")
-
-    @classmethod
-    def named(cls, name: str, *, cut: float | None = 3.0) -> Matching:
-        """``angle_energy`` with a cut, or ``none-cut``: Glow's rule, which has another cost and no cut.
-
-        Raises
-        ------
-        ConfigError
-            Another name. (Matching by hits has a rule of its own: `pflow.metrics.overlap.HitMatching`.)
-        """
-        if name == "none-cut":
-            return cls(cost="pt_delta_r", cut=None)
-        return cls(cost=name, cut=cut)
 
     @property
     def definition(self) -> str:
@@ -109,7 +89,7 @@ class Matches:
     Parameters
     ----------
     truth, reco
-        int64 [M]: indices of the two partners, ordered by the true one.
+        int64 [M]: indices of the two partners, by rising true one.
     cost
         float64 [M].
     """
@@ -122,12 +102,9 @@ class Matches:
 def match(truth: ParticleTable, reco: ParticleTable, matching: Matching) -> Matches:
     """Assign reconstructed to true particles, one to one, event by event.
 
-    With a cut, the assignment minimises the sum of min(cost, cut) where a particle left alone costs the cut too; that
-    is, it maximises the sum of (cut - cost) over the matches. A pair above the cut therefore never takes a partner
-    away from one below it. Without a cut, as many particles as possible are matched, at the least total cost.
-
-    Of two equally good assignments the one that the solver meets first is taken: it depends on the order of the
-    particles alone.
+    With a cut, the assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never
+    takes a partner away from one below it. Without a cut, it matches as many particles as possible at the least total
+    cost. Of equally good assignments the solver's first one is taken, which depends on the order of the particles only.
 
     Raises
     ------
@@ -136,12 +113,17 @@ def match(truth: ParticleTable, reco: ParticleTable, matching: Matching) -> Matc
     """
     if len(truth.counts) != len(reco.counts):
         raise ValueError(f"truth has {len(truth.counts)} events, reconstruction has {len(reco.counts)}")
-    found = [_match_pairs(truth, reco, matching, *pairs) for pairs in _pairs(truth, reco)]
-    if not found:
-        return Matches(truth=np.empty(0, np.int64), reco=np.empty(0, np.int64), cost=np.empty(0))
-    i, j, cost = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    order = np.argsort(i)
-    return Matches(truth=i[order], reco=j[order], cost=cost[order])
+    pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
+    costs: list[Floats] = [np.empty(0)]
+    for i, j in _pairs(truth, reco):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cost = COSTS[matching.cost][0](truth, reco, i, j)
+        cost[np.isnan(cost)] = np.inf  # no energy or no transverse momentum to divide by
+        possible = np.isfinite(cost) if matching.cut is None else cost <= matching.cut
+        pairs.append(np.stack([i, j])[:, possible])
+        costs.append(cost[possible])
+    i, j = np.concatenate(pairs, axis=1)
+    return best_pairs(truth.event, i, j, np.concatenate(costs), matching.cut)
 
 
 def _pairs(truth: ParticleTable, reco: ParticleTable) -> Iterator[tuple[Ints, Ints]]:
@@ -151,9 +133,7 @@ def _pairs(truth: ParticleTable, reco: ParticleTable) -> Iterator[tuple[Ints, In
         true = np.arange(truth.offsets[first], truth.offsets[last])
         partners = reco.counts[truth.event[true]]
         i = np.repeat(true, partners)
-        if len(i):
-            within = np.arange(len(i)) - np.repeat(np.cumsum(partners) - partners, partners)
-            yield i, reco.offsets[truth.event[i]] + within
+        yield i, reco.offsets[truth.event[i]] + jagged.local_index(partners)
 
 
 def _runs(keys: Ints) -> list[tuple[int, int]]:
@@ -162,17 +142,7 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(keys)], strict=True)) if starts else []
 
 
-def _match_pairs(
-    truth: ParticleTable, reco: ParticleTable, matching: Matching, i: Ints, j: Ints
-) -> tuple[Ints, Ints, Floats]:
-    """Matches among the pairs of whole events."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cost = COSTS[matching.cost][0](truth, reco, i, j)
-    cost[np.isnan(cost)] = np.inf  # no energy or no transverse momentum to divide by
-    return best_pairs(truth.event, i, j, cost, matching.cut)
-
-
-def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> tuple[Ints, Ints, Floats]:
+def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> Matches:
     """Choose among pairs (i, j) of any number of events, as `match` says.
 
     Parameters
@@ -180,37 +150,35 @@ def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -
     event
         int64 [N]: event of each true particle.
     i, j
-        int64 [P]: the pairs, those of an event together.
+        int64 [P]: the pairs; those of an event must be neighbours.
     cost
-        float64 [P]; infinite where a pair cannot be.
+        float64 [P]; infinite for impossible pairs.
     cut
         Largest cost of a match, or None.
     """
     possible = np.isfinite(cost) if cut is None else cost <= cut
     i, j, cost = i[possible], j[possible], cost[possible]
-    # A pair whose partners have no other possible partner needs no solver.
-    alone = (np.bincount(i, minlength=1)[i] == 1) & (np.bincount(j, minlength=1)[j] == 1)
-    found = [(i[alone], j[alone], cost[alone])]
-    i, j, cost = i[~alone], j[~alone], cost[~alone]
-    for first, last in _runs(event[i]):
-        chosen = first + _assign(i[first:last], j[first:last], cost[first:last], cut)
-        found.append((i[chosen], j[chosen], cost[chosen]))
-    a, b, c = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    return a, b, c
+    # Partners without another possible partner need no solver.
+    chosen = (np.bincount(i, minlength=1)[i] == 1) & (np.bincount(j, minlength=1)[j] == 1)
+    rest = np.flatnonzero(~chosen)
+    for first, last in _runs(event[i[rest]]):
+        pairs = rest[first:last]
+        chosen[pairs[_assign(i[pairs], j[pairs], cost[pairs], cut)]] = True
+    order = np.flatnonzero(chosen)[np.argsort(i[chosen])]
+    return Matches(truth=i[order], reco=j[order], cost=cost[order])
 
 
-def _assign(i: Ints, j: Ints, cost: Floats, cut: float | None) -> npt.NDArray[np.intp]:
+def _assign(i: Ints, j: Ints, cost: Floats, cut: float | None) -> Ints:
     """Positions of the best pairs of one event among its possible ones."""
     rows, row_of = np.unique(i, return_inverse=True)
     columns, column_of = np.unique(j, return_inverse=True)
     shape = (len(rows), len(columns))
-    # What an impossible pair costs: the cut, or more than all others together so that none is chosen needlessly.
-    # With the cut, one rounding step more keeps a pair at the cut itself a match.
-    alone = float(cost.sum()) + 1.0 if cut is None else float(np.nextafter(cut, np.inf))
-    matrix = np.full(shape, alone)
+    # Cost of an impossible pair: the cut, one rounding step higher so that a pair at the cut is a match; or more than
+    # all others together, so that as few as possible are chosen.
+    impossible = float(cost.sum()) + 1.0 if cut is None else float(np.nextafter(cut, np.inf))
+    matrix = np.full(shape, impossible)
     matrix[row_of, column_of] = cost
-    position = np.full(shape, -1, dtype=np.intp)
+    position = np.full(shape, -1, dtype=np.int64)
     position[row_of, column_of] = np.arange(len(cost))
-    row, column = linear_sum_assignment(matrix)
-    chosen: npt.NDArray[np.intp] = position[row, column]
+    chosen: Ints = position[linear_sum_assignment(matrix)]
     return chosen[chosen >= 0]

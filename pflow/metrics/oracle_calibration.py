@@ -1,4 +1,4 @@
-"""Calibration of showers for the limit: factors by kind of shower and calorimeter, and the dependence on the angle."""
+"""Calibration of the oracle's showers: factors by kind of shower and calorimeter, and the dependence on the angle."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ KINDS = ("electromagnetic", "hadronic")
 COS_EDGES = np.linspace(0.0, 1.0, 26)
 """Bins of |cos theta| in which the angular dependence is fitted."""
 MIN_ENERGY = 0.5
-"""True energy in GeV below which a shower does not take part in the fit."""
+"""True energy that a shower needs for the fit, GeV."""
 MIN_SHOWERS = 20
-"""Showers that a bin of the angle must have for a correction of its own."""
+"""Showers that a bin of the angle needs for a correction of its own."""
 RIDGE = 1e-3
-"""Pull of every factor towards 1, relative to the total; decides only where a calorimeter saw next to nothing."""
+"""Ridge term that pulls every factor towards 1, relative to the trace of the normal matrix; matters only for
+calorimeters with next to no energy."""
 
 
 def shower_kind(pdg: npt.ArrayLike) -> Ints:
@@ -57,7 +58,7 @@ class Calibration:
 
     @classmethod
     def unit(cls, detector: Detector) -> Calibration:
-        """No correction at all: for a detector whose hits are calibrated and that nothing was fitted for."""
+        """No correction, for detectors without a fit."""
         return cls(
             factors=np.ones((len(KINDS), len(detector.calorimeters))),
             cos_edges=np.array([0.0, 1.0]),
@@ -73,7 +74,7 @@ class Calibration:
         return np.asarray(summed * corrections[np.arange(len(kind)), kind])
 
     def to_dict(self, detector: Detector) -> dict[str, Any]:
-        """Plain data, as in ``configs/limit/*.yaml``."""
+        """Plain data, as in ``configs/oracle/*.yaml``."""
         names = [calorimeter.name for calorimeter in detector.calorimeters]
         return {
             "origin": self.origin,
@@ -115,18 +116,18 @@ def load_calibration(detector: Detector) -> Calibration:
     ConfigError
         The built-in file is for other calorimeters than this detector's.
     """
-    if detector.name not in builtin_names("limit"):
+    if detector.name not in builtin_names("oracle"):
         return Calibration.unit(detector)
-    path = resolve("limit", detector.name)
+    path = resolve("oracle", detector.name)
     return Calibration.from_dict(load_yaml(path), detector, where=str(path))
 
 
 class CalibrationFit:
     """Fits a `Calibration` to showers in one pass and constant memory.
 
-    The factors minimise the sum over showers of (sum_c f_c E_c - E_true)^2 / E_true: the weights suit a resolution
-    that goes as sqrt(E). The angular correction then makes the summed energy of each bin right, which also takes out
-    the bias that least squares leaves where the spread is large.
+    The factors minimise the sum over showers of (sum_c f_c E_c - E_true)^2 / E_true, the weights of a resolution that
+    goes as sqrt(E). The angular correction then sets the summed energy of each bin to the true one, which also removes
+    the bias of least squares where the spread is large.
     """
 
     def __init__(self, detector: Detector) -> None:

@@ -14,14 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pflow.metrics.definitions import DEFINITIONS, definition_of
-from pflow.metrics.evaluation import CLASSICAL, LIMIT, EvaluationResult
+from pflow.metrics.evaluation import CLASSICAL, ORACLE, EvaluationResult
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 
 __all__ = ["SCHEMA", "Row", "document", "method", "number_text", "rows", "summary", "table"]
 
-SCHEMA = "pflow-metrics-1"
-"""Changes when a key changes its meaning or goes; new keys do not change it."""
+SCHEMA = "pflow-metrics-2"
+"""Changes when a key is renamed, removed or redefined; new keys do not change it. Version 2 renamed ``limit`` to
+``oracle``, ``limit_calibration`` to ``oracle_calibration`` and ``lines_matched_otherwise`` to
+``algorithms_matched_otherwise``."""
 
 VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
 
@@ -53,7 +55,7 @@ TABLE_ROWS = {
     "legacy.pdg_accuracy": "paper: |PDG| right",
     "legacy.angle_mean_deg": "paper: angle, mean",
 }
-"""Keys that the table on screen shows of every line, and what it calls them; the classes follow."""
+"""Keys in the table on screen and their labels; the classes follow."""
 CLASS_ROWS = {
     "efficiency": "efficiency",
     "fake_rate": "fake rate",
@@ -64,16 +66,16 @@ CLASS_ROWS = {
 
 
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Everything of a result as plain data for JSON, with the keys of ``metrics.json``.
+    """All numbers of a result as plain data for JSON, with the keys of ``metrics.json``.
 
-    The line under evaluation lies at the top, ``limit`` and ``classical`` under their names, any other under
-    ``compare``. A number `x` has its 68.3% interval
-    beside it as ``x_interval``: [low, high]. What the data do not define is null. `inputs` says which files were read.
+    The algorithm under evaluation is at the top level, ``oracle`` and ``classical`` under their names, any other under
+    ``compare``. A number `x` has its 68.3% interval beside it as ``x_interval``: [low, high]. NaN becomes null.
+    `inputs` names the files.
     """
     settings = result.settings
-    lines = {name: _plain(tree) for name, tree in result.lines.items()}
-    top = lines.pop(result.name, {})
-    known = {name: lines.pop(name) for name in (LIMIT, CLASSICAL) if name in lines}
+    trees = {name: _plain(tree) for name, tree in result.algorithms.items()}
+    top = trees.pop(result.name, {})
+    known = {name: trees.pop(name) for name in (ORACLE, CLASSICAL) if name in trees}
     return {
         "schema": SCHEMA,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in VERSIONS}},
@@ -86,11 +88,11 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
                 "cost": settings.matching.cost,
                 "cut": settings.matching.cut,
                 "definition": settings.matching.definition,
-                "lines_matched_otherwise": result.matched_otherwise,
+                "algorithms_matched_otherwise": result.matched_otherwise,
             },
             "interval": "68.3%; Clopper-Pearson for fractions, ranks for quantiles, standard error for means",
         },
-        "limit_calibration": result.calibrations,
+        "oracle_calibration": result.calibrations,
         "definitions": {d.keys: {"unit": d.unit, "definition": d.text} for d in DEFINITIONS},
         "titles": result.titles,
         "n_events_read": result.n_events,
@@ -99,7 +101,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         "name": result.name,
         **top,
         **known,
-        **({"compare": lines} if lines else {}),
+        **({"compare": trees} if trees else {}),
     }
 
 
@@ -112,20 +114,29 @@ def _version(package: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of the table of results."""
+    """One row of the table of results.
+
+    Parameters
+    ----------
+    section
+        Class of particles; "" for all together.
+    key
+        Of the metric.
+    label
+        Text of the row, with the unit.
+    numbers
+        One for each algorithm.
+    """
 
     section: str
-    """Class of particles; "" for all together."""
     key: str
     label: str
-    """What the row is called, with its unit."""
     numbers: tuple[Number, ...]
-    """One for each line."""
 
 
 def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> list[Row]:
-    """The rows of the table: what any line has a number for, first all together, then class by class."""
-    flat = [dict(leaves(tree)) for tree in result.lines.values()]
+    """The rows of the table that have a number for any algorithm, first of all particles, then class by class."""
+    flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
     wanted = [("", key, label) for key, label in TABLE_ROWS.items()]
     for name in classes:
         if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
@@ -141,11 +152,11 @@ def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> list[Row
 
 
 def table(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> Table:
-    """The rows as a table for a terminal: a row a metric, a column a line."""
+    """The table for a terminal: a row for each metric, a column for each algorithm."""
     table = Table(title=summary(result), title_justify="left", caption=method(result), caption_justify="left")
     table.add_column("metric", no_wrap=True)
-    for line in result.lines:
-        table.add_column(Text(result.titles.get(line, line)), justify="right")
+    for name in result.algorithms:
+        table.add_column(Text(result.titles.get(name, name)), justify="right")
     section = ""
     for row in rows(result, classes):
         if row.section != section:
@@ -156,7 +167,7 @@ def table(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> Table:
 
 
 def number_text(number: Number) -> str:
-    """Value with half its interval, to two digits of it: ``0.934 ±0.012``; with the other end where one is the value.
+    """Value with half its interval, to two digits of it; with the other end of an interval that ends at the value.
 
     >>> number_text(Number(0.93421, 0.92219, 0.94412))
     '0.934 ±0.011'
@@ -175,7 +186,7 @@ def number_text(number: Number) -> str:
 
 
 def summary(result: EvaluationResult) -> str:
-    """How many events there were, and what was special about them."""
+    """Number of events, of those left out and of those at the maximum number of particles."""
     text = f"{result.n_events} events"
     if result.n_bad_input:
         text += f", {result.n_bad_input} of them left out (bad input)"
@@ -189,8 +200,8 @@ def method(result: EvaluationResult) -> str:
     settings = result.settings
     tracks = "" if settings.use_tracks else ", tracks not used"
     otherwise = "".join(
-        f" {result.titles.get(line, line)} assigns no hits and is matched by another rule: {definition}."
-        for line, definition in result.matched_otherwise.items()
+        f" {result.titles.get(name, name)} assigns no hits and is matched by another rule: {definition}."
+        for name, definition in result.matched_otherwise.items()
     )
     return (
         f"Truth: rule '{settings.rule}', energy above {settings.e_min:g} GeV{tracks}. "

@@ -20,7 +20,7 @@ __all__ = ["ParticleTable"]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTable:
-    """The particles of consecutive events, one after the other.
+    """The particles of consecutive events in flat columns.
 
     Parameters
     ----------
@@ -46,28 +46,22 @@ class ParticleTable:
     ) -> ParticleTable:
         """From records [event, particle] with pdg, charge, energy and momentum {px, py, pz}.
 
-        Truth targets, references and reconstructed particles all have these.
-
         Parameters
         ----------
         particles
-            The records.
+            Truth targets, references or reconstructed particles.
         name, file, entries
-            What an error says of them: what they are, the file they belong to and each event's entry in it.
+            For error messages: name of the particles, their file and each event's entry in it.
 
         Raises
         ------
         InputError
             An energy, charge or momentum is not finite; names file, entry and field.
         """
-        flat = ak.flatten(particles, axis=1)
         counts = jagged.count(particles)
-        columns = {
-            "charge": flat["charge"],
-            "energy": flat["energy"],
-            **{f"momentum.{axis}": flat["momentum", axis] for axis in ("px", "py", "pz")},
-        }
-        arrays = {field: np.asarray(ak.to_numpy(column), dtype=np.float64) for field, column in columns.items()}
+        momentum = {f"momentum.{axis}": particles["momentum", axis] for axis in ("px", "py", "pz")}
+        columns = {"charge": particles["charge"], "energy": particles["energy"], **momentum}
+        arrays = {field: jagged.flat(column, np.float64) for field, column in columns.items()}
         for field, values in arrays.items():
             bad = np.flatnonzero(~np.isfinite(values))
             if len(bad):
@@ -80,10 +74,10 @@ class ParticleTable:
                 )
         return cls(
             counts=counts,
-            pdg=np.asarray(ak.to_numpy(flat["pdg"]), dtype=np.int64),
+            pdg=jagged.flat(particles["pdg"], np.int64),
             charge=arrays["charge"],
             energy=arrays["energy"],
-            momentum=np.stack([arrays[f"momentum.{axis}"] for axis in ("px", "py", "pz")], axis=1),
+            momentum=np.stack([arrays[field] for field in momentum], axis=1),
         )
 
     def __len__(self) -> int:
@@ -91,7 +85,7 @@ class ParticleTable:
         return len(self.pdg)
 
     def take(self, where: npt.NDArray[Any]) -> ParticleTable:
-        """Some of the particles, by a mask or by indices that keep the events in order."""
+        """The particles of a mask, or of indices that keep the events in order."""
         return ParticleTable(
             counts=np.bincount(self.event[where], minlength=len(self.counts)),
             pdg=self.pdg[where],
@@ -127,12 +121,22 @@ class ParticleTable:
     @cached_property
     def theta(self) -> Floats:
         """float64 [N]: polar angle of the momentum, rad."""
-        return np.arctan2(np.hypot(self.momentum[:, 0], self.momentum[:, 1]), self.momentum[:, 2])
+        return np.arctan2(self.pt, self.momentum[:, 2])
 
     @cached_property
     def pt(self) -> Floats:
         """float64 [N]: transverse momentum, GeV."""
         return np.hypot(self.momentum[:, 0], self.momentum[:, 1])
+
+    @cached_property
+    def phi(self) -> Floats:
+        """float64 [N]: azimuth of the momentum, rad."""
+        return np.arctan2(self.momentum[:, 1], self.momentum[:, 0])
+
+    @cached_property
+    def pseudorapidity(self) -> Floats:
+        """float64 [N]; infinite or NaN without transverse momentum."""
+        return np.arcsinh(self.momentum[:, 2] / self.pt)
 
     def sum_by_event(self, values: Floats) -> Floats:
         """float64 [event]: sum over each event's particles, in their order."""

@@ -42,7 +42,7 @@ def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, 
     classes
         Classes of particles that get the binned figures of their own, beside those of all particles.
     """
-    lines = {result.titles.get(line, line): tree for line, tree in result.lines.items()}
+    lines = {result.titles.get(line, line): tree for line, tree in result.algorithms.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     drawn: dict[str, Figure] = {}
     for axis, group, (metric, label, options) in itertools.product((ENERGY, THETA), ("all", *classes), BINNED):
@@ -83,7 +83,7 @@ def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, 
         drawn["two_photons_found"] = plot_binned(
             OPENING_ANGLE, separation, label="Two photons told from one", text=text, limits=(0.0, 1.2)
         )
-    for line, tree in result.lines.items():
+    for line, tree in result.algorithms.items():
         confusion = tree["confusion"]
         if np.any(confusion["counts"]):
             name = "confusion" if line == result.name else f"confusion_{line}"

@@ -40,7 +40,7 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
     images
         Figures as PNG, by name; embedded.
     """
-    origin = {key: content[key] for key in ("inputs", "settings", "limit_calibration", "versions") if key in content}
+    origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
     title = f"pflow evaluation: {result.titles.get(result.name, result.name)}"
     parts = [
         "<!doctype html>",
@@ -63,7 +63,7 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
 
 
 def _results(result: EvaluationResult) -> str:
-    heads = "".join(f"<th>{escape(result.titles.get(line, line))}</th>" for line in result.lines)
+    heads = "".join(f"<th>{escape(result.titles.get(name, name))}</th>" for name in result.algorithms)
     body, section = [], ""
     for row in rows(result):
         cells = "".join(f'<td class="number">{escape(number_text(number))}</td>' for number in row.numbers)

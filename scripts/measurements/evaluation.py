@@ -19,7 +19,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco
-from pflow.metrics.evaluation import CLASSICAL, LIMIT, Evaluation, Settings, visible_truth
+from pflow.metrics.evaluation import CLASSICAL, ORACLE, Evaluation, Settings, visible_truth
 from pflow.metrics.match import Matching, match
 from pflow.metrics.oracle import perfect_reconstruction
 from pflow.metrics.oracle_calibration import load_calibration
@@ -32,7 +32,6 @@ from pflow.physics.kinematics import angle_between
 
 __all__ = ["ALWAYS_ONE", "CLASSICAL", "ORACLE", "ORACLE_NO_TRACKS", "evaluate_file"]
 
-ORACLE = "oracle"
 ORACLE_NO_TRACKS = "oracle_no_tracks"
 """The oracle of the calorimeter alone, the reference of a model that reads no tracks."""
 ALWAYS_ONE = "always_one"
@@ -138,7 +137,7 @@ def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_
         origins.add(calibration.origin)
         algorithms: dict[str, Reconstruction] = {
             **{name: dataclasses.replace(answer, name=name) for name, answer in found.items()},
-            LIMIT: perfect_reconstruction(events, targets, calibration),
+            ORACLE: perfect_reconstruction(events, targets, calibration),
         }
         if no_tracks:
             algorithms[ORACLE_NO_TRACKS] = perfect_reconstruction(events, targets, calibration, use_tracks=False)
@@ -157,17 +156,17 @@ def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_
                 covariance=covariances(records),
             )
     result = evaluation.result()
-    for name, tree in result.lines.items():
-        tree["extra"] = {**extras[name].result(), "separation": one_or_two(evaluation.lines[name].counts)}
-    counts = evaluation.lines[next(iter(recos))].counts
-    result.lines[ALWAYS_ONE] = {"extra": {"separation": always_one(counts)}}
+    for name, tree in result.algorithms.items():
+        tree["extra"] = {**extras[name].result(), "separation": one_or_two(evaluation.algorithms[name].counts)}
+    counts = evaluation.algorithms[next(iter(recos))].counts
+    result.algorithms[ALWAYS_ONE] = {"extra": {"separation": always_one(counts)}}
     return _plain(document(result), list(recos), sorted(origins))
 
 
 def _plain(content: dict[str, Any], models: list[str], origins: list[str]) -> dict[str, Any]:
     """What is kept of a ``metrics.json``: every algorithm on the same level, numbers to six digits."""
     trees = {models[0]: content, **content.get("compare", {})}
-    trees.update({name: content[key] for name, key in ((CLASSICAL, CLASSICAL), (ORACLE, LIMIT)) if key in content})
+    trees.update({name: content[name] for name in (CLASSICAL, ORACLE) if name in content})
     kept = {}
     for name, tree in trees.items():
         kept[name] = {key: tree[key] for key in KEPT if key in tree}

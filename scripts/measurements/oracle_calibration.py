@@ -1,4 +1,4 @@
-"""The calibration of the oracle's showers, fitted on training files: configs/limit/DETECTOR.yaml."""
+"""The calibration of the oracle's showers, fitted on training files: configs/oracle/DETECTOR.yaml."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def measure(model: Model, path: Path, change: Callable[[Events], Events] | None 
     events = read_events(path)
     answer = reconstruct(events if change is None else change(events), model, device="cpu")
     settings = Settings(use_tracks=bool(model.tokeniser.recipe.track_features))
-    tree = evaluate(events, answer, settings=settings).lines["PFlow"]
+    tree = evaluate(events, answer, settings=settings).algorithms["PFlow"]
     figures = {}
     for key in FIGURES:
         number: Any = tree

@@ -113,7 +113,7 @@ def test_chunk_size_does_not_change_the_numbers(truth_file, reco_file, tmp_path)
     contents = []
     for step in (1, 2, 500):
         out = tmp_path / str(step)
-        assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--step", step, "--no-plots", "-q") == 0
+        assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--chunk-size", step, "--no-plots", "-q") == 0
         contents.append((out / "metrics.json").read_text())
     assert contents[0] == contents[1] == contents[2]
 
@@ -187,9 +187,10 @@ def test_unknown_collection(truth_file, reco_file, tmp_path, capsys):
     assert "PFlow" in capsys.readouterr().err
 
 
-def test_cut_that_is_no_number(truth_file, reco_file, tmp_path, capsys):
-    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--cut", "three", "-q") == 1
-    assert "--cut: expected a number or 'none', found 'three'" in capsys.readouterr().err
+@pytest.mark.parametrize("cut", ["three", "0"])
+def test_impossible_cut_is_refused(truth_file, reco_file, tmp_path, capsys, cut):
+    assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--cut", cut, "-q") == 1
+    assert f"--cut: expected a number above 0 or 'none', found '{cut}'" in capsys.readouterr().err
 
 
 def test_folder_that_is_a_file(truth_file, reco_file, capsys):
@@ -246,7 +247,7 @@ def test_something_against_nothing_is_refused():
         list(in_step(iter([]), {"a": chunks([1])}, files={"a": "x"}))
 
 
-def test_another_reconstruction_is_a_line_of_its_own(truth_file, reco_file, tmp_path, capsys):
+def test_another_reconstruction_is_evaluated_beside_the_first(truth_file, reco_file, tmp_path, capsys):
     other, out = tmp_path / "other.root", tmp_path / "out"
     with RecoWriter(other, provenance={"checkpoint": "def"}) as writer:
         writer.extend(reconstruction(range(10, 10 + N_EVENTS), n_particles=2))
@@ -256,26 +257,26 @@ def test_another_reconstruction_is_a_line_of_its_own(truth_file, reco_file, tmp_
     assert content["count"]["exact_fraction"] == 1.0
     assert content["compare"]["Twice"]["count"]["exact_fraction"] == 0.0
     assert content["compare"]["Twice"]["class"]["photon"]["fake_rate"] == 0.5
-    assert content["limit"]["count"]["exact_fraction"] == 1.0
+    assert content["oracle"]["count"]["exact_fraction"] == 1.0
     assert content["inputs"]["provenance"]["Twice"] == {"checkpoint": "def"}
     assert "Twice" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", ["Twice", "=x.root", "PFlow=x.root", "limit=x.root", "two words=x.root"])
+@pytest.mark.parametrize("option", ["Twice", "=x.root", "PFlow=x.root", "oracle=x.root", "two words=x.root"])
 def test_comparison_without_a_name_of_its_own_is_refused(truth_file, reco_file, tmp_path, capsys, option):
     assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--compare", option, "-q") == 1
     assert "--compare" in capsys.readouterr().err
 
 
-def test_limit_can_be_left_out(truth_file, reco_file, tmp_path):
+def test_oracle_can_be_left_out(truth_file, reco_file, tmp_path):
     out = tmp_path / "out"
-    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", "--no-limit") == 0
-    assert "limit" not in json.loads((out / "metrics.json").read_text())
+    assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", "--no-oracle") == 0
+    assert "oracle" not in json.loads((out / "metrics.json").read_text())
 
 
 def test_unknown_class_is_refused(truth_file, reco_file, tmp_path, capsys):
     assert evaluate(reco_file, "--truth", truth_file, "-o", tmp_path / "out", "--classes", "photons", "-q") == 1
-    assert "no class 'photons'" in capsys.readouterr().err
+    assert "no particle class 'photons'" in capsys.readouterr().err
 
 
 def test_matching_by_hits_says_what_it_needs(truth_file, reco_file, tmp_path, capsys):
@@ -309,16 +310,16 @@ def linked_file(tmp_path_factory):
 
 @pytest.mark.parametrize("step", [2, 500])
 def test_matching_by_hits(truth_file, linked_file, tmp_path, step):
-    options = ["--match", "hits", "--step", step, "--no-plots", "-q"]
+    options = ["--match", "hits", "--chunk-size", step, "--no-plots", "-q"]
     assert evaluate(linked_file, "--truth", truth_file, "-o", tmp_path, *options) == 0
     content = json.loads((tmp_path / "metrics.json").read_text())
     # By energy the photon of 1 GeV would be the match; by hits it is the one of 0.5 GeV.
     assert content["energy"]["response_median"] == 0.5
     assert content["class"]["photon"]["efficiency"] == 1.0
     assert content["class"]["photon"]["fake_rate"] == 0.5
-    assert content["limit"]["class"]["photon"]["efficiency"] == 1.0
+    assert content["oracle"]["class"]["photon"]["efficiency"] == 1.0
     matching = content["settings"]["matching"]
-    assert (matching["cost"], matching["cut"], matching["lines_matched_otherwise"]) == ("hits", 0.75, {})
+    assert (matching["cost"], matching["cut"], matching["algorithms_matched_otherwise"]) == ("hits", 0.75, {})
     assert "at least 0.25" in matching["definition"]
 
 
@@ -326,7 +327,7 @@ def test_matching_by_hits_beside_a_reconstruction_without_them(truth_file, linke
     options = ["--match", "hits", "--compare", f"Bare={reco_file}", "--compare", f"Same={linked_file}", "--no-plots"]
     assert evaluate(linked_file, "--truth", truth_file, "-o", tmp_path, *options) == 0
     content = json.loads((tmp_path / "metrics.json").read_text())
-    assert list(content["settings"]["matching"]["lines_matched_otherwise"]) == ["Bare"]
+    assert list(content["settings"]["matching"]["algorithms_matched_otherwise"]) == ["Bare"]
     assert content["compare"]["Bare"]["energy"]["response_median"] == 1.0
     assert content["compare"]["Same"]["energy"]["response_median"] == 0.5
     assert "Bare assigns no hits" in " ".join(capsys.readouterr().out.split())

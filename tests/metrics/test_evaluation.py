@@ -1,4 +1,4 @@
-"""Evaluation of events: lines, flags, alignment, chunks."""
+"""Evaluation of events: algorithms, flags, alignment, chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
 from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
 from pflow.metrics.match import Matching
-from pflow.metrics.overlap import HitMatching
+from pflow.metrics.match_hits import HitMatching
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of, mass_of
@@ -72,33 +72,33 @@ RECO = [[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0)], [], [(130, 3.0, 90, 0)]]
 
 def test_in_memory(make_records):
     result = evaluate(events_of(TRUTH), answer(make_records(RECO)))
-    tree = result.lines["PFlow"]
+    tree = result.algorithms["PFlow"]
     assert result.n_events == tree["n_events"] == 4
     assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (4, 3, 3)
     assert tree["count"]["exact_fraction"].value == 0.75
-    assert list(result.lines) == ["PFlow"]
+    assert list(result.algorithms) == ["PFlow"]
 
 
-def test_limit_beside_it(make_records):
-    result = evaluate(events_of(TRUTH), answer(make_records(RECO)), limit=True)
-    assert list(result.lines) == ["PFlow", "limit"]
+def test_oracle_beside_it(make_records):
+    result = evaluate(events_of(TRUTH), answer(make_records(RECO)), oracle=True)
+    assert list(result.algorithms) == ["PFlow", "oracle"]
 
 
-def test_reference_of_the_file_is_the_classical_line(make_records):
+def test_reference_of_the_file_is_the_classical_algorithm(make_records):
     events = events_of(TRUTH, reference=make_records([[], [(22, 20.0, 90, 0)], [], []]))
     result = evaluate(events, answer(make_records(RECO)))
-    assert list(result.lines) == ["PFlow", "classical"]
+    assert list(result.algorithms) == ["PFlow", "classical"]
     assert result.titles["classical"] == "Classic"
-    assert result.lines["classical"]["class"]["all"]["efficiency"].value == 0.25
+    assert result.algorithms["classical"]["class"]["all"]["efficiency"].value == 0.25
 
 
-def test_same_answer_gives_the_same_numbers_on_every_line(make_records):
+def test_same_particles_give_the_same_numbers_for_every_algorithm(make_records):
     records = make_records(RECO)
     result = evaluate(events_of(TRUTH, reference=records), answer(records))
-    assert same(result.lines["PFlow"], result.lines["classical"])
+    assert same(result.algorithms["PFlow"], result.algorithms["classical"])
 
 
-def test_lines_of_one_title_are_told_apart(make_records):
+def test_algorithms_of_one_title_are_told_apart(make_records):
     records = make_records(RECO)
     result = evaluate(events_of(TRUTH, reference=records), answer(records, name="Classic"))
     assert result.titles == {"Classic": "Classic (Classic)", "classical": "Classic (classical)"}
@@ -118,20 +118,20 @@ def same(a, b) -> bool:
 
 def test_chunks_and_merging_equal_one_pass(make_records):
     events, reco = events_of(TRUTH), answer(make_records(RECO))
-    whole = evaluate(events, reco).lines["PFlow"]
+    whole = evaluate(events, reco).algorithms["PFlow"]
     first, second = Evaluation(), Evaluation()
     first.update(events[:1], {"PFlow": reco[:1]})
     second.update(events[1:3], {"PFlow": reco[1:3]})
     second.update(events[3:], {"PFlow": reco[3:]})
     second.merge(first)
-    assert same(second.result().lines["PFlow"], whole)
+    assert same(second.result().algorithms["PFlow"], whole)
     assert second.result().n_events == 4
 
 
-def test_limit_alone_needs_no_reconstruction():
-    evaluation = Evaluation(name="limit", limit=True)
+def test_oracle_alone_needs_no_reconstruction():
+    evaluation = Evaluation(name="oracle", oracle=True)
     evaluation.update(events_of(TRUTH), {})
-    assert evaluation.result().lines["limit"]["count"]["exact_fraction"].value == 1
+    assert evaluation.result().algorithms["oracle"]["count"]["exact_fraction"].value == 1
 
 
 def test_merging_other_settings_is_refused():
@@ -143,8 +143,8 @@ def test_bad_input_is_counted_and_left_out(make_records):
     reco = answer(make_records(RECO), flags=[0, Flag.BAD_INPUT, 0, 0])
     result = evaluate(events_of(TRUTH), reco)
     assert (result.n_events, result.n_bad_input) == (4, 1)
-    assert result.lines["PFlow"]["n_events"] == 3
-    assert result.lines["PFlow"]["n_truth"] == 3
+    assert result.algorithms["PFlow"]["n_events"] == 3
+    assert result.algorithms["PFlow"]["n_truth"] == 3
 
 
 def test_bad_truth_is_counted_and_left_out(make_records):
@@ -157,18 +157,18 @@ def test_events_at_the_maximum_are_counted_and_evaluated(make_records):
     reco = answer(make_records(RECO), flags=[Flag.MAX_PARTICLES, 0, 0, Flag.MAX_PARTICLES])
     result = evaluate(events_of(TRUTH), reco)
     assert result.n_max_particles == 2
-    assert result.lines["PFlow"]["n_events"] == 4
+    assert result.algorithms["PFlow"]["n_events"] == 4
 
 
 def test_least_energy_of_a_target(make_records):
     result = evaluate(events_of(TRUTH), answer(make_records(RECO)), settings=Settings(e_min=6.0))
-    assert result.lines["PFlow"]["n_truth"] == 2
+    assert result.algorithms["PFlow"]["n_truth"] == 2
 
 
 def test_matching_rule_is_used(make_records):
     reco = answer(make_records([[(22, 30.0, 90, 0)], [], [], []]))
-    loose = evaluate(events_of(TRUTH), reco).lines["PFlow"]
-    tight = evaluate(events_of(TRUTH), reco, settings=Settings(matching=Matching(cut=1.0))).lines["PFlow"]
+    loose = evaluate(events_of(TRUTH), reco).algorithms["PFlow"]
+    tight = evaluate(events_of(TRUTH), reco, settings=Settings(matching=Matching(cut=1.0))).algorithms["PFlow"]
     assert (loose["n_matched"], tight["n_matched"]) == (1, 0)
 
 
@@ -212,7 +212,7 @@ def test_numbers_that_are_not_finite_name_algorithm_file_and_entry(make_records)
         evaluate(events_of(TRUTH), reco)
 
 
-def test_line_under_evaluation_must_be_there(make_records):
+def test_algorithm_under_evaluation_must_be_there(make_records):
     with pytest.raises(ValueError, match="expected the reconstruction 'PFlow', found Other"):
         Evaluation().update(events_of(TRUTH), {"Other": answer(make_records(RECO))})
 
@@ -244,7 +244,7 @@ def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance)
     for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", step=500):
         reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags, name="Pandora")
         evaluation.update(events, {"Pandora": reco})
-    found = dict(leaves(evaluation.result().lines["classical"]))
+    found = dict(leaves(evaluation.result().algorithms["classical"]))
     assert found[key].value == pytest.approx(wanted, abs=tolerance)
 
 
@@ -267,59 +267,59 @@ HITS = [[(0, 0, 1.0)], [(0, 0, 1.0)], [], [(0, 0, 0.2)]]
 def test_hits_decide_and_not_energy_and_angle(make_records):
     # Far away in energy and angle, but made of the true hit; and the other way round.
     far = [[(22, 90.0, 20, 170)], [(22, 20.0, 90, 0)], [], [(130, 4.0, 90, 0)]]
-    tree = evaluate(events_of(TRUTH), linked(make_records(far), HITS), settings=BY_HITS).lines["PFlow"]
+    tree = evaluate(events_of(TRUTH), linked(make_records(far), HITS), settings=BY_HITS).algorithms["PFlow"]
     # Matched: the photons of the first two events; 20% of the last event's hit are less than 0.25.
     assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (4, 3, 2)
     assert tree["class"]["photon"]["efficiency"].value == 1.0
     assert tree["class"]["neutral_hadron"]["fake_rate"].value == 1.0
 
 
-def test_limit_by_hits_finds_all_that_have_hits():
-    evaluation = Evaluation(name="limit", limit=True, settings=BY_HITS)
+def test_oracle_by_hits_finds_all_that_have_hits():
+    evaluation = Evaluation(name="oracle", oracle=True, settings=BY_HITS)
     evaluation.update(events_of(TRUTH), {})
     result = evaluation.result()
-    assert result.lines["limit"]["class"]["all"]["efficiency"].value == 1.0
+    assert result.algorithms["oracle"]["class"]["all"]["efficiency"].value == 1.0
     assert result.matched_otherwise == {}
 
 
-def test_lines_without_hits_are_matched_otherwise_and_it_is_said(make_records):
+def test_algorithms_without_hits_are_matched_otherwise_and_named(make_records):
     records = make_records(RECO)
-    evaluation = Evaluation(settings=BY_HITS, limit=True)
+    evaluation = Evaluation(settings=BY_HITS, oracle=True)
     events = events_of(TRUTH, reference=records)
     evaluation.update(
         events, {"PFlow": linked(records, HITS), "Bare": answer(records), "Linked": linked(records, HITS)}
     )
     result = evaluation.result()
     assert result.matched_otherwise == dict.fromkeys(["Bare", "classical"], Matching().definition)
-    by_energy = evaluate(events_of(TRUTH), answer(records)).lines["PFlow"]
-    assert same(result.lines["classical"], by_energy)
-    assert same(result.lines["Bare"], by_energy)
-    assert same(result.lines["Linked"], result.lines["PFlow"])
+    by_energy = evaluate(events_of(TRUTH), answer(records)).algorithms["PFlow"]
+    assert same(result.algorithms["classical"], by_energy)
+    assert same(result.algorithms["Bare"], by_energy)
+    assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
 
 
-def test_result_by_energy_and_angle_has_no_line_matched_otherwise(make_records):
+def test_result_by_energy_and_angle_has_none_matched_otherwise(make_records):
     events = events_of(TRUTH, reference=make_records(RECO))
-    assert evaluate(events, linked(make_records(RECO), HITS), limit=True).matched_otherwise == {}
+    assert evaluate(events, linked(make_records(RECO), HITS), oracle=True).matched_otherwise == {}
 
 
 def test_chunks_by_hits_equal_one_pass(make_records):
     events, reco = events_of(TRUTH), linked(make_records(RECO), HITS)
-    whole = evaluate(events, reco, settings=BY_HITS).lines["PFlow"]
+    whole = evaluate(events, reco, settings=BY_HITS).algorithms["PFlow"]
     first, second = Evaluation(settings=BY_HITS), Evaluation(settings=BY_HITS)
     first.update(events[:1], {"PFlow": reco[:1]})
     second.update(events[1:], {"PFlow": reco[1:]})
     first.merge(second)
-    assert same(first.result().lines["PFlow"], whole)
+    assert same(first.result().algorithms["PFlow"], whole)
 
 
 def test_bad_input_is_left_out_with_its_links(make_records):
     reco = linked(make_records(RECO), HITS, flags=[Flag.BAD_INPUT, 0, 0, 0])
-    tree = evaluate(events_of(TRUTH), reco, settings=BY_HITS).lines["PFlow"]
+    tree = evaluate(events_of(TRUTH), reco, settings=BY_HITS).algorithms["PFlow"]
     assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (2, 2, 1)
 
 
 def test_reconstruction_without_hits_cannot_be_matched_by_them(make_records):
-    with pytest.raises(InputError, match="'PFlow' does not say which hits its particles were made of"):
+    with pytest.raises(InputError, match="'PFlow' has no links from hits"):
         evaluate(events_of(TRUTH), answer(make_records(RECO)), settings=BY_HITS)
 
 
@@ -330,7 +330,7 @@ def test_links_to_hits_that_are_not_there_name_file_and_entry(make_records):
         evaluate(events_of(TRUTH), wrong, settings=BY_HITS)
 
 
-def test_chunks_of_a_line_with_and_without_hits_are_refused(make_records):
+def test_chunks_of_an_algorithm_with_and_without_hits_are_refused(make_records):
     events, whole = events_of(TRUTH), linked(make_records(RECO), HITS)
     evaluation = Evaluation(settings=BY_HITS)
     evaluation.update(events[:1], {"PFlow": whole[:1], "Other": whole[:1]})
@@ -338,7 +338,7 @@ def test_chunks_of_a_line_with_and_without_hits_are_refused(make_records):
         evaluation.update(events[1:], {"PFlow": whole[1:], "Other": answer(make_records(RECO))[1:]})
 
 
-def test_merging_lines_that_were_matched_otherwise_is_refused(make_records):
+def test_merging_algorithms_that_were_matched_otherwise_is_refused(make_records):
     events, whole, bare = events_of(TRUTH), linked(make_records(RECO), HITS), answer(make_records(RECO))
     first, second = Evaluation(settings=BY_HITS), Evaluation(settings=BY_HITS)
     first.update(events, {"PFlow": whole, "Other": whole})

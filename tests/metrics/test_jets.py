@@ -8,7 +8,7 @@ import pytest
 
 from pflow.errors import ConfigError
 from pflow.metrics import jets as module
-from pflow.metrics.evaluation import LineMetrics
+from pflow.metrics.evaluation import AlgorithmMetrics
 from pflow.metrics.jets import ALGORITHMS, JetMetrics, find_jets
 
 # Two back-to-back pairs of photons, each pair 2 degrees wide
@@ -108,4 +108,4 @@ def test_missing_package_is_named(make_table, monkeypatch):
 
 def test_evaluation_goes_on_without_the_package(make_table, monkeypatch):
     monkeypatch.setattr(module, "available", lambda: False)
-    assert "jets" not in LineMetrics().result()
+    assert "jets" not in AlgorithmMetrics().result()

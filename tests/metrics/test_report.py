@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pflow.errors import ConfigError
 from pflow.metrics.definitions import DEFINITIONS, definition_of
-from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
+from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, Settings
 from pflow.metrics.match import Matching, match
 from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
 from pflow.metrics.stats import Number, Series, leaves
@@ -47,11 +47,11 @@ ISSUE_KEYS = [
 
 @pytest.fixture
 def result(make_table):
-    line = LineMetrics()
+    algorithm = AlgorithmMetrics()
     truth = make_table([[(22, 10.0, 90, 0), (211, 5.0, 40, 50)], [(22, 20.0, 90, 0)], []])
     reco = make_table([[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0), (130, 1.0, 20, 30)], []])
-    line.update(truth=truth, visible=truth, reco=reco, matches=match(truth, reco, Matching()))
-    other = LineMetrics()
+    algorithm.update(truth=truth, visible=truth, reco=reco, matches=match(truth, reco, Matching()))
+    other = AlgorithmMetrics()
     other.update(truth=truth, visible=truth, reco=truth, matches=match(truth, truth, Matching()))
     return EvaluationResult(
         settings=Settings(),
@@ -59,7 +59,7 @@ def result(make_table):
         n_bad_input=1,
         n_max_particles=2,
         name="PFlow",
-        lines={"PFlow": line.result(), "classical": other.result()},
+        algorithms={"PFlow": algorithm.result(), "classical": other.result()},
         titles={"PFlow": "PFlow", "classical": "Classic"},
     )
 
@@ -93,13 +93,13 @@ def test_numbers_are_those_of_the_result(result):
 
 
 def test_every_number_has_a_definition(result):
-    for key, content in leaves(result.lines["PFlow"]):
+    for key, content in leaves(result.algorithms["PFlow"]):
         if isinstance(content, Number | Series):
             assert definition_of(key).text
 
 
 def test_every_definition_has_a_number(result):
-    keys = [key for key, content in leaves(result.lines["PFlow"]) if isinstance(content, Number | Series)]
+    keys = [key for key, content in leaves(result.algorithms["PFlow"]) if isinstance(content, Number | Series)]
     used = {definition_of(key) for key in keys}
     optional = {definition for definition in DEFINITIONS if definition.keys.startswith("jets.")}
     assert used | optional == set(DEFINITIONS)
@@ -135,12 +135,12 @@ def test_document_says_what_the_numbers_depend_on(result):
     assert content["definitions"]["angle.mean_deg"]["unit"] == "deg"
 
 
-def test_no_top_level_key_is_lost_among_the_lines(result):
+def test_no_key_of_the_algorithm_is_lost_at_the_top_level(result):
     content = document(result)
-    assert set(result.lines["PFlow"]) < set(content)
+    assert set(result.algorithms["PFlow"]) < set(content)
 
 
-def test_table_shows_lines_side_by_side(result):
+def test_table_shows_algorithms_side_by_side(result):
     text = shown(result)
     assert "PFlow" in text
     assert "Classic" in text
@@ -155,20 +155,19 @@ def test_table_says_how_it_was_made(result):
     assert "above cost 3" in text
 
 
-def test_table_leaves_out_what_no_line_has(result):
+def test_table_leaves_out_rows_without_numbers(result):
     assert "muon" not in shown(result)
     assert "photon: efficiency" in shown(result)
 
 
 def test_table_of_nothing():
-    line = LineMetrics().result()
     result = EvaluationResult(
         settings=Settings(use_tracks=False),
         n_events=0,
         n_bad_input=0,
         n_max_particles=0,
         name="PFlow",
-        lines={"PFlow": line},
+        algorithms={"PFlow": AlgorithmMetrics().result()},
         titles={"PFlow": "PFlow"},
     )
     assert "tracks not used" in shown(result)
@@ -197,8 +196,8 @@ def test_series_become_lists(result):
     assert np.shape(binned["all"]["efficiency_interval"]) == (len(binned["edges"]) - 1, 2)
 
 
-def test_lines_matched_otherwise_are_named_everywhere(result):
+def test_algorithms_matched_otherwise_are_named_everywhere(result):
     other = dataclasses.replace(result, matched_otherwise={"classical": "by hand"})
-    assert document(other)["settings"]["matching"]["lines_matched_otherwise"] == {"classical": "by hand"}
+    assert document(other)["settings"]["matching"]["algorithms_matched_otherwise"] == {"classical": "by hand"}
     assert "Classic assigns no hits and is matched by another rule: by hand." in shown(other)
     assert "another rule" not in shown(result)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pflow.metrics.evaluation import EvaluationResult, LineMetrics, Settings
+from pflow.metrics.evaluation import EvaluationResult, AlgorithmMetrics, Settings
 from pflow.metrics.report import document
 from pflow.plots.report_page import report_page
 from pflow.plots.style import new_figure, rendered
@@ -43,14 +43,14 @@ class Outline(HTMLParser):
 
 @pytest.fixture
 def result() -> EvaluationResult:
-    tree = LineMetrics().result()
+    tree = AlgorithmMetrics().result()
     return EvaluationResult(
         settings=Settings(),
         n_events=7,
         n_bad_input=0,
         n_max_particles=0,
         name="PFlow",
-        lines={"PFlow": tree, "classical": tree},
+        algorithms={"PFlow": tree, "classical": tree},
         titles={"PFlow": "PFlow", "classical": "Classic"},
     )
 
@@ -84,9 +84,9 @@ def test_holds_events_method_definitions_and_provenance(result):
 
 
 def test_numbers_are_those_of_the_result(result, tmp_path):
-    tree = {**result.lines["PFlow"], "count": {**result.lines["PFlow"]["count"]}}
+    tree = {**result.algorithms["PFlow"], "count": {**result.algorithms["PFlow"]["count"]}}
     tree["count"]["exact_fraction"] = type(tree["count"]["exact_fraction"])(0.934, 0.922, 0.946)
-    changed = dataclasses.replace(result, lines={"PFlow": tree, "classical": result.lines["classical"]})
+    changed = dataclasses.replace(result, algorithms={"PFlow": tree, "classical": result.algorithms["classical"]})
     assert "0.934 ±0.012" in parsed(report(changed)).text
 
 
