@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_file_options
+from pflow.cli.options import add_file_options, add_option, at_least
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -16,87 +16,70 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-FORMATS = (".png", ".pdf", ".html")
+MAX_COLOURS = {".png": 12, ".pdf": 12, ".html": 40}
+"""Formats, and by default how many particles have a colour of their own in them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow display`."""
-    parser.add_argument("input", metavar="IN.root", help="file of events; needs neither truth nor tracks")
-    parser.add_argument("--entry", type=int, default=0, metavar="N", help="which entry, from 0 (default: 0)")
-    parser.add_argument("--reco", metavar="RECO.root", help="output of pflow reconstruct, to show its particles")
+    parser.add_argument("input", metavar="IN.root", help="event file; needs neither truth nor tracks")
+    parser.add_argument("--entry", type=int, default=0, metavar="N", help="entry to draw, from 0 (default: 0)")
+    parser.add_argument("--reco", metavar="RECO.root", help="output of pflow reconstruct whose particles are drawn")
     parser.add_argument(
-        "--reco-entry",
-        type=int,
-        metavar="N",
-        help="entry of RECO.root, if it joins several inputs (default: as --entry)",
+        "--reco-entry", type=int, metavar="N", help="entry of RECO.root if it joins several inputs (default: --entry)"
     )
-    parser.add_argument("--name", default="PFlow", help="collection of particles in RECO.root (default: PFlow)")
-    parser.add_argument(
-        "-o",
-        "--output",
+    add_option(parser, "name")
+    add_option(
+        parser,
+        "output",
+        required=False,
         nargs="+",
         metavar="FILE",
-        help="files to write, .png, .pdf or .html (default: display_N.png and display_N.html)",
+        help="files to write: .png, .pdf or .html (default: display_N.png and display_N.html)",
     )
     parser.add_argument(
         "--colour",
         "--color",
         choices=("truth", "reco", "energy", "subdetector"),
-        help="what the colour of a hit stands for: its true particle, its reconstructed particle (of --reco, or of the "
-        "algorithm whose particles IN.root holds; the nearest in angle where it assigns no hits), its energy, its "
-        "subdetector (default: the first that there is)",
+        help="what the colour of a hit stands for: its true particle; its reconstructed particle, of --reco or of the "
+        "algorithm in IN.root (the nearest in angle if the algorithm assigns no hits); its energy; its subdetector "
+        "(default: the first of these in the file)",
     )
+    add_option(parser, "rule", help="truth rule: which true particles are drawn (default: stable)")
     parser.add_argument(
-        "--rule", choices=("stable", "entering", "calo"), default="stable", help="which true particles to show"
-    )
-    parser.add_argument(
-        "--max-particles",
-        type=_count,
+        "--max-colours",
+        type=at_least(0),
         metavar="N",
         help="particles with a colour of their own, by energy (default: 12 in a figure, 40 in a page)",
     )
-    add_file_options(
-        parser,
-        detector="detector of the file (built-in name or YAML file)",
-    )
+    add_file_options(parser, detector="detector of the file (built-in name or YAML file)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw the event and say what was written."""
+    """Draw the event and print the names of the files."""
+    from pflow.errors import ConfigError
     from pflow.io.atomic import check_output
+    from pflow.plots.scene import make_scene
 
     inputs = [args.input, *([args.reco] if args.reco else [])]
-    outputs = _outputs(args.output, args.entry)
+    outputs = [Path(name) for name in args.output or (f"display_{args.entry}.png", f"display_{args.entry}.html")]
     for path in outputs:
+        if path.suffix.lower() not in MAX_COLOURS:
+            raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(MAX_COLOURS)}")
         check_output(path, inputs=inputs)
     event = _read_event(args)
-    reconstruction = None
-    if args.reco:
-        entry = args.entry if args.reco_entry is None else args.reco_entry
-        reconstruction = _read_reco(args.reco, args.name, entry, event)
+    reconstruction = _read_reco(args, event) if args.reco else None
     for path in outputs:
-        _write(path, _scene(event, reconstruction, args, path), inputs)
+        scene = make_scene(
+            event,
+            reconstruction=reconstruction,
+            colour_by=args.colour,
+            rule=args.rule,
+            max_colours=MAX_COLOURS[path.suffix.lower()] if args.max_colours is None else args.max_colours,
+        )
+        _write(path, scene, inputs)
         print(f"wrote {path}")
     return 0
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected at least 0, found {value}")
-    return value
-
-
-def _outputs(named: Sequence[str] | None, entry: int) -> list[Path]:
-    from pflow.errors import ConfigError
-
-    if named is None:
-        return [Path(f"display_{entry}{suffix}") for suffix in (".png", ".html")]
-    outputs = [Path(name) for name in named]
-    for path in outputs:
-        if path.suffix.lower() not in FORMATS:
-            raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(FORMATS)}")
-    return outputs
 
 
 def _read_event(args: argparse.Namespace) -> Events:
@@ -105,49 +88,31 @@ def _read_event(args: argparse.Namespace) -> Events:
 
     with open_events(args.input, detector=args.detector, schema=args.schema, layout=args.layout) as file:
         if not 0 <= args.entry < len(file):
-            raise InputError(_range(len(file)), file=args.input, entry=args.entry)
+            raise InputError(
+                f"there is no such entry; the file has {len(file)}, counted from 0", file=args.input, entry=args.entry
+            )
         return file.read(args.entry, args.entry + 1)
 
 
-def _read_reco(path: str, name: str, entry: int, event: Events) -> Reconstruction:
-    """The particles of one entry, checked to be of the event's number.
-
-    Raises
-    ------
-    InputError
-        No such entry, or it is another event's.
-    """
+def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
+    """Particles of one entry, checked to have the event's number."""
     from pflow.errors import InputError
     from pflow.io.particles_root import read_reco
 
-    reconstruction = read_reco(path, name=name, entry_start=entry, entry_stop=entry + 1) if entry >= 0 else None
+    entry = args.entry if args.reco_entry is None else args.reco_entry
+    reconstruction = (
+        read_reco(args.reco, name=args.name, entry_start=entry, entry_stop=entry + 1) if entry >= 0 else None
+    )
     if reconstruction is None or not len(reconstruction):
-        raise InputError("there is no such entry", file=path, entry=entry)
+        raise InputError("there is no such entry", file=args.reco, entry=entry)
     if reconstruction.event[0] != event.event[0]:
         raise InputError(
-            f"is of event number {reconstruction.event[0]}, but the input's entry {event.entry[0]} is of "
+            f"is event number {reconstruction.event[0]}, but the input's entry {event.entry[0]} is event number "
             f"{event.event[0]}: made from another file?",
-            file=path,
+            file=args.reco,
             entry=entry,
         )
     return reconstruction
-
-
-def _range(n: int) -> str:
-    return f"there is no such entry; the file has {n}, counted from 0" if n else "the file has no entries"
-
-
-def _scene(event: Events, reconstruction: Reconstruction | None, args: argparse.Namespace, path: Path) -> Scene:
-    from pflow.plots.scene import make_scene
-
-    usual = 40 if path.suffix.lower() == ".html" else 12
-    return make_scene(
-        event,
-        reconstruction=reconstruction,
-        colour_by=args.colour,
-        rule=args.rule,
-        max_particles=usual if args.max_particles is None else args.max_particles,
-    )
 
 
 def _write(path: Path, scene: Scene, inputs: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -12,7 +13,7 @@ from pflow.metrics.stats import Axis as Bins
 from pflow.metrics.stats import Series
 from pflow.plots.style import COLORS, MARKERS, new_figure, styled, title
 
-__all__ = ["draw_binned", "plot_binned"]
+__all__ = ["plot_binned"]
 
 
 def plot_binned(
@@ -55,7 +56,7 @@ def plot_binned(
             axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
         there = np.zeros(len(axis), dtype=np.bool_)
         for k, (name, values) in enumerate(series.items()):
-            there |= draw_binned(axes, axis, values, k, len(series), name)
+            there |= _draw(axes, axis, values, k, len(series), name)
         if axis.log:
             axes.set_xscale("log")
         if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
@@ -71,16 +72,8 @@ def plot_binned(
         return figure
 
 
-def draw_binned(
-    axes: Axes, axis: Bins, series: Series, k: int, n_series: int, name: str | None
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Draw series `k` of `n_series`, which stand side by side in each bin; return which bins have a value, bool [bins].
-
-    Raises
-    ------
-    ValueError
-        The series does not have one value per bin.
-    """
+def _draw(axes: Axes, axis: Bins, series: Series, k: int, n_series: int, name: str) -> npt.NDArray[np.bool_]:
+    """Draw series `k` of `n_series`, side by side in each bin; return which bins have a value, bool [bins]."""
     if len(series.value) != len(axis):
         raise ValueError(f"series '{name}' has {len(series.value)} values for {len(axis)} bins")
     there = np.isfinite(series.value)

@@ -37,7 +37,7 @@ def plot_event(scene: Scene) -> Figure:
     Parameters
     ----------
     scene
-        From `pflow.plots.scene.make_scene`; with ``max_particles`` about 12 the legend stays readable. The size of a
+        From `pflow.plots.scene.make_scene`; with ``max_colours`` about 12 the legend stays readable. The size of a
         hit grows with its energy.
 
     Returns

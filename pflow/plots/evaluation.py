@@ -1,9 +1,10 @@
-"""All figures of an evaluation, by the name of their file."""
+"""All figures of an evaluation."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from pflow.metrics.counting import OPENING_ANGLE
 from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.particles import ENERGY, THETA
-from pflow.metrics.stats import Axis, Number, Tree
+from pflow.metrics.stats import Axis, Number, Series, Tree
 from pflow.plots.binned import plot_binned
 from pflow.plots.confusion import plot_confusion
 from pflow.plots.distributions import plot_count_difference, plot_distribution
@@ -26,11 +27,11 @@ BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("efficiency", "Efficiency", {"limits": (0.0, 1.2)}),
     ("fake_rate", "Fake rate", {"limits": (0.0, 1.2)}),
 )
-"""Metric in bins, label, and how it is drawn."""
+"""Metric in bins, label, options of `plot_binned`."""
 
 
 def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, Figure]:
-    """Figures of whatever the result holds numbers for.
+    """Figures by the name of their file; a metric without values has none.
 
     Response, resolution, angle, efficiency and fake rate against energy and polar angle; residuals; difference of
     counts; confusion matrix; separation of two photons; visible energy and mass of events.
@@ -40,77 +41,72 @@ def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, 
     result
         The numbers.
     classes
-        Classes of particles that get the binned figures of their own, beside those of all particles.
+        Particle classes with binned figures of their own, beside those of all particles.
     """
-    lines = {result.titles.get(line, line): tree for line, tree in result.algorithms.items()}
+    trees = {result.titles.get(name, name): tree for name, tree in result.algorithms.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     drawn: dict[str, Figure] = {}
     for axis, group, (metric, label, options) in itertools.product((ENERGY, THETA), ("all", *classes), BINNED):
-        series = {name: tree["binned"][axis.name][group][metric] for name, tree in lines.items()}
-        if any(np.isfinite(s.value).any() for s in series.values()):
+        series = {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
+        if _any_value(series):
             shown = _reconstructed(axis) if metric == "fake_rate" else axis
             suffix, of = ("", "") if group == "all" else (f"_{group}", f"{group.replace('_', ' ')}, ")
-            name = f"{metric}_vs_{axis.name}{suffix}"
-            drawn[name] = plot_binned(shown, series, label=label, text=of + text, **options)
+            drawn[f"{metric}_vs_{axis.name}{suffix}"] = plot_binned(
+                shown, series, label=label, text=of + text, **options
+            )
     drawn["response"] = plot_distribution(
-        {name: tree["histograms"]["response"] for name, tree in lines.items()},
+        {title: tree["histograms"]["response"] for title, tree in trees.items()},
         label="$E_{reco}/E_{true}$",
-        numbers=_numbers(lines, lambda tree: _response_text(tree["energy"])),
+        numbers={title: _response_text(tree["energy"]) for title, tree in trees.items()},
         text=text,
     )
     drawn["angle"] = plot_distribution(
-        {name: tree["histograms"]["angle_deg"] for name, tree in lines.items()},
+        {title: tree["histograms"]["angle_deg"] for title, tree in trees.items()},
         label="Angle between true and reconstructed direction [deg]",
-        numbers=_numbers(lines, lambda tree: f"median {_digits(tree['angle']['median_deg'])} deg"),
+        numbers={title: f"median {_digits(tree['angle']['median_deg'])} deg" for title, tree in trees.items()},
         text=text,
         log_x=True,
     )
     drawn["count_difference"] = plot_count_difference(
-        {name: {int(d): n for d, n in tree["count"]["difference"].items()} for name, tree in lines.items()},
-        numbers=_numbers(lines, lambda tree: f"exact: {tree['count']['exact_fraction'].value:.1%}"),
+        {title: {int(d): n for d, n in tree["count"]["difference"].items()} for title, tree in trees.items()},
+        numbers={title: f"exact: {tree['count']['exact_fraction'].value:.1%}" for title, tree in trees.items()},
         text=text,
     )
-    for quantity, label in (("visible_energy", "Visible energy"), ("visible_mass", "Visible mass")):
-        if any(tree["event"][quantity]["n_events"] for tree in lines.values()):
+    for quantity in ("visible_energy", "visible_mass"):
+        by_title = {title: tree["event"][quantity] for title, tree in trees.items()}
+        if any(tree["n_events"] for tree in by_title.values()):
             drawn[quantity] = plot_distribution(
-                {name: tree["event"][quantity]["histogram"] for name, tree in lines.items()},
-                label=f"{label}, reconstructed / true",
-                numbers=_numbers(lines, lambda tree, q=quantity: _response_text(tree["event"][q])),
+                {title: tree["histogram"] for title, tree in by_title.items()},
+                label=f"{quantity.replace('_', ' ').capitalize()}, reconstructed / true",
+                numbers={title: _response_text(tree) for title, tree in by_title.items()},
                 text=text,
             )
-    separation = {name: tree["count"]["two_photons_found"]["efficiency"] for name, tree in lines.items()}
-    if any(np.isfinite(series.value).any() for series in separation.values()):
+    separation = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
+    if _any_value(separation):
         drawn["two_photons_found"] = plot_binned(
-            OPENING_ANGLE, separation, label="Two photons told from one", text=text, limits=(0.0, 1.2)
+            OPENING_ANGLE, separation, label="Both photons found", text=text, limits=(0.0, 1.2)
         )
-    for line, tree in result.algorithms.items():
+    for name, tree in result.algorithms.items():
         confusion = tree["confusion"]
         if np.any(confusion["counts"]):
-            name = "confusion" if line == result.name else f"confusion_{line}"
-            drawn[name] = plot_confusion(
+            drawn["confusion" if name == result.name else f"confusion_{name}"] = plot_confusion(
                 confusion["counts"],
                 true_classes=confusion["true_classes"],
                 reco_classes=confusion["reco_classes"],
-                text=f"{result.titles.get(line, line)}, {text}",
+                text=f"{result.titles.get(name, name)}, {text}",
             )
     return drawn
 
 
+def _any_value(series: Mapping[str, Series]) -> bool:
+    return any(np.isfinite(values.value).any() for values in series.values())
+
+
 def _reconstructed(axis: Axis) -> Axis:
-    return Axis(
-        name=axis.name,
-        label=axis.label.replace("True", "Reconstructed"),
-        unit=axis.unit,
-        edges=axis.edges,
-        log=axis.log,
-    )
+    return dataclasses.replace(axis, label=axis.label.replace("True", "Reconstructed"))
 
 
-def _numbers(lines: dict[str, Tree], write: Callable[..., str]) -> dict[str, str]:
-    return {name: write(tree) for name, tree in lines.items()}
-
-
-def _response_text(tree: dict[str, Any]) -> str:
+def _response_text(tree: Tree) -> str:
     return f"median {_digits(tree['response_median'])}, $\\sigma_{{68}}$ {_digits(tree['resolution_68'])}"
 
 

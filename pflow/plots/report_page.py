@@ -1,4 +1,4 @@
-"""One self-contained HTML file of an evaluation: numbers, figures, definitions and provenance, without a network."""
+"""An evaluation as one self-contained HTML page: numbers, figures, definitions, provenance; needs no network."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 
 
 def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
-    """The file's text.
+    """HTML text of the page.
 
     Parameters
     ----------
     result
         The numbers.
     content
-        The same as plain data, as `pflow.metrics.report.document` makes it: settings, versions and inputs are shown.
+        From `pflow.metrics.report.document`: inputs, settings and versions are shown.
     images
-        Figures as PNG, by name; embedded.
+        Figures as PNG, by name.
     """
     origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
     title = f"pflow evaluation: {result.titles.get(result.name, result.name)}"
@@ -74,9 +74,9 @@ def _results(result: EvaluationResult) -> str:
     return f"<table><thead><tr><th>metric</th>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
-def _table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+def _table(heads: Iterable[str], body_rows: Iterable[Iterable[str]]) -> str:
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in line)}</tr>" for line in lines)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in body_rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

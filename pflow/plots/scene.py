@@ -30,7 +30,7 @@ COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """What the colour of a hit can stand for."""
 
 GREY = "#9a9a9a"
-"""Colour of particles beyond `max_particles`."""
+"""Colour of particles beyond `max_colours`."""
 LIGHT_GREY = "#c8c8c8"
 """Colour of hits without a particle."""
 DARK = "#303030"
@@ -141,7 +141,7 @@ def make_scene(
     reconstruction: Reconstruction | None = None,
     colour_by: str | None = None,
     rule: str = "stable",
-    max_particles: int = 40,
+    max_colours: int = 40,
 ) -> Scene:
     """Arrange one event for drawing.
 
@@ -160,7 +160,7 @@ def make_scene(
         where their helix meets the calorimeter); the energy; the subdetector. Default: the first that the event has.
     rule
         Truth rule that selects the true particles.
-    max_particles
+    max_colours
         Number of particles with a colour of their own, by energy; the others share one.
 
     Raises
@@ -172,10 +172,10 @@ def make_scene(
     InputError
         Colours by truth without links to truth particles, or by links to hits or tracks that do not exist.
     ValueError
-        `max_particles` below 0.
+        `max_colours` below 0.
     """
-    if max_particles < 0:
-        raise ValueError(f"max_particles is {max_particles}, expected at least 0")
+    if max_colours < 0:
+        raise ValueError(f"max_colours is {max_colours}, expected at least 0")
     if reconstruction is not None and len(reconstruction) != len(events):
         raise ConfigError(f"{len(reconstruction)} reconstructed events for {len(events)} events")
     event = events[index]
@@ -220,7 +220,7 @@ def make_scene(
     else:
         note = f"hits coloured by {colour_by}"
 
-    shades = _colours_by_energy(coloured.energy, max_particles) if coloured else ()
+    shades = _colours_by_energy(coloured.energy, max_colours) if coloured else ()
     if coloured is not None:
         groups = _particle_groups(coloured, assigned, shades)
     elif colour_by == "subdetector":
@@ -317,9 +317,9 @@ def _reconstructed_particles(event: Events, reconstruction: Reconstruction | Non
     return found
 
 
-def _colours_by_energy(energy: Float, max_particles: int) -> tuple[str, ...]:
-    """A colour per particle: its own for the `max_particles` of highest energy, grey for the others."""
-    order = np.argsort(-energy, kind="stable")[:max_particles]
+def _colours_by_energy(energy: Float, max_colours: int) -> tuple[str, ...]:
+    """A colour per particle: its own for the `max_colours` of highest energy, grey for the others."""
+    order = np.argsort(-energy, kind="stable")[:max_colours]
     chosen = dict(zip(order.tolist(), colours(len(order)), strict=True))
     return tuple(chosen.get(k, GREY) for k in range(len(energy)))
 

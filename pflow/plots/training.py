@@ -17,7 +17,7 @@ ERRORS = {
     "val/energy_error": "Mean |E$_{pred}$/E$_{true}$ $-$ 1|, next particle",
     "val/angle_deg": "Mean angle, next particle [deg]",
 }
-"""What is drawn in a panel of its own, and the label of its axis."""
+"""Metrics with a panel of their own, and the labels of their axes."""
 
 
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
@@ -28,12 +28,12 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
     history
         Values by name (``train/loss``, ``val/energy`` ...) and epoch, as `pflow.train.history.read_history` gives.
     text
-        What was trained, above the first panel.
+        Title of the first panel.
 
     Raises
     ------
     ValueError
-        Nothing was logged.
+        The history holds no losses.
     """
     names = {name.split("/")[1] for name in history if name not in ERRORS}
     losses = sorted(names, key=lambda name: (name != "loss", name))

@@ -82,4 +82,4 @@ def display(events: Path, reco: Path, entry: int, *, rule: str) -> Any:
     with open_events(events) as file:
         event = file.read(entry, entry + 1)
     answer = read_reco(reco, entry_start=entry, entry_stop=entry + 1)
-    return plot_event(make_scene(event, reconstruction=answer, rule=rule, max_particles=12))
+    return plot_event(make_scene(event, reconstruction=answer, rule=rule, max_colours=12))

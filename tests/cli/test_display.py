@@ -93,7 +93,7 @@ def test_an_entry_of_joined_inputs_is_found_by_its_own_number(sample, reco, tmp_
 
 
 def test_particles_of_another_event_are_refused(sample, reco, tmp_path):
-    with pytest.raises(InputError, match=r"reco\.root, entry 2: is of event number 7, but the input's entry 2 is of 2"):
+    with pytest.raises(InputError, match=r"reco\.root, entry 2: is event number 7, but the input's entry 2"):
         run(sample, "--entry", 2, "--reco", reco, "-o", tmp_path / "event.png")
 
 
@@ -134,4 +134,4 @@ def test_colours_by_what_is_not_there_are_refused(sample_dir, tmp_path):
 
 def test_a_negative_number_of_colours_is_wrong_usage(sample):
     with pytest.raises(SystemExit):
-        parsed(sample, "--max-particles", -1)
+        parsed(sample, "--max-colours", -1)

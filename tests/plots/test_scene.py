@@ -83,7 +83,7 @@ def test_hits_by_energy_are_one_group_with_their_numbers(event):
 
 
 def test_small_particles_share_a_group(event):
-    assert contents(make_scene(event, colour_by="truth", max_particles=1)) == {
+    assert contents(make_scene(event, colour_by="truth", max_colours=1)) == {
         "gamma 10 GeV": [0, 1, 2],
         "1 other particles": [3, 4],
         "no true particle": [5],
@@ -224,8 +224,8 @@ def test_a_reconstruction_of_other_events_is_refused(event, reconstruction):
 
 
 def test_a_negative_number_of_colours_is_refused(event):
-    with pytest.raises(ValueError, match="max_particles is -1"):
-        make_scene(event, max_particles=-1)
+    with pytest.raises(ValueError, match="max_colours is -1"):
+        make_scene(event, max_colours=-1)
 
 
 @pytest.fixture
