@@ -15,10 +15,11 @@ LAYERS = (
     {"physics"},
     {"event", "calibration.uncertainty"},
     {"io", "tokens", "metrics", "data.batch"},
-    {"model", "plots", "calibration"},
+    {"model", "plots"},
     {"checkpoint"},
     {"data"},
     {"inference"},
+    {"calibration"},
     {"train", "export"},
     {"cli"},
 )

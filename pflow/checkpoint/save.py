@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -17,6 +15,7 @@ from pflow.checkpoint.load import load_model
 from pflow.checkpoint.weights import HEADER, WEIGHTS
 from pflow.errors import ConfigError
 from pflow.io.atomic import check_folder, replacing_folder
+from pflow.model.api import DecodingConfig
 from pflow.plain import to_plain
 
 __all__ = ["write_weights"]
@@ -28,7 +27,7 @@ def write_weights(
     *,
     half: bool = False,
     calibration: UncertaintyCalibration | None = None,
-    network: Mapping[str, Any] | None = None,
+    decoding: DecodingConfig | None = None,
 ) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``; `pflow.load_model` takes the folder.
 
@@ -45,8 +44,8 @@ def write_weights(
         used in single precision all the same. Whether results stay is to be measured.
     calibration
         Calibration of the uncertainties in place of the model's own.
-    network
-        Arguments of the network in place of those that it has: such as say how it generates.
+    decoding
+        Decoding options in place of the model's own.
 
     Returns
     -------
@@ -71,7 +70,11 @@ def write_weights(
         "sha256": hashlib.sha256(content).hexdigest(),
         "checkpoint_sha256": trained.header.get("checkpoint_sha256", trained.digest),
     }
-    header["network"] = {**trained.header["network"], **(network or {})}
+    if decoding is not None:
+        thresholds = {"end": "eos_threshold", "keep": "existence_threshold"}
+        options = {old: getattr(decoding, new) for old, new in thresholds.items() if hasattr(decoding, new)}
+        header["network"] = {**trained.header["network"], **options}
+        header["max_particles"] = decoding.max_particles
     if calibration is not None:
         header["calibration"] = to_plain(calibration)
     with replacing_folder(folder) as partial:

@@ -1,4 +1,4 @@
-"""Particles from events in memory, with a trained model."""
+"""Reconstruction of events in memory with a trained model."""
 
 from __future__ import annotations
 
@@ -15,61 +15,62 @@ import torch
 
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, first_line
+from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.inference.collect import ParticleCollector
-from pflow.model.api import Sampler
+from pflow.model.api import DecodingConfig, Sampler
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
 __all__ = ["BATCH_SIZE", "MAX_HITS", "pick_device", "reconstruct"]
 
 BATCH_SIZE = 32
-"""Default for how many events go through the network together: with fewer, small operations cost more than they do."""
+"""Default number of events in a batch."""
 
 MAX_HITS = 32768
-"""Default for the largest event taken on: attention costs the square of the number of hits."""
+"""Default of the largest event: attention costs the square of the number of hits."""
 
 MAX_BATCH_TOKENS = 65536
-"""Most source tokens, padding included, that go through the network at once."""
+"""Most source tokens in a batch, padding included."""
 
 
 def reconstruct(
     events: Events,
     model: Model | str | Path,
     *,
+    decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
+    sampler: Sampler | None = None,
     max_hits: int = MAX_HITS,
     batch_size: int = BATCH_SIZE,
     device: str | torch.device = "auto",
     on_error: Literal["raise", "skip"] = "raise",
-    temperature: float | None = None,
-    seed: int = 0,
 ) -> Reconstruction:
-    """Write the particles of events. Needs no truth, and does not look at it.
+    """Reconstruct the particles of events; truth is not used.
 
     Parameters
     ----------
     events
         Events of the detector that the model was trained on.
     model
-        From `pflow.load_model`, or what that takes.
+        From `pflow.load_model`, or its argument.
+    decoding
+        Thresholds and largest number of particles; default: the model's own.
     max_particles
-        Longest answer; events that reach it are flagged ``MAX_PARTICLES``. Default: the model's own.
+        Largest number of particles in place of that of `decoding`. Events that reach it are flagged ``MAX_PARTICLES``.
+    sampler
+        Chooses classes from logits; default: the most probable.
     max_hits
-        Largest event taken on.
+        Largest number of hits of an event.
     batch_size
-        Events that go through the network together.
+        Events in one pass of the network.
     device
-        ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
+        ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
-        What to do with an event of more than `max_hits` hits: ``raise``, or ``skip``: warn, with their number, and
-        leave an empty entry flagged ``BAD_INPUT``.
-    temperature
-        Draw particles instead of taking the most probable ones.
-    seed
-        Seed for drawing: the same seed gives the same particles.
+        For events with more than `max_hits` hits: ``raise``, or ``skip``: warn, with their number, and leave an empty
+        entry flagged ``BAD_INPUT``.
 
     Returns
     -------
@@ -81,32 +82,32 @@ def reconstruct(
     InputError
         Events of another detector or with too many hits: names file, entry and what was expected.
     ConfigError
-        A device that is not there, a batch size below 1.
+        No such device, a batch size below 1, or a number of particles below 1.
     """
     if batch_size < 1:
-        raise ConfigError(f"batch size must be at least 1, found {batch_size}")
+        raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
     if not isinstance(model, Model):
         model = load_model(model)
     place = pick_device(device)
-    decoding = model.reconstructor.decoding
+    reconstructor = model.reconstructor.to(place).eval()
+    decoding = reconstructor.decoding if decoding is None else decoding
     if max_particles is not None:
-        decoding = dataclasses.replace(decoding, max_particles=max_particles)
+        try:
+            decoding = dataclasses.replace(decoding, max_particles=max_particles)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     events = _without_oversized(events, max_hits, on_error)
     tokens = model.tokeniser.encode(events, truth=False)
-    reconstructor = model.reconstructor.to(place).eval()
-    random = None if temperature is None else torch.Generator().manual_seed(seed)
-    sampler = Sampler(temperature=temperature, generator=random)
 
     collector = ParticleCollector(len(events))
     for rows in _batches(tokens, batch_size):
         batch = collate([tokens[int(row)] for row in rows]).to(place)
         collector.add(rows, reconstructor.generate(batch, decoding=decoding, sampler=sampler))
-    truncated = np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0))
     reconstruction = model.tokeniser.decode(
         collector.tokens(),
         calibration=model.calibration,
         event=events.event,
-        flags=(events.flags | truncated).astype(np.uint32),
+        flags=events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0)),
     )
     hit_links = collector.links("hit_fraction", kept_hits(events, model.tokeniser.recipe))
     track_links = None
@@ -116,7 +117,7 @@ def reconstruct(
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The device meant by a name; ``auto`` is a GPU where torch finds one, else the CPU.
+    """The device with a name; ``auto`` is a GPU where torch finds one, else the CPU.
 
     Raises
     ------
@@ -129,13 +130,12 @@ def pick_device(device: str | torch.device) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"no device '{device}' here: {reason}") from error
+        raise ConfigError(f"no device '{device}' here: {first_line(error)}") from error
     return place
 
 
 def _without_oversized(events: Events, max_hits: int, on_error: str) -> Events:
-    n_hits = ak.to_numpy(ak.num(events.hits, axis=1))
+    n_hits = jagged.count(events.hits)
     too_many = n_hits > max_hits
     if not too_many.any():
         return events
@@ -157,12 +157,11 @@ def _without_oversized(events: Events, max_hits: int, on_error: str) -> Events:
 
 
 def _batches(tokens: Tokens, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Indices of the events that have something to look at, in batches of similar length, the longest first."""
+    """Indices of the events that have source tokens, in batches of similar length, the longest first."""
     length = np.array([tokens[i].n_source for i in range(len(tokens))], dtype=np.int64)
     order = np.argsort(-length, kind="stable")
     order = order[length[order] > 0]
     while len(order):
-        most = max(1, MAX_BATCH_TOKENS // int(length[order[0]]))
-        size = min(batch_size, most)
+        size = min(batch_size, max(1, MAX_BATCH_TOKENS // int(length[order[0]])))
         yield order[:size]
         order = order[size:]

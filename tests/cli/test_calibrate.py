@@ -48,20 +48,21 @@ def test_calibrating_again_changes_nothing(calibrated, sample_dir, tmp_path):
     assert load_model(tmp_path / "again").calibration == load_model(calibrated).calibration
 
 
-def test_the_best_probability_of_the_end_is_kept(sample_dir, tmp_path, capsys):
-    """Where sentences end at once, nothing is found and nothing is fake."""
+def test_the_best_eos_threshold_is_kept(sample_dir, tmp_path, capsys):
+    """Where decoding stops at once, no energy is found and none is fake."""
     file = sample_dir / "gamma1_val_small.root"
-    options = ["--checkpoint", "ild-g4-photon", "--end", 1e-30, 0.6, "-o", tmp_path / "out"]
+    options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1e-30, 0.6, "-o", tmp_path / "out"]
     assert run(file, *options) == 0
     keep = load_model("ild-g4-photon").reconstructor.decoding.existence_threshold
-    said = f"end 1e-30, keep {keep:g}: energy-weighted efficiency less fake energy fraction 0.0000"
+    said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency less fake energy fraction 0.0000"
     assert said in capsys.readouterr().out
     assert load_model(tmp_path / "out").reconstructor.decoding.eos_threshold == 0.6
 
 
-def test_a_probability_that_is_none_is_refused(sample_dir, tmp_path):
-    with pytest.raises(ConfigError, match=r"--end: .* found \[1.5\]"):
-        run(sample_dir / "gamma1_val_small.root", "--checkpoint", "ild-g4-photon", "--end", 1.5, "-o", tmp_path / "out")
+def test_a_probability_above_1_is_refused(sample_dir, tmp_path):
+    options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1.5, "-o", tmp_path / "out"]
+    with pytest.raises(ConfigError, match="eos_threshold: 1.5"):
+        run(sample_dir / "gamma1_val_small.root", *options)
 
 
 def untrained(folder, file, network, recipe):
@@ -74,26 +75,28 @@ def untrained(folder, file, network, recipe):
     return path
 
 
-def test_what_is_kept_is_chosen_by_the_second_reading_alone(sample_dir, tmp_path, capsys):
+def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(sample_dir, tmp_path, capsys):
     file = sample_dir / "gamma1_val_small.root"
     network = {"architecture": "pointing", "width": 8, "heads": 1, "hidden": 4, "feedforward": 8}
-    options = ["--keep", 0.4, 0.99, "-o", tmp_path / "out"]
+    options = ["--existence-threshold", 0.4, 0.99, "-o", tmp_path / "out"]
     plain = untrained(tmp_path, file, network, Recipe(readout=True))
-    with pytest.raises(ConfigError, match=r"--keep: .*untrained\.ckpt has no second reading"):
+    with pytest.raises(ConfigError, match=r"--existence-threshold: .*untrained\.ckpt has no refinement"):
         run(file, "--checkpoint", plain, *options)
     path = untrained(tmp_path, file, {**network, "revise_layers": 1, "end": 0.999}, Recipe(readout=True))
     assert run(file, "--checkpoint", path, *options) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "efficiency less fake" in line]
-    assert [line.split(":")[0] for line in lines] == ["end 0.999, keep 0.4", "end 0.999, keep 0.99"]
+    assert [line.split(":")[0] for line in lines] == [
+        f"eos_threshold 0.999, existence_threshold {p}" for p in (0.4, 0.99)
+    ]
     scores = {keep: float(line.split()[-1]) for keep, line in zip((0.4, 0.99), lines, strict=True)}
-    assert scores[0.99] == 0.0  # nothing is that probable at birth
+    assert scores[0.99] == 0.0  # no particle of a network with initial weights is that probable
     assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == max(scores, key=scores.get)
 
 
-def test_a_model_that_states_no_uncertainties_is_refused(sample_dir, tmp_path):
+def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path):
     file = sample_dir / "gamma1_val_small.root"
     network = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
     path = untrained(tmp_path, file, network, Recipe())
-    with pytest.raises(ConfigError, match="states no uncertainties; there is nothing to calibrate"):
+    with pytest.raises(ConfigError, match="predicts no uncertainties; there is nothing to calibrate"):
         run(file, "--checkpoint", path, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -5,11 +5,13 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+import torch
 
 import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
 from pflow.inference.events import pick_device, reconstruct
+from pflow.model.api import Sampler
 
 
 def numbers(reconstruction, i: int) -> np.ndarray:
@@ -97,7 +99,8 @@ def test_too_many_hits_can_be_skipped_with_a_count(model, events):
 
 
 def test_the_same_seed_draws_the_same_particles(model, events):
-    drawn = [reconstruct(events, model, temperature=1.5, seed=seed).particles.energy.tolist() for seed in (1, 1, 2)]
+    samplers = [Sampler(temperature=1.5, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    drawn = [reconstruct(events, model, sampler=sampler).particles.energy.tolist() for sampler in samplers]
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
 
@@ -121,6 +124,7 @@ def test_unknown_device_is_named():
         pick_device("cudda")
 
 
-def test_batch_size_below_one_is_refused(model, events):
-    with pytest.raises(ConfigError, match="batch size"):
-        reconstruct(events, model, batch_size=0)
+@pytest.mark.parametrize("option", ["batch_size", "max_particles"])
+def test_numbers_below_one_are_refused(model, events, option):
+    with pytest.raises(ConfigError, match=option):
+        reconstruct(events, model, **{option: 0})
