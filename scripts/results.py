@@ -19,7 +19,6 @@ from measurements import (
     oracle_calibration,
     overview,
     physics_reference,
-    refinement,
     setups,
 )
 from measurements.cards import fill_cards
@@ -45,11 +44,12 @@ def write_figures(folder: Path = RESULTS) -> None:
 def measure_flagship(args: argparse.Namespace) -> None:
     """Measure, and write figures; tables only of the final results."""
     folder = flagship.run(args)
-    write_figures(folder)
+    if not args.decoding_alone:
+        write_figures(folder)
     if folder == RESULTS:
         write_tables()
     else:
-        print(report_tables(folder)["flagship"])
+        print("\n\n".join(report_tables(folder).values()))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flagship.add_options(add("flagship", flagship.__doc__, measure_flagship))
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
-    for module in (refinement, oracle_calibration, physics_reference, overview):
+    for module in (oracle_calibration, physics_reference, overview):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from measurements.evaluation import CLASSICAL, ORACLE
-from measurements.samples import ROLES
+from measurements.quantities import ROLES
 from pflow.io.atomic import replacing
 from pflow.metrics.counting import OPENING_ANGLE
 from pflow.metrics.particles import ENERGY

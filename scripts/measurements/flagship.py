@@ -1,26 +1,34 @@
 """What the shipped models find on the test files, beside Pandora and the oracle: flagship.json and the displays.
 
-Reconstructions are kept below OUT and used again unless they are of another model, file or version of pflow. With
---split val, --limit-events or --samples, which are for development, all results are written below OUT.
+`--decoding-alone` measures them without their refinement instead: refinement.json. Decoding then stops at the
+probability that is best for it (`EOS_THRESHOLD`). For development, `--split val` or `--samples` write below `--out`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from measurements.evaluation import evaluate_file
 from measurements.figures import DISPLAY_DPI, save
 from measurements.files import DATA, FIGURES, RESULTS, write_json
-from measurements.samples import ROLES, SAMPLES, event_file, reconstructed
-from pflow.checkpoint.load import load_model
+from measurements.quantities import ROLES, SAMPLES
+from pflow.checkpoint.load import Model, load_model
+from pflow.inference.files import reconstruct_files
 from pflow.io.open import open_events
 from pflow.io.particles_root import read_reco
 from pflow.plots.display import plot_event
 from pflow.plots.scene import make_scene
 
 __all__ = ["add_options", "run"]
+
+EOS_THRESHOLD = {"photon": 0.5, "general": 0.9}
+"""Probability from which decoding stops, as calibrated without refinement."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,55 +37,68 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the samples (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("runs/flagship_results"), help="default: %(default)s")
     parser.add_argument("--split", choices=("test", "val"), default="test")
-    parser.add_argument("--limit-events", type=int, metavar="N", help="the first N events of each file alone")
     parser.add_argument("--samples", nargs="+", choices=[sample.name for sample in SAMPLES], metavar="NAME")
-    parser.add_argument("--force", action="store_true", help="reconstruct again: needed after a change of the code")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--decoding-alone", action="store_true", help="without refinement")
 
 
 def run(args: argparse.Namespace) -> Path:
-    """Measure; returns the folder of flagship.json."""
-    folder = args.out / (args.split if args.limit_events is None else f"{args.split}_{args.limit_events}")
-    final = args.split == "test" and args.limit_events is None and not args.samples
-    results_dir, figures_dir = (RESULTS, FIGURES) if final else (folder, folder / "figures")
+    """Measure; returns the folder of the results."""
+    folder = RESULTS if args.split == "test" and not args.samples else args.out / args.split
     models = {role: load_model(getattr(args, role)) for role in ROLES}
-    results: dict[str, Any] = {
-        "split": args.split,
-        "models": {
-            role: {
-                "source": model.path,
-                "sha256": model.digest,
-                "parameters": sum(parameter.numel() for parameter in model.reconstructor.parameters()),
-                "reads_tracks": bool(model.tokeniser.recipe.track_features),
-            }
-            for role, model in models.items()
-        },
-        "samples": {},
-    }
+    if args.decoding_alone:
+        for role, model in models.items():
+            _remove_refinement(model, role)
+    measured: dict[str, Any] = {}
     for sample in SAMPLES:
+        truth = args.data / f"{sample.name}_{args.split}.root"
         if args.samples and sample.name not in args.samples:
             continue
-        events = event_file(sample, data=args.data, split=args.split, folder=folder, limit=args.limit_events)
-        if events is None:
-            print(f"{sample.name}: no {args.split} file in {args.data}", flush=True)
+        if not truth.is_file():
+            print(f"{sample.name}: no file {truth}", flush=True)
             continue
-        recos = reconstructed(sample, events, models, folder=folder, device=args.device, force=args.force)
-        no_tracks = not all(results["models"][role]["reads_tracks"] for role in recos)
-        found = evaluate_file(events, recos, rule=sample.rule, no_tracks=no_tracks)
-        results["samples"][sample.name] = found
-        role = found["models"][0]
-        for worst in found["algorithms"][role]["extra"]["losses"]["worst"][:1]:
-            save(
-                {f"{sample.name}_worst": display(events, recos[role], worst["entry"], rule=sample.rule)},
-                figures_dir,
-                dpi=DISPLAY_DPI,
-            )
-        print(f"{sample.name}: {found['n_events']} events evaluated", flush=True)
-    write_json(results_dir / "flagship.json", results, indent=None)
-    return results_dir
+        with tempfile.TemporaryDirectory() as temporary:
+            recos = {role: Path(temporary) / f"{role}.root" for role in sample.roles}
+            for role, reco in recos.items():
+                reconstruct_files([truth], checkpoint=models[role], output=reco, device=args.device)
+            no_tracks = not all(_reads_tracks(models[role]) for role in recos)
+            found = measured[sample.name] = evaluate_file(truth, recos, rule=sample.rule, no_tracks=no_tracks)
+            print(f"{sample.name}: {found['n_events']} events", flush=True)
+            role = sample.roles[0]
+            worst = found["algorithms"][role]["extra"]["losses"]["worst"]
+            if worst and not args.decoding_alone:
+                figure = _display(truth, recos[role], worst[0]["entry"], rule=sample.rule)
+                save({f"{sample.name}_worst": figure}, folder / FIGURES.name, dpi=DISPLAY_DPI)
+    if args.decoding_alone:
+        alone = {name: {role: part["algorithms"][role] for role in part["models"]} for name, part in measured.items()}
+        write_json(folder / "refinement.json", alone, indent=None)
+    else:
+        about = {role: _about(model) for role, model in models.items()}
+        content = {"split": args.split, "models": about, "samples": measured}
+        write_json(folder / "flagship.json", content, indent=None)
+    return folder
 
 
-def display(events: Path, reco: Path, entry: int, *, rule: str) -> Any:
+def _about(model: Model) -> dict[str, Any]:
+    return {
+        "source": model.path,
+        "sha256": model.digest,
+        "parameters": sum(parameter.numel() for parameter in model.reconstructor.parameters()),
+        "reads_tracks": _reads_tracks(model),
+    }
+
+
+def _reads_tracks(model: Model) -> bool:
+    return bool(model.tokeniser.recipe.track_features)
+
+
+def _remove_refinement(model: Model, role: str) -> None:
+    reconstructor: Any = model.reconstructor
+    reconstructor.network.revision = None
+    reconstructor.decoding = dataclasses.replace(reconstructor.decoding, eos_threshold=EOS_THRESHOLD[role])
+
+
+def _display(events: Path, reco: Path, entry: int, *, rule: str) -> Figure:
     """One event with its reconstructed particles, hits in the colour of their true particle."""
     with open_events(events) as file:
         event = file.read(entry, entry + 1)

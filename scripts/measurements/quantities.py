@@ -1,4 +1,4 @@
-"""The quantities of the main table, and the targets that they are held to."""
+"""The samples, the quantities of the main table, and the targets that they are held to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,29 @@ from typing import Any, Literal
 
 from pflow.metrics.stats import Number
 
-__all__ = ["QUANTITIES", "Quantity", "judge"]
+__all__ = ["QUANTITIES", "ROLES", "SAMPLES", "Quantity", "Sample", "judge"]
+
+ROLES = ("photon", "general")
+"""The shipped models by their purpose; also their names in the results."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Files NAME_train.root, NAME_val.root and NAME_test.root, the models that reconstruct them, and the truth rule."""
+
+    name: str
+    roles: tuple[str, ...] = ("general",)
+    rule: str = "stable"
+
+
+SAMPLES = (
+    Sample("gamma1", roles=ROLES),
+    Sample("gammasep", roles=ROLES),
+    Sample("single"),
+    Sample("multi"),
+    Sample("zqq"),
+    Sample("tau10", rule="entering"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

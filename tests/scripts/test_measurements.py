@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import numpy as np
@@ -98,22 +97,17 @@ def test_set_ups_are_trained_once_and_with_one_budget(samples, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_the_shipped_models_are_measured_and_reconstructions_kept(samples, tmp_path, capsys):
+def test_the_shipped_models_are_measured_with_and_without_refinement(samples, tmp_path, capsys):
     before = REPORT.read_bytes()
-    options = ["--split", "val", "--out", tmp_path, "--data", samples, "--limit-events", 6]
-
-    def run() -> str:
-        results.main([str(word) for word in ("flagship", *options)])
-        return capsys.readouterr().out
-
-    printed = run()
-    assert "zqq: no val file" in printed
-    assert "6 events to" in printed
-    assert "| gammasep | one against two [%] |" in printed
-    folder = tmp_path / "val_6"
-    found = json.loads((folder / "flagship.json").read_text())["samples"]
-    assert set(found) == {"gamma1", "gammasep"}
-    assert {"photon", "general", "oracle", "oracle_no_tracks", "classical"} <= set(found["gamma1"]["algorithms"])
-    assert (folder / "figures" / "gamma1_median_deg.png").is_file()
-    assert "events to" not in run()
+    options = [str(word) for word in ("--split", "val", "--out", tmp_path, "--data", samples, "--samples", "gammasep")]
+    results.main(["flagship", *options])
+    folder = tmp_path / "val"
+    found = read_json(folder / "flagship.json")["samples"]
+    assert set(found) == {"gammasep"}
+    names = {"photon", "general", "oracle", "oracle_no_tracks", "classical", "always_one"}
+    assert set(found["gammasep"]["algorithms"]) == names
+    assert (folder / "figures" / "gammasep_two_found.png").is_file()
+    results.main(["flagship", "--decoding-alone", *options])
+    assert set(read_json(folder / "refinement.json")["gammasep"]) == {"photon", "general"}
+    assert "| decoding alone | with refinement |" in capsys.readouterr().out
     assert REPORT.read_bytes() == before

@@ -7,8 +7,7 @@ import pytest
 from measurements.cards import fill_cards, training_table
 from measurements.files import REPORT, RESULTS, ROOT, number, read_json
 from measurements.markdown import replace_table
-from measurements.quantities import QUANTITIES, Quantity, judge
-from measurements.samples import SAMPLES
+from measurements.quantities import QUANTITIES, SAMPLES, Quantity, judge
 from measurements.tables import report_tables, short_table
 from pflow.metrics.stats import Number
 from pflow.resources import weights_dir
