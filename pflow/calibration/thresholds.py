@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,10 +58,10 @@ def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | None) -
         if name not in known:
             raise ConfigError(f"{name}: the model's decoding has no such option, only {', '.join(sorted(known))}")
     try:
-        return [
-            dataclasses.replace(decoding, **dict(zip(given, values, strict=True)))
-            for values in itertools.product(*given.values())
+        grid: list[dict[str, Any]] = [
+            dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())
         ]
+        return [dataclasses.replace(decoding, **values) for values in grid]
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -54,14 +54,14 @@ def test_the_best_eos_threshold_is_kept(sample_dir, tmp_path, capsys):
     options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1e-30, 0.6, "-o", tmp_path / "out"]
     assert run(file, *options) == 0
     keep = load_model("ild-g4-photon").reconstructor.decoding.existence_threshold
-    said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency less fake energy fraction 0.0000"
-    assert said in capsys.readouterr().out
+    said = f"eos_threshold 1e-30, existence_threshold {keep:g}: energy-weighted efficiency less fake energy fraction"
+    assert f"{said} 0.0000" in capsys.readouterr().out
     assert load_model(tmp_path / "out").reconstructor.decoding.eos_threshold == 0.6
 
 
 def test_a_probability_above_1_is_refused(sample_dir, tmp_path):
     options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1.5, "-o", tmp_path / "out"]
-    with pytest.raises(ConfigError, match="eos_threshold: 1.5"):
+    with pytest.raises(ConfigError, match=r"eos_threshold: 1\.5"):
         run(sample_dir / "gamma1_val_small.root", *options)
 
 
