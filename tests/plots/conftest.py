@@ -1,6 +1,13 @@
-"""Events made by hand for the displays."""
+"""Events made by hand for the displays, and a browser for pages."""
 
 from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -65,3 +72,56 @@ def reconstruction() -> Reconstruction:
         pz=[[0.0, 0.0]],
     )
     return Reconstruction(particles=particles, event=np.array([0]), flags=np.array([0], np.uint32))
+
+
+PROBE = """<script>
+const seen = [];
+for (const kind of ["error", "warn"]) {
+  console[kind] = (...what) => seen.push("console." + kind + ": " + what.join(" "));
+}
+window.addEventListener("error", e => seen.push("error: " + e.message));
+window.addEventListener("unhandledrejection", e => seen.push("rejection: " + e.reason));
+document.addEventListener("securitypolicyviolation", e => seen.push("loads " + e.blockedURI));
+window.addEventListener("load", () => setTimeout(() => {
+  const texts = selector => [...document.querySelectorAll(selector)].map(e => e.textContent);
+  const report = {
+    seen,
+    text: document.body.innerText,
+    traces: document.getElementById("event")?.data.length,
+    canvases: document.querySelectorAll("canvas").length,
+    legend: texts(".legendtext"),
+    buttons: [...document.querySelectorAll(".modebar-btn")].map(e => e.getAttribute("data-title")),
+    resources: performance.getEntriesByType("resource").map(e => e.name).filter(name => !name.startsWith("data:")),
+  };
+  const out = document.createElement("pre");
+  out.id = "report";
+  out.textContent = JSON.stringify(report);
+  document.body.append(out);
+}, 500));
+</script>"""
+"""First script of a page: collects errors and, in the end, adds a report to the page."""
+
+
+@pytest.fixture
+def open_in_browser(tmp_path) -> Callable[[str], dict[str, Any]]:
+    """Open a page in Chromium without network; return the report of `PROBE`."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+
+    def opened(page: str) -> dict[str, Any]:
+        path = tmp_path / "page.html"
+        path.write_text(page.replace("<body>", f"<body>{PROBE}", 1), encoding="utf-8")
+        command = [
+            *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader"),
+            *("--disable-background-networking", "--no-first-run", "--disable-dev-shm-usage"),
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            *("--virtual-time-budget=20000", "--dump-dom", path.as_uri()),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        report = re.search(r'<pre id="report">(.*?)</pre>', done.stdout, re.DOTALL)
+        assert report, f"the page did not finish: {done.stderr[-2000:]}"
+        return json.loads(report[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+
+    return opened

@@ -90,13 +90,3 @@ def test_dollars_in_a_name_are_no_formula(event):
     odd = dataclasses.replace(event, path="price_$x^{_$.root")
     figure = plot_event(make_scene(odd))
     assert drawn(figure)
-
-
-def test_nothing_global_is_changed(event):
-    before = dict(mpl.rcParams)
-    plot_event(make_scene(event))
-    assert dict(mpl.rcParams) == before
-
-
-def test_the_same_event_gives_the_same_bytes(event):
-    assert drawn(plot_event(make_scene(event))) == drawn(plot_event(make_scene(event)))

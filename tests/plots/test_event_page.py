@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -13,59 +10,12 @@ from pflow.io.open import read_events
 from pflow.plots.event_page import STRONGEST, event_page, interactive_figure
 from pflow.plots.scene import Group, Lines, make_scene
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-PROBE = """<script>
-const seen = [];
-for (const kind of ["error", "warn"]) {
-  console[kind] = (...what) => seen.push("console." + kind + ": " + what.join(" "));
-}
-window.addEventListener("error", e => seen.push("error: " + e.message));
-window.addEventListener("unhandledrejection", e => seen.push("rejection: " + e.reason));
-document.addEventListener("securitypolicyviolation", e => seen.push("loads " + e.blockedURI));
-window.addEventListener("load", () => setTimeout(() => {
-  const plot = document.getElementById("event");
-  const report = {
-    seen,
-    traces: plot._fullData.length,
-    canvases: plot.querySelectorAll("canvas").length,
-    legend: [...plot.querySelectorAll(".legendtext")].map(e => e.textContent),
-    buttons: [...plot.querySelectorAll(".modebar-btn")].map(e => e.getAttribute("data-title")),
-    resources: performance.getEntriesByType("resource").map(e => e.name),
-  };
-  const out = document.createElement("pre");
-  out.id = "report";
-  out.textContent = JSON.stringify(report);
-  document.body.append(out);
-}, 500));
-</script>"""
-"""Put first into a page: notes whatever goes wrong and, in the end, writes it into the page."""
-
-
-def opened(page, folder):
-    """Open a page in a real browser that reaches no network; what `PROBE` saw."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    path = folder / "page.html"
-    path.write_text(page.replace("<body>", f"<body>{PROBE}", 1), encoding="utf-8")
-    command = [
-        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader"),
-        *("--disable-background-networking", "--no-first-run", "--disable-dev-shm-usage"),
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-        f"--user-data-dir={folder / 'profile'}",
-        *("--virtual-time-budget=20000", "--dump-dom", path.as_uri()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
-    report = re.search(r'<pre id="report">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert report, f"the page did not finish: {done.stderr[-2000:]}"
-    return json.loads(report[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
-
 
 def traces(figure, **fields):
     return [trace for trace in figure.data if all(getattr(trace, key) == value for key, value in fields.items())]
 
 
-def test_one_trace_a_group_and_not_one_a_hit(event):
+def test_one_trace_per_group_and_not_one_per_hit(event):
     figure = interactive_figure(make_scene(event))
     assert [trace.name for trace in traces(figure, mode="markers")] == [
         "gamma 10 GeV (3 hits)",
@@ -182,26 +132,25 @@ def test_names_from_files_are_text(event, reconstruction, text):
 
 
 @pytest.mark.parametrize("colour_by", ["truth", "energy"])
-def test_a_browser_shows_the_page_without_errors(sample_dir, tmp_path, colour_by):
+def test_a_browser_shows_the_page_without_errors(sample_dir, open_in_browser, colour_by):
     scene = make_scene(read_events(sample_dir / "zqq_test_small.root", entry_stop=1), colour_by=colour_by)
-    report = opened(event_page(scene), tmp_path)
-    assert report["seen"] == []
-    assert report["resources"] == []
+    report = open_in_browser(event_page(scene))
+    assert report["seen"] == report["resources"] == []
     assert report["canvases"] > 0
     expected = {f"{group.name} ({len(group.index)} hits)" for group in scene.groups}
     assert expected <= set(report["legend"])
     assert not [button for button in report["buttons"] if button and "hare" in button]
 
 
-def test_a_browser_shows_an_event_without_anything(empty_event, tmp_path):
-    report = opened(event_page(make_scene(empty_event)), tmp_path)
+def test_a_browser_shows_an_event_without_anything(empty_event, open_in_browser):
+    report = open_in_browser(event_page(make_scene(empty_event)))
     assert report["seen"] == []
     assert report["traces"] == 1
 
 
-def test_the_probe_sees_errors_and_loading(event, tmp_path):
+def test_the_browser_reports_errors_and_loading(event, open_in_browser):
     page = event_page(make_scene(event))
     broken = page.replace("</main>", '</main><script>fetch("http://example.org/"); console.error("bad")</script>')
-    seen = opened(broken, tmp_path)["seen"]
+    seen = open_in_browser(broken)["seen"]
     assert any("console.error: bad" in line for line in seen)
     assert any("example.org" in line for line in seen)

@@ -10,7 +10,7 @@ from pflow.metrics.stats import Axis, Histogram, Number, Series
 from pflow.plots.binned import plot_binned
 from pflow.plots.confusion import plot_confusion
 from pflow.plots.distributions import plot_count_difference, plot_distribution
-from pflow.plots.style import rendered, styled
+from pflow.plots.style import rendered
 
 AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
 FLAT = Axis(name="theta", label="Polar angle", unit="", edges=np.array([0.0, 1.0, 2.0]))
@@ -36,17 +36,12 @@ def test_points_are_the_values_with_their_intervals():
     assert x == pytest.approx(np.sqrt([10.0, 1000.0]))
 
 
-def test_labels_have_units():
-    axes = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Angle [deg]").axes[0]
-    assert axes.get_xlabel() == "True energy [GeV]"
-    assert axes.get_ylabel() == "Angle [deg]"
-    assert axes.get_xscale() == "log"
-
-
-def test_quantity_without_unit_has_no_brackets():
-    axes = plot_binned(FLAT, {"PFlow": series(0.5, 0.8)}, label="Efficiency").axes[0]
-    assert axes.get_xlabel() == "Polar angle"
-    assert axes.get_xscale() == "linear"
+@pytest.mark.parametrize(
+    ("axis", "label", "scale"), [(AXIS, "True energy [GeV]", "log"), (FLAT, "Polar angle", "linear")]
+)
+def test_labels_have_units(axis, label, scale):
+    axes = plot_binned(axis, {"PFlow": series(0.5, 0.8)}, label="Angle [deg]").axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == (label, "Angle [deg]", scale)
 
 
 def test_algorithms_share_a_bin_side_by_side():
@@ -81,7 +76,7 @@ def test_wrong_number_of_bins_is_refused():
         plot_binned(AXIS, {"PFlow": series(0.5)}, label="Efficiency")
 
 
-def test_distribution_is_in_shares_of_all_entries_and_says_what_is_outside():
+def test_distribution_is_in_fractions_of_all_entries_and_counts_those_outside():
     histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
     axes = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"}).axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
@@ -94,11 +89,11 @@ def test_distribution_of_nothing():
     assert not axes.patches
 
 
-def test_count_difference_is_in_shares_of_events():
+def test_count_difference_is_in_fractions_of_events():
     axes = plot_count_difference({"PFlow": {-1: 1, 0: 6, 2: 1}}, numbers={"PFlow": "exact: 75%"}).axes[0]
     data = axes.patches[0].get_data()
-    shares = dict(zip((data.edges[:-1] + 0.5).tolist(), data.values.tolist(), strict=True))
-    assert shares == {-2: 0, -1: 0.125, 0: 0.75, 1: 0, 2: 0.125, 3: 0}
+    fractions = dict(zip((data.edges[:-1] + 0.5).tolist(), data.values.tolist(), strict=True))
+    assert fractions == {-2: 0, -1: 0.125, 0: 0.75, 1: 0, 2: 0.125, 3: 0}
     assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nexact: 75%"
 
 
@@ -107,7 +102,7 @@ def test_count_difference_of_nothing(lines):
     assert not plot_count_difference(lines).axes[0].patches
 
 
-def test_confusion_writes_shares_and_counts():
+def test_confusion_shows_fractions_and_counts():
     axes = plot_confusion([[3, 1], [0, 0]], true_classes=["photon", "fake"], reco_classes=["photon", "missed"]).axes[0]
     assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["photon", "missed"]
@@ -130,10 +125,3 @@ def test_files_are_of_the_format_and_the_same_every_time(format, start):
     first, second = rendered(figure, format), rendered(figure, format)
     assert first.startswith(start)
     assert first == second
-
-
-def test_style_is_left_again():
-    size = mpl.rcParams["font.size"]
-    with styled():
-        assert mpl.rcParams["font.size"] != size
-    assert mpl.rcParams["font.size"] == size
