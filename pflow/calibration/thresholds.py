@@ -105,7 +105,7 @@ def calibrate(
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     for number, path in enumerate(inputs):
-        for events in iterate_events(path, step=chunk_size):
+        for events in iterate_events(path, chunk_size=chunk_size):
             truth = ParticleTable.from_records(target_particles(events, model.tokeniser.recipe))
             for decoding, fit, of_files in zip(decodings, fits, metrics, strict=True):
                 particles = reconstruct(events, model, decoding=decoding, device=device).particles

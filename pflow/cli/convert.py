@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pflow.cli.options import add_file_options
+from pflow.cli.options import add_file_options, add_option
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -25,17 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "output", metavar="OUT", help="OUT.root: flat ntuple in the layout g4; OUT.h5: the first paper's format"
     )
-    add_file_options(
+    add_file_options(parser, detector="detector of the input (built-in name or YAML file)")
+    add_option(
         parser,
-        detector="detector of the input (built-in name or YAML file)",
+        "on-error",
+        help="an entry that cannot be used: stop, or leave it in its place without content, with a counted warning "
+        "(default: raise)",
     )
-    parser.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="an entry that cannot be used: stop, or leave it in its place without content, with a counted warning",
-    )
-    parser.add_argument("--step", type=int, default=500, metavar="N", help="events in memory at once (default: 500)")
+    add_option(parser, "chunk-size", default=500)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,17 +46,15 @@ def run(args: argparse.Namespace) -> int:
     suffix = Path(args.output).suffix.lower()
     if suffix not in ROOT + HDF5:
         raise ConfigError(f"cannot tell the format of {args.output}: expected {', '.join(ROOT + HDF5)} at its end")
-    if args.step < 1:
-        raise ConfigError(f"--step must be at least 1, found {args.step}")
     check_output(args.output, inputs=[args.input])
     write = write_events if suffix in ROOT else write_legacy
     with open_events(args.input, detector=args.detector, schema=args.schema, layout=args.layout) as file:
-        written = write(args.output, _chunks(file, args.step, args.on_error), inputs=[args.input])
+        written = write(args.output, _chunks(file, args.chunk_size, args.on_error), inputs=[args.input])
     print(f"{args.output}: {written} events of {file.detector.name}, from {args.input} ({file.schema})")
     return 0
 
 
-def _chunks(file: EventFile, step: int, on_error: Literal["raise", "skip"]) -> Iterator[Events]:
-    """The events of a file in chunks; one without events for a file without entries, whose parts it shows."""
-    for start in range(0, max(file.num_entries, 1), step):
-        yield file.read(start, start + step, on_error=on_error)
+def _chunks(file: EventFile, chunk_size: int, on_error: Literal["raise", "skip"]) -> Iterator[Events]:
+    """The events of a file in chunks. A file without entries gives one chunk, which says which parts it has."""
+    for start in range(0, max(file.num_entries, 1), chunk_size):
+        yield file.read(start, start + chunk_size, on_error=on_error)

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         detector=args.detector,
         schema=args.schema,
         layout=args.layout,
-        step=args.chunk_size,
+        chunk_size=args.chunk_size,
         on_error=args.on_error,
     )
     reconstructions = {}
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         links: Literal["if there", "required", "left out"] = "left out"
         if args.match == "hits":
             links = "required" if name == args.name else "if there"
-        reconstructions[name] = iterate_reco(path, name=args.name, step=args.chunk_size, links=links)
+        reconstructions[name] = iterate_reco(path, name=args.name, chunk_size=args.chunk_size, links=links)
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
         for chunk, found in in_step(events, reconstructions, files=files):

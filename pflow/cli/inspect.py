@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options
+from pflow.cli.options import add_file_options, add_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,20 +21,15 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow inspect`."""
     parser.add_argument("file", metavar="FILE", help="event file: EDM4hep (TTree or RNTuple), flat ntuple or HDF5")
-    add_file_options(
-        parser,
-        detector="built-in name or YAML file (default: the one that fits)",
-    )
+    add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--truth", action="store_true", help="list the targets and the dropped particles of each event")
-    parser.add_argument(
-        "--rule", choices=("stable", "entering", "calo"), default="stable", help="truth rule (default: stable)"
-    )
+    add_option(parser, "rule")
     parser.add_argument("--entries", type=int, default=10, metavar="N", help="events that --truth lists (default: 10)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look into the file and print what is there."""
+    """Print what the file holds."""
     from rich.console import Console
 
     from pflow.io.summary import inspect_file, inspect_truth
@@ -42,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     content = inspect_file(args.file, **where)
     truth = inspect_truth(args.file, rule=args.rule, entries=args.entries, **where) if args.truth else None
     if args.json:
-        found = content.to_dict()
+        found = dataclasses.asdict(content)
         if truth is not None:
-            found["truth"] = {"rule": args.rule, "events": [event.to_dict() for event in truth]}
+            found["truth"] = {"rule": args.rule, "events": [dataclasses.asdict(event) for event in truth]}
         print(json.dumps(_finite(found), indent=2, allow_nan=False))
         return 0
     console = Console(highlight=False)
@@ -55,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_content(console: Console, content: FileContent) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     facts = Table.grid(padding=(0, 2))
     facts.add_row("file", content.path)
@@ -73,12 +69,12 @@ def _print_content(console: Console, content: FileContent) -> None:
     console.print(facts, soft_wrap=True)
 
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
-    table = Table(title=title if content.entries_read < content.num_entries else "means over all entries")
-    table.add_column("part")
-    table.add_column("collections", overflow="fold")
-    table.add_column("objects", justify="right")
-    table.add_column("per entry", justify="right")
-    table.add_column("GeV per entry", justify="right")
+    table = Table(
+        "part",
+        Column("collections", overflow="fold"),
+        *(Column(header, justify="right") for header in ("objects", "per entry", "GeV per entry")),
+        title=title if content.entries_read < content.num_entries else "means over all entries",
+    )
     last_calorimeter = max(number for number, part in enumerate(content.parts) if part.kind)
     for number, part in enumerate(content.parts):
         energy = "" if part.mean_energy is None else f"{part.mean_energy:.3f}"
@@ -102,22 +98,16 @@ def _add_total(table: Any, content: FileContent) -> None:
 
 
 def _print_truth(console: Console, events: Sequence[EventTruth], rule: str) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     for event in events:
-        table = Table(title=f"entry {event.entry}, event {event.event}, rule {rule}")
-        table.add_column("particle", justify="right")
-        table.add_column("PDG", justify="right")
-        table.add_column("energy [GeV]", justify="right")
-        table.add_column("")
-        for particle in event.targets:
-            table.add_row(str(particle.index), str(particle.pdg), f"{particle.energy:.4f}", "target")
-        table.add_section()
-        for particle in event.dropped:
-            table.add_row(
-                str(particle.index), str(particle.pdg), f"{particle.energy:.4f}", f"dropped: {particle.reason}"
-            )
-        table.add_section()
+        headers = (Column(header, justify="right") for header in ("particle", "PDG", "energy [GeV]"))
+        table = Table(*headers, "", title=f"entry {event.entry}, event {event.event}, rule {rule}")
+        for particles in (event.targets, event.dropped):
+            for own in particles:
+                what = f"dropped: {own.reason}" if own.reason else "target"
+                table.add_row(str(own.index), str(own.pdg), f"{own.energy:.4f}", what)
+            table.add_section()
         table.add_row("", "", f"{event.target_energy:.4f}", f"{len(event.targets)} targets", style="bold")
         table.add_row("", "", f"{event.dropped_energy:.4f}", f"{len(event.dropped)} dropped", style="bold")
         console.print(table)

@@ -1,4 +1,4 @@
-"""Which of the detectors a file is from: by the names of its collections, and by where its ECAL is."""
+"""Which detector a file is from: by the names of its collections, and by where its ECAL hits are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import awkward as ak
 import numpy as np
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
@@ -19,10 +20,10 @@ from pflow.resources import builtin_names
 __all__ = ["DetectorMatch", "best_detector", "detector_matches", "fitting_detectors", "geometry_fits"]
 
 MAX_ENTRIES = 10
-"""Entries that are looked at."""
+"""Entries that are read."""
 
 MIN_EVENTS = 5
-"""Events with hits from which on the innermost one must lie near the front face: one neutral hadron may start late."""
+"""Events with hits from which on the innermost hit must lie near the front face: one neutral hadron may shower late."""
 
 OUTLIERS = 0.01
 """Fraction of hits that may lie elsewhere (displaced, or of a wrongly named subdetector)."""
@@ -80,11 +81,11 @@ class DetectorMatch:
 
 
 def geometry_fits(events: Events, detector: Detector) -> bool | None:
-    """Whether the ECAL hits of the events lie where the ECAL of a detector is; None if there are none to tell by.
+    """Whether the ECAL hits of the events lie where the ECAL of a detector is; None if the hits cannot tell.
 
-    All but 1 % of the hits must lie in the volume, and the innermost near its front face (with hits in fewer than five
-    events, a late one says nothing). A barrel is a polygon of at least eight sides, so its front lies between the
-    inscribed radius and 1.08 times that; an endcap is flat.
+    All but 1 % of the hits must lie in the volume, and the innermost near its front face (with fewer than five events
+    that have hits, a late shower decides nothing). A barrel is a polygon of at least eight sides, so its front lies
+    between the inscribed radius and 1.08 times that; an endcap is flat.
 
     Parameters
     ----------
@@ -126,8 +127,8 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
 def detector_matches(reader: Reader) -> list[DetectorMatch]:
     """Every built-in detector for an open file of any schema, best match first.
 
-    A schema without named collections has only the geometry of its first entries to go by; among equals the detector
-    that the file is read as comes first.
+    In a schema without named collections only the geometry of the first entries decides; among equals the detector that
+    the file is read as comes first.
     """
     if isinstance(reader, Edm4hepReader):
         return fitting_detectors(reader.file, sim=reader.sim)
@@ -215,15 +216,15 @@ def _distances(events: Events, region: str) -> ak.Array:
     calorimeters = events.detector.calorimeters
     wanted = [i for i, own in enumerate(calorimeters) if own.kind == "ecal" and own.region == region]
     subdetector = events.hits.subdetector
-    chosen = ak.unflatten(np.isin(ak.to_numpy(ak.flatten(subdetector)), wanted), ak.num(subdetector))
+    chosen = ak.unflatten(np.isin(jagged.flat(subdetector), wanted), jagged.count(subdetector))
     position = events.hits.position[chosen]
     values = position.rho if region == "barrel" else abs(position.z)
     return values[np.isfinite(values)]
 
 
 def _inside(distances: ak.Array, lowest: float, front: float, highest: float) -> bool | None:
-    """Whether hits lie between `lowest` and `highest`, the innermost before `front`; None if they do not tell."""
-    values = ak.to_numpy(ak.flatten(distances))
+    """Whether hits lie between `lowest` and `highest`, the innermost before `front`; None if they cannot tell."""
+    values = jagged.flat(distances)
     if not len(values):
         return None
     if np.mean((values < lowest) | (values > highest)) > OUTLIERS:

@@ -1,4 +1,4 @@
-"""Events to a flat ntuple in the built-in layout, which `pflow.io.flat.FlatReader` reads back without loss."""
+"""Write events to a flat ntuple in the built-in layout, which `pflow.io.flat.FlatReader` reads back without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flat ntuples: one branch a quantity, found through a layout (configs/layout/*.yaml)."""
+"""Flat ntuples: one branch for each quantity, named by a layout (configs/layout/*.yaml)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, nearest
+from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import LINKED, Events
 from pflow.io.columns import open_root, open_tree
@@ -22,7 +23,7 @@ from pflow.physics.detector import Detector, load_detector
 __all__ = ["NOTE", "FlatReader", "missing_branches"]
 
 NOTE = "pflow_flat"
-"""Key of the note that pflow's own flat files carry: detector, codes of the calorimeters, name of the reference."""
+"""Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference."""
 
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """What `read(truth=False)` leaves out."""
@@ -58,6 +59,7 @@ class FlatReader:
     """
 
     schema = "flat"
+    sources: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(
         self,
@@ -107,11 +109,9 @@ class FlatReader:
         }
         parts: dict[str, Any] = {"hits": self._hits(columns["hits"])}
         if "tracks" in columns:
-            tracks = {name: values for name, values in columns["tracks"].items() if name != "particle"}
-            parts["tracks"] = make_tracks(b_field=self.detector.b_field, **tracks)
+            parts["tracks"] = make_tracks(b_field=self.detector.b_field, **_without_particle(columns["tracks"]))
         if "tracker_hits" in columns:
-            tracker_hits = {name: values for name, values in columns["tracker_hits"].items() if name != "particle"}
-            parts["tracker_hits"] = make_tracker_hits(**tracker_hits)
+            parts["tracker_hits"] = make_tracker_hits(**_without_particle(columns["tracker_hits"]))
         if "truth" in columns:
             parts["truth"] = make_truth(**_with_pdg_defaults(columns["truth"], ("charge", "mass")))
             for name, source in LINKED.items():
@@ -155,10 +155,10 @@ class FlatReader:
         known = [calorimeter.name for calorimeter in self.detector.calorimeters]
         for code, name in names.items():
             if name not in known:
-                close = nearest(name, known)
                 raise ConfigError(
                     f"{self.path}: the layout's calorimeter '{name}' (code {code}) is not one of detector"
-                    f" '{self.detector.name}': {', '.join(close or known)}"
+                    f" '{self.detector.name}': {', '.join(known)}",
+                    suggestions=nearest(name, known),
                 )
         return {code: known.index(names[code]) for code in sorted(names)}
 
@@ -193,7 +193,7 @@ class FlatReader:
                     file=self.path,
                     field=branch.branch,
                 )
-            lengths = ak.to_numpy(ak.num(values, axis=1)).astype(np.int64)
+            lengths = jagged.count(values)
             if counts is None:
                 counts = lengths
             elif (different := np.flatnonzero(lengths != counts)).size:
@@ -209,7 +209,7 @@ class FlatReader:
         return columns
 
     def _hits(self, columns: Mapping[str, ak.Array]) -> ak.Array:
-        values = {name: column for name, column in columns.items() if name != "particle"}
+        values = _without_particle(columns)
         if self._calorimeter_of_code and "subdetector" in values:
             n_calorimeters = len(self.detector.calorimeters)
             values["subdetector"] = _translated(values["subdetector"], self._calorimeter_of_code, n_calorimeters)
@@ -227,17 +227,19 @@ class FlatReader:
         return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
 
 
+def _without_particle(columns: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
+    return {name: values for name, values in columns.items() if name != "particle"}
+
+
 def _with_pdg_defaults(columns: Mapping[str, ak.Array], names: Iterable[str]) -> dict[str, ak.Array]:
     """The columns, with what is missing of `names` looked up from the PDG code."""
     lookup = {"charge": pdg.charges, "mass": pdg.masses}
     codes = columns["pdg"]
-    counts = ak.num(codes, axis=1)
-    found = {
-        name: ak.unflatten(lookup[name](ak.to_numpy(ak.flatten(codes, axis=1))), counts)
-        for name in names
-        if name not in columns
+    missing = [name for name in names if name not in columns]
+    return {
+        **columns,
+        **{name: ak.unflatten(lookup[name](jagged.flat(codes)), jagged.count(codes)) for name in missing},
     }
-    return {**columns, **found}
 
 
 def _links_of(particle: ak.Array) -> ak.Array:
@@ -248,10 +250,10 @@ def _links_of(particle: ak.Array) -> ak.Array:
 
 
 def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:
-    """Calorimeter of each code; an unknown code stays one that no calorimeter has, for `Events.check` to name."""
-    flat = np.asarray(ak.to_numpy(ak.flatten(codes, axis=1)), dtype=np.int64)
+    """Calorimeter of each code; an unknown code becomes an index of none, for `Events.validate` to name."""
+    flat = jagged.flat(codes, np.int64)
     known = np.array(list(calorimeter))  # sorted
     index = np.array(list(calorimeter.values()))
     at = np.minimum(np.searchsorted(known, flat), len(known) - 1)
     unknown = np.where((flat < 0) | (flat >= n_calorimeters), flat, -1)
-    return ak.unflatten(np.where(known[at] == flat, index[at], unknown), ak.num(codes, axis=1))
+    return ak.unflatten(np.where(known[at] == flat, index[at], unknown), jagged.count(codes))

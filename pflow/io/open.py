@@ -1,13 +1,12 @@
-"""Opening event files of any schema and reading them as checked `Events`."""
+"""Open event files of any schema and read them as validated `Events`."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import awkward as ak
@@ -50,6 +49,19 @@ class EventFile:
     reader
         Reader of its schema; closed with it.
 
+    Attributes
+    ----------
+    schema
+        ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
+    path, uuid, num_entries
+        The file, its UUID ("" if it has none), and the entries of its tree.
+    detector
+        Detector that its hits are sorted into.
+    absent
+        Optional collections of the detector that the file does not hold.
+    sources
+        Collections that are read, by part and calorimeter; empty for schemas without named collections.
+
     Examples
     --------
     >>> with open_events("cld_rec.edm4hep.root") as file:  # doctest: +SKIP
@@ -58,13 +70,18 @@ class EventFile:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+        self.schema = reader.schema
+        self.path = reader.path
+        self.uuid = reader.uuid
+        self.num_entries = reader.num_entries
+        self.detector = reader.detector
+        self.absent = reader.absent
+        self.sources = reader.sources
 
     def __enter__(self) -> EventFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -72,42 +89,6 @@ class EventFile:
 
     def __repr__(self) -> str:
         return f"<EventFile: {self.path}, {self.schema}, {self.num_entries} entries, detector {self.detector.name}>"
-
-    @property
-    def schema(self) -> str:
-        """``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``."""
-        return self._reader.schema
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return self._reader.path
-
-    @property
-    def uuid(self) -> str:
-        """The file's UUID, "" if it has none."""
-        return self._reader.uuid
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of its tree."""
-        return self._reader.num_entries
-
-    @property
-    def detector(self) -> Detector:
-        """Detector that its hits are sorted into."""
-        return self._reader.detector
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Optional collections that the detector names and the file does not hold."""
-        return self._reader.absent
-
-    @property
-    def sources(self) -> Mapping[str, tuple[str, ...]]:
-        """Collections that are read, by part and calorimeter; empty for schemas without named collections."""
-        found: Mapping[str, tuple[str, ...]] = getattr(self._reader, "sources", {})
-        return found
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -120,22 +101,22 @@ class EventFile:
     def read(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, on_error: OnError = "raise"
     ) -> Events:
-        """Entries ``start`` to ``stop`` (exclusive, by default all), checked.
+        """Read the entries `start` to `stop` (exclusive, by default all) and validate them.
 
         Parameters
         ----------
         start, stop
-            Range of entries; what lies beyond the last one is left out.
+            Range of entries; those beyond the last one are left out.
         truth
             Read truth, links and reference too.
         on_error
-            What to do with an entry that cannot be decoded or whose content is wrong: ``raise``, or ``skip``: leave
-            it in its place without content, flagged ``Flag.BAD_INPUT``.
+            What to do with an entry that cannot be decoded or is not valid: ``raise``, or ``skip``: leave it in its
+            place without content, flagged ``Flag.BAD_INPUT``.
 
         Raises
         ------
         InputError
-            The first entry that cannot be used, with file, entry and field; or a column that is not there.
+            The first entry that cannot be used, with file, entry and field; or a missing column.
         ConfigError
             Another `on_error`, or a negative `start`.
 
@@ -144,6 +125,10 @@ class EventFile:
         BadEntriesWarning
             Once a call, under ``skip``: how many entries were emptied, and why the first.
         """
+        return self._read(start, stop, truth=truth, on_error=on_error)
+
+    def _read(self, start: int, stop: int | None, *, truth: bool, on_error: OnError) -> Events:
+        """Read as `read` does; called by public functions only, whose caller a warning names."""
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
         events, bad = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
@@ -151,16 +136,14 @@ class EventFile:
             warnings.warn(
                 f"{len(bad)} of {len(events)} entries cannot be used and were left empty; the first: {bad[0].error}",
                 BadEntriesWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return events
 
     def read_all(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
     ) -> tuple[Events, list[BadEntry]]:
-        """As `read`, but returns the entries that cannot be used, in order, instead of warning of them.
-
-        With `strict` the first of them is raised.
+        """Read as `read` does, and return the entries that cannot be used, in order; raise the first if `strict`.
 
         Raises
         ------
@@ -184,7 +167,7 @@ class EventFile:
         return _without_violations(events, undecoded)
 
     def _read_one_by_one(self, start: int, stop: int, *, truth: bool) -> tuple[Events, list[BadEntry]]:
-        """Read a range in which something cannot be decoded; such entries are left without content."""
+        """Read a range in which some entries cannot be decoded; these are left without content."""
         chunks: list[Events] = []
         bad: list[BadEntry] = []
         for entry in range(start, stop):
@@ -265,9 +248,9 @@ def read_events(
     truth: bool = True,
     on_error: OnError = "raise",
 ) -> Events:
-    """Read entries of one file; parameters, errors and warnings as for `open_events` and `EventFile.read`."""
+    """Read entries of one file; parameters, errors and warnings as of `open_events` and `EventFile.read`."""
     with open_events(path, detector=detector, schema=schema, layout=layout) as file:
-        return file.read(entry_start, entry_stop, truth=truth, on_error=on_error)
+        return file._read(entry_start, entry_stop, truth=truth, on_error=on_error)
 
 
 def iterate_events(
@@ -276,11 +259,11 @@ def iterate_events(
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
-    step: int = 100,
+    chunk_size: int = 100,
     truth: bool = True,
     on_error: OnError = "raise",
 ) -> Iterator[Events]:
-    """Read one or more files in chunks of at most `step` entries, in order and in bounded memory.
+    """Read one or more files in chunks of at most `chunk_size` entries, in order and in bounded memory.
 
     A chunk never spans two files; a file without entries gives none. Parameters, errors and warnings as for
     `open_events` and `EventFile.read`.
@@ -288,14 +271,14 @@ def iterate_events(
     Raises
     ------
     ConfigError
-        `step` below 1.
+        `chunk_size` below 1.
     """
-    if step < 1:
-        raise ConfigError(f"step is {step}, expected at least 1")
+    if chunk_size < 1:
+        raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")
     for path in [paths] if isinstance(paths, str | PathLike) else paths:
         with open_events(path, detector=detector, schema=schema, layout=layout) as file:
-            for start in range(0, file.num_entries, step):
-                yield file.read(start, start + step, truth=truth, on_error=on_error)
+            for start in range(0, file.num_entries, chunk_size):
+                yield file._read(start, start + chunk_size, truth=truth, on_error=on_error)
 
 
 def _without_violations(events: Events, undecoded: list[BadEntry]) -> tuple[Events, list[BadEntry]]:

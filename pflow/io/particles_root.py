@@ -25,34 +25,33 @@ branch                        type    meaning
                                       maximum of particles, 4 an unknown code was mapped to its class
 ============================= ======= ==================================================================
 
-What is optional is there if the algorithm has it: all of its branches, or none. Hits are counted through the
-calorimeter collections of the input in the order of its detector, as `pflow.read_events` returns them.
+An optional part has all of its branches or none. Hits are counted as `pflow.read_events` returns them: through the
+calorimeter collections of the input in the order of its detector.
 
 ``covMatrix`` holds the ten elements of `pflow.physics.kinematics.COVARIANCE` (xx, xy, yy, xz, yz, zz, xt, yt, zt, tt;
 t is E), in EDM4hep's order, each as a branch of its own, like the components of the momentum: EDM4hep's
 ``covMatrix.values[10]`` is an array in a list, which uproot cannot write to a TTree.
 
-Beside the tree, the key ``pflow_provenance`` holds a JSON text (TObjString): where the events come from and what made
-the particles.
+The key ``pflow_provenance`` holds a JSON text (TObjString): where the events come from and what made the particles.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
 import uproot
 
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import ConfigError, InputError, check_choice, nearest
+from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import LINKS, Reconstruction, concatenate
+from pflow.event.validate import validate_links
 from pflow.io.atomic import check_output, replacing
 from pflow.io.columns import open_root, open_tree
 from pflow.io.rootfile import read_branch, read_note, write_note
@@ -69,19 +68,19 @@ FORMATS = ("ttree", "rntuple")
 Links = Literal["if there", "required", "left out"]
 
 BASKET = 1000
-"""Events that are written at once: smaller baskets make a larger file that is slower to write and to read."""
+"""Events in a basket: smaller baskets make a larger file that is slower to write and to read."""
 
 MEMBERS = {
-    "PDG": (("pdg",), np.int32),
-    "energy": (("energy",), np.float32),
-    "momentum.x": (("momentum", "px"), np.float32),
-    "momentum.y": (("momentum", "py"), np.float32),
-    "momentum.z": (("momentum", "pz"), np.float32),
-    "charge": (("charge",), np.float32),
-    "mass": (("mass",), np.float32),
-    "goodnessOfPID": (("score",), np.float32),
+    "PDG": ("pdg",),
+    "energy": ("energy",),
+    "momentum.x": ("momentum", "px"),
+    "momentum.y": ("momentum", "py"),
+    "momentum.z": ("momentum", "pz"),
+    "charge": ("charge",),
+    "mass": ("mass",),
+    "goodnessOfPID": ("score",),
 }
-"""Member of edm4hep::ReconstructedParticle: field of our particles, type."""
+"""Member of edm4hep::ReconstructedParticle: field of our particles."""
 
 ARRAYS = {
     "scores": tuple(f"pid_{name}" for name in CLASSES),
@@ -107,7 +106,7 @@ MEANING = {
 class RecoWriter:
     """Writes a reconstruction chunk by chunk; a context manager. The file appears at its place only when whole.
 
-    Leaving the context after an error removes what was written and leaves alone whatever was at `path`.
+    After an error nothing is left of what was written, and what was at `path` stays.
 
     Parameters
     ----------
@@ -138,8 +137,7 @@ class RecoWriter:
         name: str = "PFlow",
         inputs: Iterable[str | Path] = (),
     ) -> None:
-        if format not in FORMATS:
-            raise ConfigError(f"output format '{format}' is not one of {', '.join(FORMATS)}")
+        check_choice(format, FORMATS, "output format")
         if not name.isidentifier():
             raise ConfigError(f"'{name}' cannot name a collection: expected letters, digits and underscores")
         try:
@@ -165,19 +163,14 @@ class RecoWriter:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(error_type, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def extend(self, reconstruction: Reconstruction) -> None:
-        """Append consecutive events. They are kept until there are enough for a basket, so memory is bounded.
+        """Append consecutive events. They are kept until there are enough for a basket.
 
-        The first chunk with particles decides which of the optional branches the file has; one without any may lack
-        what the others have.
+        The first chunk with particles decides which optional branches the file has. A chunk without particles may lack
+        them.
 
         Raises
         ------
@@ -207,28 +200,33 @@ class RecoWriter:
         self._flush(self._optional)
 
     def _flush(self, optional: frozenset[str]) -> None:
-        pending = [
-            chunk if optional <= _optional(chunk) else _without_particles(chunk, optional) for chunk in self._pending
+        empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)
+        chunks = [
+            chunk if optional <= _optional(chunk) else _without_particles(chunk.event, chunk.flags, optional)
+            for chunk in self._pending
         ]
         self._pending = []
-        # The first gives the types; what only chunks without particles have is dropped.
-        columns = self._columns(concatenate([_without_particles(_nothing(), optional), *pending]))
+        columns = self._columns(concatenate([empty, *chunks]), optional)
         if self._table is None:
             self._table = self._make_table(columns)
-        if pending:
+        if chunks:
             self._table.extend(columns)
 
-    def _columns(self, reconstruction: Reconstruction) -> dict[str, Any]:
-        shape = _flat if self._format == "ttree" else _nested
+    def _columns(self, reconstruction: Reconstruction, optional: frozenset[str]) -> dict[str, Any]:
+        particles = reconstruction.particles
+        members = {member: particles[field] for member, field in MEMBERS.items()}
+        for name in (name for name in ARRAYS if name in optional):
+            members |= {member: particles[name][:, :, at] for at, member in enumerate(ARRAYS[name])}
+        records = _flat_records if self._format == "ttree" else _nested_records
         columns = {
             "event": reconstruction.event.astype(np.int64),
             "flags": reconstruction.flags.astype(np.uint32),
-            self._name: shape(_particle_columns(reconstruction.particles)),
+            self._name: records(members),
         }
-        for field, (suffix, members) in LINK_MEMBERS.items():
-            links = getattr(reconstruction, field)
-            if links is not None:
-                columns[self._name + suffix] = shape({member: links[inner] for member, inner in members.items()})
+        for field, (suffix, link_members) in LINK_MEMBERS.items():
+            if field in optional:
+                links = getattr(reconstruction, field)
+                columns[self._name + suffix] = records({member: links[inner] for member, inner in link_members.items()})
         return columns
 
     def _make_table(self, columns: Mapping[str, Any]) -> Any:
@@ -255,7 +253,7 @@ def read_reco(
     entry_stop: int | None = None,
     links: Links = "if there",
 ) -> Reconstruction:
-    """Entries `entry_start` to `entry_stop` (exclusive; None: to the end) of a reconstruction's output file.
+    """Read the output file of a reconstruction.
 
     Parameters
     ----------
@@ -264,7 +262,7 @@ def read_reco(
     name
         Name of the collection of particles.
     entry_start, entry_stop
-        The range of entries.
+        Range of entries, `entry_stop` exclusive; by default all.
     links
         Whether to read links of hits and tracks: ``if there``; ``required`` for those of hits; or ``left out``, which
         is faster.
@@ -276,35 +274,33 @@ def read_reco(
         with nearest matches. Links to particles that are not there, or with impossible weights.
     """
     with open_root(path) as file:
-        table, members = _table(file, name, path, links)
+        table, optional = _table(file, name, path, links)
         stop = table.num_entries if entry_stop is None else min(entry_stop, table.num_entries)
-        return _read(table, members, name, min(entry_start, stop), stop, path)
+        return _read(table, optional, name, min(entry_start, stop), stop, path)
 
 
 def iterate_reco(
-    path: str | Path, *, name: str = "PFlow", step: int = 1000, links: Links = "if there"
+    path: str | Path, *, name: str = "PFlow", chunk_size: int = 1000, links: Links = "if there"
 ) -> Iterator[Reconstruction]:
-    """The whole of a reconstruction's output file in chunks of `step` entries, in bounded memory.
+    """Read the whole output file of a reconstruction in chunks of `chunk_size` entries, in bounded memory.
 
-    Parameters as of `read_reco`.
+    Parameters and errors as of `read_reco`.
 
     Raises
     ------
-    InputError
-        As `read_reco`.
     ValueError
-        `step` below 1.
+        `chunk_size` below 1.
     """
-    if step < 1:
-        raise ValueError(f"step must be at least 1, found {step}")
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
     with open_root(path) as file:
-        table, members = _table(file, name, path, links)
-        for start in range(0, table.num_entries, step):
-            yield _read(table, members, name, start, min(start + step, table.num_entries), path)
+        table, optional = _table(file, name, path, links)
+        for start in range(0, table.num_entries, chunk_size):
+            yield _read(table, optional, name, start, min(start + chunk_size, table.num_entries), path)
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
-    """What `RecoWriter` was told about the origin of the particles in a file.
+    """Read the provenance that `RecoWriter` stored in a file.
 
     Raises
     ------
@@ -318,31 +314,20 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     return provenance
 
 
-def _nothing() -> Reconstruction:
-    """No events, for their type."""
-    empty = ak.values_astype(ak.Array([[]])[:0], np.float32)
-    return Reconstruction(
-        particles=make_particles(pdg=empty, charge=empty, energy=empty, px=empty, py=empty, pz=empty),
-        event=np.zeros(0, dtype=np.int64),
-        flags=np.zeros(0, dtype=np.uint32),
-    )
-
-
-def _without_particles(chunk: Reconstruction, optional: frozenset[str]) -> Reconstruction:
-    """A chunk of events without particles, with these optional parts and fields."""
-    counts = np.zeros(len(chunk), dtype=np.int64)
+def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reconstruction:
+    """Events without particles, with these optional parts and fields."""
+    counts = np.zeros(len(event), dtype=np.int64)
     none = ak.unflatten(np.zeros(0, dtype=np.float32), counts)
     arrays = {
-        field: ak.unflatten(np.zeros((0, len(members)), dtype=np.float32), counts)
-        for field, members in ARRAYS.items()
+        field: ak.unflatten(np.zeros((0, len(ARRAYS[field])), dtype=np.float32), counts)
+        for field in ARRAYS
         if field in optional
     }
-    links = make_links(source=none, particle=none)
-    return dataclasses.replace(
-        chunk,
+    return Reconstruction(
         particles=make_particles(pdg=none, charge=none, energy=none, px=none, py=none, pz=none, **arrays),
-        hit_links=links if "hit_links" in optional else None,
-        track_links=links if "track_links" in optional else None,
+        event=event,
+        flags=flags,
+        **{field: make_links(source=none, particle=none) for field in LINK_MEMBERS if field in optional},
     )
 
 
@@ -352,26 +337,12 @@ def _optional(reconstruction: Reconstruction) -> frozenset[str]:
     return frozenset((*links, *(name for name in ARRAYS if name in reconstruction.particles.fields)))
 
 
-def _particle_columns(particles: ak.Array) -> dict[str, ak.Array]:
-    """Members, as [event, particle] columns, by name."""
-    columns = {}
-    for member, (field, dtype) in MEMBERS.items():
-        values = particles
-        for key in field:
-            values = values[key]
-        columns[member] = ak.values_astype(values, dtype)
-    for name, members in ARRAYS.items():
-        if name in particles.fields:
-            columns |= {member: particles[name][:, :, at] for at, member in enumerate(members)}
-    return columns
-
-
-def _flat(columns: Mapping[str, ak.Array]) -> ak.Array:
-    """Records whose members are ``momentum.x`` and so on, as TTree branches are named."""
+def _flat_records(columns: Mapping[str, ak.Array]) -> ak.Array:
+    """Records with members ``momentum.x`` and so on, as TTree branches are named."""
     return ak.zip(dict(columns), depth_limit=2)
 
 
-def _nested(columns: Mapping[str, ak.Array]) -> ak.Array:
+def _nested_records(columns: Mapping[str, ak.Array]) -> ak.Array:
     """Records with ``momentum`` a record of its own, as RNTuple fields nest."""
     nested: dict[str, Any] = {}
     for member, column in columns.items():
@@ -387,12 +358,14 @@ def _nested(columns: Mapping[str, ak.Array]) -> ak.Array:
 
 
 def _table(file: Any, name: str, path: str | Path, links: Links) -> tuple[Any, frozenset[str]]:
-    """The tree or RNTuple, and which of the optional parts and fields it has and are wanted."""
+    """The tree or RNTuple, and which optional parts and fields are there and wanted."""
     table = open_tree(file, TREE, str(path))
     keys = set(table.keys())
-    optional = _optional_branches(name)
-    if links == "left out":
-        optional = {field: branches for field, branches in optional.items() if field not in LINKS}
+    optional = {
+        field: branches
+        for field, branches in _optional_branches(name).items()
+        if links != "left out" or field not in LINKS
+    }
     found = {field for field, branches in optional.items() if not keys.isdisjoint(branches.values())}
     if links == "required":
         found.add("hit_links")
@@ -418,59 +391,28 @@ def _optional_branches(name: str) -> dict[str, dict[str, str]]:
 
 
 def _read(table: Any, optional: frozenset[str], name: str, start: int, stop: int, path: str | Path) -> Reconstruction:
-    columns = {member: read_branch(table, f"{name}.{member}", start, stop, path) for member in MEMBERS}
+    def read(branch: str) -> ak.Array:
+        return read_branch(table, branch, start, stop, path)
+
     branches = _optional_branches(name)
-    more = {
-        field: {member: read_branch(table, branch, start, stop, path) for member, branch in branches[field].items()}
-        for field in optional
-    }
-    particles = make_particles(
-        pdg=columns["PDG"],
-        charge=columns["charge"],
-        energy=columns["energy"],
-        px=columns["momentum.x"],
-        py=columns["momentum.y"],
-        pz=columns["momentum.z"],
-        mass=columns["mass"],
-        score=columns["goodnessOfPID"],
-        **{field: _array(more[field].values()) for field in ARRAYS if field in more},
-    )
+    columns = {field[-1]: read(f"{name}.{member}") for member, field in MEMBERS.items()}
+    for field in (field for field in ARRAYS if field in optional):
+        members = [read(branch) for branch in branches[field].values()]
+        flat = np.stack([jagged.flat(member) for member in members], axis=-1)  # [particle, member]
+        columns[field] = ak.unflatten(flat, jagged.count(members[0]))
+    particles = make_particles(**columns)
     links = {}
-    for field, (suffix, members) in LINK_MEMBERS.items():
-        if field in more:
-            made = make_links(**{members[member]: values for member, values in more[field].items()}, normalise=False)
-            _check_links(made, particles, f"{name}{suffix}", start, path)
-            links[field] = made
+    for field in (field for field in LINK_MEMBERS if field in optional):
+        suffix, fields = LINK_MEMBERS[field]
+        link_columns = {fields[member]: read(branch) for member, branch in branches[field].items()}
+        links[field] = make_links(**link_columns, normalise=False)
+        for violation in validate_links(f"{name}{suffix}", links[field], None, particles):
+            if not violation.field.endswith(".source"):  # the input's hits and tracks are not in this file
+                raise InputError(violation.message, file=path, entry=start + violation.index, field=violation.field)
     return Reconstruction(
         particles=particles,
-        event=np.asarray(ak.to_numpy(read_branch(table, "event", start, stop, path)), dtype=np.int64),
-        flags=np.asarray(ak.to_numpy(read_branch(table, "flags", start, stop, path)), dtype=np.uint32),
+        event=np.asarray(ak.to_numpy(read("event")), dtype=np.int64),
+        flags=np.asarray(ak.to_numpy(read("flags")), dtype=np.uint32),
         name=name,
         **links,
     )
-
-
-def _array(members: Iterable[ak.Array]) -> ak.Array:
-    """[event, particle, member] from one [event, particle] column a member."""
-    columns = list(members)
-    flat = np.stack([ak.to_numpy(ak.flatten(column, axis=1)) for column in columns], axis=-1)
-    return ak.unflatten(flat, ak.num(columns[0], axis=1))
-
-
-def _check_links(links: ak.Array, particles: ak.Array, collection: str, start: int, path: str | Path) -> None:
-    """Return if all links lead to particles and have finite weights of at least 0."""
-    counts = ak.to_numpy(ak.num(links, axis=1))
-    particle, weight = (ak.to_numpy(ak.flatten(links[field], axis=1)) for field in ("particle", "weight"))
-    size = np.repeat(ak.to_numpy(ak.num(particles, axis=1)), counts)
-    for member, values, bad, expected in (
-        ("particle", particle, (particle < 0) | (particle >= size), "expected the index of a particle"),
-        ("weight", weight, ~np.isfinite(weight) | (weight < 0), "expected a share of at least 0"),
-    ):
-        if bad.any():
-            first = int(np.flatnonzero(bad)[0])
-            raise InputError(
-                f"{expected}, found {values[first]}",
-                file=path,
-                entry=start + int(np.searchsorted(np.cumsum(counts), first, side="right")),
-                field=f"{collection}.{member}",
-            )

@@ -1,7 +1,8 @@
-"""What every reader of one open file looks like, whatever the format behind it."""
+"""The interface of the readers, one of each schema."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from pflow.event.events import Events
@@ -27,7 +28,9 @@ class Reader(Protocol):
     detector
         Detector that its hits are sorted into.
     absent
-        Optional collections that the detector names and the file does not hold.
+        Optional collections of the detector that the file does not hold.
+    sources
+        Collections that are read, by part and calorimeter; empty for schemas without named collections.
     """
 
     schema: str
@@ -36,12 +39,12 @@ class Reader(Protocol):
     num_entries: int
     detector: Detector
     absent: tuple[str, ...]
+    sources: Mapping[str, tuple[str, ...]]
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Entries ``start`` to ``stop`` (exclusive), unchecked.
+        """Read the entries `start` to `stop` (exclusive) without validating them.
 
-        ``truth=False`` leaves out truth, links and reference: what reconstruction does not need. With
-        ``start == stop`` the result has no events and the same parts as any other.
+        ``truth=False`` leaves out truth, links and reference. A range without entries has the same parts as any other.
 
         Raises
         ------

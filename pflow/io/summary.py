@@ -1,14 +1,15 @@
-"""What a file of events holds, gathered as plain data: for `pflow inspect`, and for a notebook."""
+"""What a file of events holds, as plain data."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import awkward as ak
 import numpy as np
 
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import select_targets
 from pflow.io.open import open_events
@@ -24,7 +25,7 @@ __all__ = [
     "inspect_truth",
 ]
 
-STEP = 100
+CHUNK_SIZE = 100
 """Entries read at once."""
 
 
@@ -80,7 +81,7 @@ class FileContent:
     calorimeter_hits
         Hits of all calorimeters, muon system included, in the entries that were read.
     absent
-        Optional collections that the detector names and the file does not hold.
+        Optional collections of the detector that the file does not hold.
     has_truth
         Whether truth particles and links from hits to them are there.
     bad_entries
@@ -99,10 +100,6 @@ class FileContent:
     absent: tuple[str, ...]
     has_truth: bool
     bad_entries: dict[int, str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,10 +123,6 @@ class EventTruth:
     target_energy: float
     dropped_energy: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return dataclasses.asdict(self)
-
 
 def inspect_file(
     path: str | Path,
@@ -139,10 +132,9 @@ def inspect_file(
     layout: str | Path | None = None,
     max_entries: int = 1000,
 ) -> FileContent:
-    """Look into a file; parameters as for `pflow.io.open.open_events`.
+    """Summarise a file; parameters as of `pflow.io.open.open_events`.
 
-    Counts and means are taken over the first `max_entries` entries, in bounded memory. Entries that cannot be used
-    count as empty and are listed.
+    Counts and means are over the first `max_entries` entries; entries that cannot be used count as empty.
 
     Raises
     ------
@@ -152,38 +144,37 @@ def inspect_file(
     with open_events(path, detector=detector, schema=schema, layout=layout) as file:
         stop = min(file.num_entries, max_entries)
         template, _ = file.read_all(file.num_entries)  # no events, every part
-        counts: dict[str, int] = {}
-        energies: dict[str, float] = {}
+        counts: Counter[str] = Counter()
+        energies: defaultdict[str, float] = defaultdict(float)
         bad: dict[int, str] = {}
-        for start in range(0, stop, STEP):
-            events, found = file.read_all(start, min(start + STEP, stop))
+        for start in range(0, stop, CHUNK_SIZE):
+            events, found = file.read_all(start, min(start + CHUNK_SIZE, stop))
             bad |= {entry.entry: str(entry.error) for entry in found}
             _add(counts, energies, events)
         kinds = {own.name: own.kind for own in file.detector.calorimeters}
-        names = [*kinds, *(name for name, _ in template.parts() if name != "hits")]
+        n_entries = max(stop, 1)
+        parts = tuple(
+            Part(
+                name=name,
+                kind=kinds.get(name, ""),
+                collections=tuple(file.sources.get(name, ())),
+                count=counts[name],
+                mean=counts[name] / n_entries,
+                mean_energy=energies[name] / n_entries if name in energies else None,
+            )
+            for name in (*kinds, *(name for name, _ in template.parts() if name != "hits"))
+        )
+        matches = file.detector_matches()
         return FileContent(
             path=file.path,
             schema=file.schema,
             uuid=file.uuid,
             num_entries=file.num_entries,
             detector=file.detector.name,
-            detectors=tuple(
-                DetectorFit(name=match.detector.name, fits=match.fits, reason=match.reason)
-                for match in file.detector_matches()
-            ),
+            detectors=tuple(DetectorFit(name=m.detector.name, fits=m.fits, reason=m.reason) for m in matches),
             entries_read=stop,
-            parts=tuple(
-                Part(
-                    name=name,
-                    kind=kinds.get(name, ""),
-                    collections=tuple(file.sources.get(name, ())),
-                    count=counts.get(name, 0),
-                    mean=counts.get(name, 0) / max(stop, 1),
-                    mean_energy=energies[name] / max(stop, 1) if name in energies else None,
-                )
-                for name in names
-            ),
-            calorimeter_hits=sum(counts.get(name, 0) for name in kinds),
+            parts=parts,
+            calorimeter_hits=sum(counts[name] for name in kinds),
             absent=file.absent,
             has_truth=template.has_truth,
             bad_entries=bad,
@@ -218,34 +209,29 @@ def inspect_truth(
     ]
 
 
-def _add(counts: dict[str, int], energies: dict[str, float], events: Events) -> None:
+def _add(counts: Counter[str], energies: defaultdict[str, float], events: Events) -> None:
     """Add objects and energies of a chunk to the sums."""
     for name, part in events.parts():
         if name == "hits":
             continue
-        counts[name] = counts.get(name, 0) + int(ak.sum(ak.num(part, axis=1)))
+        counts[name] += int(jagged.count(part).sum())
         if name == "reference":
-            energies[name] = energies.get(name, 0.0) + float(ak.sum(part.energy))
-    subdetector = ak.to_numpy(ak.flatten(events.hits.subdetector, axis=1))
-    energy = ak.to_numpy(ak.flatten(events.hits.energy, axis=1)).astype(np.float64)
+            energies[name] += float(ak.sum(part.energy))
+    subdetector = jagged.flat(events.hits.subdetector)
+    energy = jagged.flat(events.hits.energy, np.float64)
     for index, calorimeter in enumerate(events.detector.calorimeters):
         mine = subdetector == index
-        counts[calorimeter.name] = counts.get(calorimeter.name, 0) + int(mine.sum())
-        energies[calorimeter.name] = energies.get(calorimeter.name, 0.0) + float(energy[mine].sum())
+        counts[calorimeter.name] += int(mine.sum())
+        energies[calorimeter.name] += float(energy[mine].sum())
 
 
 def _event_truth(events: Events, index: int, particles: ak.Array, dropped: ak.Array) -> EventTruth:
+    fields = ("index", "pdg", "energy")
     return EventTruth(
         entry=int(events.entry[index]),
         event=int(events.event[index]),
-        targets=tuple(
-            TruthParticle(index=int(at), pdg=int(pdg), energy=float(energy))
-            for at, pdg, energy in zip(particles.index, particles.pdg, particles.energy, strict=True)
-        ),
-        dropped=tuple(
-            TruthParticle(index=int(at), pdg=int(pdg), energy=float(energy), reason=str(reason))
-            for at, pdg, energy, reason in zip(dropped.index, dropped.pdg, dropped.energy, dropped.reason, strict=True)
-        ),
+        targets=tuple(TruthParticle(**target) for target in particles[[*fields]].to_list()),
+        dropped=tuple(TruthParticle(**particle) for particle in dropped[[*fields, "reason"]].to_list()),
         target_energy=float(ak.sum(particles.energy)),
         dropped_energy=float(ak.sum(dropped.energy)),
     )

@@ -129,8 +129,8 @@ def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_
     evaluation = Evaluation(name=next(iter(recos)), settings=settings)
     extras: dict[str, Extras] = {}
     origins: set[str] = set()
-    chunks = iterate_events(truth_file, step=CHUNK_SIZE)
-    answers = {name: iterate_reco(path, step=CHUNK_SIZE) for name, path in recos.items()}
+    chunks = iterate_events(truth_file, chunk_size=CHUNK_SIZE)
+    answers = {name: iterate_reco(path, chunk_size=CHUNK_SIZE) for name, path in recos.items()}
     for events, found in in_step(chunks, answers, files=recos):
         targets = select_targets(events, rule=rule, e_min=settings.e_min)
         calibration = load_calibration(events.detector)

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     detector = load_detector(args.detector)
     fitted = CalibrationFit(detector)
     for path in args.files:
-        for events in iterate_events(path, detector=detector, step=200):
+        for events in iterate_events(path, detector=detector, chunk_size=200):
             add_showers(fitted, events)
         print(f"read {path.name}", flush=True)
     calibration = fitted.result(origin=f"showers without a track in {', '.join(path.name for path in args.files)}")

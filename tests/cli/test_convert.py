@@ -25,7 +25,7 @@ def run(*words: object) -> int:
 
 def test_from_hdf5_to_root_and_back(tmp_path: Path, data_dir: Path) -> None:
     old = data_dir / "legacy" / "gamma1_30.h5"
-    assert run(old, tmp_path / "new.root", "--step", "7") == 0
+    assert run(old, tmp_path / "new.root", "--chunk-size", "7") == 0
     assert run(tmp_path / "new.root", tmp_path / "back.h5") == 0
     one, two = (LegacyReader(path).read(0, 30) for path in (old, tmp_path / "back.h5"))
     for (name, before), (_, after) in zip(one.parts(), two.parts(), strict=True):
@@ -79,9 +79,10 @@ def test_an_unknown_ending(tmp_path: Path, sample_dir: Path, name: str) -> None:
         run(sample_dir / "multi_test_small.root", tmp_path / name)
 
 
-def test_a_step_of_nothing(tmp_path: Path, sample_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="--step must be at least 1"):
-        run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--step", 0)
+def test_a_chunk_size_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("in.root", tmp_path / "new.root", "--chunk-size", 0)
+    assert "expected at least 1, found 0" in capsys.readouterr().err
 
 
 def test_the_missing_folder_is_named_before_any_work(tmp_path: Path) -> None:

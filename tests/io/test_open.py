@@ -115,6 +115,7 @@ def test_one_warning_counts_all_bad_entries(write: Write, four: dict[str, Any], 
     (warning,) = caught
     assert "4 of 4 entries" in str(warning.message)
     assert "entry 0" in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_good_files_give_no_warning(write: Write, four: dict[str, Any], toy: Detector) -> None:
@@ -220,7 +221,7 @@ def test_unknown_codes_of_particles_are_kept(write: Write, content: dict[str, An
 @pytest.mark.parametrize("step", [1, 3, 4, 100])
 def test_chunks_in_order_are_the_whole_file(write: Write, four: dict[str, Any], toy: Detector, step: int) -> None:
     path = write(four)
-    chunks = list(iterate_events(path, detector=toy, step=step))
+    chunks = list(iterate_events(path, detector=toy, chunk_size=step))
     assert [len(chunk) for chunk in chunks] == [min(step, 4 - start) for start in range(0, 4, step)]
     joined = ak.concatenate([chunk.hits for chunk in chunks])
     assert joined.to_list() == read_events(path, detector=toy).hits.to_list()
@@ -228,7 +229,7 @@ def test_chunks_in_order_are_the_whole_file(write: Write, four: dict[str, Any], 
 
 def test_several_files_follow_each_other(write: Write, four: dict[str, Any], toy: Detector) -> None:
     paths = [write(four, name="a.root"), write(four, "rntuple", name="b.root")]
-    chunks = list(iterate_events(paths, detector=toy, step=3))
+    chunks = list(iterate_events(paths, detector=toy, chunk_size=3))
     assert [(Path(chunk.path).name, chunk.entry.tolist()) for chunk in chunks] == [
         ("a.root", [0, 1, 2]),
         ("a.root", [3]),
@@ -238,8 +239,8 @@ def test_several_files_follow_each_other(write: Write, four: dict[str, Any], toy
 
 
 def test_a_step_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="step is 0"):
-        next(iterate_events(tmp_path / "a.root", step=0))
+    with pytest.raises(ConfigError, match="chunk_size is 0"):
+        next(iterate_events(tmp_path / "a.root", chunk_size=0))
 
 
 def test_the_schema_can_be_asked_for(write: Write, content: dict[str, Any], toy: Detector) -> None:

@@ -183,7 +183,7 @@ class TestBothFormats:
 
     @pytest.mark.parametrize(
         ("field", "value", "message"),
-        [("particle", 3, "expected the index of a particle, found 3"), ("weight", -0.5, "at least 0, found -0.5")],
+        [("particle", 3, "points outside the event's list, found 3"), ("weight", -0.5, "at least 0, found -0.5")],
     )
     def test_links_that_cannot_be_name_file_entry_and_branch(
         self, tmp_path: Path, format: Any, field: str, value: float, message: str
@@ -223,7 +223,7 @@ class TestBothFormats:
         whole = made([[22], [], [11, 13, 211], [130], [22]])
         with RecoWriter(tmp_path / "out.root", provenance={}, format=format) as writer:
             writer.extend(whole)
-        chunks = list(iterate_reco(tmp_path / "out.root", step=2))
+        chunks = list(iterate_reco(tmp_path / "out.root", chunk_size=2))
         assert [len(chunk) for chunk in chunks] == [2, 2, 1]
         assert all(same(chunk, whole[2 * i : 2 * i + 2]) for i, chunk in enumerate(chunks))
 
@@ -302,7 +302,7 @@ def test_an_input_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'parquet' is not one of ttree, rntuple"):
+    with pytest.raises(ConfigError, match="no output format 'parquet': expected one of ttree, rntuple"):
         RecoWriter(tmp_path / "out.root", provenance={}, format="parquet")  # type: ignore[arg-type]
 
 
@@ -318,7 +318,7 @@ def test_provenance_that_json_cannot_hold(tmp_path: Path) -> None:
 
 def test_a_step_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        next(iterate_reco(tmp_path / "out.root", step=0))
+        next(iterate_reco(tmp_path / "out.root", chunk_size=0))
 
 
 def test_not_a_root_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_bad_entries_are_listed_and_count_as_empty(write: Write, content: dict[s
 
 def test_content_is_plain_data(write: Write, content: dict[str, Any], toy: Detector) -> None:
     found = inspect_file(write(content), detector=toy)
-    assert json.loads(json.dumps(found.to_dict()))["parts"][0]["name"] == "ecal"
+    assert json.loads(json.dumps(dataclasses.asdict(found)))["parts"][0]["name"] == "ecal"
 
 
 def test_cld_truth_adds_up_to_what_the_generator_gave(data_dir: Path) -> None:

@@ -241,7 +241,7 @@ def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance)
     from pflow.io.open import iterate_events
 
     evaluation = Evaluation(name="Pandora")
-    for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", step=500):
+    for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", chunk_size=500):
         reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags, name="Pandora")
         evaluation.update(events, {"Pandora": reco})
     found = dict(leaves(evaluation.result().algorithms["classical"]))

@@ -211,7 +211,7 @@ def test_single_photons_of_the_full_simulation(data_dir):
     from pflow.metrics.evaluation import Evaluation
 
     evaluation = Evaluation(name="oracle", oracle=True)
-    for events in iterate_events(data_dir / "g4" / "gamma1_test.root", step=250):
+    for events in iterate_events(data_dir / "g4" / "gamma1_test.root", chunk_size=250):
         # PHYSICS: about 0.014 degrees and 3% for the barycentre and the sum of true hits; conversions are left out,
         # which bend in the field
         evaluation.update(events[ak.to_numpy(ak.num(events.tracks)) == 0], {})
@@ -226,7 +226,7 @@ def test_oracle_is_better_than_pandora_on_full_events(data_dir):
     from pflow.metrics.evaluation import Evaluation
 
     evaluation = Evaluation(name="oracle", oracle=True)
-    for events in iterate_events(data_dir / "g4" / "zqq_test.root", step=200):
+    for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
         evaluation.update(events, {})
     trees = evaluation.result().algorithms
     oracle, classical = (trees[name]["event"]["visible_energy"]["resolution_68_over_median"] for name in trees)
@@ -240,7 +240,7 @@ def test_two_factors_for_hadrons_give_the_resolution_of_the_definitions(data_dir
 
     plain = dataclasses.replace(UNIT, factors=np.array([[1.0] * 4, [1.3, 1.3, 1.0, 1.0]]))
     response = []
-    for events in iterate_events(data_dir / "g4" / "zqq_test.root", step=200):
+    for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
         targets = select_targets(events, rule="stable")
         found = perfect_reconstruction(events, targets, plain)
         response += [ak.sum(found.particles.energy, axis=1) / ak.sum(targets.particles.energy, axis=1)]

@@ -1,6 +1,6 @@
-"""What podio wraps around the data: collection ids, references, vector members, cell encodings.
+"""Files of podio: collection ids, references, vector members, cell encodings.
 
-Layouts of which the files in the field are made (podio's `ROOTReader` and `RNTupleReader` read the same ones):
+Layouts of existing files (podio's `ROOTReader` and `RNTupleReader` read the same ones):
 
 ================= ============================= ================================ =================================
 what              podio >= 0.99, EDM4hep >= 1    podio 0.16 to 0.99               older
@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.io.columns import Columns, open_root, open_tree, tree_names
 
-__all__ = ["Joined", "PodioFile", "expand", "flat", "open_podio", "relation", "vector_member"]
+__all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -127,7 +128,7 @@ def vector_member(columns: Columns, collection: str, index: int, name: str) -> s
 
 
 class Joined:
-    """Several collections put one after the other in each event, and where a reference into one of them ends up.
+    """Several collections concatenated in each event, and where references into them point.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ class Joined:
         self.offsets: Ints = np.cumsum(self.counts, axis=0) - self.counts
 
     def resolve(self, file: PodioFile, collection_id: Ints, index: Ints, event: Ints) -> tuple[Ints, npt.NDArray[Any]]:
-        """Position in the joined list of what each reference points to.
+        """Index in the joined list that each reference points to.
 
         Parameters
         ----------
@@ -156,8 +157,8 @@ class Joined:
         Returns
         -------
         joined
-            int64 [reference]; -1 where it points to another collection, past the event's list or negative where it
-            points outside its own.
+            int64 [reference]; -1 for another collection. An index outside its own collection stays outside the joined
+            list.
         known
             bool [reference]: whether it points to one of these collections.
         """
@@ -178,14 +179,8 @@ class Joined:
         return joined, known
 
 
-def flat(jagged: ak.Array) -> tuple[npt.NDArray[Any], Ints]:
-    """Values of [event, object] one after the other, and the event of each."""
-    counts = ak.to_numpy(ak.num(jagged, axis=1))
-    return np.asarray(ak.to_numpy(ak.flatten(jagged, axis=1))), np.repeat(np.arange(len(counts)), counts)
-
-
 def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
-    """Members of objects that each own a range of another list of the same event.
+    """Follow one-to-many relations: each object has a range of another list of the same event.
 
     Parameters
     ----------
@@ -199,18 +194,13 @@ def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
     owner
         int64 [member]: the object, counted over all events.
     member
-        int64 [member]: what it owns, counted over all events. What lies outside the list is left out.
+        int64 [member]: its member, counted over all events. Members outside the list are left out.
     """
-    first, event = flat(begin)
-    last, _ = flat(end)
-    first, last = first.astype(np.int64), last.astype(np.int64)
-    limit = np.asarray(sizes, dtype=np.int64)
-    first, last = np.clip(first, 0, limit[event]), np.clip(last, 0, limit[event])
+    event = jagged.event_index(jagged.count(begin))
+    first, last = (np.clip(jagged.flat(values, np.int64), 0, sizes[event]) for values in (begin, end))
     counts = np.maximum(last - first, 0)
-    owner = np.repeat(np.arange(len(first)), counts)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = np.cumsum(limit) - limit
-    return owner, (starts[event] + first)[owner] + within
+    owner = jagged.event_index(counts)
+    return owner, (jagged.offsets(sizes)[event] + first)[owner] + jagged.local_index(counts)
 
 
 def _unsigned(collection_id: npt.NDArray[Any]) -> Ints:

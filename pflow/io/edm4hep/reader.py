@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, nearest
+from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_truth
 from pflow.event.events import Events
 from pflow.io.edm4hep.cellid import layer_from_cell_id
-from pflow.io.edm4hep.podio import Joined, PodioFile, expand, flat, relation
+from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 from pflow.io.edm4hep.simulated import Contributions, earliest_times, read_contributions, shares
 from pflow.io.edm4hep.tracks import read_tracks
 from pflow.physics.detector import Calorimeter, Detector
@@ -73,7 +74,7 @@ class Edm4hepReader:
                 field=missing[0][0],
                 suggestions=nearest(missing[0][0], columns.collections),
             )
-        self.sources = _sources(file, detector, sim=self.sim)
+        self.sources: Mapping[str, tuple[str, ...]] = _sources(file, detector, sim=self.sim)
         wanted = _wanted(detector, sim=self.sim)
         found = {name for names in self.sources.values() for name in names}
         self.absent = tuple(
@@ -120,9 +121,8 @@ class Edm4hepReader:
         if not self.file.columns.has("EventHeader", "eventNumber"):
             return entries
         numbers = ak.firsts(self._get(start, stop, "EventHeader", "eventNumber"))
-        return np.where(ak.to_numpy(ak.is_none(numbers)), entries, ak.to_numpy(ak.fill_none(numbers, 0))).astype(
-            np.int64
-        )
+        known = ~ak.to_numpy(ak.is_none(numbers))
+        return np.where(known, ak.to_numpy(ak.fill_none(numbers, 0)), entries).astype(np.int64)
 
     def _contributions(self, start: int, stop: int) -> dict[str, Contributions]:
         """What made the hits of each simulated collection that has its contributions in the file."""
@@ -149,7 +149,7 @@ class Edm4hepReader:
                     pieces["time"].append(ak.full_like(energy, np.nan))
                 pieces["subdetector"].append(ak.full_like(energy, subdetector, dtype=np.int32))
                 pieces["layer"].append(self._layers(start, stop, name, energy, calorimeter.cell_encoding))
-        counts = [ak.to_numpy(ak.num(energy, axis=1)) for energy in pieces["energy"]]
+        counts = [jagged.count(energy) for energy in pieces["energy"]]
         joined = Joined(names, counts or np.zeros((1, stop - start)))
         none = ak.unflatten(np.zeros(0, dtype=np.float32), np.zeros(stop - start, dtype=np.int64))
         return make_hits(**{key: _join(arrays, none) for key, arrays in pieces.items()}), joined
@@ -158,12 +158,12 @@ class Edm4hepReader:
         encoding = self.file.encodings.get(name, fallback)
         if encoding is None or not self.file.columns.has(name, "cellID"):
             return ak.full_like(like, -1, dtype=np.int32)
-        cells, _ = flat(self._get(start, stop, name, "cellID"))
+        cells = jagged.flat(self._get(start, stop, name, "cellID"))
         try:
             layers = layer_from_cell_id(cells, encoding)
         except ValueError as error:
             raise InputError(f"cell encoding: {error}", file=self.path, field=name) from error
-        return ak.unflatten(layers, ak.num(like, axis=1))
+        return ak.unflatten(layers, jagged.count(like))
 
     def _tracker_hits(self, start: int, stop: int) -> ak.Array:
         pieces: dict[str, list[ak.Array]] = {name: [] for name in ("x", "y", "z", "energy", "time", "layer")}
@@ -185,30 +185,29 @@ class Edm4hepReader:
             if key not in ("vx", "vy", "vz") or self.file.columns.has(name, member)
         }
         particles = make_truth(**columns, parent=self._parents(start, stop, name, columns["pdg"]))
-        counts = ak.to_numpy(ak.num(particles, axis=1))
-        truth = Joined([name], [counts])
+        truth = Joined([name], [jagged.count(particles)])
         found: dict[str, Any] = {"truth": particles}
         pieces = [self._links(start, stop, link, joined, truth) for link in self.sources["hit_links"]]
         pieces += [self._sim_links(name, contributions, joined, truth) for name, contributions in made_by.items()]
         if pieces:
             found["hit_links"] = _make_links(pieces, stop - start)
         if tracks is not None and self.sources["track_links"]:
-            own = Joined(self.sources["tracks"], [ak.to_numpy(ak.num(tracks, axis=1))])
+            own = Joined(self.sources["tracks"], [jagged.count(tracks)])
             pieces = [self._links(start, stop, link, own, truth) for link in self.sources["track_links"]]
             found["track_links"] = _make_links(pieces, stop - start)
         return found
 
     def _parents(self, start: int, stop: int, name: str, like: ak.Array) -> ak.Array:
-        """First parent of each particle, -1 for none; an index that points outside stays for the check to find."""
+        """First parent of each particle, -1 for none; an index outside the list stays as it is."""
         references = relation(self.file.columns, name, 0, "parents")
-        counts = ak.to_numpy(ak.num(like, axis=1))
+        counts = jagged.count(like)
         parent = np.full(int(counts.sum()), -1, dtype=np.int64)
         if references is not None:
             begin, end = (self._get(start, stop, name, f"parents_{side}") for side in ("begin", "end"))
-            index, event = flat(self._get(start, stop, references, "index"))
-            owner, member = expand(begin, end, np.bincount(event, minlength=stop - start))
-            first = np.unique(owner, return_index=True)[1]
-            parent[owner[first]] = np.maximum(index[member[first]], -1)
+            index = self._get(start, stop, references, "index")
+            child, member = expand(begin, end, jagged.count(index))
+            first = np.unique(child, return_index=True)[1]
+            parent[child[first]] = np.maximum(jagged.flat(index)[member[first]], -1)
         return ak.unflatten(parent, counts)
 
     def _links(self, start: int, stop: int, link: str, sources: Joined, truth: Joined) -> LinkColumns:
@@ -223,11 +222,13 @@ class Edm4hepReader:
                     field=link,
                 )
             ends.append(branch)
-        weight, event = flat(self._get(start, stop, link, "weight"))
+        weights = self._get(start, stop, link, "weight")
+        weight, event = jagged.flat(weights), jagged.event_index(jagged.count(weights))
         resolved = []
         for branch, joined in zip(ends, (sources, truth), strict=True):
-            collection_id, id_event = flat(self._get(start, stop, branch, "collectionID"))
-            index, _ = flat(self._get(start, stop, branch, "index"))
+            ids = self._get(start, stop, branch, "collectionID")
+            collection_id, id_event = jagged.flat(ids), jagged.event_index(jagged.count(ids))
+            index = jagged.flat(self._get(start, stop, branch, "index"))
             if len(collection_id) != len(weight):
                 raise InputError(
                     f"{len(collection_id)} references for {len(weight)} links",
@@ -245,8 +246,7 @@ class Edm4hepReader:
         slot = joined.names.index(name)
         event = contributions.event
         particle, known = truth.resolve(self.file, contributions.particle_id, contributions.particle, event)
-        first_of_event = np.cumsum(contributions.counts) - contributions.counts
-        hit = contributions.hit - first_of_event[event] + joined.offsets[slot, event]
+        hit = contributions.hit - jagged.offsets(contributions.counts)[event] + joined.offsets[slot, event]
         return shares(event[known], hit[known], particle[known], contributions.energy[known])
 
     def _reference(self, start: int, stop: int) -> ak.Array:
@@ -268,10 +268,7 @@ class Edm4hepReader:
 
 
 def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None = None) -> list[tuple[str, ...]]:
-    """Alternatives of each required part of the detector of which the file holds none.
-
-    `sim` as for `Edm4hepReader`.
-    """
+    """Alternatives of each required part of the detector that the file lacks; `sim` as in `Edm4hepReader`."""
     simulated = _only_simulated(file, detector) if sim is None else sim
     groups = [
         _calorimeter_names(calorimeter, simulated) for calorimeter in detector.calorimeters if calorimeter.required
@@ -284,7 +281,7 @@ def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None
 _HIT_COLUMNS = ("energy", "x", "y", "z", "time", "subdetector", "layer")
 
 _ALTERNATIVES = ("tracks", "truth", "reference")
-"""Parts of which the first collection that is there is read; of the others all are joined."""
+"""Parts of which only the first available collection is read; of the others all are joined."""
 
 _TRUTH_MEMBERS = {
     "pdg": "PDG",

@@ -9,7 +9,9 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.io.edm4hep.podio import Joined, PodioFile, expand, flat, relation
+from pflow.event import jagged
+from pflow.event.links import sum_by_pair
+from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 
 __all__ = ["Contributions", "earliest_times", "read_contributions", "shares"]
 
@@ -60,21 +62,22 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
         return columns.get(name, *members, start=start, stop=stop)
 
     begin, end = get(collection, "contributions_begin"), get(collection, "contributions_end")
-    reference_id, event = flat(get(references, "collectionID"))
-    reference_index, _ = flat(get(references, "index"))
+    reference_id = get(references, "collectionID")
+    n_references = jagged.count(reference_id)
+    event = jagged.event_index(n_references)
+    reference_id, reference_index = jagged.flat(reference_id), jagged.flat(get(references, "index"))
     names = [name for name in file.names(reference_id) if columns.has(name, "energy")]
     energies = [get(name, "energy") for name in names]
-    joined = Joined(names, [ak.to_numpy(ak.num(values, axis=1)) for values in energies] or np.zeros((1, stop - start)))
+    joined = Joined(names, [jagged.count(values) for values in energies] or np.zeros((1, stop - start)))
     position, known = joined.resolve(file, reference_id, reference_index, event)
     known &= (position >= 0) & (position < joined.totals[event])
-    starts = np.cumsum(joined.totals) - joined.totals
 
-    hit, member = expand(begin, end, np.bincount(event, minlength=stop - start))
+    hit, member = expand(begin, end, n_references)
     hit, member = hit[known[member]], member[known[member]]
-    at = starts[event[member]] + position[member]
+    at = jagged.offsets(joined.totals)[event[member]] + position[member]
 
     def column(arrays: list[ak.Array], dtype: Any) -> npt.NDArray[Any]:
-        return flat(ak.concatenate(arrays, axis=1))[0].astype(dtype)[at] if arrays else np.zeros(0, dtype=dtype)
+        return jagged.flat(ak.concatenate(arrays, axis=1), dtype)[at] if arrays else np.zeros(0, dtype=dtype)
 
     particles = [relation(columns, name, 0, "particle") for name in names]
     if None in particles:
@@ -83,7 +86,7 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
         particle_id = column([get(str(name), "collectionID") for name in particles], np.int64)
         particle = column([get(str(name), "index") for name in particles], np.int64)
     return Contributions(
-        counts=ak.to_numpy(ak.num(begin, axis=1)),
+        counts=jagged.count(begin),
         hit=hit,
         energy=column(energies, np.float64),
         time=column([get(name, "time") for name in names], np.float64),
@@ -104,10 +107,6 @@ def shares(
     event: Ints, source: Ints, particle: Ints, weight: npt.NDArray[np.float64]
 ) -> tuple[Ints, Ints, Ints, npt.NDArray[np.float64]]:
     """Sum the weights of equal (event, source, particle); returns the four columns in that order, sorted."""
-    order = np.lexsort((particle, source, event))
-    sorted_keys = np.stack([event, source, particle])[:, order]
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (sorted_keys[:, 1:] != sorted_keys[:, :-1]).any(axis=0)
-    unique = sorted_keys[:, first]
-    sums = np.bincount(np.cumsum(first) - 1, weight[order], minlength=unique.shape[1]).astype(np.float64)
-    return unique[0], unique[1], unique[2], sums
+    stride = int(source.max(initial=0)) + 1
+    event_source, particle, weight = sum_by_pair(event * stride + source, particle, weight)
+    return event_source // stride, event_source % stride, particle, weight

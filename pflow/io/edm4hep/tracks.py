@@ -1,4 +1,4 @@
-"""Track states of EDM4hep: which state of a track stands for its vertex and which for the calorimeter's face."""
+"""Tracks of EDM4hep: the states at the vertex and at the calorimeter's face."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.build import make_tracks
-from pflow.io.edm4hep.podio import PodioFile, expand, flat, vector_member
+from pflow.io.edm4hep.podio import PodioFile, expand, vector_member
 from pflow.physics import kinematics
 
 __all__ = ["AT_CALORIMETER", "AT_FIRST_HIT", "AT_IP", "AT_LAST_HIT", "read_tracks"]
@@ -45,45 +46,40 @@ def read_tracks(file: PodioFile, collection: str, start: int, stop: int, *, b_fi
         )
 
     def state(*members: str) -> npt.NDArray[np.float64]:
-        return flat(columns.get(states, *members, start=start, stop=stop))[0].astype(np.float64)
+        return jagged.flat(columns.get(states, *members, start=start, stop=stop), np.float64)
 
     location_by_event = columns.get(states, "location", start=start, stop=stop)
-    location, _ = flat(location_by_event)
+    location = jagged.flat(location_by_event)
     begin = columns.get(collection, "trackStates_begin", start=start, stop=stop)
     end = columns.get(collection, "trackStates_end", start=start, stop=stop)
-    track, member = expand(begin, end, ak.to_numpy(ak.num(location_by_event, axis=1)))
-    n_tracks = int(ak.sum(ak.num(begin, axis=1)))
+    track, member = expand(begin, end, jagged.count(location_by_event))
+    counts = jagged.count(begin)
+    n_tracks = int(counts.sum())
 
     rank = np.full(len(location), len(VERTEX_PREFERENCE))
     for preference, place in enumerate(VERTEX_PREFERENCE):
         rank[location == place] = preference
     vertex = _first_state(track, member, rank[member], n_tracks)
-    at_calorimeter = location[member] == AT_CALORIMETER
-    face = _first_state(track[at_calorimeter], member[at_calorimeter], rank[member][at_calorimeter], n_tracks)
+    there = location[member] == AT_CALORIMETER
+    face = _first_state(track[there], member[there], rank[member][there], n_tracks)
 
     d0, z0, phi, omega, tan_lambda = (state(name) for name in ("D0", "Z0", "phi", "omega", "tanLambda"))
     px, py, pz = kinematics.momentum_from_track(omega, phi, tan_lambda, b_field)
-    x = state("referencePoint.x") - d0 * np.sin(phi)
-    y = state("referencePoint.y") + d0 * np.cos(phi)
-    z = state("referencePoint.z") + z0
-    counts = ak.to_numpy(ak.num(begin, axis=1))
+    at_vertex = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
+    at_calorimeter = {
+        "x": state("referencePoint.x") - d0 * np.sin(phi),
+        "y": state("referencePoint.y") + d0 * np.cos(phi),
+        "z": state("referencePoint.z") + z0,
+        **{"px": px, "py": py, "pz": pz},
+    }
 
     def take(values: npt.NDArray[Any], chosen: npt.NDArray[np.int64]) -> ak.Array:
         return ak.unflatten(np.append(values, np.nan)[chosen], counts)
 
     return make_tracks(
         b_field=b_field,
-        omega=take(omega, vertex),
-        phi=take(phi, vertex),
-        tan_lambda=take(tan_lambda, vertex),
-        d0=take(d0, vertex),
-        z0=take(z0, vertex),
-        calo_x=take(x, face),
-        calo_y=take(y, face),
-        calo_z=take(z, face),
-        calo_px=take(px, face),
-        calo_py=take(py, face),
-        calo_pz=take(pz, face),
+        **{name: take(values, vertex) for name, values in at_vertex.items()},
+        **{f"calo_{name}": take(values, face) for name, values in at_calorimeter.items()},
     )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
 from pflow.io.legacy_hdf5.buffers import TableReader, open_hdf5
@@ -70,6 +71,7 @@ class LegacyReader:
     schema = "legacy-hdf5"
     uuid = ""
     absent: tuple[str, ...] = ()
+    sources: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self, path: str | Path, *, detector: Detector | str | Path | None = None) -> None:
         self.path = str(path)
@@ -101,33 +103,29 @@ class LegacyReader:
         start = min(start, stop)
         counts = np.diff(self._features.offsets[start : stop + 1])
         column = dict(zip(FEATURES, self._features.rows(start, stop).T, strict=True))
-        event = np.repeat(np.arange(len(counts)), counts)
+        event = jagged.event_index(counts)
         track = column["track"] > 0.5
 
-        def jagged(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
+        def by_event(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
             return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
 
-        hit = {name: jagged(column[name], ~track) for name in ("x", "y", "z", "time")}
-        position = column["x"][~track], column["y"][~track], column["z"][~track]
+        subdetector = subdetectors(column["x"], column["y"], column["z"], self.detector)
         parts: dict[str, Any] = {
             "hits": make_hits(
-                energy=jagged(column["edep"], ~track),
-                subdetector=ak.unflatten(
-                    subdetectors(*position, self.detector), np.bincount(event[~track], minlength=len(counts))
-                ),
-                **hit,
+                energy=by_event(column["edep"], ~track),
+                subdetector=by_event(subdetector, ~track),
+                **{name: by_event(column[name], ~track) for name in ("x", "y", "z", "time")},
             ),
-            "tracks": self._tracks({name: jagged(values, track) for name, values in column.items()}),
+            "tracks": self._tracks({name: by_event(values, track) for name, values in column.items()}),
         }
         if truth:
             labels = dict(zip(LABELS, self._labels.rows(start, stop).T, strict=True))
             parts["truth"], particle = self._truth(labels, event, counts, start)
             named = particle >= 0
             for name, kind in (("hit_links", ~track), ("track_links", track)):
-                source = ak.local_index(jagged(event, kind), axis=1)
-                owner = jagged(particle, kind)
-                linked = jagged(named, kind)
-                parts[name] = make_links(source=source[linked], particle=owner[linked])
+                source = ak.local_index(by_event(event, kind), axis=1)
+                linked = by_event(named, kind)
+                parts[name] = make_links(source=source[linked], particle=by_event(particle, kind)[linked])
         entry = np.arange(start, stop, dtype=np.int64)
         return Events(detector=self.detector, path=self.path, entry=entry, event=entry, **parts)
 
@@ -150,10 +148,8 @@ class LegacyReader:
             )
 
     def _tracks(self, at_calo: Mapping[str, ak.Array]) -> ak.Array:
-        x, y, px, py, charge = (
-            ak.to_numpy(ak.flatten(at_calo[name])).astype(np.float64) for name in ("x", "y", "px", "py", "charge")
-        )
-        counts = ak.num(at_calo["x"], axis=1)
+        x, y, px, py, charge = (jagged.flat(at_calo[name], np.float64) for name in ("x", "y", "px", "py", "charge"))
+        counts = jagged.count(at_calo["x"])
         vertex_px, vertex_py = momentum_at_perigee(x, y, px, py, charge, self.detector.b_field)
         return make_tracks(
             b_field=self.detector.b_field,
@@ -182,7 +178,7 @@ class LegacyReader:
         n_particles = np.bincount(distinct[:, 0], minlength=len(counts))
         row = named[first]
         particle = np.full(len(mcid), -1)
-        particle[named] = inverse.reshape(-1) - (np.cumsum(n_particles) - n_particles)[event[named]]
+        particle[named] = inverse.reshape(-1) - jagged.offsets(n_particles)[event[named]]
         columns: dict[str, npt.NDArray[Any]] = {
             name: label[name][row] for name in ("pdg", "charge", "mass", "px", "py", "pz")
         }

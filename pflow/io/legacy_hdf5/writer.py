@@ -28,7 +28,7 @@ def write_legacy(path: str | Path, events: Events | Iterable[Events], *, inputs:
     """Write events to an HDF5 file of the first paper; return how many. It appears only when whole.
 
     One row a hit, then one a track. The label is the particle with the largest share, its ``mcid`` the index in the
-    event's list; a hit or track of nobody has ``mcid`` -1 and zeros. Tracks have ``hitid`` -1, -2, ...
+    event's list; a hit or track without a link has ``mcid`` -1 and zeros. Tracks have ``hitid`` -1, -2, ...
 
     Parameters
     ----------
@@ -75,17 +75,17 @@ def _rows(events: Events) -> tuple[Index, npt.NDArray[np.float32], Rows]:
         return n_hits, features, labels
     n_tracks = jagged.count(events.tracks)
     if events.track_links is None:
-        owner = ak.unflatten(np.full(n_tracks.sum(), -1, dtype=np.int32), n_tracks)
+        particle = ak.unflatten(np.full(n_tracks.sum(), -1, dtype=np.int32), n_tracks)
     else:
-        owner = assigned_particle(events.track_links, events.tracks)
+        particle = assigned_particle(events.track_links, events.tracks)
     track_features = _track_features(events.tracks)
     trackid = -1 - jagged.local_index(n_tracks)
-    event = np.concatenate([np.repeat(np.arange(len(n)), n) for n in (n_hits, n_tracks)])
+    event = np.concatenate([jagged.event_index(n_hits), jagged.event_index(n_tracks)])
     order = np.argsort(event, kind="stable")  # the hits of an event, then its tracks
     return (
         n_hits + n_tracks,
         np.concatenate([features, track_features])[order],
-        np.concatenate([labels, _label_rows(trackid, owner, events.truth)])[order],
+        np.concatenate([labels, _label_rows(trackid, particle, events.truth)])[order],
     )
 
 
@@ -111,9 +111,9 @@ def _track_features(tracks: ak.Array) -> npt.NDArray[np.float32]:
     return rows
 
 
-def _label_rows(identity: Index, owner: ak.Array, truth: ak.Array) -> Rows:
-    start = jagged.offsets(jagged.count(truth))[jagged.event_index(jagged.count(owner))]
-    particle = jagged.flat(owner, np.int64)
+def _label_rows(identity: Index, assigned: ak.Array, truth: ak.Array) -> Rows:
+    start = jagged.offsets(jagged.count(truth))[jagged.event_index(jagged.count(assigned))]
+    particle = jagged.flat(assigned, np.int64)
     named = particle >= 0
     flat = ak.flatten(truth, axis=1)[(start + particle)[named]]
     rows = np.zeros((len(particle), len(LABELS)))

@@ -10,7 +10,7 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.io.edm4hep.podio import Joined, expand, flat, open_podio, relation, vector_member
+from pflow.io.edm4hep.podio import Joined, expand, open_podio, relation, vector_member
 
 Write = Callable[..., Path]
 
@@ -129,9 +129,3 @@ def test_a_range_ends_where_the_list_does() -> None:
     owner, member = expand(ak.Array([[1], [0]]), ak.Array([[9], [1]]), np.array([2, 1]))
     assert owner.tolist() == [0, 1]
     assert member.tolist() == [1, 2]
-
-
-def test_flat_gives_the_event_of_each_value() -> None:
-    values, event = flat(ak.Array([[5, 6], [], [7]]))
-    assert values.tolist() == [5, 6, 7]
-    assert event.tolist() == [0, 0, 2]
