@@ -137,7 +137,7 @@ class EvaluationResult:
 class Evaluation:
     """Accumulates chunks of events; evaluations of different events merge to the result of one pass.
 
-    Memory grows with the number of matched particles, as quantiles are taken on all values: about 50 bytes a particle
+    Memory grows with the number of matched particles, as quantiles are taken on all values: about 40 bytes a particle
     and algorithm.
 
     Parameters

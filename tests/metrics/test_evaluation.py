@@ -70,6 +70,18 @@ TRUTH = [[(22, 10.0, 0, 1), (211, 5.0, 90, 1)], [(22, 20.0, 0, 1)], [], [(130, 4
 RECO = [[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0)], [], [(130, 3.0, 90, 0)]]
 
 
+def same(a, b) -> bool:
+    """Whether two trees of results agree to 1e-12."""
+    mine, theirs = dict(leaves(a)), dict(leaves(b))
+    if list(mine) != list(theirs):
+        return False
+    for key, content in mine.items():
+        for name in ("value", "low", "high") if isinstance(content, Number | Series) else ():
+            if not np.allclose(getattr(content, name), getattr(theirs[key], name), 1e-12, 1e-15, equal_nan=True):
+                return False
+    return True
+
+
 def test_in_memory(make_records):
     result = evaluate(events_of(TRUTH), answer(make_records(RECO)))
     tree = result.algorithms["PFlow"]
@@ -82,19 +94,20 @@ def test_in_memory(make_records):
 def test_oracle_beside_it(make_records):
     result = evaluate(events_of(TRUTH), answer(make_records(RECO)), oracle=True)
     assert list(result.algorithms) == ["PFlow", "oracle"]
+    assert "gamma1_train" in result.calibrations["ild_g4"]
+
+
+def test_oracle_alone_needs_no_reconstruction():
+    evaluation = Evaluation(name="oracle", oracle=True)
+    evaluation.update(events_of(TRUTH), {})
+    assert evaluation.result().algorithms["oracle"]["count"]["exact_fraction"].value == 1
 
 
 def test_reference_of_the_file_is_the_classical_algorithm(make_records):
-    events = events_of(TRUTH, reference=make_records([[], [(22, 20.0, 90, 0)], [], []]))
-    result = evaluate(events, answer(make_records(RECO)))
-    assert list(result.algorithms) == ["PFlow", "classical"]
-    assert result.titles["classical"] == "Classic"
-    assert result.algorithms["classical"]["class"]["all"]["efficiency"].value == 0.25
-
-
-def test_same_particles_give_the_same_numbers_for_every_algorithm(make_records):
     records = make_records(RECO)
     result = evaluate(events_of(TRUTH, reference=records), answer(records))
+    assert list(result.algorithms) == ["PFlow", "classical"]
+    assert result.titles["classical"] == "Classic"
     assert same(result.algorithms["PFlow"], result.algorithms["classical"])
 
 
@@ -104,34 +117,22 @@ def test_algorithms_of_one_title_are_told_apart(make_records):
     assert result.titles == {"Classic": "Classic (Classic)", "classical": "Classic (classical)"}
 
 
-def same(a, b) -> bool:
-    mine, theirs = dict(leaves(a)), dict(leaves(b))
-    if list(mine) != list(theirs):
-        return False
-    for key, content in mine.items():
-        if isinstance(content, Number | Series):
-            for name in ("value", "low", "high"):
-                if not np.array_equal(getattr(content, name), getattr(theirs[key], name), equal_nan=True):
-                    return False
-    return True
-
-
-def test_chunks_and_merging_equal_one_pass(make_records):
-    events, reco = events_of(TRUTH), answer(make_records(RECO))
-    whole = evaluate(events, reco).algorithms["PFlow"]
-    first, second = Evaluation(), Evaluation()
-    first.update(events[:1], {"PFlow": reco[:1]})
-    second.update(events[1:3], {"PFlow": reco[1:3]})
-    second.update(events[3:], {"PFlow": reco[3:]})
-    second.merge(first)
-    assert same(second.result().algorithms["PFlow"], whole)
-    assert second.result().n_events == 4
-
-
-def test_oracle_alone_needs_no_reconstruction():
-    evaluation = Evaluation(name="oracle", oracle=True)
-    evaluation.update(events_of(TRUTH), {})
-    assert evaluation.result().algorithms["oracle"]["count"]["exact_fraction"].value == 1
+@pytest.mark.parametrize("n_chunks", [2, 7, 60])
+def test_chunks_and_merging_equal_one_pass(make_records, n_chunks):
+    rng = np.random.default_rng(0)
+    truth = [
+        [(rng.choice([22, 211, 130]), rng.uniform(1, 50), rng.uniform(0, 360), 1) for _ in range(rng.integers(0, 6))]
+        for _ in range(60)
+    ]
+    found = [[(code, e * rng.normal(1, 0.1), 90 + rng.normal(), phi) for code, e, phi, _ in event] for event in truth]
+    events, reco = events_of(truth), answer(make_records(found))
+    evaluations = [Evaluation(), Evaluation()]
+    for k, part in enumerate(np.array_split(np.arange(60), n_chunks)):
+        chunk = slice(part[0], part[-1] + 1)
+        evaluations[k % 2].update(events[chunk], {"PFlow": reco[chunk]})
+    evaluations[1].merge(evaluations[0])
+    assert evaluations[1].result().n_events == 60
+    assert same(evaluations[1].result().algorithms["PFlow"], evaluate(events, reco).algorithms["PFlow"])
 
 
 def test_merging_other_settings_is_refused():
@@ -139,18 +140,14 @@ def test_merging_other_settings_is_refused():
         Evaluation().merge(Evaluation(settings=Settings(e_min=1.0)))
 
 
-def test_bad_input_is_counted_and_left_out(make_records):
-    reco = answer(make_records(RECO), flags=[0, Flag.BAD_INPUT, 0, 0])
-    result = evaluate(events_of(TRUTH), reco)
+@pytest.mark.parametrize("bad", ["truth", "reconstruction"])
+def test_bad_input_is_counted_and_left_out(make_records, bad):
+    flags = np.array([0, Flag.BAD_INPUT, 0, 0], dtype=np.uint32)
+    events = dataclasses.replace(events_of(TRUTH), flags=flags if bad == "truth" else 0 * flags)
+    result = evaluate(events, answer(make_records(RECO), flags=flags if bad == "reconstruction" else None))
     assert (result.n_events, result.n_bad_input) == (4, 1)
     assert result.algorithms["PFlow"]["n_events"] == 3
     assert result.algorithms["PFlow"]["n_truth"] == 3
-
-
-def test_bad_truth_is_counted_and_left_out(make_records):
-    events = events_of(TRUTH)
-    events = dataclasses.replace(events, flags=np.array([0, 0, 0, Flag.BAD_INPUT], dtype=np.uint32))
-    assert evaluate(events, answer(make_records(RECO))).n_bad_input == 1
 
 
 def test_events_at_the_maximum_are_counted_and_evaluated(make_records):
@@ -160,31 +157,26 @@ def test_events_at_the_maximum_are_counted_and_evaluated(make_records):
     assert result.algorithms["PFlow"]["n_events"] == 4
 
 
-def test_least_energy_of_a_target(make_records):
-    result = evaluate(events_of(TRUTH), answer(make_records(RECO)), settings=Settings(e_min=6.0))
-    assert result.algorithms["PFlow"]["n_truth"] == 2
+@pytest.mark.parametrize(
+    ("settings", "wanted"), [({}, (4, 2)), ({"e_min": 6.0}, (2, 2)), ({"matching": Matching(cut=0.1)}, (4, 1))]
+)
+def test_settings_are_used(make_records, settings, wanted):
+    reco = answer(make_records([[(22, 12.0, 90, 0)], [(22, 20.0, 90, 0)], [], []]))
+    tree = evaluate(events_of(TRUTH), reco, settings=Settings(**settings)).algorithms["PFlow"]
+    assert (tree["n_truth"], tree["n_matched"]) == wanted
 
 
-def test_matching_rule_is_used(make_records):
-    reco = answer(make_records([[(22, 30.0, 90, 0)], [], [], []]))
-    loose = evaluate(events_of(TRUTH), reco).algorithms["PFlow"]
-    tight = evaluate(events_of(TRUTH), reco, settings=Settings(matching=Matching(cut=1.0))).algorithms["PFlow"]
-    assert (loose["n_matched"], tight["n_matched"]) == (1, 0)
-
-
-def test_visible_truth_holds_no_neutrinos_and_only_final_particles():
-    events = events_of([[(22, 10.0, 0, 1), (14, 5.0, 0, 1), (11, 3.0, 0, 0)]])
-    assert visible_truth(events, select_targets(events)).energy.tolist() == [10.0]
-
-
-def test_visible_truth_counts_what_is_too_soft_to_be_a_target():
-    events = events_of([[(22, 10.0, 0, 1), (22, 0.05, 0, 1)]])
-    assert visible_truth(events, select_targets(events)).energy.sum() == pytest.approx(10.05)
-
-
-def test_visible_truth_of_other_rules_is_the_targets():
-    events = events_of([[(22, 10.0, 0, 1), (22, 0.05, 0, 1)]])
-    assert visible_truth(events, select_targets(events, rule="calo")).energy.tolist() == [10.0]
+@pytest.mark.parametrize(
+    ("particles", "rule", "energies"),
+    [
+        ([(22, 10.0, 0, 1), (14, 5.0, 0, 1), (11, 3.0, 0, 0)], "stable", [10.0]),  # a neutrino, an intermediate one
+        ([(22, 10.0, 0, 1), (22, 0.05, 0, 1)], "stable", [10.0, 0.05]),  # too soft for a target
+        ([(22, 10.0, 0, 1), (22, 0.05, 0, 1)], "calo", [10.0]),
+    ],
+)
+def test_visible_truth(particles, rule, energies):
+    events = events_of([particles])
+    assert visible_truth(events, select_targets(events, rule=rule)).energy.tolist() == pytest.approx(energies)
 
 
 def test_other_event_numbers_are_refused(make_records):
@@ -217,14 +209,10 @@ def test_algorithm_under_evaluation_must_be_there(make_records):
         Evaluation().update(events_of(TRUTH), {"Other": answer(make_records(RECO))})
 
 
-def test_unknown_rule_is_refused():
-    with pytest.raises(ConfigError, match="no truth rule 'best'"):
-        Evaluation(settings=Settings(rule="best"))
-
-
-def test_negative_least_energy_is_refused():
-    with pytest.raises(ConfigError, match="e_min"):
-        Evaluation(settings=Settings(e_min=-1.0))
+@pytest.mark.parametrize("settings", [{"rule": "best"}, {"e_min": -1.0}])
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(ConfigError, match=r"no truth rule 'best'|e_min must be at least 0"):
+        Evaluation(settings=Settings(**settings))
 
 
 @pytest.mark.parametrize(
@@ -295,21 +283,6 @@ def test_algorithms_without_hits_are_matched_otherwise_and_named(make_records):
     assert same(result.algorithms["classical"], by_energy)
     assert same(result.algorithms["Bare"], by_energy)
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
-
-
-def test_result_by_energy_and_angle_has_none_matched_otherwise(make_records):
-    events = events_of(TRUTH, reference=make_records(RECO))
-    assert evaluate(events, linked(make_records(RECO), HITS), oracle=True).matched_otherwise == {}
-
-
-def test_chunks_by_hits_equal_one_pass(make_records):
-    events, reco = events_of(TRUTH), linked(make_records(RECO), HITS)
-    whole = evaluate(events, reco, settings=BY_HITS).algorithms["PFlow"]
-    first, second = Evaluation(settings=BY_HITS), Evaluation(settings=BY_HITS)
-    first.update(events[:1], {"PFlow": reco[:1]})
-    second.update(events[1:], {"PFlow": reco[1:]})
-    first.merge(second)
-    assert same(first.result().algorithms["PFlow"], whole)
 
 
 def test_bad_input_is_left_out_with_its_links(make_records):

@@ -140,24 +140,20 @@ def test_no_key_of_the_algorithm_is_lost_at_the_top_level(result):
     assert set(result.algorithms["PFlow"]) < set(content)
 
 
-def test_table_shows_algorithms_side_by_side(result):
+def test_table_shows_algorithms_side_by_side_and_how_it_was_made(result):
     text = shown(result)
-    assert "PFlow" in text
-    assert "Classic" in text
-    assert "exact count" in text
-    assert "angle, mean [deg]" in text
-
-
-def test_table_says_how_it_was_made(result):
-    text = shown(result)
-    assert "3 events, 1 of them left out (bad input), 2 stopped at the maximum number of particles" in text
-    assert "rule 'stable', energy above 0.1 GeV" in text
-    assert "above cost 3" in text
-
-
-def test_table_leaves_out_rows_without_numbers(result):
-    assert "muon" not in shown(result)
-    assert "photon: efficiency" in shown(result)
+    for part in (
+        "PFlow",
+        "Classic",
+        "exact count",
+        "angle, mean [deg]",
+        "photon: efficiency",
+        "3 events, 1 of them left out (bad input), 2 stopped at the maximum number of particles",
+        "rule 'stable', energy above 0.1 GeV",
+        "above cost 3",
+    ):
+        assert part in text
+    assert "muon" not in text  # no algorithm has a number
 
 
 def test_table_of_nothing():
