@@ -1,4 +1,4 @@
-"""From a graph to an ONNX file."""
+"""Conversion of a graph to an ONNX file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXPECTED = (
     ("Converting a tensor to a Python boolean might cause the trace to be incorrect", Warning),
     ("torch.tensor results are registered as constants in the trace", Warning),
     ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
-    ("The feature will be removed", DeprecationWarning),  # what torch's exporter uses of its own
+    ("The feature will be removed", DeprecationWarning),  # torch's exporter uses its own old interface
     ("Constant folding - Only steps=1 can be constant folded", UserWarning),
 )
 
@@ -32,7 +32,7 @@ def require_onnx() -> Any:
     Raises
     ------
     ConfigError
-        It is not installed; says how to.
+        It is not installed; names the extra.
     """
     try:
         import onnx
@@ -62,9 +62,9 @@ def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
 
     Notes
     -----
-    By torch's older exporter, which traces: the newer one (``dynamo=True``) cannot convert these graphs in torch 2.5
-    and takes ten times as long in 2.13. A trace keeps sizes that Python looks at as constants, of which torch warns;
-    here those are numbers of features and of heads, and tests run the files with other lengths than the example's.
+    Uses torch's older exporter, which traces: the newer one (``dynamo=True``) cannot convert these graphs in torch 2.5
+    and takes ten times as long in 2.13. Tracing turns sizes that Python reads into constants, of which torch warns.
+    Here those are numbers of features and heads; tests run the files with other lengths than the example's.
     """
     onnx = require_onnx()
     specs = (*graph.inputs, *graph.outputs)
@@ -82,7 +82,7 @@ def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
             dynamic_axes={spec.name: spec.axes for spec in specs},
         )
     model = onnx.load(str(path))
-    for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # a trace forgets which sizes are fixed
+    for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # tracing loses the fixed sizes
         element = value.type.tensor_type.elem_type
         value.CopyFrom(onnx.helper.make_tensor_value_info(spec.name, element, spec.shape))
     onnx.helper.set_model_props(model, metadata)

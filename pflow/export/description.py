@@ -1,4 +1,4 @@
-"""What stands in ``tokens.json``: all that turns hits into a graph's inputs and its outputs into particles."""
+"""The content of ``tokens.json``: how hits become a graph's inputs and its outputs become particles."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FORMAT = 1
 """Version of the layout of ``tokens.json``."""
 
 _END = {"flags": ("charge_logits", EOS, EOS), "kind": ("kind_logits", EOS, EOS), "learned": ("stop_logits", 0, 1)}
-"""By the treatment of special tokens: the output that ends a sentence, the first of its classes that is a candidate,
-and the class that means the end."""
+"""By the treatment of special tokens: the output that ends the sequence, its first class that can be chosen, and the
+class of the end."""
 
 HOW_TO = (
     "Letters: B events of a batch; classes and indices count from 0; masks are true for real tokens.",
@@ -52,7 +52,7 @@ HOW_TO = (
     "std of 'energy'; m = p.mass; |p| = sqrt(E^2 - m^2), or rest_momentum * m where E^2 - m^2 is below the square of "
     "that; then E = sqrt(|p|^2 + m^2). The momentum is |p| along the direction, made a unit vector (+z if it is null).",
 )
-"""How to use the files, step by step, in the names of ``tokens.json``."""
+"""How to use the files, step by step, with the names of ``tokens.json``."""
 
 
 def describe(
@@ -63,7 +63,7 @@ def describe(
     Parameters
     ----------
     model
-        The one that was exported.
+        The exported model.
     encoder, step
         Its graphs.
     files
@@ -73,15 +73,10 @@ def describe(
     version
         Version of pflow.
 
-    Returns
-    -------
-    dict
-        Plain data.
-
     Raises
     ------
     ConfigError
-        A treatment of special tokens that is not known here; names it.
+        An unknown treatment of special tokens; names it.
     """
     tokeniser = model.tokeniser
     network: Any = model.reconstructor.network  # of a translation model; no other has graphs

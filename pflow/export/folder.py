@@ -1,4 +1,4 @@
-"""A trained model to a folder of ONNX files that appears only when whole."""
+"""Export of a trained model to a folder of ONNX files."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ FILES = {"encoder": "encoder.onnx", "step": "decoder_step.onnx"}
 """Names of the graphs' files."""
 
 TOKENS = "tokens.json"
-"""Name of the text beside them."""
+"""Name of the description beside them."""
 
 
 def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     """Write a model as ``encoder.onnx``, ``decoder_step.onnx`` and ``tokens.json``.
 
+    The folder appears only when it is complete.
+
     Parameters
     ----------
     model
-        From `pflow.load_model`; it is not changed.
+        From `pflow.load_model`; not changed.
     folder
-        To be made; one that exists must be empty.
+        Made if it does not exist; else it must be empty.
 
     Returns
     -------
@@ -40,7 +42,7 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     ------
     ConfigError
         The folder cannot be made there, the package onnx is not installed, or the model has a part that cannot be
-        exported (merging of hits among them); says which.
+        exported (such as merging of hits); names it.
     """
     from pflow.version import VERSION
 

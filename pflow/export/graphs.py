@@ -1,4 +1,4 @@
-"""The two graphs that a generation runs, as modules of tensors in and tensors out, with names, types and axes.
+"""The two graphs of autoregressive decoding, encoder and decoder step, as modules from tensors to tensors.
 
 Letters: B batch, S source tokens, M memory, P particles before this one, H heads, D width of a head, V vocabulary.
 """
@@ -25,12 +25,12 @@ from pflow.model.translation.special import SAMPLE
 
 __all__ = ["DecoderStep", "EncoderGraph", "Graph", "TensorSpec", "graphs_of"]
 
-_EXAMPLE_EVENTS, _EXAMPLE_LENGTH, _EXAMPLE_PAST = 3, 5, 4  # none of them 1, which a trace might take for a constant
+_EXAMPLE_EVENTS, _EXAMPLE_LENGTH, _EXAMPLE_PAST = 3, 5, 4  # none is 1: tracing takes sizes of 1 as constants
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Name, type and shape of a tensor that goes into a graph or comes out of one.
+    """Name, type and shape of an input or output of a graph.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class TensorSpec:
     dtype
         ``float32``, ``int64`` or ``bool``.
     shape
-        Sizes; a word is an axis of any length, the same for all tensors that have it.
+        Sizes; a name stands for an axis of any length, the same for all tensors with that name.
     """
 
     name: str
@@ -48,24 +48,24 @@ class TensorSpec:
 
     @classmethod
     def of(cls, name: str, tensor: Tensor, axes: dict[int, str]) -> TensorSpec:
-        """The tensor's own type and shape, where `axes` says which dimensions are of any length."""
+        """Of a tensor; `axes` names the dimensions of any length."""
         shape = tuple(axes.get(i, size) for i, size in enumerate(tensor.shape))
         return cls(name, str(tensor.dtype).removeprefix("torch."), shape)
 
     @property
     def axes(self) -> dict[int, str]:
-        """Dimensions of any length, with their names."""
+        """Names of the dimensions of any length."""
         return {i: size for i, size in enumerate(self.shape) if isinstance(size, str)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """A module ready for conversion.
+    """A module to convert.
 
     Parameters
     ----------
     module
-        In evaluation mode, on the CPU; takes and gives plain tensors.
+        In evaluation mode, on the CPU; from tensors to tensors.
     example
         Inputs to trace it with.
     inputs, outputs
@@ -79,7 +79,7 @@ class Graph:
 
 
 class _PaddedEncoder(nn.Module):
-    """An encoder that always computes on the padded batch: packed lengths would become constants of the graph."""
+    """An encoder on the padded batch: tracing would turn the lengths of packed events into constants."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _PaddedEncoder(nn.Module):
 
 
 class _PaddedCrossEncoder(nn.Module):
-    """The same for hits that attend to tracks."""
+    """`_PaddedEncoder` of hits that attend to tracks."""
 
     def __init__(self, encoder: CrossEncoder) -> None:
         super().__init__()
@@ -105,12 +105,12 @@ class _PaddedCrossEncoder(nn.Module):
 
 
 class EncoderGraph(nn.Module):
-    """From source tokens to the memory's mask and its keys and values.
+    """From source tokens to the encoder's output: its mask, and its keys and values for each decoder layer.
 
     Parameters
     ----------
     network
-        In evaluation mode, on the CPU; it is not changed.
+        In evaluation mode, on the CPU; not changed.
 
     Raises
     ------
@@ -133,9 +133,9 @@ class EncoderGraph(nn.Module):
         self.decoder = network.decoder
         self.features: dict[str, int] = {part: embedder.features for part, embedder in embedders.items()}
 
-    def forward(self, *sentences: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Features float [B, S, F] and mask bool [B, S] of each part, in the order of `features`."""
-        pairs = zip(self.features, _pairs(sentences), strict=True)
+        pairs = zip(self.features, _pairs(tensors), strict=True)
         parts: dict[str, Any] = {part: TokenSet(*pair, full=False) for part, pair in pairs}
         memory = self.source(Batch(**parts))
         return (memory.mask, *_flat(self.decoder.project(memory.states)))
@@ -152,7 +152,7 @@ class EncoderGraph(nn.Module):
 
 
 class _Past:
-    """Keys and values of the particles before this one, as tensors that come into the graph and leave it longer."""
+    """A cache of keys and values of the earlier particles, as inputs of the graph, whose outputs are longer by one."""
 
     def __init__(self, known: KeyValue) -> None:
         self.known = known
@@ -164,13 +164,7 @@ class _Past:
 
 
 class DecoderStep(nn.Module):
-    """From the last token of each event, the memory and the past to the next token.
-
-    Parameters
-    ----------
-    network
-        In evaluation mode, on the CPU; it is not changed.
-    """
+    """From the last token of each event, the encoder's output and the past to the next token."""
 
     def __init__(self, network: ParticleTransformer) -> None:
         super().__init__()
@@ -192,7 +186,7 @@ class DecoderStep(nn.Module):
         return (*(value[:, 0] for value in prediction.values()), *_flat([cache.known for cache in past]))
 
     def example(self, memory: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Inputs that go with `memory`, the encoder's outputs."""
+        """Inputs for `memory`, the outputs of the encoder graph."""
         none = torch.zeros(_EXAMPLE_EVENTS, dtype=torch.int64)
         token = (none, none, torch.zeros(_EXAMPLE_EVENTS), torch.ones(_EXAMPLE_EVENTS, 3), none + SAMPLE)
         past = [torch.ones(*part.shape[:2], _EXAMPLE_PAST, part.shape[3]) for part in memory[1:]]
@@ -201,12 +195,12 @@ class DecoderStep(nn.Module):
 
 @torch.no_grad()
 def graphs_of(reconstructor: nn.Module) -> tuple[Graph, Graph]:
-    """The encoder and the decoding step of a model, which is not changed.
+    """The encoder and the decoder step of a model.
 
     Parameters
     ----------
     reconstructor
-        On any device, in any mode.
+        On any device, in any mode; not changed.
 
     Returns
     -------
@@ -222,14 +216,14 @@ def graphs_of(reconstructor: nn.Module) -> tuple[Graph, Graph]:
         raise ConfigError(f"a {type(reconstructor).__name__} cannot be exported to ONNX")
     network = copy.deepcopy(reconstructor.network).cpu().eval()
     encoder = EncoderGraph(network).eval()
-    sentences = encoder.example()
-    memory = encoder(*sentences)
+    source = encoder.example()
+    memory = encoder(*source)
     layers = (len(memory) - 1) // 2
     memory_names = ("memory_mask", *_names("memory", layers))
     memory_specs = _specs(memory_names, memory, [{0: "batch", 1: "memory"}] + [{0: "batch", 2: "memory"}] * 2 * layers)
     source_specs = [
         TensorSpec.of(name, tensor, {0: "batch", 1: part})
-        for part, pair in zip(encoder.features, _pairs(sentences), strict=True)
+        for part, pair in zip(encoder.features, _pairs(source), strict=True)
         for name, tensor in zip((part, f"{part}_mask"), pair, strict=True)
     ]
 
@@ -245,7 +239,7 @@ def graphs_of(reconstructor: nn.Module) -> tuple[Graph, Graph]:
         _names("present", layers), outputs[n_heads:], [{0: "batch", 2: "past_and_this"}] * 2 * layers
     )
     return (
-        Graph(module=encoder, example=sentences, inputs=tuple(source_specs), outputs=memory_specs),
+        Graph(module=encoder, example=source, inputs=tuple(source_specs), outputs=memory_specs),
         Graph(
             module=step,
             example=inputs,

@@ -68,7 +68,7 @@ def make_lively_model(make_model, source_of, **arguments):
         counts = model.reconstructor.generate(as_batch(source_of(model))).mask.sum(1)
         if counts.max() > 2 and len(counts.unique()) > 2:
             return model
-    raise AssertionError("all models write the same for all events")
+    raise AssertionError("all models give the same particles for all events")
 
 
 def assert_same(generated: dict[str, np.ndarray], expected: GeneratedParticles) -> None:
@@ -96,7 +96,7 @@ def exported(lively, tmp_path_factory):
 
 
 @pytest.mark.parametrize("arguments", [*VARIANTS, OPTIONS], ids=[*("-".join(v.values()) for v in VARIANTS), "options"])
-def test_loop_without_pflow_writes_the_same_particles(arguments, make_model, open_folder, tmp_path):
+def test_the_loop_without_pflow_gives_the_same_particles(arguments, make_model, open_folder, tmp_path):
     model = make_lively_model(make_model, lambda model: make_source(model, LENGTHS), **arguments)
     source = make_source(model, LENGTHS)
     expected = model.reconstructor.generate(as_batch(source))
@@ -142,7 +142,7 @@ def test_from_physical_hits_to_physical_particles(make_model, events, open_folde
 
 
 @pytest.mark.parametrize("graph", ["encoder", "step"])
-def test_tensors_are_as_the_text_says(graph, exported):
+def test_tensors_are_as_described(graph, exported):
     text = json.loads((exported / "tokens.json").read_text())
     model = onnx.load(str(exported / text[graph]["file"]))
     types = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.INT64: "int64", onnx.TensorProto.BOOL: "bool"}
@@ -159,7 +159,7 @@ def test_tensors_are_as_the_text_says(graph, exported):
     assert [opset.version for opset in model.opset_import if not opset.domain] == [text[graph]["opset"]]
 
 
-def test_the_memory_has_the_shapes_that_the_text_gives(exported, open_folder, lively):
+def test_the_encoders_output_has_the_shapes_of_the_description(exported, open_folder, lively):
     folder = open_folder(exported)
     specs = folder.text["encoder"]["outputs"]
     outputs = folder.encoder.run([spec["name"] for spec in specs], make_source(lively, LENGTHS))
@@ -190,7 +190,7 @@ def test_no_path_of_this_machine_is_in_the_files(exported):
         assert b".py" not in content
 
 
-def test_text_holds_what_the_tokeniser_knows(exported, lively):
+def test_the_description_holds_the_tokeniser(exported, lively):
     text = json.loads((exported / "tokens.json").read_text())
     assert [entry["code"] for entry in text["pdg"]] == list(lively.tokeniser.pdg.codes)
     assert text["max_particles"] == lively.max_particles
@@ -224,31 +224,6 @@ def test_the_three_files_and_nothing_else_are_written(lively, tmp_path):
     assert [path.name for path in paths] == ["encoder.onnx", "decoder_step.onnx", "tokens.json"]
 
 
-def test_an_empty_folder_is_filled(make_model, tmp_path):
-    (tmp_path / "model").mkdir()
-    export_model(make_model(), tmp_path / "model")
-    assert (tmp_path / "model" / "tokens.json").is_file()
-
-
-def test_a_failure_leaves_nothing(make_model, tmp_path, monkeypatch):
-    def fail(graph, path, *, metadata):
-        path.write_bytes(b"half")
-        if metadata["graph"] == "step":
-            raise OSError("disk full")
-
-    monkeypatch.setattr(folder_module, "to_onnx", fail)
-    with pytest.raises(OSError, match="disk full"):
-        export_model(make_model(), tmp_path / "model")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_holds_something_is_refused(make_model, tmp_path):
-    (tmp_path / "notes.txt").write_text("keep me")
-    with pytest.raises(ConfigError, match="not empty"):
-        export_model(make_model(), tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "keep me"
-
-
 def test_unknown_special_tokens_are_named(make_model, tmp_path):
     class Marked:
         offset = 0
@@ -259,7 +234,7 @@ def test_unknown_special_tokens_are_named(make_model, tmp_path):
         export_model(model, tmp_path / "model")
 
 
-def test_a_network_that_has_no_graphs_is_named(make_model, tmp_path):
+def test_a_model_without_graphs_is_named(make_model, tmp_path):
     model = dataclasses.replace(make_model(), reconstructor=torch.nn.Identity())
     with pytest.raises(ConfigError, match="a Identity cannot be exported"):
         export_model(model, tmp_path / "model")
