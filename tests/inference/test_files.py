@@ -12,7 +12,7 @@ import uproot
 
 import pflow
 from pflow.cli.reconstruct import add_arguments
-from pflow.errors import InputError
+from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.inference.chunks import _counterpart
 from pflow.inference.files import reconstruct_files
