@@ -18,7 +18,8 @@ CSS = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.2em; margin-top: 2em; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; } th, td { padding: .2em .8em; text-align: left; }
-thead th { border-bottom: 2px solid #888; } tr.section > * { border-top: 1px solid #bbb; }
+thead th { border-bottom: 2px solid #888; } th.number { text-align: right; }
+tr.section > * { border-top: 1px solid #bbb; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tbody tr:hover { background: #f3f6fa; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 1em; }
@@ -63,7 +64,8 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
 
 
 def _results(result: EvaluationResult) -> str:
-    heads = "".join(f"<th>{escape(result.titles.get(name, name))}</th>" for name in result.algorithms)
+    titles = (result.titles.get(name, name) for name in result.algorithms)
+    heads = "".join(f'<th class="number">{escape(title)}</th>' for title in titles)
     body, section = [], ""
     for row in rows(result):
         cells = "".join(f'<td class="number">{escape(number_text(number))}</td>' for number in row.numbers)

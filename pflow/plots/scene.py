@@ -16,7 +16,7 @@ from pflow.event import jagged
 from pflow.event.events import LINKED, Events
 from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
-from pflow.event.truth import select_targets
+from pflow.event.truth import Targets, select_targets
 from pflow.event.validate import validate_links
 from pflow.physics.detector import Detector
 from pflow.physics.helix import length_to_cylinder, propagate
@@ -182,61 +182,42 @@ def make_scene(
     if reconstruction is not None:
         at = index % len(events)
         reconstruction = reconstruction[at : at + 1]
+    targets = select_targets(event, rule=rule) if event.has_truth else None
+    true = _true_particles(event, targets)
     reconstructed = _reconstructed_particles(event, reconstruction)
     if colour_by is None:
-        colour_by = "truth" if event.has_truth else "reco" if reconstructed else "energy"
+        colour_by = "truth" if targets else "reco" if reconstructed else "energy"
     check_choice(colour_by, COLOUR_BY, "colour of hits")
-    if colour_by == "reco" and not reconstructed:
-        raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
-    if colour_by == "truth" and not event.has_truth:
-        raise InputError(
-            "holds no truth particles with links from hits; colour by reco, energy or subdetector",
-            file=event.path or None,
-        )
 
-    targets = select_targets(event, rule=rule) if event.has_truth else None
-    true = _true_particles(event, None if targets is None else targets.particles)
     hits = event.hits[0]
-    position, energy = _columns(hits.position, "xyz").astype(np.float32), ak.to_numpy(hits.energy).astype(np.float32)
+    energy = ak.to_numpy(hits.energy).astype(np.float32)
     subdetector = ak.to_numpy(hits.subdetector).astype(np.int64)
-
-    coloured: _Particles | None = None  # the particles whose colours the hits and tracks have
-    track_links: ak.Array | None = None
+    assignment: _Assignment | None = None
     if colour_by == "truth":
-        assert targets is not None
-        coloured, track_links = true[0], targets.track_links
-        assigned = _assigned(targets.hit_links, event.hits)
-        note = f"hits coloured by the true particle with the largest share (rule '{rule}')"
+        assignment = _by_truth(event, true, targets, rule)
     elif colour_by == "reco":
-        coloured = reconstructed[0]
-        hit_links = None if reconstruction is None else _links(event, reconstruction, "hit_links")
-        track_links = None if reconstruction is None else _links(event, reconstruction, "track_links")
-        if hit_links is not None:
-            assigned = _assigned(hit_links, event.hits)
-            note = f"hits coloured by the {coloured.name} particle with the largest share"
-        else:
-            assigned = _nearest_in_angle(position, coloured, event.detector)
-            note = f"hits coloured by the nearest {coloured.name} particle in angle (it assigns no hits)"
-    else:
-        note = f"hits coloured by {colour_by}"
-
-    shades = _colours_by_energy(coloured.energy, max_colours) if coloured else ()
-    if coloured is not None:
-        groups = _particle_groups(coloured, assigned, shades)
+        assignment = _by_reconstruction(event, reconstructed, reconstruction)
+    shades: tuple[str, ...] = ()
+    if assignment is not None:
+        shades = _colours_by_energy(assignment.particles.energy, max_colours)
+        groups = _particle_groups(assignment.particles, assignment.hits, shades)
     elif colour_by == "subdetector":
         groups = _subdetector_groups(event.detector, subdetector)
     else:
-        groups = [Group(name="hits", colour=GREY, index=np.arange(len(position)))]
-    track_colours: list[str] | None = None
-    if event.tracks is not None and track_links is not None:
-        track_colours = [shades[k] if k >= 0 else DARK for k in _assigned(track_links, event.tracks)]
-    lines = [_tracks(event, track_colours)] if event.tracks is not None else []
-    lines += [_arrows(p, shades if p is coloured else None, event.detector) for p in (*true, *reconstructed)]
+        groups = [Group(name="hits", colour=GREY, index=np.arange(len(hits)))]
+
+    lines = []
+    if event.tracks is not None:
+        assigned = np.full(len(event.tracks[0]), -1) if assignment is None else assignment.tracks
+        lines.append(_tracks(event, tuple(shades[k] if k >= 0 else DARK for k in assigned)))
+    for particles in (*true, *reconstructed):
+        coloured = assignment is not None and particles is assignment.particles
+        lines.append(_arrows(particles, shades if coloured else (DARK,) * len(particles.pdg), event.detector))
     return Scene(
         title=_title(event, energy),
-        note=note,
+        note=assignment.note if assignment else f"hits coloured by {colour_by}",
         colour_by=colour_by,
-        position=position,
+        position=_columns(hits.position, "xyz").astype(np.float32),
         energy=energy,
         time=ak.to_numpy(hits.time).astype(np.float32),
         subdetector=subdetector,
@@ -295,10 +276,49 @@ class _Particles:
         return position[:, 0], direction[:, 0]
 
 
-def _true_particles(event: Events, targets: ak.Array | None) -> list[_Particles]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Assignment:
+    """Particles, and the index of the particle of each hit and each track (-1 none)."""
+
+    particles: _Particles
+    hits: Index
+    tracks: Index
+    note: str
+
+
+def _by_truth(event: Events, true: list[_Particles], targets: Targets | None, rule: str) -> _Assignment:
+    if targets is None:
+        raise InputError(
+            "holds no truth particles with links from hits; colour by reco, energy or subdetector",
+            file=event.path or None,
+        )
+    hits, tracks = _assigned(targets.hit_links, event.hits), _assigned(targets.track_links, event.tracks)
+    note = f"hits coloured by the true particle with the largest share (rule '{rule}')"
+    return _Assignment(true[0], hits, tracks, note)
+
+
+def _by_reconstruction(
+    event: Events, reconstructed: list[_Particles], reconstruction: Reconstruction | None
+) -> _Assignment:
+    if not reconstructed:
+        raise ConfigError("no reconstructed particles to colour hits by: the file holds none and none were given")
+    particles = reconstructed[0]
+    hit_links, track_links = (
+        None if reconstruction is None else _checked_links(event, reconstruction, name)
+        for name in ("hit_links", "track_links")
+    )
+    tracks = _assigned(track_links, event.tracks)
+    if hit_links is not None:
+        note = f"hits coloured by the {particles.name} particle with the largest share"
+        return _Assignment(particles, _assigned(hit_links, event.hits), tracks, note)
+    note = f"hits coloured by the nearest {particles.name} particle in angle (it assigns no hits)"
+    return _Assignment(particles, _nearest_in_angle(event, particles), tracks, note)
+
+
+def _true_particles(event: Events, targets: Targets | None) -> list[_Particles]:
     """The targets of the truth rule or, without links, the visible stable particles; none without truth."""
     if targets is not None:
-        return [_Particles.of("true", "truth", targets[0])]
+        return [_Particles.of("true", "truth", targets.particles[0])]
     if event.truth is None:
         return []
     records = event.truth[0]
@@ -349,7 +369,7 @@ def _subdetector_groups(detector: Detector, subdetector: Index) -> list[Group]:
     ]
 
 
-def _links(event: Events, reconstruction: Reconstruction, name: str) -> ak.Array | None:
+def _checked_links(event: Events, reconstruction: Reconstruction, name: str) -> ak.Array | None:
     """Links of the one reconstructed event, checked to be of this event's hits or tracks and of its own particles."""
     links, sources = getattr(reconstruction, name), getattr(event, LINKED[name])
     if links is None or sources is None:
@@ -365,17 +385,20 @@ def _links(event: Events, reconstruction: Reconstruction, name: str) -> ak.Array
     return links
 
 
-def _assigned(links: ak.Array, sources: ak.Array) -> Index:
+def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:
     """Particle with the largest share of each source of the one event, -1 none."""
+    if links is None or sources is None:
+        return np.full(0 if sources is None else len(sources[0]), -1, dtype=np.int64)
     return jagged.flat(assigned_particle(links, sources), np.int64)
 
 
-def _nearest_in_angle(position: npt.NDArray[np.float32], particles: _Particles, detector: Detector) -> Index:
+def _nearest_in_angle(event: Events, particles: _Particles) -> Index:
     """The particle nearest to each hit in angle, -1 if there are none; a charged one where it meets the calorimeter."""
+    position = _columns(event.hits[0].position, "xyz")
     if not len(particles.pdg) or not len(position):
         return np.full(len(position), -1, dtype=np.int64)
-    entry, _ = particles.entry(detector)
-    return np.asarray(np.argmax(unit_vector(position.astype(np.float64)) @ unit_vector(entry).T, axis=1))
+    entry, _ = particles.entry(event.detector)
+    return np.asarray(np.argmax(unit_vector(position) @ unit_vector(entry).T, axis=1))
 
 
 def _length(start: Float, momentum: Float, charge: Float, detector: Detector, max_turns: float) -> Float:
@@ -391,7 +414,7 @@ def _length(start: Float, momentum: Float, charge: Float, detector: Detector, ma
     )
 
 
-def _tracks(event: Events, shades: list[str] | None) -> Lines:
+def _tracks(event: Events, shades: tuple[str, ...]) -> Lines:
     """Tracks as helices from the point nearest to the beam to the calorimeter."""
     assert event.tracks is not None
     tracks, detector = event.tracks[0], event.detector
@@ -405,7 +428,7 @@ def _tracks(event: Events, shades: list[str] | None) -> Lines:
         name="tracks",
         kind="tracks",
         points=points.astype(np.float32),
-        colours=tuple(shades or [DARK] * len(charge)),
+        colours=shades,
         texts=tuple(
             f"track {k}, charge {q:+.0f}\n{_momentum_text(p)}"
             for k, (q, p) in enumerate(zip(charge, momentum, strict=True))
@@ -413,7 +436,7 @@ def _tracks(event: Events, shades: list[str] | None) -> Lines:
     )
 
 
-def _arrows(particles: _Particles, shades: tuple[str, ...] | None, detector: Detector) -> Lines:
+def _arrows(particles: _Particles, shades: tuple[str, ...], detector: Detector) -> Lines:
     """Arrows from where the particles enter the calorimeter, or start in it, in the direction they have there."""
     start, direction = particles.entry(detector)
     points = arrow_points(start, direction, particles.energy, 0.25 * detector.ecal_inner_radius)
@@ -426,7 +449,7 @@ def _arrows(particles: _Particles, shades: tuple[str, ...] | None, detector: Det
         name=f"{particles.name} particles",
         kind=particles.kind,
         points=points[drawn].astype(np.float32),
-        colours=tuple(shades[k] if shades else DARK for k in drawn),
+        colours=tuple(shades[k] for k in drawn),
         texts=tuple(texts[k] for k in drawn),
     )
 
