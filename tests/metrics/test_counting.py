@@ -39,16 +39,10 @@ def result(make_table):
     return metrics.result()
 
 
-def test_exact_fraction(result):
+def test_numbers(result):
     # right: 0, 3, 4, 7, 8, 9
     assert result["exact_fraction"].value == pytest.approx(0.6)
-
-
-def test_differences(result):
     assert result["difference"] == {"-1": 2, "0": 6, "1": 2}
-
-
-def test_one_against_two(result):
     # pairs: found, not, found, found; singles: right, none, two
     assert result["one_vs_two_accuracy"].value == pytest.approx(4 / 7)
 

@@ -23,29 +23,21 @@ def result(make_table):
     return metrics.result()
 
 
-def test_pairs_are_the_overlap(result):
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ("count_difference", 1 / 3),  # 3 - 2, 0 - 1, 1 - 0
+        ("mean_abs_rel_error", 0.225),  # (12 - 10) / 10 and (5 - 4) / 4
+        ("mean_rel_error", 0.225),
+        ("charge_accuracy", 0.5),
+        ("pdg_accuracy", 1.0),
+        ("angle_mean_deg", 45),
+        ("angle_median_deg", 45),
+    ],
+)
+def test_numbers(result, key, wanted):
     assert result["n_pairs"] == 2
-
-
-def test_count_difference(result):
-    # 3 - 2, 0 - 1, 1 - 0
-    assert result["count_difference"].value == pytest.approx(1 / 3)
-
-
-def test_energy_error_of_ranks(result):
-    # (12 - 10) / 10 and (5 - 4) / 4
-    assert result["mean_abs_rel_error"].value == pytest.approx(0.225)
-    assert result["mean_rel_error"].value == pytest.approx(0.225)
-
-
-def test_charge_and_identity_of_ranks(result):
-    assert result["charge_accuracy"].value == 0.5
-    assert result["pdg_accuracy"].value == 1.0
-
-
-def test_angle_of_ranks(result):
-    assert result["angle_mean_deg"].value == pytest.approx(45)
-    assert result["angle_median_deg"].value == pytest.approx(45)
+    assert result[key].value == pytest.approx(wanted)
 
 
 def test_sign_of_the_energy_error(make_table):
