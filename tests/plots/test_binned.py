@@ -1,15 +1,10 @@
-"""Figures hold the numbers that they were given, with units; nothing global changes."""
-
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 
-from pflow.metrics.stats import Axis, Histogram, Number, Series
+from pflow.metrics.stats import Axis, Number, Series
 from pflow.plots.binned import plot_binned
-from pflow.plots.confusion import plot_confusion
-from pflow.plots.distributions import plot_count_difference, plot_distribution
 from pflow.plots.style import rendered
 
 AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
@@ -74,54 +69,3 @@ def test_reference_line_and_limits():
 def test_wrong_number_of_bins_is_refused():
     with pytest.raises(ValueError, match="series 'PFlow' has 1 values for 2 bins"):
         plot_binned(AXIS, {"PFlow": series(0.5)}, label="Efficiency")
-
-
-def test_distribution_is_in_fractions_of_all_entries_and_counts_those_outside():
-    histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
-    axes = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"}).axes[0]
-    assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
-    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
-
-
-def test_distribution_of_nothing():
-    histogram = Histogram(edges=np.array([0.1, 1.0]), counts=np.zeros(1))
-    axes = plot_distribution({"PFlow": histogram}, label="Response", log_x=True).axes[0]
-    assert not axes.patches
-
-
-def test_count_difference_is_in_fractions_of_events():
-    axes = plot_count_difference({"PFlow": {-1: 1, 0: 6, 2: 1}}, numbers={"PFlow": "exact: 75%"}).axes[0]
-    data = axes.patches[0].get_data()
-    fractions = dict(zip((data.edges[:-1] + 0.5).tolist(), data.values.tolist(), strict=True))
-    assert fractions == {-2: 0, -1: 0.125, 0: 0.75, 1: 0, 2: 0.125, 3: 0}
-    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nexact: 75%"
-
-
-@pytest.mark.parametrize("lines", [{}, {"PFlow": {}}])
-def test_count_difference_of_nothing(lines):
-    assert not plot_count_difference(lines).axes[0].patches
-
-
-def test_confusion_shows_fractions_and_counts():
-    axes = plot_confusion([[3, 1], [0, 0]], true_classes=["photon", "fake"], reco_classes=["photon", "missed"]).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["photon", "missed"]
-
-
-def test_confusion_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match="shape"):
-        plot_confusion([[3, 1]], true_classes=["a", "b"], reco_classes=["a", "b"])
-
-
-def test_no_global_state_changes():
-    before = dict(mpl.rcParams)
-    rendered(plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency"), "png")
-    assert dict(mpl.rcParams) == before
-
-
-@pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
-def test_files_are_of_the_format_and_the_same_every_time(format, start):
-    figure = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency")
-    first, second = rendered(figure, format), rendered(figure, format)
-    assert first.startswith(start)
-    assert first == second
