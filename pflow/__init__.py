@@ -51,13 +51,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import pflow` costs nothing."""
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("pflow")
+        return import_module("pflow.version").VERSION
     if name in _EXPORTS:
         return getattr(import_module(_EXPORTS[name]), name)
     raise AttributeError(f"module 'pflow' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return [*sorted(_EXPORTS), "__version__"]
+    return sorted(__all__)

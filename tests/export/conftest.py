@@ -56,7 +56,7 @@ class Exported:
         }
         last["last_kind"][:] = self.text["kinds"]["bos"]
         first, end, ended = self.text["first_class"], self.text["end"], np.zeros(B, dtype=bool)
-        written = []
+        decoded = []
         for _ in range(self.text["max_particles"] + 1):
             out = _run(self.step, {**last, **memory, **past})
             candidates = out[end["output"]][:, end["first_class"] :]
@@ -65,12 +65,12 @@ class Exported:
             exponential = np.exp(out["pdg_logits"][:, first:].astype(np.float64))
             score = (exponential / exponential.sum(1, keepdims=True))[np.arange(B), pdg]
             particle = {"charge": charge, "pdg": pdg, "energy": out["energy"], "direction": out["direction"]}
-            written.append({**particle, "score": score, "mask": ~ended})
+            decoded.append({**particle, "score": score, "mask": ~ended})
             last = {f"last_{name}": value for name, value in particle.items()}
             last["last_kind"] = np.full(B, self.text["kinds"]["sample"])
             past = {name.replace("present_", "past_"): v for name, v in out.items() if name.startswith("present_")}
-        truncated = written.pop()["mask"]
-        return {**{name: np.stack([w[name] for w in written], axis=1) for name in written[0]}, "truncated": truncated}
+        truncated = decoded.pop()["mask"]
+        return {**{name: np.stack([w[name] for w in decoded], axis=1) for name in decoded[0]}, "truncated": truncated}
 
     def particles(self, generated: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Step 7: generated particles to physical ones, those of all events one after the other."""

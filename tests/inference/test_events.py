@@ -25,8 +25,8 @@ def with_hits(events: Events, hits: ak.Array) -> Events:
     return Events(detector=events.detector, hits=hits, path="made.root")
 
 
-def test_the_model_writes_something_for_most_events(model, events):
-    # Without this the other tests here could pass on empty answers.
+def test_the_model_finds_particles_in_most_events(model, events):
+    # The other tests would also pass without any particles.
     counts = ak.num(reconstruct(events, model).particles)
     assert np.count_nonzero(counts) > len(events) / 2
 
@@ -54,7 +54,7 @@ def test_permuting_the_hits_changes_nothing(model, events):
         np.testing.assert_allclose(numbers(one, i), numbers(other, i), rtol=1e-4, atol=1e-4)
 
 
-def test_truth_is_not_looked_at(model, events):
+def test_truth_is_not_used(model, events):
     bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None, tracker_hit_links=None)
     one, other = reconstruct(events, model), reconstruct(bare, model)
     assert ak.to_list(one.particles.energy) == ak.to_list(other.particles.energy)

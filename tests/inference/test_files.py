@@ -178,7 +178,7 @@ def test_an_empty_tree_gives_an_empty_output(model, events, tmp_path):
 
 
 def test_the_command_has_the_same_defaults():
-    """It states them itself: to import torch for a help text would take seconds."""
+    """They are repeated in `pflow.cli.options`, because importing torch for a help text would take seconds."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     given = parser.parse_args(["--checkpoint", "model", "-o", "out.root", "in.root"])

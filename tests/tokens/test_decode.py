@@ -76,7 +76,7 @@ def test_the_score_is_the_probability_of_the_code_given(tokeniser):
     assert one(tokeniser, code=321, pdg_probability=given, score=[[0.5]]).particles.score[0, 0] == pytest.approx(0.5)
 
 
-def test_covariance_is_that_of_the_four_momentum_written(tokeniser):
+def test_covariance_of_the_four_momentum(tokeniser):
     # Along z: var(px) = (10 * 0.01)^2, var(pz) = cov(pz, E) = var(E) = (10 * 0.05)^2
     made = one(tokeniser, code=22, charge=0, energy_sigma=[[0.05]], direction_sigma=[[0.01]]).particles
     assert str(made.covariance.type) == "1 * var * 10 * float32"

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from pflow.calibration.thresholds import decoding_grid
+from pflow.errors import ConfigError
+from pflow.model.api import DecodingConfig
+from pflow.model.pointing import PointingDecodingConfig
+
+OWN = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
+
+
+def test_all_pairs_are_tried_in_increasing_order():
+    grid = decoding_grid(OWN, eos_threshold=[0.6, 0.5], existence_threshold=[0.1, 0.2])
+    pairs = [(one.eos_threshold, one.existence_threshold) for one in grid]
+    assert pairs == [(0.5, 0.1), (0.5, 0.2), (0.6, 0.1), (0.6, 0.2)]
+    assert all(one.max_particles == 7 for one in grid)
+
+
+def test_without_values_the_models_own_is_kept():
+    assert decoding_grid(OWN, eos_threshold=None, existence_threshold=[]) == [OWN]
+
+
+def test_a_threshold_that_the_model_does_not_have_is_named():
+    with pytest.raises(ConfigError, match="eos_threshold: the model's decoding has no such option"):
+        decoding_grid(DecodingConfig(), eos_threshold=[0.5])
+
+
+def test_a_threshold_out_of_range_is_named():
+    with pytest.raises(ConfigError, match="existence_threshold"):
+        decoding_grid(OWN, existence_threshold=[1.5])
