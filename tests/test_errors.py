@@ -7,38 +7,38 @@ import pytest
 from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, first_line, nearest
 
 
-def test_the_nearest_name_comes_first_whatever_its_case() -> None:
+def test_the_nearest_name_comes_first_whatever_its_case():
     assert nearest("ECalBarrel", ["MUON", "HCALBarrel", "ECALBarrel"], n=2) == ["ECALBarrel", "HCALBarrel"]
 
 
-def test_nothing_is_near_a_strange_name() -> None:
+def test_nothing_is_near_a_strange_name():
     assert nearest("xyz", ["ECALBarrel", "MUON"]) == []
 
 
-def test_no_more_names_than_asked_for() -> None:
+def test_no_more_names_than_asked_for():
     assert len(nearest("hit_a", [f"hit_{letter}" for letter in "bcdefg"], n=2)) == 2
 
 
-def test_an_input_error_says_where() -> None:
+def test_an_input_error_says_where():
     error = InputError("expected a number", file=Path("a.root"), entry=3, field="hits.energy", suggestions=["hits.x"])
     assert str(error) == "a.root, entry 3, 'hits.energy': expected a number (nearest matches: hits.x)"
 
 
-def test_entry_0_is_an_entry() -> None:
+def test_entry_0_is_an_entry():
     assert str(InputError("wrong", entry=0)) == "entry 0: wrong"
 
 
-def test_an_input_error_that_knows_no_place() -> None:
+def test_an_input_error_that_knows_no_place():
     assert str(InputError("wrong")) == "wrong"
 
 
-def test_an_input_error_keeps_its_parts() -> None:
+def test_an_input_error_keeps_its_parts():
     error = InputError("wrong", file=Path("a.root"), entry=3, field="x", suggestions=iter(["y"]))
     assert (error.file, error.entry, error.field, error.suggestions) == ("a.root", 3, "x", ("y",))
 
 
 @pytest.mark.parametrize("kind", [ConfigError, InputError])
-def test_errors_can_be_caught_as_ours_and_as_value_errors(kind: type[PflowError]) -> None:
+def test_errors_can_be_caught_as_ours_and_as_value_errors(kind):
     assert issubclass(kind, PflowError)
     assert issubclass(kind, ValueError)
 
@@ -46,7 +46,7 @@ def test_errors_can_be_caught_as_ours_and_as_value_errors(kind: type[PflowError]
 @pytest.mark.parametrize(
     ("error", "text"), [(OSError(" truncated\nfor many reasons"), "OSError: truncated"), (KeyError(), "KeyError")]
 )
-def test_the_first_line_of_an_error_is_enough(error: Exception, text: str) -> None:
+def test_the_first_line_of_an_error_is_enough(error, text):
     assert first_line(error) == text
 
 

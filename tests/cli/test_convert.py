@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import awkward as ak
 import pytest
@@ -23,7 +22,7 @@ def run(*words: object) -> int:
     return convert.run(parser.parse_args([str(word) for word in words]))
 
 
-def test_from_hdf5_to_root_and_back(tmp_path: Path, data_dir: Path) -> None:
+def test_from_hdf5_to_root_and_back(tmp_path, data_dir):
     old = data_dir / "legacy" / "gamma1_30.h5"
     assert run(old, tmp_path / "new.root", "--chunk-size", "7") == 0
     assert run(tmp_path / "new.root", tmp_path / "back.h5") == 0
@@ -32,7 +31,7 @@ def test_from_hdf5_to_root_and_back(tmp_path: Path, data_dir: Path) -> None:
         assert str(before.to_list()) == str(after.to_list()), name  # as text, in which NaN equals NaN
 
 
-def test_from_root_to_hdf5_and_back_keeps_hits(tmp_path: Path, sample_dir: Path) -> None:
+def test_from_root_to_hdf5_and_back_keeps_hits(tmp_path, sample_dir):
     old = sample_dir / "multi_test_small.root"
     assert run(old, tmp_path / "new.h5") == 0
     assert run(tmp_path / "new.h5", tmp_path / "back.root") == 0
@@ -41,31 +40,31 @@ def test_from_root_to_hdf5_and_back_keeps_hits(tmp_path: Path, sample_dir: Path)
         assert one[field].to_list() == two[field].to_list()
 
 
-def test_from_edm4hep_to_a_flat_ntuple(tmp_path: Path, data_dir: Path) -> None:
+def test_from_edm4hep_to_a_flat_ntuple(tmp_path, data_dir):
     assert run(data_dir / "edm4hep" / "cld_rec.edm4hep.root", tmp_path / "flat.root") == 0
     events = FlatReader(tmp_path / "flat.root").read(0, 1).validate()
     assert events.detector.name == "cld"
     assert (len(events.hits[0]), len(events.tracks[0])) == (5015, 24)
 
 
-def test_it_says_what_it_did(tmp_path: Path, sample_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_it_did(tmp_path, sample_dir, capsys):
     run(sample_dir / "multi_test_small.root", tmp_path / "new.root")
     assert "25 events of ild_g4" in capsys.readouterr().out
 
 
-def test_a_file_without_entries(tmp_path: Path, sample_dir: Path) -> None:
+def test_a_file_without_entries(tmp_path, sample_dir):
     reader = FlatReader(sample_dir / "multi_test_small.root")
     write_events(tmp_path / "empty.root", reader.read(0, 0))
     assert run(tmp_path / "empty.root", tmp_path / "empty.h5") == 0
     assert LegacyReader(tmp_path / "empty.h5").num_entries == 0
 
 
-def test_the_detector_can_be_chosen(tmp_path: Path, sample_dir: Path) -> None:
+def test_the_detector_can_be_chosen(tmp_path, sample_dir):
     run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--detector", "ild")
     assert FlatReader(tmp_path / "new.root").detector.name == "ild"
 
 
-def test_a_layout_of_the_users_own(tmp_path: Path, sample_dir: Path) -> None:
+def test_a_layout_of_the_users_own(tmp_path, sample_dir):
     layout = tmp_path / "mine.yaml"
     names = ", ".join(f"{axis}: calo_hit.{axis}" for axis in ("energy", "x", "y", "z"))
     layout.write_text(f"detector: ild_g4\nhits: {{{names}}}\n")
@@ -74,29 +73,29 @@ def test_a_layout_of_the_users_own(tmp_path: Path, sample_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["new.txt", "new"])
-def test_an_unknown_ending(tmp_path: Path, sample_dir: Path, name: str) -> None:
+def test_an_unknown_ending(tmp_path, sample_dir, name):
     with pytest.raises(ConfigError, match=r"cannot tell the format of .*: expected \.root, \.h5, \.hdf5"):
         run(sample_dir / "multi_test_small.root", tmp_path / name)
 
 
-def test_a_chunk_size_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chunk_size_of_nothing(tmp_path, capsys):
     with pytest.raises(SystemExit):
         run("in.root", tmp_path / "new.root", "--chunk-size", 0)
     assert "expected at least 1, found 0" in capsys.readouterr().err
 
 
-def test_the_missing_folder_is_named_before_any_work(tmp_path: Path) -> None:
+def test_the_missing_folder_is_named_before_any_work(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         run(tmp_path / "no_input_either.h5", tmp_path / "nowhere" / "new.root")
 
 
-def test_the_input_is_not_overwritten(sample_dir: Path) -> None:
+def test_the_input_is_not_overwritten(sample_dir):
     path = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match="it is the input"):
         run(path, path)
 
 
-def test_a_damaged_input_leaves_no_output(tmp_path: Path, sample_dir: Path) -> None:
+def test_a_damaged_input_leaves_no_output(tmp_path, sample_dir):
     content = bytearray((sample_dir / "multi_test_small.root").read_bytes())
     with uproot.open(sample_dir / "multi_test_small.root") as file:
         branch = file["events"]["calo_hit.x"]
@@ -109,7 +108,7 @@ def test_a_damaged_input_leaves_no_output(tmp_path: Path, sample_dir: Path) -> N
     assert [found.name for found in tmp_path.iterdir()] == ["in.root"]
 
 
-def test_bad_entries_can_be_left_empty(tmp_path: Path) -> None:
+def test_bad_entries_can_be_left_empty(tmp_path):
     """Entry 1 of three has a negative energy."""
     from pflow.io.events_root import write_events
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,37 +17,35 @@ def run(*arguments: str) -> int:
     return inspect.run(parser.parse_args(arguments))
 
 
-def test_the_table_of_the_cld_file(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_the_cld_file(data_dir, capsys):
     assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")) == 0
     text = capsys.readouterr().out
     for expected in ("5,015", "SiTracks_Refitted", "cld: fits", "61.215", "PandoraPFOs", "236.308"):
         assert expected in text
 
 
-def test_the_table_of_a_flat_file(sample_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_a_flat_file(sample_dir, capsys):
     assert run(str(sample_dir / "zqq_test_small.root")) == 0
     text = capsys.readouterr().out
     assert "flat" in text
     assert "ild_g4: fits" in text
 
 
-def test_json_is_all_there_is(sample_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_all_there_is(sample_dir, capsys):
     assert run(str(sample_dir / "gamma1_val_small.root"), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "flat"
     assert "truth" not in found
 
 
-def test_json_with_truth(sample_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_with_truth(sample_dir, capsys):
     assert run(str(sample_dir / "gamma1_val_small.root"), "--json", "--truth", "--entries", "2", "--rule", "calo") == 0
     truth = json.loads(capsys.readouterr().out)["truth"]
     assert truth["rule"] == "calo"
     assert [event["entry"] for event in truth["events"]] == [0, 1]
 
 
-def test_truth_lists_each_dropped_particle_with_its_reason(
-    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truth_lists_each_dropped_particle_with_its_reason(data_dir, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), "--truth") == 0
     text = capsys.readouterr().out
@@ -57,9 +54,7 @@ def test_truth_lists_each_dropped_particle_with_its_reason(
     assert "7 dropped" in text
 
 
-def test_numbers_that_json_does_not_know_become_null(
-    sample_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_json_does_not_know_become_null(sample_dir, tmp_path, capsys):
     path = tmp_path / "nan.root"
     with uproot.open(sample_dir / "gamma1_val_small.root") as file:
         columns = {name: branch.array() for name, branch in file["events"].items() if not name.startswith("n")}
@@ -71,7 +66,7 @@ def test_numbers_that_json_does_not_know_become_null(
     assert len(found["bad_entries"]) == found["num_entries"]
 
 
-def test_bad_entries_are_shown(sample_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_entries_are_shown(sample_dir, tmp_path, capsys):
     path = tmp_path / "negative.root"
     with uproot.open(sample_dir / "gamma1_val_small.root") as file:
         columns = {name: branch.array(entry_stop=3) for name, branch in file["events"].items() if name[0] != "n"}
@@ -82,11 +77,11 @@ def test_bad_entries_are_shown(sample_dir: Path, tmp_path: Path, capsys: pytest.
     assert "3 bad entries" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path):
     with pytest.raises(InputError):
         run(str(tmp_path / "nothing.root"))
 
 
-def test_an_unknown_detector_is_an_error(sample_dir: Path) -> None:
+def test_an_unknown_detector_is_an_error(sample_dir):
     with pytest.raises(ConfigError):
         run(str(sample_dir / "gamma1_val_small.root"), "--detector", "atlas")

@@ -347,12 +347,6 @@ def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons):
     assert set(ak.to_numpy(ak.num(joined.hits))[~large]) <= {*range(4, 11)}
 
 
-def test_real_events_that_are_all_too_large_stay_as_they_are(zqq):
-    alone = random_overlay(zqq, Overlay(frequencies=[0, 1], max_hits=100), np.random.default_rng(1))
-    assert_same(dataclasses.replace(alone, reference=None), dataclasses.replace(zqq, reference=None))
-    assert alone.event.tolist() == zqq.event.tolist()
-
-
 def test_a_bound_that_all_events_keep_changes_nothing(make_photons):
     events = make_photons(20)
     free, bound = (

@@ -274,11 +274,6 @@ def test_a_recipe_says_what_is_wrong_with_its_merging(content, message):
         Recipe(merge=content)
 
 
-def test_a_tokeniser_that_merges_survives_json(tokeniser):
-    again = from_plain(Tokeniser, json.loads(json.dumps(to_plain(tokeniser))), where="tokeniser")
-    assert again.recipe == tokeniser.recipe
-
-
 def test_merging_makes_fewer_tokens_and_the_same_targets(real, merging, tokeniser):
     plain = Tokeniser.fit([real], dataclasses.replace(merging, merge=None))
     merged, unmerged = tokeniser.encode(real), plain.encode(real)

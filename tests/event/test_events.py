@@ -38,12 +38,12 @@ def made(**parts: Any) -> Events:
 
 
 class TestRecords:
-    def test_hits_have_vector_behaviour(self) -> None:
+    def test_hits_have_vector_behaviour(self):
         hits = made().hits
         assert hits.position.rho[0, 0] == 5.0  # 3, 4
         assert hits.position.mag[0, 0] == 13.0  # 3, 4, 12
 
-    def test_types_are_as_documented(self) -> None:
+    def test_types_are_as_documented(self):
         events = made()
         for columns, dtype in (
             ((events.hits.energy, events.hits.time, events.hits.position.x, events.tracks.omega), "float32"),
@@ -53,7 +53,7 @@ class TestRecords:
         ):
             assert [str(column.type) for column in columns] == [f"3 * var * {dtype}"] * len(columns)
 
-    def test_what_is_not_given_is_unknown(self) -> None:
+    def test_what_is_not_given_is_unknown(self):
         events = made()
         assert np.isnan(events.hits.time[0, 0])
         assert np.isnan(events.tracks.d0[0, 0])
@@ -62,41 +62,41 @@ class TestRecords:
         assert (events.hits.layer[0, 0], events.hits.subdetector[0, 0]) == (-1, 0)
         assert (events.truth.status[0, 0], events.truth.parent[0, 0]) == (1, -1)
 
-    def test_energy_of_truth_follows_from_mass_and_momentum(self) -> None:
+    def test_energy_of_truth_follows_from_mass_and_momentum(self):
         assert made().truth.energy[0].to_list() == [5.0, 10.0]  # m = 4, p = (1, 2, 2), and twice that
 
-    def test_mass_of_particles_follows_from_energy_and_momentum(self) -> None:
+    def test_mass_of_particles_follows_from_energy_and_momentum(self):
         assert made().reference.mass[0].to_list() == [4.0, 8.0]
 
-    def test_a_space_like_particle_has_no_mass(self) -> None:
+    def test_a_space_like_particle_has_no_mass(self):
         particles = make_particles(pdg=INDEX, charge=ONE, energy=ONE, px=ONE * 2, py=ONE, pz=ONE)
         assert particles.mass.to_list() == [[0.0, 0.0], [], [0.0]]
 
-    def test_track_parameters_follow_from_the_momentum(self) -> None:
+    def test_track_parameters_follow_from_the_momentum(self):
         one = ak.Array([[1.0]])
         track = make_tracks(b_field=2.0, px=one * 0, py=one * 2, pz=one, charge=-one)[0, 0]
         assert track.omega == pytest.approx(-0.299792458e-3)  # 0.2998e-3 * 2 T / 2 GeV
         assert track.phi == pytest.approx(np.pi / 2)
         assert track.tan_lambda == 0.5
 
-    def test_momentum_follows_from_the_track_parameters(self) -> None:
+    def test_momentum_follows_from_the_track_parameters(self):
         one = ak.Array([[1.0]])
         track = make_tracks(b_field=2.0, omega=one * -0.299792458e-3, phi=one * np.pi / 2, tan_lambda=one / 2)[0, 0]
         assert track.charge == -1.0
         assert track.momentum.py == pytest.approx(2.0)
         assert track.momentum.pz == pytest.approx(1.0)
 
-    def test_half_a_track_is_not_enough(self) -> None:
+    def test_half_a_track_is_not_enough(self):
         with pytest.raises(ValueError, match="tracks need px, py, pz and charge, or omega, phi and tan_lambda"):
             make_tracks(b_field=2.0, px=ONE, py=ONE, omega=ONE, phi=ONE)
 
-    def test_no_events_have_the_same_type(self) -> None:
+    def test_no_events_have_the_same_type(self):
         none = ak.Array([[1.0]])[:0]
         assert make_hits(energy=none, x=none, y=none, z=none).type.content == made().hits.type.content
 
 
 class TestLinks:
-    def test_shares_of_a_source_sum_to_1_in_its_event_only(self) -> None:
+    def test_shares_of_a_source_sum_to_1_in_its_event_only(self):
         links = make_links(
             source=ak.Array([[0, 0, 1], [0]]),
             particle=ak.Array([[0, 1, 0], [0]]),
@@ -104,19 +104,19 @@ class TestLinks:
         )
         assert links.weight.to_list() == [[0.25, 0.75, 1.0], [1.0]]
 
-    def test_without_weights_shares_are_equal(self) -> None:
+    def test_without_weights_shares_are_equal(self):
         assert make_links(source=ak.Array([[4, 4]]), particle=ak.Array([[0, 1]])).weight.to_list() == [[0.5, 0.5]]
 
-    def test_weights_of_nothing_share_equally(self) -> None:
+    def test_weights_of_nothing_share_equally(self):
         links = make_links(source=ak.Array([[0, 0]]), particle=ak.Array([[0, 1]]), weight=ak.Array([[0.0, 0.0]]))
         assert links.weight.to_list() == [[0.5, 0.5]]
 
-    def test_weights_can_be_kept(self) -> None:
+    def test_weights_can_be_kept(self):
         links = make_links(source=INDEX, particle=INDEX, weight=ONE, normalise=False)
         assert links.weight.to_list() == ONE.to_list()
 
     @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5]])
-    def test_a_negative_weight_is_no_share(self, weights: list[float]) -> None:
+    def test_a_negative_weight_is_no_share(self, weights):
         n = len(weights)
         links = make_links(
             source=ak.Array([[0] * n, [], []]), particle=ak.Array([[0] * n, [], []]), weight=ak.Array([weights, [], []])
@@ -125,7 +125,7 @@ class TestLinks:
 
 
 class TestSelection:
-    def test_an_index_gives_one_event(self) -> None:
+    def test_an_index_gives_one_event(self):
         one = made()[-1]
         assert len(one) == 1
         assert one.entry.tolist() == [12]
@@ -134,20 +134,20 @@ class TestSelection:
     @pytest.mark.parametrize(
         "where", [slice(0, None, 2), [0, 2], np.array([True, False, True]), np.array([0, 2])], ids=type
     )
-    def test_ranges_lists_and_masks(self, where: Any) -> None:
+    def test_ranges_lists_and_masks(self, where):
         some = made()[where]
         assert some.entry.tolist() == [10, 12]
         for name, part in some.parts():
             assert ak.num(part).to_list() == [2, 1], name
 
-    def test_no_events(self) -> None:
+    def test_no_events(self):
         assert len(made()[[]]) == 0
 
-    def test_an_index_beyond_the_last(self) -> None:
+    def test_an_index_beyond_the_last(self):
         with pytest.raises(IndexError, match="event 3 of 3"):
             made()[3]
 
-    def test_parts_are_named_in_order(self) -> None:
+    def test_parts_are_named_in_order(self):
         assert [name for name, _ in made().parts()] == list(PARTS)
         assert [name for name, _ in made(tracks=None, track_links=None, reference=None).parts()] == [
             "hits",
@@ -157,34 +157,34 @@ class TestSelection:
             "tracker_hit_links",
         ]
 
-    def test_truth_is_there_with_its_links_only(self) -> None:
+    def test_truth_is_there_with_its_links_only(self):
         assert made().has_truth
         assert not made(hit_links=None).has_truth
 
-    def test_its_text_says_what_it_holds(self) -> None:
+    def test_its_text_says_what_it_holds(self):
         assert repr(made(tracks=None)).startswith("<Events: 3 events of ild_g4, 3 hits, 3 tracker_hits, 3 truth")
 
 
 class TestEmptied:
-    def test_the_bad_event_is_left_without_content_and_flagged(self) -> None:
+    def test_the_bad_event_is_left_without_content_and_flagged(self):
         events = made(flags=np.array([int(Flag.MAX_PARTICLES), 0, 0])).emptied(np.array([True, False, False]))
         for name, part in events.parts():
             assert ak.num(part).to_list() == [0, 0, 1], name
         assert events.flags.tolist() == [Flag.MAX_PARTICLES | Flag.BAD_INPUT, 0, 0]
         assert events.entry.tolist() == [10, 11, 12]
 
-    def test_without_bad_events_nothing_changes(self) -> None:
+    def test_without_bad_events_nothing_changes(self):
         events = made()
         assert events.emptied(np.zeros(3, dtype=bool)) is events
 
-    def test_types_stay(self) -> None:
+    def test_types_stay(self):
         events = made()
         for (_, before), (_, after) in zip(events.parts(), events.emptied(np.ones(3, bool)).parts(), strict=True):
             assert before.type == after.type
 
 
 class TestConcatenate:
-    def test_two_halves_make_a_whole(self) -> None:
+    def test_two_halves_make_a_whole(self):
         whole = made()
         joined = concatenate([whole[:1], whole[1:]])
         assert joined.entry.tolist() == [10, 11, 12]
@@ -192,41 +192,41 @@ class TestConcatenate:
         for (name, one), (_, two) in zip(whole.parts(), joined.parts(), strict=True):
             assert ak.array_equal(one, two, equal_nan=True), name
 
-    def test_vector_behaviour_survives(self) -> None:
+    def test_vector_behaviour_survives(self):
         assert concatenate([made(), made()]).hits.position.rho[3, 0] == 5.0
 
-    def test_parts_that_not_all_have_are_dropped(self) -> None:
+    def test_parts_that_not_all_have_are_dropped(self):
         assert concatenate([made(), made(reference=None)]).reference is None
 
-    def test_events_of_two_files_have_no_path(self) -> None:
+    def test_events_of_two_files_have_no_path(self):
         assert concatenate([made(), made(path="other.root")]).path == ""
 
-    def test_nothing_to_join(self) -> None:
+    def test_nothing_to_join(self):
         with pytest.raises(ValueError, match="no events to concatenate"):
             concatenate([])
 
-    def test_events_of_different_detectors(self) -> None:
+    def test_events_of_different_detectors(self):
         with pytest.raises(ValueError, match="different detectors"):
             concatenate([made(), dataclasses.replace(made(), detector=load_detector("cld"))])
 
 
 class TestConstruction:
     @pytest.mark.parametrize("name", [name for name in PARTS if name != "hits"])
-    def test_all_parts_have_the_same_events(self, name: str) -> None:
+    def test_all_parts_have_the_same_events(self, name):
         with pytest.raises(ValueError, match=f"{name} has 2 events, hits have 3"):
             made(**{name: getattr(made(), name)[:2]})
 
     @pytest.mark.parametrize("name", ["entry", "event", "flags"])
-    def test_all_numbers_have_the_same_events(self, name: str) -> None:
+    def test_all_numbers_have_the_same_events(self, name):
         with pytest.raises(ValueError, match=rf"{name} has shape \(2,\), expected \(3,\)"):
             made(**{name: np.zeros(2)})
 
     @pytest.mark.parametrize("name", LINKED)
-    def test_links_need_truth(self, name: str) -> None:
+    def test_links_need_truth(self, name):
         with pytest.raises(ValueError, match="links need the truth particles"):
             made(**({"truth": None} | {other: None for other in LINKED if other != name}))
 
-    def test_numbers_by_default(self) -> None:
+    def test_numbers_by_default(self):
         events = Events(detector=DETECTOR, hits=made().hits)
         assert (events.entry.tolist(), events.event.tolist(), events.flags.tolist()) == (
             [0, 1, 2],
@@ -241,7 +241,7 @@ MOMENTUM = {"px": ONE, "py": ONE, "pz": ONE}
 
 
 class TestProblems:
-    def test_good_events_have_none(self) -> None:
+    def test_good_events_have_none(self):
         events = made()
         assert events.violations() == []
         assert events.validate() is events
@@ -300,11 +300,11 @@ class TestProblems:
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_each_is_named(self, parts: dict[str, Any], field: str, message: str) -> None:
+    def test_each_is_named(self, parts, field, message):
         with pytest.raises(InputError, match=rf"in\.root, entry 1[02], '{field}': .*{message}"):
             made(**parts).validate()
 
-    def test_one_for_each_event_and_field(self) -> None:
+    def test_one_for_each_event_and_field(self):
         events = made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE))
         assert [(problem.index, problem.field) for problem in events.violations()] == [
             (0, "hits.energy"),
@@ -312,10 +312,10 @@ class TestProblems:
         ]
         assert "and 1 more like it" in events.violations()[0].message
 
-    def test_the_first_is_raised_and_the_others_counted(self) -> None:
+    def test_the_first_is_raised_and_the_others_counted(self):
         with pytest.raises(InputError, match=r"entry 10, 'hits\.energy': .*\(and 1 more violations\)") as caught:
             made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)).validate()
         assert (caught.value.entry, caught.value.field) == (10, "hits.energy")
 
-    def test_unknown_times_are_no_problem(self) -> None:
+    def test_unknown_times_are_no_problem(self):
         assert made(hits=make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, time=BAD)).violations() == []

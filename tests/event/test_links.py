@@ -6,7 +6,7 @@ from pflow.event.build import make_links
 from pflow.event.links import assigned_particle
 
 
-def test_the_assigned_particle_wins_and_nobody_is_minus_one() -> None:
+def test_the_assigned_particle_wins_and_nobody_is_minus_one():
     links = make_links(
         source=ak.Array([[1, 1, 1, 3], [], [0]]),
         particle=ak.Array([[4, 5, 6, 0], [], [2]]),
@@ -16,11 +16,11 @@ def test_the_assigned_particle_wins_and_nobody_is_minus_one() -> None:
     assert assigned_particle(links, sources).to_list() == [[-1, 5, -1, 0], [-1], [2, -1]]
 
 
-def test_of_equal_shares_the_particle_of_the_lowest_index_wins() -> None:
+def test_of_equal_shares_the_particle_of_the_lowest_index_wins():
     links = make_links(source=ak.Array([[0, 0, 0]]), particle=ak.Array([[7, 3, 5]]))
     assert assigned_particle(links, ak.Array([[0.0]])).to_list() == [[3]]
 
 
-def test_no_links_at_all() -> None:
+def test_no_links_at_all():
     links = make_links(source=ak.Array([[0]]), particle=ak.Array([[0]]))[:, :0]
     assert assigned_particle(links, ak.Array([[0.0, 0.0]])).to_list() == [[-1, -1]]

@@ -19,7 +19,7 @@ def made() -> Reconstruction:
     )
 
 
-def test_a_slice_takes_everything_with_it() -> None:
+def test_a_slice_takes_everything_with_it():
     part = made()[1:]
     assert len(part) == 2
     assert part.particles.pdg.to_list() == [[], [130]]
@@ -27,14 +27,14 @@ def test_a_slice_takes_everything_with_it() -> None:
 
 
 @pytest.mark.parametrize("field", ["event", "flags"])
-def test_lengths_must_agree(field: str) -> None:
+def test_lengths_must_agree(field):
     whole = made()
     values = {"event": whole.event, "flags": whole.flags} | {field: getattr(whole, field)[:2]}
     with pytest.raises(ValueError, match=f"{field} has 2 events, particles have 3"):
         Reconstruction(particles=whole.particles, **values)
 
 
-def test_chunks_join_to_the_whole() -> None:
+def test_chunks_join_to_the_whole():
     whole = made()
     joined = concatenate([whole[:1], whole[1:1], whole[1:]])
     assert joined.particles.pdg.to_list() == whole.particles.pdg.to_list()
@@ -43,7 +43,7 @@ def test_chunks_join_to_the_whole() -> None:
     assert joined.flags.tolist() == whole.flags.tolist()
 
 
-def test_nothing_cannot_be_joined() -> None:
+def test_nothing_cannot_be_joined():
     with pytest.raises(ValueError, match="no reconstructions"):
         concatenate([])
 
@@ -64,7 +64,7 @@ def linked() -> Reconstruction:
     )
 
 
-def test_a_slice_takes_the_links_with_it() -> None:
+def test_a_slice_takes_the_links_with_it():
     part = linked()[1:]
     assert part.hit_links is not None
     assert part.hit_links.source.to_list() == [[], [4]]
@@ -72,19 +72,19 @@ def test_a_slice_takes_the_links_with_it() -> None:
     assert part.track_links.particle.to_list() == [[], [0]]
 
 
-def test_a_mask_takes_some_of_the_events() -> None:
+def test_a_mask_takes_some_of_the_events():
     part = linked()[np.array([True, False, True])]
     assert part.event.tolist() == [5, 7]
     assert part.hit_links is not None
     assert part.hit_links.source.to_list() == [[0, 1], [4]]
 
 
-def test_links_must_be_of_all_events() -> None:
+def test_links_must_be_of_all_events():
     with pytest.raises(ValueError, match="hit_links has 2 events, particles have 3"):
         dataclasses.replace(made(), hit_links=linked()[:2].hit_links)
 
 
-def test_chunks_join_with_their_links_and_arrays() -> None:
+def test_chunks_join_with_their_links_and_arrays():
     whole = linked()
     joined = concatenate([whole[:1], whole[1:]])
     assert joined.hit_links is not None
@@ -94,14 +94,14 @@ def test_chunks_join_with_their_links_and_arrays() -> None:
     assert joined.particles.type == whole.particles.type
 
 
-def test_what_not_all_chunks_have_is_dropped() -> None:
+def test_what_not_all_chunks_have_is_dropped():
     joined = concatenate([linked(), made()])
     assert (joined.hit_links, joined.track_links) == (None, None)
     assert joined.particles.fields == made().particles.fields
 
 
 @pytest.mark.parametrize("field", ["scores", "covariance"])
-def test_an_array_of_another_length_is_refused(field: str) -> None:
+def test_an_array_of_another_length_is_refused(field):
     one = ak.Array([[1.0, 2.0], []])
     values = {field: ak.Array([[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], []])}
     with pytest.raises(ValueError, match=rf"{field} of all particles has shape \(2, 3\), expected"):

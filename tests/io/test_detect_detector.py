@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.flat import FlatReader
 from pflow.io.open import open_events, read_events
-from pflow.physics.detector import Detector, load_detector
-
-Write = Callable[..., Path]
+from pflow.physics.detector import load_detector
 
 
 def ecal_hits(*, radius: list[list[float]] | None = None, z: list[list[float]] | None = None) -> Events:
@@ -45,54 +42,54 @@ def shower(front: float, n_events: int = 6) -> list[list[float]]:
 
 
 @pytest.mark.parametrize(("name", "radius"), [("cld", 2152.0), ("clic", 1502.0), ("ild", 1807.0), ("ild_g4", 1807.0)])
-def test_a_barrel_is_known_by_its_radius(name: str, radius: float) -> None:
+def test_a_barrel_is_known_by_its_radius(name, radius):
     events = ecal_hits(radius=shower(radius))
     fits = {other for other in ("cld", "clic", "ild", "ild_g4") if geometry_fits(events, load_detector(other))}
     assert fits == ({"ild", "ild_g4"} if name.startswith("ild") else {name})
 
 
-def test_the_corner_of_an_octagon_still_fits() -> None:
+def test_the_corner_of_an_octagon_still_fits():
     corner = 1804.8 / np.cos(np.pi / 8)
     assert geometry_fits(ecal_hits(radius=shower(corner + 2.0)), load_detector("ild")) is True
 
 
-def test_endcaps_alone_tell_where_they_begin() -> None:
+def test_endcaps_alone_tell_where_they_begin():
     events = ecal_hits(z=shower(2414.0))
     assert geometry_fits(events, load_detector("ild")) is True
     assert geometry_fits(events, load_detector("cld")) is False
 
 
-def test_both_endcaps_count() -> None:
+def test_both_endcaps_count():
     events = ecal_hits(z=[[-2310.0, 2310.0]] * 6)
     assert geometry_fits(events, load_detector("cld")) is True
 
 
-def test_one_late_shower_tells_nothing() -> None:
+def test_one_late_shower_tells_nothing():
     late = ecal_hits(z=[[2400.0] * 50])
     assert geometry_fits(late, load_detector("cld")) is None
 
 
-def test_showers_that_all_begin_late_speak_against_it() -> None:
+def test_showers_that_all_begin_late_speak_against_it():
     late = ecal_hits(z=[[2400.0] * 50] * 6)
     assert geometry_fits(late, load_detector("cld")) is False
 
 
-def test_without_ecal_hits_nothing_is_known() -> None:
+def test_without_ecal_hits_nothing_is_known():
     assert geometry_fits(ecal_hits(radius=[[], []]), load_detector("cld")) is None
 
 
-def test_positions_that_are_not_finite_do_not_count() -> None:
+def test_positions_that_are_not_finite_do_not_count():
     events = ecal_hits(radius=[[*event, float("nan")] for event in shower(2152.0)])
     assert geometry_fits(events, load_detector("cld")) is True
 
 
-def test_a_single_displaced_hit_does_not_count() -> None:
+def test_a_single_displaced_hit_does_not_count():
     events = ecal_hits(radius=[*shower(2152.0), [100.0]])
     assert geometry_fits(events, load_detector("cld")) is True
 
 
 @pytest.mark.parametrize("sim", [None, True])
-def test_the_cld_file_is_cld_s_and_no_other_s(data_dir: Path, sim: bool | None) -> None:
+def test_the_cld_file_is_cld_s_and_no_other_s(data_dir, sim):
     file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
     matches = fitting_detectors(file, sim=sim)
     file.close()
@@ -104,19 +101,19 @@ def test_the_cld_file_is_cld_s_and_no_other_s(data_dir: Path, sim: bool | None) 
     assert "no collection" in reasons["ild"]
 
 
-def test_the_rntuple_file_is_ild_g4_s(data_dir: Path) -> None:
+def test_the_rntuple_file_is_ild_g4_s(data_dir):
     with open_events(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root") as file:
         assert file.detector.name == "ild_g4"
 
 
 @pytest.mark.parametrize("name", ["gamma1", "gammasep", "single", "multi", "zqq"])
-def test_the_g4_samples_are_not_cld_s(data_dir: Path, name: str) -> None:
+def test_the_g4_samples_are_not_cld_s(data_dir, name):
     events = read_events(data_dir / "g4" / f"{name}_val.root", entry_stop=100, truth=False)
     fits = {other: geometry_fits(events, load_detector(other)) for other in ("cld", "clic", "ild_g4")}
     assert fits == {"cld": False, "clic": False, "ild_g4": True}
 
 
-def test_a_flat_file_is_matched_by_geometry(sample_dir: Path) -> None:
+def test_a_flat_file_is_matched_by_geometry(sample_dir):
     reader = FlatReader(sample_dir / "zqq_test_small.root")
     matches = detector_matches(reader)
     reader.close()
@@ -124,7 +121,7 @@ def test_a_flat_file_is_matched_by_geometry(sample_dir: Path) -> None:
     assert {match.detector.name for match in matches if match.fits} == {"ild", "ild_g4"}
 
 
-def test_an_edm4hep_file_is_matched_as_it_is_read(write: Write, content: dict[str, Any], toy: Detector) -> None:
+def test_an_edm4hep_file_is_matched_as_it_is_read(write, content, toy):
     reader = Edm4hepReader(open_podio(write(content)), detector=toy)
     assert all(match.missing for match in detector_matches(reader))
     reader.close()
@@ -139,13 +136,13 @@ def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:
     return renamed
 
 
-def test_the_geometry_decides_between_detectors_with_the_same_names(write: Write, content: dict[str, Any]) -> None:
+def test_the_geometry_decides_between_detectors_with_the_same_names(write, content):
     file = open_podio(write(as_cld(content, radius=1505.0)))
     assert best_detector(file).name == "clic"
     file.close()
 
 
-def test_a_file_that_fits_no_detector_names_the_reason_for_each(write: Write, content: dict[str, Any]) -> None:
+def test_a_file_that_fits_no_detector_names_the_reason_for_each(write, content):
     file = open_podio(write(as_cld(content, radius=500.0)))
     with pytest.raises(InputError, match="none of the built-in detectors fits") as caught:
         best_detector(file)
@@ -154,9 +151,7 @@ def test_a_file_that_fits_no_detector_names_the_reason_for_each(write: Write, co
     file.close()
 
 
-def test_a_file_that_fits_two_detectors_equally_is_refused(
-    write: Write, content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_fits_two_detectors_equally_is_refused(write, content, monkeypatch):
     twin = replace(load_detector("cld"), name="twin")
     monkeypatch.setattr("pflow.io.detect_detector.builtin_names", lambda kind: ["cld", twin])
     file = open_podio(write(as_cld(content, radius=2155.0)))
@@ -165,7 +160,7 @@ def test_a_file_that_fits_two_detectors_equally_is_refused(
     file.close()
 
 
-def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write: Write, content: dict[str, Any]) -> None:
+def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, content):
     path = write(as_cld(content, radius=1505.0))
     damage(path, "ECALBarrel.position.x")
     file = open_podio(path)

@@ -30,7 +30,7 @@ def assert_same(a: Events, b: Events) -> None:
         assert one.type.content == two.type.content, name
         assert ak.num(one).to_list() == ak.num(two).to_list(), name
         for field, (left, right) in columns(one, two):
-            # A track's phi may be stored in one file and computed from the other; float32 arctan2 depends on the machine
+            # A track's phi may be stored in one file and computed from the other: arctan2 depends on the machine.
             tolerance = {"weight": 1e-6, "phi": 3e-7}.get(field, 0.0)
             np.testing.assert_allclose(left, right, rtol=tolerance, equal_nan=True, err_msg=f"{name}.{field}")
 
@@ -115,7 +115,7 @@ def by_hand() -> Events:
     )
 
 
-def test_every_part_comes_back(tmp_path: Path) -> None:
+def test_every_part_comes_back(tmp_path):
     events = by_hand()
     assert write_events(tmp_path / "out.root", events) == 3
     read = read_all(tmp_path / "out.root")
@@ -124,49 +124,49 @@ def test_every_part_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sample", ["multi_test_small", "zqq_test_small", "gamma1_train_small"])
-def test_the_small_samples_come_back(tmp_path: Path, sample_dir: Path, sample: str) -> None:
+def test_the_small_samples_come_back(tmp_path, sample_dir, sample):
     events = read_all(sample_dir / f"{sample}.root")
     write_events(tmp_path / "out.root", events)
     assert_same(read_all(tmp_path / "out.root"), events)
 
 
-def test_a_cut_of_a_full_sample_is_unchanged(data_dir: Path, sample_dir: Path) -> None:
+def test_a_cut_of_a_full_sample_is_unchanged(data_dir, sample_dir):
     reader = FlatReader(data_dir / "g4" / "multi_test.root")
     assert_same(read_all(sample_dir / "multi_test_small.root"), reader.read(0, 25))
     reader.close()
 
 
-def test_chunks_join_to_one_file(tmp_path: Path) -> None:
+def test_chunks_join_to_one_file(tmp_path):
     events = by_hand()
     assert write_events(tmp_path / "out.root", (events[i : i + 1] for i in range(3))) == 3
     assert_same(read_all(tmp_path / "out.root"), events)
 
 
-def test_chunks_without_events_change_nothing(tmp_path: Path) -> None:
+def test_chunks_without_events_change_nothing(tmp_path):
     events = by_hand()
     assert write_events(tmp_path / "out.root", [events[:0], events, events[3:]]) == 3
     assert_same(read_all(tmp_path / "out.root"), events)
 
 
-def test_no_events_keep_their_parts(tmp_path: Path) -> None:
+def test_no_events_keep_their_parts(tmp_path):
     assert write_events(tmp_path / "out.root", by_hand()[:0]) == 0
     assert_same(read_all(tmp_path / "out.root"), by_hand()[:0])
 
 
-def test_hits_alone(tmp_path: Path) -> None:
+def test_hits_alone(tmp_path):
     events = by_hand()
     write_events(tmp_path / "out.root", Events(detector=events.detector, hits=events.hits))
     read = read_all(tmp_path / "out.root")
     assert [name for name, _ in read.parts()] == ["hits"]
 
 
-def test_a_part_and_its_links_are_left_out(tmp_path: Path) -> None:
+def test_a_part_and_its_links_are_left_out(tmp_path):
     write_events(tmp_path / "out.root", by_hand(), without=["tracker_hits"])
     read = read_all(tmp_path / "out.root")
     assert [name for name, _ in read.parts()] == ["hits", "tracks", "truth", "hit_links", "track_links", "reference"]
 
 
-def test_each_hit_names_its_largest_particle(tmp_path: Path) -> None:
+def test_each_hit_names_its_largest_particle(tmp_path):
     write_events(tmp_path / "out.root", by_hand())
     with uproot.open(tmp_path / "out.root") as file:
         # Hit 0 is a quarter of particle 1 and three quarters of 0, hit 1 of nobody.
@@ -174,7 +174,7 @@ def test_each_hit_names_its_largest_particle(tmp_path: Path) -> None:
         assert file["events"]["track.particle"].array().to_list() == [[1, 0], [], []]
 
 
-def test_branches_and_counters_are_those_of_the_full_samples(sample_dir: Path, data_dir: Path) -> None:
+def test_branches_and_counters_are_those_of_the_full_samples(sample_dir, data_dir):
     with (
         uproot.open(sample_dir / "zqq_test_small.root") as small,
         uproot.open(data_dir / "g4" / "zqq_test.root") as full,
@@ -182,7 +182,7 @@ def test_branches_and_counters_are_those_of_the_full_samples(sample_dir: Path, d
         assert set(full["events"].keys()) <= set(small["events"].keys())
 
 
-def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path: Path) -> None:
+def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path):
     events = by_hand()
     content = events.detector.to_dict() | {"name": "mine", "b_field": 1.25}
     mine = type(events.detector).from_dict(content)
@@ -190,7 +190,7 @@ def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path: Path) -> None
     assert read_all(tmp_path / "out.root").detector == mine
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failure_leaves_nothing(tmp_path):
     def chunks() -> Iterator[Events]:
         yield by_hand()
         raise RuntimeError("half-way")
@@ -200,30 +200,30 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_to_write(tmp_path: Path) -> None:
+def test_nothing_to_write(tmp_path):
     with pytest.raises(ConfigError, match="no events were given"):
         write_events(tmp_path / "out.root", [])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_chunks_of_different_parts(tmp_path: Path) -> None:
+def test_chunks_of_different_parts(tmp_path):
     events = by_hand()
     with pytest.raises(ConfigError, match=r"chunks with hits, tracks, .* and with hits"):
         write_events(tmp_path / "out.root", [events, Events(detector=events.detector, hits=events.hits)])
 
 
-def test_chunks_of_different_detectors(tmp_path: Path) -> None:
+def test_chunks_of_different_detectors(tmp_path):
     one = make_hits(energy=ak.Array([[1.0]]), x=ak.Array([[1.0]]), y=ak.Array([[1.0]]), z=ak.Array([[1.0]]))
     chunks = [Events(detector=load_detector(name), hits=one) for name in ("cld", "ild")]
     with pytest.raises(ConfigError, match="detectors 'cld' and 'ild'"):
         write_events(tmp_path / "out.root", chunks)
 
 
-def test_the_input_is_not_overwritten(sample_dir: Path) -> None:
+def test_the_input_is_not_overwritten(sample_dir):
     path = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match="it is the input"):
         write_events(path, by_hand(), inputs=[path])
 
 
-def test_the_small_samples_stay_small(sample_dir: Path) -> None:
+def test_the_small_samples_stay_small(sample_dir):
     assert 0 < sum(path.stat().st_size for path in sample_dir.iterdir()) <= 3_000_000

@@ -12,7 +12,6 @@ import yaml
 
 from pflow.errors import ConfigError, InputError
 from pflow.io.flat import FlatReader, missing_branches
-from pflow.io.reader import Reader
 from pflow.physics.detector import load_detector
 
 HITS = {"energy": "hit_E", "x": "hit_x", "y": "hit_y", "z": "hit_z"}
@@ -52,20 +51,17 @@ def layout(folder: Path, **content: Any) -> Path:
 
 
 class TestTheFullSamples:
-    def test_it_is_a_reader(self, sample_dir: Path) -> None:
-        assert isinstance(FlatReader(sample_dir / "multi_test_small.root"), Reader)
-
-    def test_what_the_reader_says_of_a_file(self, data_dir: Path) -> None:
+    def test_what_the_reader_says_of_a_file(self, data_dir):
         reader = FlatReader(data_dir / "g4" / "zqq_test.root")
         assert (reader.schema, reader.num_entries, reader.absent) == ("flat", 367, ())
         assert reader.detector == load_detector("ild_g4")
         assert reader.uuid == "4b876a94-e54b-11f1-b3f0-02fc00000001"
 
-    def test_the_training_files_have_no_reference(self, data_dir: Path) -> None:
+    def test_the_training_files_have_no_reference(self, data_dir):
         assert FlatReader(data_dir / "g4" / "zqq_train.root").absent == ("reference",)
 
     @pytest.mark.parametrize("sample", ["zqq_test", "gamma1_train"])
-    def test_events_are_what_the_branches_hold(self, data_dir: Path, sample: str) -> None:
+    def test_events_are_what_the_branches_hold(self, data_dir, sample):
         path = data_dir / "g4" / f"{sample}.root"
         events = FlatReader(path).read(3, 13).validate()
         with uproot.open(path) as file:
@@ -91,7 +87,7 @@ class TestTheFullSamples:
             for field, branch in names.items():
                 assert part[field].to_list() == raw[f"{prefix}.{branch}"].to_list(), f"{prefix}.{branch}"
 
-    def test_the_reference_is_pandora(self, data_dir: Path) -> None:
+    def test_the_reference_is_pandora(self, data_dir):
         path = data_dir / "g4" / "zqq_test.root"
         events = FlatReader(path).read(0, 10)
         with uproot.open(path) as file:
@@ -100,24 +96,24 @@ class TestTheFullSamples:
         assert ak.array_equal(events.reference.energy, raw["pandora.energy"])
         assert ak.array_equal(events.reference.mass, raw["pandora.mass"])
 
-    def test_without_truth_nothing_of_it_is_there(self, sample_dir: Path) -> None:
+    def test_without_truth_nothing_of_it_is_there(self, sample_dir):
         events = FlatReader(sample_dir / "zqq_test_small.root").read(0, 6, truth=False)
         assert [name for name, _ in events.parts()] == ["hits", "tracks", "tracker_hits"]
 
-    def test_without_truth_nothing_of_it_is_read(self, tmp_path: Path) -> None:
+    def test_without_truth_nothing_of_it_is_read(self, tmp_path):
         branches = hits(owner=jagged([0], [], dtype=np.int32), pdg=jagged([22], []))
         path = layout(tmp_path, hits=HITS | {"particle": "owner"})
         # The owners are of the wrong length, which reading them would find.
         assert len(FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2, truth=False)) == 2
 
-    def test_chunks_join_to_the_whole(self, sample_dir: Path) -> None:
+    def test_chunks_join_to_the_whole(self, sample_dir):
         reader = FlatReader(sample_dir / "multi_test_small.root")
         whole = reader.read(0, 25)
         parts = [reader.read(0, 10), reader.read(10, 24), reader.read(24, 25)]
         assert ak.array_equal(ak.concatenate([part.hits for part in parts]), whole.hits)
         assert ak.array_equal(ak.concatenate([part.truth for part in parts]), whole.truth, equal_nan=True)
 
-    def test_no_entries_have_the_same_parts(self, sample_dir: Path) -> None:
+    def test_no_entries_have_the_same_parts(self, sample_dir):
         reader = FlatReader(sample_dir / "multi_test_small.root")
         none, some = reader.read(5, 5), reader.read(5, 6)
         assert len(none) == 0
@@ -125,7 +121,7 @@ class TestTheFullSamples:
             (name, part.type.content) for name, part in some.parts()
         ]
 
-    def test_the_codes_follow_the_names_of_another_detector(self, sample_dir: Path) -> None:
+    def test_the_codes_follow_the_names_of_another_detector(self, sample_dir):
         path = sample_dir / "zqq_test_small.root"
         here, there = FlatReader(path), FlatReader(path, detector="ild")
         for one, two in zip(
@@ -133,27 +129,22 @@ class TestTheFullSamples:
         ):
             assert here.detector.calorimeters[one].name == there.detector.calorimeters[two].name
 
-    def test_closing_twice(self, sample_dir: Path) -> None:
-        reader = FlatReader(sample_dir / "multi_test_small.root")
-        reader.close()
-        reader.close()
-
 
 class TestSomebodyElsesNtuple:
-    def test_four_branches_are_enough(self, tmp_path: Path) -> None:
+    def test_four_branches_are_enough(self, tmp_path):
         events = FlatReader(ntuple(tmp_path / "in.root", hits()), layout=layout(tmp_path)).read(0, 2).validate()
         assert events.hits.energy.to_list() == [[1000.0, 250.0], []]
         assert [name for name, _ in events.parts()] == ["hits"]
         assert np.isnan(ak.to_numpy(ak.flatten(events.hits.time))).all()
         assert events.event.tolist() == [0, 1]
 
-    def test_units_are_converted(self, tmp_path: Path) -> None:
+    def test_units_are_converted(self, tmp_path):
         fields = HITS | {"energy": {"branch": "hit_E", "scale": 1e-3}, "x": {"branch": "hit_x", "scale": 10}}
         events = FlatReader(ntuple(tmp_path / "in.root", hits()), layout=layout(tmp_path, hits=fields)).read(0, 2)
         assert events.hits.energy.to_list() == [[1.0, 0.25], []]
         assert events.hits.position.x.to_list() == [[1800.0, 1810.0], []]
 
-    def test_codes_are_translated_by_name(self, tmp_path: Path) -> None:
+    def test_codes_are_translated_by_name(self, tmp_path):
         names = {-7: "hcal_barrel", 20: "ecal_endcap"}
         fields = HITS | {"subdetector": {"branch": "id", "names": names}}
         path = ntuple(tmp_path / "in.root", hits(id=jagged([20, -7], [], dtype=np.int32)))
@@ -161,19 +152,19 @@ class TestSomebodyElsesNtuple:
         assert events.hits.subdetector.to_list() == [[1, 2], []]
 
     @pytest.mark.parametrize("code", [3, 99, -5])
-    def test_an_unknown_code_is_a_problem_of_its_entry(self, tmp_path: Path, code: int) -> None:
+    def test_an_unknown_code_is_a_problem_of_its_entry(self, tmp_path, code):
         fields = HITS | {"subdetector": {"branch": "id", "names": {20: "ecal_endcap"}}}
         path = ntuple(tmp_path / "in.root", hits(id=jagged([20, code], [], dtype=np.int32)))
         events = FlatReader(path, layout=layout(tmp_path, hits=fields)).read(0, 2)
         with pytest.raises(InputError, match=r"entry 0, 'hits\.subdetector': expected 0 to 3"):
             events.validate()
 
-    def test_codes_without_names_count_the_calorimeters(self, tmp_path: Path) -> None:
+    def test_codes_without_names_count_the_calorimeters(self, tmp_path):
         path = ntuple(tmp_path / "in.root", hits(id=jagged([3, 1], [], dtype=np.int32)))
         events = FlatReader(path, layout=layout(tmp_path, hits=HITS | {"subdetector": "id"})).read(0, 2)
         assert events.hits.subdetector.to_list() == [[3, 1], []]
 
-    def test_tracks_by_their_helix(self, tmp_path: Path) -> None:
+    def test_tracks_by_their_helix(self, tmp_path):
         tracks = {"omega": "t_o", "phi": "t_p", "tan_lambda": "t_t"}
         # pt = 0.299792458e-3 * 3.5 T / (0.299792458e-3 * 3.5 / 2 per mm) = 2 GeV, towards +y, with pz = pt / 2.
         branches = hits(t_o=jagged([-0.299792458e-3 * 1.75], []), t_p=jagged([np.pi / 2], []), t_t=jagged([0.5], []))
@@ -183,7 +174,7 @@ class TestSomebodyElsesNtuple:
         np.testing.assert_allclose(momentum, [0.0, 2.0, 1.0], atol=1e-6)
         assert track.charge == -1
 
-    def test_links_from_an_index_a_hit(self, tmp_path: Path) -> None:
+    def test_links_from_an_index_a_hit(self, tmp_path):
         truth = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
         particles = {name: jagged([3.0, 4.0], []) for name in ("px", "py", "pz")}
         branches = hits(
@@ -193,7 +184,7 @@ class TestSomebodyElsesNtuple:
         events = FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
         assert events.hit_links.to_list() == [[{"source": 1, "particle": 1, "weight": 1.0}], []]
 
-    def test_charge_and_mass_follow_from_the_code(self, tmp_path: Path) -> None:
+    def test_charge_and_mass_follow_from_the_code(self, tmp_path):
         truth = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
         particles = {name: jagged([3.0, 4.0], []) for name in ("px", "py", "pz")}
         branches = hits(pdg=jagged([22, -11], [], dtype=np.int32), **particles)
@@ -202,7 +193,7 @@ class TestSomebodyElsesNtuple:
         assert events.truth.charge.to_list() == [[0.0, 1.0], []]
         np.testing.assert_allclose(events.truth.mass[0], [0.0, 0.51099895e-3], rtol=1e-6)
 
-    def test_links_that_point_outside_are_problems_of_their_entry(self, tmp_path: Path) -> None:
+    def test_links_that_point_outside_are_problems_of_their_entry(self, tmp_path):
         truth = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
         particles = {name: jagged([3.0], []) for name in ("px", "py", "pz")}
         branches = hits(owner=jagged([-1, 5], [], dtype=np.int32), pdg=jagged([22], [], dtype=np.int32), **particles)
@@ -210,7 +201,7 @@ class TestSomebodyElsesNtuple:
         with pytest.raises(InputError, match=r"entry 0, 'hit_links\.particle': points outside"):
             FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
 
-    def test_the_rntuple_is_the_same(self, tmp_path: Path) -> None:
+    def test_the_rntuple_is_the_same(self, tmp_path):
         columns = {"energy": [[1.5, 2.0], []], "x": [[1.0, 2.0], []], "y": [[3.0, 4.0], []], "z": [[5.0, 6.0], []]}
         records = ak.zip({name: jagged(*values) for name, values in columns.items()})
         number = np.array([11, 12])
@@ -226,7 +217,7 @@ class TestSomebodyElsesNtuple:
         assert rntuple.event.tolist() == [11, 12]
         assert rntuple.hits.position.y.to_list() == [[3.0, 4.0], []]
 
-    def test_what_is_missing_is_reported(self, tmp_path: Path) -> None:
+    def test_what_is_missing_is_reported(self, tmp_path):
         content = {
             "event": "number",
             "hits": HITS | {"time": "hit_t", "layer": {"branch": "hit_l", "optional": True}},
@@ -236,15 +227,9 @@ class TestSomebodyElsesNtuple:
         assert reader.absent == ("hit_t", "tracks", "number")
         assert reader.read(0, 2).absent == reader.absent
 
-    def test_an_empty_tree(self, tmp_path: Path) -> None:
-        branches = {name: values[:0] for name, values in hits().items()}
-        reader = FlatReader(ntuple(tmp_path / "in.root", branches), layout=layout(tmp_path))
-        assert reader.num_entries == 0
-        assert len(reader.read(0, 0)) == 0
-
 
 class TestBadInput:
-    def test_a_missing_branch_names_the_nearest(self, tmp_path: Path) -> None:
+    def test_a_missing_branch_names_the_nearest(self, tmp_path):
         branches = hits()
         branches["hit_energy"] = branches.pop("hit_E")
         path = ntuple(tmp_path / "in.root", branches)
@@ -252,66 +237,28 @@ class TestBadInput:
         with pytest.raises(InputError, match=r"in\.root, 'hit_enrgy': branch is missing.*nearest matches: hit_energy"):
             FlatReader(path, layout=layout(tmp_path, hits=fields))
 
-    def test_a_missing_tree_names_the_nearest(self, tmp_path: Path) -> None:
-        path = ntuple(tmp_path / "in.root", hits(), tree="Events")
-        with pytest.raises(InputError, match=r"in\.root.*'events'.*nearest matches: Events"):
-            FlatReader(path, layout=layout(tmp_path))
-
-    def test_no_such_file(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"nowhere\.root"):
-            FlatReader(tmp_path / "nowhere.root")
-
-    def test_not_a_root_file(self, tmp_path: Path) -> None:
-        (tmp_path / "in.root").write_text("hello")
-        with pytest.raises(InputError, match="not a ROOT file"):
-            FlatReader(tmp_path / "in.root")
-
-    def test_a_truncated_file(self, tmp_path: Path, sample_dir: Path) -> None:
-        content = (sample_dir / "multi_test_small.root").read_bytes()
-        (tmp_path / "in.root").write_bytes(content[: len(content) // 2])
-        with pytest.raises(InputError, match="truncated"):
-            FlatReader(tmp_path / "in.root")
-
-    def test_a_damaged_basket_names_file_entry_and_branch(self, tmp_path: Path, sample_dir: Path) -> None:
-        content = bytearray((sample_dir / "multi_test_small.root").read_bytes())
-        with uproot.open(sample_dir / "multi_test_small.root") as file:
-            branch = file["events"]["calo_hit.x"]
-            seek, size = int(branch.member("fBasketSeek")[0]), int(branch.compressed_bytes)
-        content[seek + 120 : seek + size - 8] = b"\xff" * (size - 128)
-        path = tmp_path / "in.root"
-        path.write_bytes(content)
-        with pytest.raises(InputError, match="damaged") as caught:
-            FlatReader(path).read(2, 4)
-        assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 2, "calo_hit.x")
-
-    def test_branches_of_different_lengths(self, tmp_path: Path) -> None:
+    def test_branches_of_different_lengths(self, tmp_path):
         path = ntuple(tmp_path / "in.root", hits(hit_z=jagged([1.0, 2.0], [3.0])))
         with pytest.raises(InputError, match="entry 1, 'hit_z': expected 0 values, as many as 'hit_E' has, found 1"):
             FlatReader(path, layout=layout(tmp_path)).read(0, 2)
 
-    def test_one_number_where_a_list_belongs(self, tmp_path: Path) -> None:
+    def test_one_number_where_a_list_belongs(self, tmp_path):
         path = ntuple(tmp_path / "in.root", hits(hit_E=np.array([1.0, 2.0])))
         with pytest.raises(InputError, match=r"'hit_E': expected one list of numbers an entry, found float64"):
             FlatReader(path, layout=layout(tmp_path)).read(0, 2)
 
-    def test_a_list_where_the_event_number_belongs(self, tmp_path: Path) -> None:
+    def test_a_list_where_the_event_number_belongs(self, tmp_path):
         path = ntuple(tmp_path / "in.root", hits())
         with pytest.raises(InputError, match=r"'hit_E': expected one number an entry, found var \* float32"):
             FlatReader(path, layout=layout(tmp_path, event="hit_E")).read(0, 2)
 
-    @pytest.mark.parametrize(("value", "message"), [(np.nan, "finite number, found nan"), (-1.0, "at least 0 GeV")])
-    def test_bad_energies_are_problems_of_their_entry(self, tmp_path: Path, value: float, message: str) -> None:
-        path = ntuple(tmp_path / "in.root", hits(hit_E=jagged([1.0, value], [])))
-        with pytest.raises(InputError, match=rf"in\.root, entry 0, 'hits\.energy': .*{message}"):
-            FlatReader(path, layout=layout(tmp_path)).read(0, 2).validate()
-
-    def test_a_calorimeter_that_the_detector_does_not_have(self, tmp_path: Path) -> None:
+    def test_a_calorimeter_that_the_detector_does_not_have(self, tmp_path):
         fields = HITS | {"subdetector": {"branch": "id", "names": {0: "ecal_barel"}}}
         path = ntuple(tmp_path / "in.root", hits(id=jagged([0, 0], [], dtype=np.int32)))
         with pytest.raises(ConfigError, match=r"'ecal_barel' \(code 0\) is not one of detector 'ild_g4': ecal_barrel"):
             FlatReader(path, layout=layout(tmp_path, hits=fields))
 
-    def test_a_layout_without_a_detector_needs_one(self, tmp_path: Path) -> None:
+    def test_a_layout_without_a_detector_needs_one(self, tmp_path):
         path = ntuple(tmp_path / "in.root", hits())
         mine = layout(tmp_path, detector=None)
         with pytest.raises(ConfigError, match="names no detector"):
@@ -319,7 +266,7 @@ class TestBadInput:
         assert FlatReader(path, layout=mine, detector="cld").detector.name == "cld"
 
 
-def test_a_file_fits_if_it_has_what_the_hits_need() -> None:
+def test_a_file_fits_if_it_has_what_the_hits_need():
     keys = ["calo_hit.energy", "calo_hit.x", "calo_hit.y", "calo_hit.z"]
     assert not missing_branches(keys)
     assert missing_branches(keys[1:]) == keys[:1]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,87 +18,87 @@ def plain() -> dict[str, Any]:
     return load_detector("cld").to_dict()
 
 
-def test_the_detectors_that_come_with_pflow() -> None:
+def test_the_detectors_that_come_with_pflow():
     assert BUILTIN == ["cld", "clic", "ild", "ild_g4"]
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_a_detector_is_called_like_its_file(name: str) -> None:
+def test_a_detector_is_called_like_its_file(name):
     assert load_detector(name).name == name
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_plain_data_and_back_is_the_same_detector(name: str) -> None:
+def test_plain_data_and_back_is_the_same_detector(name):
     detector = load_detector(name)
     assert Detector.from_dict(detector.to_dict()) == detector
 
 
 @pytest.mark.parametrize(("name", "field"), [("cld", 2.0), ("clic", 4.0), ("ild", 3.5), ("ild_g4", 3.5)])
-def test_the_field_is_that_of_the_design(name: str, field: float) -> None:
+def test_the_field_is_that_of_the_design(name, field):
     assert load_detector(name).b_field == field
 
 
 @pytest.mark.parametrize(("name", "symmetry"), [("cld", 12), ("clic", 12), ("ild", 4), ("ild_g4", None)])
-def test_the_symmetry_is_that_of_the_design(name: str, symmetry: int | None) -> None:
+def test_the_symmetry_is_that_of_the_design(name, symmetry):
     assert load_detector(name).phi_symmetry == symmetry
 
 
-def test_a_detector_written_before_symmetries_were_known_is_one_of_cylinders(plain: dict[str, Any]) -> None:
+def test_a_detector_written_before_symmetries_were_known_is_one_of_cylinders(plain):
     del plain["phi_symmetry"]
     assert Detector.from_dict(plain).phi_symmetry is None
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_every_detector_has_ecal_and_hcal_barrel_and_endcap(name: str) -> None:
+def test_every_detector_has_ecal_and_hcal_barrel_and_endcap(name):
     regions = {(own.kind, own.region) for own in load_detector(name).calorimeters if own.required}
     assert {("ecal", "barrel"), ("ecal", "endcap"), ("hcal", "barrel"), ("hcal", "endcap")} <= regions
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_no_collection_is_read_twice(name: str) -> None:
+def test_no_collection_is_read_twice(name):
     calorimeters = load_detector(name).calorimeters
     for kind in ("collections", "sim_collections"):
         names = [collection for own in calorimeters for collection in getattr(own, kind)]
         assert len(names) == len(set(names))
 
 
-def test_equal_detectors_have_equal_digests() -> None:
+def test_equal_detectors_have_equal_digests():
     assert load_detector("cld").digest() == load_detector("cld").digest()
 
 
-def test_any_difference_changes_the_digest() -> None:
+def test_any_difference_changes_the_digest():
     cld = load_detector("cld")
     assert replace(cld, b_field=3.0).digest() != cld.digest()
 
 
-def test_a_detector_loads_as_itself() -> None:
+def test_a_detector_loads_as_itself():
     cld = load_detector("cld")
     assert load_detector(cld) is cld
 
 
-def test_a_detector_file_of_one_s_own(tmp_path: Path, plain: dict[str, Any]) -> None:
+def test_a_detector_file_of_one_s_own(tmp_path, plain):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(plain | {"name": "mine"}))
     assert load_detector(path) == replace(load_detector("cld"), name="mine")
 
 
-def test_an_unknown_name_gives_the_nearest() -> None:
+def test_an_unknown_name_gives_the_nearest():
     with pytest.raises(ConfigError, match=r"no detector file 'cldd'.*nearest matches: cld"):
         load_detector("cldd")
 
 
-def test_an_unknown_field_gives_the_nearest(plain: dict[str, Any]) -> None:
+def test_an_unknown_field_gives_the_nearest(plain):
     with pytest.raises(ConfigError, match=r"unknown field 'bfield' \(nearest matches: b_field"):
         Detector.from_dict(plain | {"bfield": 1.0})
 
 
-def test_an_unknown_field_of_a_calorimeter_says_which(plain: dict[str, Any]) -> None:
+def test_an_unknown_field_of_a_calorimeter_says_which(plain):
     plain["calorimeters"][1]["colections"] = []
     with pytest.raises(ConfigError, match=r"calorimeters\[1\]: unknown field 'colections'.*collections"):
         Detector.from_dict(plain)
 
 
-def test_a_missing_field_is_named(plain: dict[str, Any]) -> None:
+def test_a_missing_field_is_named(plain):
     del plain["b_field"]
     with pytest.raises(ConfigError, match="field 'b_field' is missing"):
         Detector.from_dict(plain)
@@ -124,28 +123,28 @@ def test_a_missing_field_is_named(plain: dict[str, Any]) -> None:
         ("phi_symmetry", 0, "must be at least 1"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_named(plain: dict[str, Any], field: str, value: Any, expected: str) -> None:
+def test_a_value_of_the_wrong_type_is_named(plain, field, value, expected):
     with pytest.raises(ConfigError, match=expected):
         Detector.from_dict(plain | {field: value})
 
 
-def test_a_calorimeter_named_twice_is_refused(plain: dict[str, Any]) -> None:
+def test_a_calorimeter_named_twice_is_refused(plain):
     plain["calorimeters"][1]["name"] = plain["calorimeters"][0]["name"]
     with pytest.raises(ConfigError, match="names a calorimeter twice"):
         Detector.from_dict(plain)
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match="kind 'tracker' is not one of"):
         Calorimeter(name="x", kind="tracker", region="barrel")
 
 
-def test_an_unknown_region_is_refused() -> None:
+def test_an_unknown_region_is_refused():
     with pytest.raises(ConfigError, match="region 'forward' is not one of"):
         Calorimeter(name="x", kind="ecal", region="forward")
 
 
-def test_a_file_that_is_not_a_mapping_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_mapping_is_refused(tmp_path):
     path = tmp_path / "list.yaml"
     path.write_text("- 1\n")
     with pytest.raises(ConfigError, match="expected a mapping"):

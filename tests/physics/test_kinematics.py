@@ -15,38 +15,38 @@ def array(*values: float) -> np.ndarray:
     return np.array(values)
 
 
-def test_energy_of_a_pythagorean_momentum() -> None:
+def test_energy_of_a_pythagorean_momentum():
     assert kinematics.energy(array(1.0), array(2.0), array(2.0), array(4.0)) == 5.0  # 1 + 4 + 4 + 16
 
 
-def test_transverse_momentum_of_a_known_circle() -> None:
+def test_transverse_momentum_of_a_known_circle():
     # 1 GeV in 1 T bends with R = 1 / 0.299792458 m, the textbook's 3.34 m.
     np.testing.assert_allclose(kinematics.transverse_momentum(array(1 / 3335.6409519815204), 1.0), 1.0)
 
 
-def test_transverse_momentum_grows_with_charge_and_field() -> None:
+def test_transverse_momentum_grows_with_charge_and_field():
     once = kinematics.transverse_momentum(array(1e-3), 1.0)
     np.testing.assert_allclose(kinematics.transverse_momentum(array(-1e-3), -3.0, 2.0), 6 * once)
 
 
-def test_a_straight_track_has_infinite_momentum() -> None:
+def test_a_straight_track_has_infinite_momentum():
     assert kinematics.transverse_momentum(array(0.0), 3.5) == np.inf
 
 
-def test_momentum_of_a_track_along_y() -> None:
+def test_momentum_of_a_track_along_y():
     px, py, pz = kinematics.momentum_from_track(array(-0.299792458e-3), array(np.pi / 2), array(0.5), 2.0)
     np.testing.assert_allclose([px, py, pz], [[0.0], [2.0], [1.0]], atol=1e-12)
 
 
 @given(MOMENTUM, MOMENTUM, MOMENTUM, SIGN)
-def test_track_parameters_are_the_inverse_of_the_momentum(px: float, py: float, pz: float, charge: float) -> None:
+def test_track_parameters_are_the_inverse_of_the_momentum(px, py, pz, charge):
     omega, phi, tan_lambda = kinematics.track_from_momentum(array(px), array(py), array(pz), array(charge), 3.5)
     back = kinematics.momentum_from_track(omega, phi, tan_lambda, 3.5)
     np.testing.assert_allclose(np.ravel(back), [px, py, pz], rtol=1e-9, atol=1e-9)
     assert np.sign(omega) == charge
 
 
-def test_a_track_along_the_axis_has_no_curvature_to_speak_of() -> None:
+def test_a_track_along_the_axis_has_no_curvature_to_speak_of():
     omega, _, tan_lambda = kinematics.track_from_momentum(array(0.0), array(0.0), array(1.0), array(1.0), 3.5)
     assert np.isinf(omega)
     assert np.isinf(tan_lambda)
@@ -67,7 +67,7 @@ def propagated(position: np.ndarray, momentum: np.ndarray, charge: float, b_fiel
 @pytest.mark.parametrize("charge", [-2.0, -1.0, 1.0])
 @pytest.mark.parametrize("impact", [0.0, 15.0, -15.0])
 @pytest.mark.parametrize("b_field", [3.5, -2.0])
-def test_a_track_is_followed_back_to_its_perigee(charge: float, impact: float, b_field: float) -> None:
+def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field):
     momentum = np.array([1.0, 0.4])
     perigee = impact * np.array([-0.4, 1.0]) / np.hypot(1.0, 0.4)  # across the momentum
     x, y, px, py = propagated(perigee, momentum, charge, b_field, 800.0)
@@ -80,24 +80,24 @@ def test_a_track_is_followed_back_to_its_perigee(charge: float, impact: float, b
     [(1800.0, 1.0, 0.0), (1800.0, 0.0, 1.0), (np.nan, 1.0, 1.0)],
     ids=["neutral", "no transverse momentum", "unknown position"],
 )
-def test_a_momentum_that_cannot_be_followed_back_stays(x: float, px: float, charge: float) -> None:
+def test_a_momentum_that_cannot_be_followed_back_stays(x, px, charge):
     found = kinematics.momentum_at_perigee(array(x), array(5.0), array(px), array(0.0), array(charge), 3.5)
     np.testing.assert_array_equal(np.ravel(found), [px, 0.0])
 
 
-def test_angles_worked_out_by_hand() -> None:
+def test_angles_worked_out_by_hand():
     a = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 2.0], [1.0, 1.0, 0.0]])
     b = np.array([[0.0, 3.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 0.0, 5.0], [1.0, 0.0, 0.0]])
     np.testing.assert_allclose(kinematics.angle_between(a, b), [np.pi / 2, np.pi, 0.0, np.pi / 4])
 
 
 @pytest.mark.parametrize("angle", [1e-9, 1e-5, np.pi - 1e-9])
-def test_angles_near_0_and_pi_keep_their_digits(angle: float) -> None:
+def test_angles_near_0_and_pi_keep_their_digits(angle):
     a, b = np.array([1.0, 0.0, 0.0]), np.array([np.cos(angle), np.sin(angle), 0.0])
     np.testing.assert_allclose(kinematics.angle_between(a, b), angle, rtol=1e-6)
 
 
-def test_a_null_vector_makes_no_angle() -> None:
+def test_a_null_vector_makes_no_angle():
     assert kinematics.angle_between(np.zeros(3), np.array([1.0, 0.0, 0.0])) == 0.0
 
 
@@ -117,7 +117,7 @@ def matrix(elements: np.ndarray) -> np.ndarray:
     return full
 
 
-def test_covariance_of_a_massless_particle_along_z() -> None:
+def test_covariance_of_a_massless_particle_along_z():
     # E = p = 10 GeV, 5% and 0.01 rad: dE = dpz = 0.5 GeV, dpx = dpy = 0.1 GeV
     found = covariance(10.0, 0.0, (0.0, 0.0, 1.0), 0.05, 0.01)
     by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
@@ -125,7 +125,7 @@ def test_covariance_of_a_massless_particle_along_z() -> None:
     assert by_name == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
 
 
-def test_covariance_of_a_massive_particle_along_x() -> None:
+def test_covariance_of_a_massive_particle_along_x():
     # E = 5, m = 3, p = 4 GeV: dE = 0.5, dp = E / p dE = 0.625 GeV; across: 4 * 0.1 = 0.4 GeV
     found = covariance(5.0, 3.0, (1.0, 0.0, 0.0), 0.1, 0.1)
     by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
@@ -133,7 +133,7 @@ def test_covariance_of_a_massive_particle_along_x() -> None:
     assert by_name == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
 
 
-def test_covariance_couples_the_components_of_a_slanted_momentum() -> None:
+def test_covariance_couples_the_components_of_a_slanted_momentum():
     # n = (0.6, 0.8, 0), E = 10 GeV, dE = 1 GeV, across 0: cov(px, py) = 0.48, cov(py, E) = 0.8 GeV^2
     found = covariance(10.0, 0.0, (0.6, 0.8, 0.0), 0.1, 0.0)
     by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
@@ -149,13 +149,13 @@ def some_particles(n: int = 200) -> tuple[np.ndarray, ...]:
     return energy, mass, n_xyz, rng.uniform(0.001, 0.5, n), rng.uniform(0, 0.1, n)
 
 
-def test_covariance_has_no_negative_direction() -> None:
+def test_covariance_has_no_negative_direction():
     found = matrix(kinematics.four_momentum_covariance(*some_particles()))
     eigenvalues = np.linalg.eigvalsh(found)
     assert (eigenvalues >= -1e-12 * eigenvalues[:, -1:]).all()
 
 
-def test_covariance_is_that_of_particles_thrown_at_random() -> None:
+def test_covariance_is_that_of_particles_thrown_at_random():
     rng = np.random.default_rng(3)
     n = np.array([2.0, -1.0, 2.0]) / 3
     u = np.array([1.0, 2.0, 0.0]) / np.sqrt(5)
@@ -168,21 +168,21 @@ def test_covariance_is_that_of_particles_thrown_at_random() -> None:
     np.testing.assert_allclose(found, thrown, atol=0.004)
 
 
-def test_covariance_near_rest_stays_finite() -> None:
+def test_covariance_near_rest_stays_finite():
     # E = m = 1 GeV and 10%: E / p has no limit; one sigma above, p = sqrt(1.1^2 - 1) = sqrt(0.21) GeV
     for energy in (1.0, 1.0 + 1e-12):
         found = covariance(energy, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
         assert found[[5, 8, 9]] == pytest.approx([0.21, 0.1 * np.sqrt(0.21), 0.01])
 
 
-def test_covariance_of_an_energy_below_the_mass_is_that_at_rest() -> None:
+def test_covariance_of_an_energy_below_the_mass_is_that_at_rest():
     # E = 0.9, m = 1 GeV and 10%: one sigma above is still below the mass
     found = covariance(0.9, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
     assert found == pytest.approx([0.0] * 9 + [0.0081])
 
 
 @pytest.mark.parametrize("sigmas", [(-0.1, 0.1), (0.1, -0.1)])
-def test_negative_deviation_is_refused(sigmas: tuple[float, float]) -> None:
+def test_negative_deviation_is_refused(sigmas):
     with pytest.raises(ValueError, match="a standard deviation is negative"):
         covariance(1.0, 0.0, (0.0, 0.0, 1.0), *sigmas)
 

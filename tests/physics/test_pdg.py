@@ -10,11 +10,11 @@ from pflow.physics import pdg
     ("code", "charge"),
     [(11, -1), (-11, 1), (22, 0), (211, 1), (-321, -1), (2112, 0), (2212, 1), (15, -1), (1000010020, 1), (0, 0)],
 )
-def test_charges_of_known_particles(code: int, charge: float) -> None:
+def test_charges_of_known_particles(code, charge):
     assert pdg.charge_of(code) == charge
 
 
-def test_a_code_that_no_table_knows_is_neutral_and_massless() -> None:
+def test_a_code_that_no_table_knows_is_neutral_and_massless():
     assert pdg.charge_of(987654321) == 0.0
     assert pdg.mass_of(987654321) == 0.0
 
@@ -23,7 +23,7 @@ def test_a_code_that_no_table_knows_is_neutral_and_massless() -> None:
     ("code", "mass"),
     [(22, 0.0), (11, 0.000510999), (-13, 0.105658), (211, 0.139570), (130, 0.497611), (2112, 0.939565)],
 )
-def test_masses_of_known_particles_in_gev(code: int, mass: float) -> None:
+def test_masses_of_known_particles_in_gev(code, mass):
     assert pdg.mass_of(code) == pytest.approx(mass, abs=1e-5)
 
 
@@ -42,16 +42,16 @@ def test_masses_of_known_particles_in_gev(code: int, mass: float) -> None:
         (0, "neutral_hadron"),
     ],
 )
-def test_classes(code: int, name: str) -> None:
+def test_classes(code, name):
     assert pdg.class_of(code) == name
 
 
-def test_each_class_has_a_code_that_belongs_to_it() -> None:
+def test_each_class_has_a_code_that_belongs_to_it():
     assert set(pdg.CLASS_PDG) == set(pdg.CLASSES)
     assert all(pdg.class_of(code) == name for name, code in pdg.CLASS_PDG.items())
 
 
-def test_arrays_keep_their_shape_and_have_the_documented_types() -> None:
+def test_arrays_keep_their_shape_and_have_the_documented_types():
     codes = np.array([[22, 11], [211, 22]])
     assert pdg.charges(codes).tolist() == [[0.0, -1.0], [1.0, 0.0]]
     assert pdg.class_index(codes).tolist() == [[2, 3], [0, 2]]
@@ -63,9 +63,9 @@ def test_arrays_keep_their_shape_and_have_the_documented_types() -> None:
     assert pdg.masses(codes)[0].tolist() == [0.0, pdg.mass_of(11)]
 
 
-def test_arrays_without_anything() -> None:
+def test_arrays_without_anything():
     assert pdg.charges(np.array([], dtype=np.int32)).shape == (0,)
 
 
-def test_neutrinos_of_every_kind_and_nothing_else() -> None:
+def test_neutrinos_of_every_kind_and_nothing_else():
     assert pdg.is_neutrino([12, -14, 16, 22, 11, -13]).tolist() == [True, True, True, False, False, False]

@@ -8,45 +8,45 @@ from pflow.io.edm4hep.cellid import bit_field, layer_from_cell_id
 CLD = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
 
 
-def test_a_field_with_offset_is_where_it_says() -> None:
+def test_a_field_with_offset_is_where_it_says():
     assert bit_field(CLD, "layer") == (19, 9, False)
 
 
-def test_fields_without_offset_follow_each_other() -> None:
+def test_fields_without_offset_follow_each_other():
     assert bit_field("system:5,side:-2,layer:6,module:11", "layer") == (7, 6, False)
 
 
-def test_a_field_without_offset_follows_one_with_it() -> None:
+def test_a_field_without_offset_follows_one_with_it():
     assert bit_field("system:8:4,layer:6", "layer") == (12, 6, False)
 
 
-def test_the_first_of_the_names_that_is_there_counts() -> None:
+def test_the_first_of_the_names_that_is_there_counts():
     assert bit_field("M:3,K-1:6", "layer", "K-1") == (3, 6, False)
 
 
 @pytest.mark.parametrize("encoding", ["layer", "layer:x", "layer:1:2:3", ":4", "layer:0", ""])
-def test_what_is_not_an_encoding_is_refused(encoding: str) -> None:
+def test_what_is_not_an_encoding_is_refused(encoding):
     with pytest.raises(ValueError, match="is not name:offset:width"):
         bit_field(encoding, "layer")
 
 
 @pytest.mark.parametrize("encoding", ["layer:60:8", "a:60,layer:8", "layer:-1:4"])
-def test_a_field_outside_64_bits_is_refused(encoding: str) -> None:
+def test_a_field_outside_64_bits_is_refused(encoding):
     with pytest.raises(ValueError, match="outside the 64 bits"):
         bit_field(encoding, "layer")
 
 
-def test_the_layer_is_read_from_among_other_fields() -> None:
+def test_the_layer_is_read_from_among_other_fields():
     layers = np.array([0, 39, 511], dtype=np.uint64)
     cells = (layers << np.uint64(19)) | np.uint64(0xFFFF_FFFF_F007_FFFF)
     np.testing.assert_array_equal(layer_from_cell_id(cells, CLD), [0, 39, 511])
 
 
-def test_a_signed_layer_may_be_negative() -> None:
+def test_a_signed_layer_may_be_negative():
     cells = np.array([0b1111, 0b1000, 0b0111], dtype=np.uint64)
     np.testing.assert_array_equal(layer_from_cell_id(cells, "layer:0:-4"), [-1, -8, 7])
 
 
 @pytest.mark.parametrize("encoding", [None, "system:8,x:8"])
-def test_without_a_layer_it_is_unknown(encoding: str | None) -> None:
+def test_without_a_layer_it_is_unknown(encoding):
     np.testing.assert_array_equal(layer_from_cell_id(np.array([5], dtype=np.uint64), encoding), [-1])

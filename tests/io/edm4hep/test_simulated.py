@@ -61,66 +61,64 @@ def links(array: ak.Array) -> list[list[tuple[int, int, float]]]:
     ]
 
 
-def test_simulated_hits_are_read_where_there_are_no_digitised_ones(read: Any, sim_content: dict[str, Any]) -> None:
+def test_simulated_hits_are_read_where_there_are_no_digitised_ones(read, sim_content):
     assert read(sim_content).hits.subdetector.to_list() == [[0, 0, 1], [0]]
 
 
-def test_digitised_hits_come_first(read: Any, content: dict[str, Any], sim_content: dict[str, Any]) -> None:
+def test_digitised_hits_come_first(read, content, sim_content):
     both = content | sim_content
     both = {key: values for key, values in both.items() if "Links" not in key}
     assert ak.num(read(both).hits).to_list() == [4, 1]
     assert ak.num(read(both, sim=True).hits).to_list() == [3, 1]
 
 
-def test_simulated_energies_are_scaled(read: Any, sim_content: dict[str, Any]) -> None:
+def test_simulated_energies_are_scaled(read, sim_content):
     energies = ak.to_numpy(ak.flatten(read(sim_content).hits.energy))
     np.testing.assert_allclose(energies, [0.4, 0.5, 4.0, 0.4], rtol=1e-6)  # HCAL times 10
 
 
 @pytest.mark.parametrize("layout", ["new", "old", "rntuple"])
-def test_links_share_a_hit_by_the_energy_of_its_contributions(
-    read: Any, sim_content: dict[str, Any], layout: str
-) -> None:
+def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content, layout):
     found = links(read(sim_content, layout).hit_links)
     assert found == [[(0, 1, 0.25), (0, 2, 0.75), (1, 1, 1.0)], [(0, 0, 1.0)]]
 
 
-def test_the_time_is_the_earliest_contribution_s(read: Any, sim_content: dict[str, Any]) -> None:
+def test_the_time_is_the_earliest_contribution_s(read, sim_content):
     times = read(sim_content).hits.time
     assert times[0, :2].to_list() == [2.0, 9.0]
     assert np.isnan(times[0, 2])
     assert times[1].to_list() == [1.0]
 
 
-def test_a_contribution_of_an_unknown_particle_makes_no_link(read: Any, sim_content: dict[str, Any]) -> None:
+def test_a_contribution_of_an_unknown_particle_makes_no_link(read, sim_content):
     sim_content["_SimAContributions_particle.collectionID"] = [[15, 99, 15], [15, 15]]
     assert links(read(sim_content).hit_links)[0] == [(0, 1, 1.0), (1, 1, 1.0)]
 
 
-def test_a_contribution_of_a_particle_outside_the_list_is_a_problem(read: Any, sim_content: dict[str, Any]) -> None:
+def test_a_contribution_of_a_particle_outside_the_list_is_a_problem(read, sim_content):
     sim_content["_SimAContributions_particle.index"] = [[1, 2, 7], [0, 0]]
     (problem,) = read(sim_content).violations()
     assert (problem.index, problem.field) == (0, "hit_links.particle")
 
 
-def test_contributions_without_particles_make_no_links(read: Any, sim_content: dict[str, Any]) -> None:
+def test_contributions_without_particles_make_no_links(read, sim_content):
     less = {key: values for key, values in sim_content.items() if "_particle" not in key}
     events = read(less)
     assert links(events.hit_links) == [[], []]
     assert events.hits.time[1].to_list() == [1.0]
 
 
-def test_hits_whose_contributions_are_not_in_the_file_have_no_time(read: Any, sim_content: dict[str, Any]) -> None:
+def test_hits_whose_contributions_are_not_in_the_file_have_no_time(read, sim_content):
     less = {key: values for key, values in sim_content.items() if not key.startswith("_SimA")}
     assert np.isnan(read(less).hits.time[1, 0])
 
 
-def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read: Any, sim_content: dict[str, Any]) -> None:
+def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read, sim_content):
     sim_content["_SimA_contributions.index"] = [[1, 5, 2], [0, 1]]
     assert links(read(sim_content).hit_links)[0] == [(0, 2, 1.0), (1, 1, 1.0)]
 
 
-def test_contributions_count_hits_over_all_events(write: Write, sim_content: dict[str, Any]) -> None:
+def test_contributions_count_hits_over_all_events(write, sim_content):
     file = open_podio(write(sim_content, ids=IDS))
     found = read_contributions(file, "SimA", 0, 2)
     assert found is not None
@@ -132,7 +130,7 @@ def test_contributions_count_hits_over_all_events(write: Write, sim_content: dic
     file.close()
 
 
-def test_shares_sum_what_is_equal() -> None:
+def test_shares_sum_what_is_equal():
     event, source, particle, weight = shares(
         np.array([1, 0, 0, 0]), np.array([5, 2, 2, 2]), np.array([0, 3, 1, 3]), np.array([1.0, 0.25, 0.5, 2.0])
     )
@@ -140,12 +138,7 @@ def test_shares_sum_what_is_equal() -> None:
     assert weight.tolist() == [0.5, 2.25, 1.0]
 
 
-def test_shares_of_nothing_are_nothing() -> None:
-    none = np.zeros(0, dtype=np.int64)
-    assert [len(column) for column in shares(none, none, none, np.zeros(0))] == [0, 0, 0, 0]
-
-
-def test_cld_simulated_hits_are_on_the_scale_of_its_digitised_ones(data_dir: Path) -> None:
+def test_cld_simulated_hits_are_on_the_scale_of_its_digitised_ones(data_dir):
     path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
     events = []
     for sim in (False, True):
@@ -160,7 +153,7 @@ def test_cld_simulated_hits_are_on_the_scale_of_its_digitised_ones(data_dir: Pat
         assert 0.75 < ratio < 1.0
 
 
-def test_cld_contributions_and_links_agree_on_the_truth(data_dir: Path) -> None:
+def test_cld_contributions_and_links_agree_on_the_truth(data_dir):
     """Energy that each particle left, from contributions and from the file's own links."""
     path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
     sums = []

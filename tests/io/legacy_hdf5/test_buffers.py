@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +54,17 @@ def as_lists(found: TableReader) -> list[Any]:
     ],
     ids=["regular", "jagged", "two-dimensional", "float32", "integer"],
 )
-def test_rows_are_read_however_awkward_stored_them(tmp_path: Path, shape: Callable[[], ak.Array]) -> None:
+def test_rows_are_read_however_awkward_stored_them(tmp_path, shape):
     found = table(stored(tmp_path / "in.h5", shape()))
     assert as_lists(found) == ROWS
     assert found.rows(0, 3).dtype == np.float64
 
 
-def test_a_slice_of_a_larger_array(tmp_path: Path) -> None:
+def test_a_slice_of_a_larger_array(tmp_path):
     assert as_lists(table(stored(tmp_path / "in.h5", regular()[1:]))) == ROWS[1:]
 
 
-def test_buffers_named_by_the_first_awkward(tmp_path: Path) -> None:
+def test_buffers_named_by_the_first_awkward(tmp_path):
     form, length, buffers = ak.to_buffers(regular())
     with h5py.File(tmp_path / "in.h5", "w") as file:
         group = file.create_group("table")
@@ -76,18 +75,18 @@ def test_buffers_named_by_the_first_awkward(tmp_path: Path) -> None:
     assert as_lists(table(tmp_path / "in.h5")) == ROWS
 
 
-def test_no_events(tmp_path: Path) -> None:
+def test_no_events(tmp_path):
     found = table(stored(tmp_path / "in.h5", regular()[:0]))
     assert found.offsets.tolist() == [0]
     assert found.rows(0, 0).shape == (0, 2)
 
 
-def test_only_empty_events(tmp_path: Path) -> None:
+def test_only_empty_events(tmp_path):
     found = table(stored(tmp_path / "in.h5", ak.values_astype(ak.Array([[], []]), np.float64)[..., np.newaxis]))
     assert as_lists(found) == [[], []]
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     with h5py.File(tmp_path / "out.h5", "w") as file:
         writer = TableWriter(file.create_group("table"), 2, "float32")
         writer.append(np.array([2, 0]), np.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -97,7 +96,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert as_lists(table(tmp_path / "out.h5")) == ROWS
 
 
-def test_awkward_puts_together_what_is_written(tmp_path: Path) -> None:
+def test_awkward_puts_together_what_is_written(tmp_path):
     with h5py.File(tmp_path / "out.h5", "w") as file:
         writer = TableWriter(file.create_group("table"), 2, "float64")
         writer.append(np.array([2, 0, 1]), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
@@ -110,31 +109,31 @@ def test_awkward_puts_together_what_is_written(tmp_path: Path) -> None:
     assert array.to_list() == ROWS
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_no_such_file(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.h5: no such file"):
         open_hdf5(tmp_path / "nowhere.h5")
 
 
-def test_not_an_hdf5_file(tmp_path: Path) -> None:
+def test_not_an_hdf5_file(tmp_path):
     (tmp_path / "in.h5").write_text("hello")
     with pytest.raises(InputError, match=r"in\.h5: expected an HDF5 file"):
         open_hdf5(tmp_path / "in.h5")
 
 
-def test_a_truncated_file(tmp_path: Path) -> None:
+def test_a_truncated_file(tmp_path):
     path = stored(tmp_path / "in.h5", regular())
     path.write_bytes(path.read_bytes()[:-500])
     with pytest.raises(InputError, match="cannot open it"):
         open_hdf5(path)
 
 
-def test_a_missing_group_names_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_group_names_the_nearest(tmp_path):
     path = stored(tmp_path / "in.h5", regular())
     with pytest.raises(InputError, match=r"'tables': no such group.*nearest matches: table"):
         TableReader(open_hdf5(path), "tables", COLUMNS, str(path))
 
 
-def test_a_dataset_is_no_group(tmp_path: Path) -> None:
+def test_a_dataset_is_no_group(tmp_path):
     with h5py.File(tmp_path / "in.h5", "w") as file:
         file["table"] = np.zeros(3)
     with pytest.raises(InputError, match="'table': no such group"):
@@ -167,7 +166,7 @@ RECORDS = ak.to_buffers(ak.Array([{"x": 1.0}]))[0].to_json()
         ({"node2_data": np.array([b"text"] * 6)}, "expected an Awkward array"),
     ],
 )
-def test_what_a_group_cannot_be(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_what_a_group_cannot_be(tmp_path, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         table(stored(tmp_path / "in.h5", regular(), **changes))
     assert (caught.value.file, caught.value.field) == (str(tmp_path / "in.h5"), "table")
@@ -175,18 +174,18 @@ def test_what_a_group_cannot_be(tmp_path: Path, changes: dict[str, Any], message
 
 @pytest.mark.parametrize("array", [[[[1.0, 2.0, 3.0]]], [[[1.0]]]])
 @pytest.mark.parametrize("fixed", [True, False])
-def test_another_number_of_columns(tmp_path: Path, array: list[Any], fixed: bool) -> None:
+def test_another_number_of_columns(tmp_path, array, fixed):
     values = ak.to_regular(ak.Array(array), axis=2) if fixed else ak.Array(array)
     with pytest.raises(InputError, match=rf"expected 2 columns \(a, b\), found {len(array[0][0])}"):
         table(stored(tmp_path / "in.h5", values))
 
 
-def test_rows_of_different_lengths(tmp_path: Path) -> None:
+def test_rows_of_different_lengths(tmp_path):
     with pytest.raises(InputError, match="expected an Awkward array"):
         table(stored(tmp_path / "in.h5", ak.Array([[[1.0, 2.0], [3.0]]])))
 
 
-def test_damaged_numbers_name_file_entry_and_group(tmp_path: Path) -> None:
+def test_damaged_numbers_name_file_entry_and_group(tmp_path):
     path = tmp_path / "in.h5"
     with h5py.File(path, "w") as file:
         writer = TableWriter(file.create_group("table"), 2, "float64")

@@ -68,7 +68,7 @@ def by_hand() -> Events:
     )
 
 
-def test_features_row_by_row(tmp_path: Path) -> None:
+def test_features_row_by_row(tmp_path):
     assert write_legacy(tmp_path / "out.h5", by_hand()) == 2
     feature = arrays(tmp_path / "out.h5")["feature"]
     assert str(feature.type) == "2 * var * 10 * float32"
@@ -83,7 +83,7 @@ def test_features_row_by_row(tmp_path: Path) -> None:
     ]
 
 
-def test_labels_row_by_row(tmp_path: Path) -> None:
+def test_labels_row_by_row(tmp_path):
     write_legacy(tmp_path / "out.h5", by_hand())
     label = arrays(tmp_path / "out.h5")["label"]
     assert str(label.type) == "2 * var * 9 * float64"
@@ -99,7 +99,7 @@ def test_labels_row_by_row(tmp_path: Path) -> None:
     ]
 
 
-def test_the_sample_of_the_paper_comes_back(tmp_path: Path, data_dir: Path) -> None:
+def test_the_sample_of_the_paper_comes_back(tmp_path, data_dir):
     path = data_dir / "legacy" / "gamma1_30.h5"
     reader = LegacyReader(path)
     write_legacy(tmp_path / "out.h5", [reader.read(0, 13), reader.read(13, 30)])
@@ -114,7 +114,7 @@ def test_the_sample_of_the_paper_comes_back(tmp_path: Path, data_dir: Path) -> N
 
 
 @pytest.mark.parametrize("sample", ["multi_test_small", "zqq_test_small"])
-def test_hits_tracks_and_owners_come_back(tmp_path: Path, sample_dir: Path, sample: str) -> None:
+def test_hits_tracks_and_owners_come_back(tmp_path, sample_dir, sample):
     reader = FlatReader(sample_dir / f"{sample}.root")
     before = reader.read(0, reader.num_entries)
     write_legacy(tmp_path / "out.h5", before)
@@ -133,7 +133,7 @@ def test_hits_tracks_and_owners_come_back(tmp_path: Path, sample_dir: Path, samp
         assert owners[0] == owners[1]
 
 
-def test_momenta_at_the_vertex_are_found_from_those_at_the_calorimeter(tmp_path: Path, sample_dir: Path) -> None:
+def test_momenta_at_the_vertex_are_found_from_those_at_the_calorimeter(tmp_path, sample_dir):
     reader = FlatReader(sample_dir / "zqq_test_small.root")
     before = reader.read(0, reader.num_entries)
     write_legacy(tmp_path / "out.h5", before)
@@ -144,7 +144,7 @@ def test_momenta_at_the_vertex_are_found_from_those_at_the_calorimeter(tmp_path:
     assert np.median(angle) < 0.1 * np.median(turned)
 
 
-def test_chunks_join_to_one_file(tmp_path: Path) -> None:
+def test_chunks_join_to_one_file(tmp_path):
     events = by_hand()
     assert write_legacy(tmp_path / "one.h5", events) == 2
     assert write_legacy(tmp_path / "two.h5", (events[i : i + 1] for i in range(2))) == 2
@@ -152,30 +152,30 @@ def test_chunks_join_to_one_file(tmp_path: Path) -> None:
     assert all(one[name].to_list() == two[name].to_list() for name in ("feature", "label"))
 
 
-def test_events_without_tracks(tmp_path: Path) -> None:
+def test_events_without_tracks(tmp_path):
     events = dataclasses.replace(by_hand(), tracks=None, track_links=None)
     write_legacy(tmp_path / "out.h5", events)
     assert arrays(tmp_path / "out.h5")["feature"][..., FEATURES.index("track")].to_list() == [[0.0, 0.0], []]
 
 
-def test_tracks_without_links(tmp_path: Path) -> None:
+def test_tracks_without_links(tmp_path):
     write_legacy(tmp_path / "out.h5", dataclasses.replace(by_hand(), track_links=None))
     assert arrays(tmp_path / "out.h5")["label"][..., LABELS.index("mcid")].to_list() == [[1.0, -1.0, -1.0, -1.0], []]
 
 
-def test_no_events(tmp_path: Path) -> None:
+def test_no_events(tmp_path):
     assert write_legacy(tmp_path / "out.h5", by_hand()[:0]) == 0
     assert LegacyReader(tmp_path / "out.h5").num_entries == 0
 
 
-def test_events_without_truth_cannot_be_labelled(tmp_path: Path) -> None:
+def test_events_without_truth_cannot_be_labelled(tmp_path):
     events = Events(detector=load_detector("ild_g4"), hits=by_hand().hits, path="in.root")
     with pytest.raises(InputError, match=r"in\.root: holds no truth"):
         write_legacy(tmp_path / "out.h5", events)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failure_leaves_nothing(tmp_path):
     def chunks() -> Iterator[Events]:
         yield by_hand()
         raise RuntimeError("half-way")
@@ -185,7 +185,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
+def test_the_input_is_not_overwritten(tmp_path):
     (tmp_path / "in.h5").write_text("precious")
     with pytest.raises(ConfigError, match="it is the input"):
         write_legacy(tmp_path / "in.h5", by_hand(), inputs=[tmp_path / "in.h5"])
