@@ -1,4 +1,4 @@
-"""Errors that say where: the file, the entry and the branch or field, what was expected and the nearest match."""
+"""Errors that name the file, the entry and the branch or field, what was expected and the nearest matches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of what another library's error says, which may go on for pages.
+    """Type and first line of the message of another library's error.
 
     >>> first_line(OSError("truncated\\nfor many reasons"))
     'OSError: truncated'

@@ -1,1 +1,1 @@
-"""Events in memory: hits, tracks, truth, links, and what is done to them."""
+"""Events in memory: hits, tracks, truth and links, and operations on them."""

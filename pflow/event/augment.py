@@ -1,9 +1,8 @@
-"""Augmentation that physics allows: new training events from those there are, true to the detector.
+"""Augmentation of training events by the symmetries of the detector and by overlay.
 
-Rotation about the beam axis and reflection in z are symmetries of a detector in a solenoid's field along z: a
-reflection turns momenta and positions over, and leaves the field, an axial vector along z, and with it the curvature of
-every track as they are. An overlay joins events of few particles into one of many. For training events only: what is
-measured on augmented validation or test events is not what the files hold.
+Rotation about the beam axis and reflection in z are symmetries of a detector in a solenoid's field along z: the field
+is an axial vector, so a reflection leaves it, and the curvature of every track, unchanged. An overlay joins events of
+few particles into one of many.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ VECTORS: Mapping[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Overlay:
-    """How events are joined: each event of a chunk is the first of one group, the others are drawn from the chunk.
+    """Random overlay: each event of a chunk is the first of one group, the others are drawn from the chunk.
 
     Parameters
     ----------
     frequencies
-        How often a group is of 1, 2, 3 ... events, in any unit: ``[1, 2]`` are pairs in two of three.
+        Relative frequencies of groups of 1, 2, 3 ... events: ``[1, 2]`` makes pairs in two of three.
     cone
         Largest angle in rad between the axis of the first event (the energy-weighted mean direction of its hits) and
         those of the others, which are drawn from events of about its polar angle and rotated towards it; groups are
         smaller where too few are near, and an event without hits stays alone. None: rotated at random.
     max_hits
-        Events of more hits stay alone: joining full events makes none that a collision could. None: join all.
+        Events with more hits stay alone. None: join all.
     ecal_tolerance, hcal_tolerance
         Largest distance in mm of hits in the same cell: just below half a cell, see `pflow.event.overlay`.
 
     Raises
     ------
     ConfigError
-        Frequencies, an angle or a tolerance that cannot be.
+        A value out of range.
     """
 
     frequencies: Sequence[float] = (1.0, 1.0, 1.0)
@@ -82,16 +81,16 @@ class Overlay:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What is done to training events, anew in every epoch. By default nothing.
+    """Augmentation of training events, drawn anew in every epoch. By default none.
 
     Parameters
     ----------
     rotate
-        Turn each event about the z axis, by any angle or by those that the detector's symmetry allows.
+        Rotate each event about the z axis, by any angle that the detector's symmetry allows.
     reflect
-        Turn each second event over, z to -z.
+        Reflect each event in the plane z = 0 with probability 1/2.
     overlay
-        Join events before that; None: leave them one by one.
+        Join events first; None: do not.
     """
 
     rotate: bool = False
@@ -100,21 +99,12 @@ class Augmentation:
 
 
 def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
-    """Augment events, at random: overlay first, then rotation and reflection of what came of it.
-
-    Parameters
-    ----------
-    events
-        A chunk of training events; with an overlay, the others of a group are drawn from it.
-    options
-        What to do.
-    generator
-        Source of all randomness.
+    """Augment a chunk of events at random: overlay, then rotation, then reflection.
 
     Returns
     -------
     Events
-        As many, with the same numbers in the same order.
+        As many, with the same event numbers in the same order.
 
     Raises
     ------
@@ -131,16 +121,16 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
 
 
 def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Angles of `n` rotations that leave the detector as it is, rad in [0, 2 pi), each as likely as the others."""
+    """Angles of `n` random rotations that are symmetries of the detector, rad in [0, 2 pi)."""
     if detector.phi_symmetry is None:
         return generator.uniform(0.0, 2 * np.pi, n)
     return np.asarray(generator.integers(detector.phi_symmetry, size=n) * (2 * np.pi / detector.phi_symmetry))
 
 
 def rotate(events: Events, phi: npt.ArrayLike) -> Events:
-    """Rotate events about the z axis; computed in float64, kept in the precision of each field.
+    """Rotate events about the z axis; computed in float64, stored in the precision of each field.
 
-    All positions and momenta turn, and the azimuth of tracks; d0, z0, omega and tan_lambda, relative to the axis, stay.
+    Rotates all positions and momenta, and the azimuth of tracks; d0, z0, omega and tan_lambda do not change.
 
     Parameters
     ----------
@@ -156,20 +146,18 @@ def rotate(events: Events, phi: npt.ArrayLike) -> Events:
         cos, sin = np.cos(angle), np.sin(angle)
         columns: dict[str, Any] = {}
         for field in VECTORS[name]:
-            x, y, z = (_numbers(flat[field][key]) for key in ak.fields(flat[field]))
+            x, y, z = _components(flat[field])
             columns[field] = _vector(flat[field], x * cos - y * sin, x * sin + y * cos, z)
         if name == "tracks":
-            turned = np.pi - np.mod(np.pi - (_numbers(flat.phi) + angle), 2 * np.pi)  # in (-pi, pi]
-            columns["phi"] = turned.astype(np.float32)
+            rotated = np.pi - np.mod(np.pi - (_numbers(flat.phi) + angle), 2 * np.pi)  # in (-pi, pi]
+            columns["phi"] = rotated.astype(np.float32)
         return columns
 
     return _changed(events, change)
 
 
 def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
-    """Reflect events in the plane z = 0: z, pz, z0 and tan_lambda change sign, all else stays.
-
-    The field of a solenoid is an axial vector along z and stays too, so charge and curvature of tracks do.
+    """Reflect events in the plane z = 0: z, pz, z0 and tan_lambda change sign, charge and curvature do not.
 
     Parameters
     ----------
@@ -184,7 +172,7 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
         sign = np.repeat(signs, counts)
         columns: dict[str, Any] = {}
         for field in VECTORS[name]:
-            x, y, z = (_numbers(flat[field][key]) for key in ak.fields(flat[field]))
+            x, y, z = _components(flat[field])
             columns[field] = _vector(flat[field], x, y, z * sign)
         if name == "tracks":
             for field in ("z0", "tan_lambda"):
@@ -197,12 +185,12 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
 def random_overlay(events: Events, options: Overlay, generator: np.random.Generator) -> Events:
     """Join each event with others of the same chunk, drawn at random and rotated about the z axis; see `Overlay`.
 
-    The first of a group stays where it is. Nothing is in a group twice, so none is larger than the chunk.
+    The first event of a group is not rotated. No event is in a group twice, so no group is larger than the chunk.
 
     Returns
     -------
     Events
-        As many, with the same numbers in the same order.
+        As many, with the same event numbers in the same order.
 
     Raises
     ------
@@ -240,9 +228,9 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
 
 
 def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
-    """Members [event, largest size] of each event's group, itself first, and sizes that the events allow.
+    """Members [event, largest size] of each event's group, itself first, and the sizes that the chunk allows.
 
-    Neighbours at random distances on a random circle: all different, and each event equally often in a group.
+    Neighbours at random distances on a random circle: all different, and each event is equally often in a group.
     """
     n = len(sizes)
     sizes = np.minimum(sizes, n)
@@ -307,6 +295,10 @@ def _vector(like: ak.Array, *components: Values) -> ak.Array:
         for key, values in zip(ak.fields(like), components, strict=True)
     }
     return ak.zip(columns, with_name=like.layout.purelist_parameter("__record__"), behavior=vector_behavior)
+
+
+def _components(vectors: ak.Array) -> list[npt.NDArray[np.float64]]:
+    return [_numbers(vectors[key]) for key in ak.fields(vectors)]
 
 
 def _numbers(values: ak.Array) -> npt.NDArray[np.float64]:

@@ -1,6 +1,6 @@
-"""Builders of the records that `pflow.event.events.Events` is made of, from jagged arrays of plain numbers.
+"""Builders of the records of `pflow.event.events.Events` from jagged arrays of plain numbers.
 
-They fix names, types and units, compute what follows from what is given, and give the arrays `vector` behaviour.
+They set names, types and `vector` behaviour, and compute fields that follow from others.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def make_tracks(
 ) -> ak.Array:
     """Tracks from jagged arrays [event, track], given either as momentum and charge or as track parameters.
 
-    Momenta in GeV, charge in e, lengths in mm, omega in 1/mm, phi in rad, `b_field` in T. What is not given is
-    computed from what is (helix of unit charge in a field along z) or, if it cannot be, NaN.
+    Momenta in GeV, charge in e, lengths in mm, omega in 1/mm, phi in rad, `b_field` in T. Momentum and parameters
+    follow from each other by the helix of unit charge in a field along z; all else that is not given is NaN.
 
     Raises
     ------
@@ -151,17 +151,16 @@ def make_particles(
 ) -> ak.Array:
     """Reconstructed particles from jagged arrays [event, particle]; energy, momentum and mass in GeV, charge in e.
 
-    A mass that is not given is sqrt(max(0, E^2 - p^2)). The fields ``scores`` and ``covariance`` exist only where they
-    are given.
+    Without a given mass, it is sqrt(max(0, E^2 - p^2)). The fields ``scores`` and ``covariance`` exist only if given.
 
     Parameters
     ----------
     pdg, charge, energy, px, py, pz, mass
-        What the particles are.
+        [event, particle].
     score
-        The algorithm's probability of the identity it gave (edm4hep's goodnessOfPID).
+        Probability of the assigned identity (edm4hep's goodnessOfPID).
     scores
-        [event, particle, 5]: its probability of each class, in the order of `pflow.physics.pdg.CLASSES`.
+        [event, particle, 5]: probability of each class, in the order of `pflow.physics.pdg.CLASSES`.
     covariance
         [event, particle, 10]: lower triangle of the covariance of (px, py, pz, E), GeV^2, in the order of
         `pflow.physics.kinematics.COVARIANCE`.
@@ -194,11 +193,11 @@ def make_particles(
 
 
 def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
-    """Links from jagged arrays [event, link] of indices; the weights of each source are made to sum to 1.
+    """Links from jagged arrays [event, link] of indices; the weights of each source are normalised to sum to 1.
 
-    Weights in files are not comparable between calorimeters (PHYSICS: from 4e-5 to 3.3 in one event), so only
-    their shares are kept. A source whose weights sum to 0 shares equally. Links that point outside are kept for
-    `Events.problems` to name, as are negative weights, which make all shares of their source NaN.
+    Weights in files are not comparable between calorimeters (from 4e-5 to 3.3 in one event), so only shares are kept. A
+    source whose weights sum to 0 has equal shares. Links that point outside are kept for `Events.validate` to name, as
+    are negative weights, which make all shares of their source NaN.
     """
     sources = jagged.flat(source, np.int64)
     weights = np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64)
@@ -235,7 +234,7 @@ def _fixed(name: str, values: Any, like: Any, width: int) -> ak.Array:
 
 
 def _column(like: Any, value: Any, dtype: Any, default: Any) -> npt.NDArray[Any]:
-    """Flat column of the wanted dtype; a value that is not given becomes the default everywhere."""
+    """Flat column of the wanted dtype; the default everywhere if no value is given."""
     if value is None:
         return np.full(int(jagged.count(like).sum()), default, dtype=dtype)
     return jagged.flat(value).astype(dtype)

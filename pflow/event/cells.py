@@ -1,9 +1,8 @@
-"""Hit merging: cells summed into coarser ones before the encoder, whose attention costs the square of their number.
+"""Hit merging: sum cells into coarser ones before the encoder, whose attention costs the square of their number.
 
 A coarse cell is a group of layers of one subdetector, cut by a grid in the surface: in a barrel in phi and z, elsewhere
-(endcaps, rings) in x and y. The grid is fixed in the detector, so that which hits are summed depends neither on their
-order nor on the rest of the event. Energy and energy-weighted barycentre are kept exactly (float64), and the way back
-from coarse cells to hits is kept too.
+(endcaps, rings) in x and y. The grid is fixed in the detector, so that the merging of a hit depends neither on the
+order of the hits nor on the rest of the event. Energy and energy-weighted barycentre are kept exactly (float64).
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
 LARGEST_CELL = 2**31
-"""Cells are counted up to here in each direction, which is farther out than any detector."""
+"""Largest number of a cell in each direction, farther out than any detector."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge:
-    """How coarse the cells are that hits are summed into.
+    """Size of the coarse cells.
 
     Parameters
     ----------
     ecal_mm, hcal_mm
-        Size of a coarse cell in the surface, mm, in electromagnetic and hadronic calorimeters. In a barrel, where the
-        cells are as wide in phi in all layers, that at the inner radius. Hits of other kinds (muon systems, luminosity
-        calorimeters), which are few, are left as they are.
+        Size of a coarse cell in the surface, mm, in electromagnetic and hadronic calorimeters; in a barrel, whose cells
+        span the same phi in all layers, at the inner radius. Hits of other kinds (muon systems, luminosity
+        calorimeters) are not merged.
     layers
-        Layers summed together, from the first. Hits whose layer is unknown (-1) are told apart by their depth, the
-        distance from the axis in a barrel and from the plane z = 0 elsewhere, in steps of the cell's size.
+        Layers summed together, from the first. Where the layer is unknown (-1), the depth takes its place: the distance
+        from the axis in a barrel and from the plane z = 0 elsewhere, in steps of the cell's size.
 
     Raises
     ------
@@ -66,14 +65,14 @@ class Merge:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Merged:
-    """Summed hits and the way back.
+    """Summed hits, and the coarse cell of each original hit.
 
     Parameters
     ----------
     hits
         [event, coarse cell]: records as in ``events.hits``, energy, position and time in float64; see `sum_hits`.
     cell_of
-        int64 [event, hit]: index of the coarse cell that a hit of the original events is part of.
+        int64 [event, hit]: index of the coarse cell of each hit of the original events.
     """
 
     hits: ak.Array
@@ -83,15 +82,8 @@ class Merged:
 def merge_hits(events: Events, merge: Merge) -> Merged:
     """Sum the hits of each event that lie in the same coarse cell.
 
-    Cells come in the order of subdetector and place. Their energies sum to that of the event's hits and their
-    energy-weighted mean position is that of the hits.
-
-    Parameters
-    ----------
-    events
-        Events whose hits have finite energies and positions.
-    merge
-        How coarse.
+    Cells are in the order of subdetector and place. Their total energy and energy-weighted mean position are those of
+    the event's hits.
 
     Raises
     ------
@@ -101,17 +93,17 @@ def merge_hits(events: Events, merge: Merge) -> Merged:
     counts = jagged.count(events.hits)
     event = jagged.event_index(counts)
     hits = _columns(events, event)
-    _, group = np.unique(_keys(event, *_cells(hits, events.detector, merge)), return_inverse=True)
+    group = _groups(event, *_cells(hits, events.detector, merge))
     merged = sum_hits(events.hits, group)
     first = jagged.offsets(jagged.count(merged))
-    return Merged(hits=merged, cell_of=ak.unflatten(group.astype(np.int64) - first[event], counts))
+    return Merged(hits=merged, cell_of=ak.unflatten(group - first[event], counts))
 
 
 def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
     """Sum hits by group.
 
     The energy is the sum, the position the energy-weighted mean (the plain mean where all energies are 0), the time the
-    earliest that is known, the layer the first, the subdetector that of any of them.
+    earliest known one, the layer the first, the subdetector that of the first hit.
 
     Parameters
     ----------
@@ -201,18 +193,13 @@ def _floor(values: Values) -> Index:
     return np.floor(np.clip(values, -LARGEST_CELL, LARGEST_CELL)).astype(np.int64)
 
 
-def _keys(*columns: Index) -> Index:
-    """One number for each row of integer columns: equal for equal rows, and in the order of the rows."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    if not len(key):
-        return key
-    for column in columns:
-        low = int(column.min())
-        width = int(column.max()) - low + 1
-        if (int(key.max()) + 1) * width > np.iinfo(np.int64).max:
-            key = np.unique(key, return_inverse=True)[1].astype(np.int64)  # rank them, which needs less room
-        key = key * width + (column - low)
-    return key
+def _groups(*columns: Index) -> Index:
+    """Number of the group of equal rows of integer columns, in the order of the rows; int64 [N], from 0."""
+    order = np.lexsort(columns[::-1])
+    table = np.stack(columns)[:, order]
+    group = np.zeros(len(order), dtype=np.int64)
+    group[order[1:]] = np.cumsum((table[:, 1:] != table[:, :-1]).any(axis=0))
+    return group
 
 
 def _float(values: ak.Array) -> Values:

@@ -1,8 +1,7 @@
-"""Overlay: several events in one, as if their particles had been made together.
+"""Overlay: several events joined into one, as if their particles had been produced together.
 
-What is joined lies side by side, but for cells that several of the events hit, which are summed as the detector would;
-what each of them left below the threshold of a cell is in no file and stays lost. An answer of another algorithm
-(``reference``) is dropped: it was given to the events one by one.
+Cells that several of the events hit are summed, as the detector would. Energy below the threshold of a cell is in no
+file and is lost. The particles of another algorithm (``reference``) are dropped: they belong to the single events.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ __all__ = ["ECAL_TOLERANCE", "HCAL_TOLERANCE", "overlay"]
 Index = npt.NDArray[np.int64]
 
 ECAL_TOLERANCE = 2.4
-"""Hits of two events in an electromagnetic calorimeter are in the same cell if they are at most this far apart, mm.
-Events that were rotated by any angle do not lie on one grid: what is nearer than half a cell counts as the same. The
-built-in detectors have cells of 5 mm, and at exactly half of that a hit would be in two of another event's."""
+"""Largest distance, mm, of hits of two events in the same cell of an electromagnetic calorimeter. Rotated events do not
+lie on one grid, so it is just below half a cell, 5 mm in the built-in detectors; at half a cell a hit would share two
+cells of another event."""
 
 HCAL_TOLERANCE = 14.0
 """The same, mm, in all other calorimeters: the built-in detectors have cells of 30 mm."""
@@ -46,11 +45,11 @@ def overlay(
 ) -> Events:
     """Join groups of events into one event each.
 
-    Hits, tracks, tracker hits and truth follow one another in the order of the group, with links and parents counted
-    anew. Hits of different events with the same subdetector, layer and position are one cell: their energies are
-    summed, the position is the energy-weighted mean, the time the earliest, and the shares of its particles go with
-    their energies (in a cell with hits that no particle is linked to, those of the others still sum to 1). Hits of one
-    event are never summed with each other alone. Entry and event number are those of the first.
+    Hits, tracks, tracker hits and truth follow one another in the order of the group; indices of links and parents are
+    shifted. Hits of different events with the same subdetector, layer and position are one cell: energies are summed,
+    the position is the energy-weighted mean, the time the earliest, and the shares of the particles follow their
+    energies (and sum to 1 even where some hits have no links). Hits of one event alone are never summed. Entry and
+    event number are those of the first event.
 
     Parameters
     ----------
@@ -60,7 +59,7 @@ def overlay(
         int [group, member]: at least one index of an event in each group; an event may be in several.
     ecal_tolerance, hcal_tolerance
         Largest distance in mm of two hits in the same cell, in electromagnetic and in other calorimeters. Above half
-        the distance of neighbouring cells, neighbours that a hit of another event lies between are summed too.
+        the distance of neighbouring cells, a hit of another event between two neighbours joins both.
 
     Returns
     -------
@@ -87,25 +86,24 @@ def overlay(
     if order.min() < -len(events) or order.max() >= len(events):
         raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
     picked = events[order]
-    owner = jagged.event_index(sizes)
-    shift = {name: _shift(part, owner) for name, part in picked.parts()}
+    group = jagged.event_index(sizes)
+    shift = {name: _shift(part, group) for name, part in picked.parts()}
 
     values: dict[str, Any] = {"reference": None}
     for name, part in picked.parts():
         if name in LINKED:
-            source, particle = (shift[key] for key in (LINKED[name], "truth"))
-            moved = make_links(
-                source=part.source + source,
-                particle=part.particle + particle,
+            part = make_links(
+                source=part.source + shift[LINKED[name]],
+                particle=part.particle + shift["truth"],
                 weight=part.weight,
                 normalise=False,
             )
-            values[name] = _joined(moved, owner)
         elif name == "truth":
             parent = ak.where(part.parent < 0, part.parent, part.parent + shift["truth"])
-            values[name] = _joined(ak.with_field(part, ak.values_astype(parent, np.int32), "parent"), owner)
-        elif name != "reference":
-            values[name] = _joined(part, owner)
+            part = ak.with_field(part, ak.values_astype(parent, np.int32), "parent")
+        if name != "reference":
+            counts = np.bincount(group, jagged.count(part)).astype(np.int64)
+            values[name] = ak.unflatten(ak.flatten(part, axis=1), counts)
     first = jagged.offsets(sizes)[:-1]
     joined = dataclasses.replace(
         picked,
@@ -115,35 +113,29 @@ def overlay(
         event=picked.event[first],
         flags=np.bitwise_or.reduceat(picked.flags, first),
     )
-    return _with_shared_cells_summed(joined, _cells(picked, owner, ecal_tolerance, hcal_tolerance))
+    return _with_shared_cells_summed(joined, _cells(picked, group, ecal_tolerance, hcal_tolerance))
 
 
-def _shift(part: ak.Array, owner: Index) -> Index:
-    """How many objects of a part come before those of each picked event in the event that it becomes part of."""
+def _shift(part: ak.Array, group: Index) -> Index:
+    """Number of objects of the group's earlier events, for each picked event."""
     starts = jagged.offsets(jagged.count(part))[:-1]
-    _, first = np.unique(owner, return_index=True)
-    return np.asarray(starts - starts[first][owner])
+    _, first = np.unique(group, return_index=True)
+    return np.asarray(starts - starts[first][group])
 
 
-def _joined(part: ak.Array, owner: Index) -> ak.Array:
-    """[picked event, object] to [joined event, object]."""
-    totals = np.bincount(owner, jagged.count(part)).astype(np.int64)
-    return ak.unflatten(ak.flatten(part, axis=1), totals)
-
-
-def _cells(picked: Events, owner: Index, ecal_tolerance: float, hcal_tolerance: float) -> Index:
+def _cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> Index:
     """Number of the cell of each hit in the flat list, in the order of the cells' first hits."""
     event = jagged.event_index(jagged.count(picked.hits))
     flat = ak.flatten(picked.hits, axis=1)
     label = np.arange(len(event))
-    among = np.flatnonzero(np.bincount(owner)[owner][event] > 1)
+    among = np.flatnonzero(np.bincount(group)[group][event] > 1)
     if len(among):
         kinds = [calorimeter.kind for calorimeter in picked.detector.calorimeters]
         tolerances = np.array([ecal_tolerance if kind == "ecal" else hcal_tolerance for kind in kinds])
         subdetector = ak.to_numpy(flat.subdetector)[among]
         layer = ak.to_numpy(flat.layer).astype(np.int64)[among]
         n_layers = int(layer.max()) - int(layer.min()) + 1
-        place = (owner[event[among]] * len(kinds) + subdetector) * n_layers + layer
+        place = (group[event[among]] * len(kinds) + subdetector) * n_layers + layer
         # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
         position = [ak.to_numpy(flat.position[axis])[among] / tolerances[subdetector] for axis in ("x", "y", "z")]
         tree = cKDTree(np.stack([*position, 10.0 * place], axis=1), balanced_tree=False)  # half the time to build
@@ -173,7 +165,7 @@ def _with_shared_cells_summed(events: Events, cell: Index) -> Events:
 
 
 def _shares(hits: ak.Array, links: ak.Array, cell: Index, n_cells: Index) -> ak.Array:
-    """Links from cells in place of hits; in a cell of several hits, shares go with the energies."""
+    """Links of cells instead of hits; in a cell of several hits, shares follow the energies."""
     n_links = jagged.count(links)
     hit = jagged.global_index(links.source, jagged.count(hits))
     of_link = cell[hit]

@@ -1,4 +1,4 @@
-"""Reconstruction: what any particle-flow algorithm answers for consecutive events, ours or another."""
+"""Reconstruction: the particles that any particle-flow algorithm found in consecutive events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 __all__ = ["LINKS", "Reconstruction", "concatenate"]
 
 LINKS = ("hit_links", "track_links")
-"""The parts that a reconstruction may have beside its particles."""
+"""Optional parts of a reconstruction."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +33,7 @@ class Reconstruction:
     name
         Name of the algorithm, for tables and plots.
     hit_links, track_links
-        [event, link] records as `pflow.event.build.make_links` builds them, or None where the algorithm does not say:
+        [event, link] records as `pflow.event.build.make_links` builds them, or None if the algorithm gives none:
         source (int32, hit or track of the input's entry), particle (int32, into the event's particles), weight
         (float32, share of the source's energy given to the particle; those of a source sum to at most 1).
     """

@@ -39,7 +39,7 @@ def open_root(path: str | PathLike[str]) -> Any:
     if local:
         _check_local(Path(path))
     try:
-        directory = uproot.open(text, array_cache=None)  # what is streamed once is not worth 100 MB of memory
+        directory = uproot.open(text, array_cache=None)  # arrays are read once
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
         raise InputError(
             f"cannot be opened as a ROOT file, truncated or damaged: {first_line(error)}", file=text

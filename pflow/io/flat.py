@@ -232,7 +232,7 @@ def _without_particle(columns: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
 
 
 def _with_pdg_defaults(columns: Mapping[str, ak.Array], names: Iterable[str]) -> dict[str, ak.Array]:
-    """The columns, with what is missing of `names` looked up from the PDG code."""
+    """The columns, with missing ones of `names` looked up by PDG code."""
     lookup = {"charge": pdg.charges, "mass": pdg.masses}
     codes = columns["pdg"]
     missing = [name for name in names if name not in columns]

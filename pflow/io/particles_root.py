@@ -106,7 +106,7 @@ MEANING = {
 class RecoWriter:
     """Writes a reconstruction chunk by chunk; a context manager. The file appears at its place only when whole.
 
-    After an error nothing is left of what was written, and what was at `path` stays.
+    After an error the partial file is removed, and an older file at `path` stays.
 
     Parameters
     ----------

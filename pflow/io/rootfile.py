@@ -45,7 +45,7 @@ def write_note(file: Any, key: str, content: Mapping[str, Any]) -> None:
 
 
 def read_note(file: Any, key: str, path: str | Path) -> dict[str, Any] | None:
-    """What `write_note` stored under `key` of an open file, or None where there is nothing.
+    """The content that `write_note` stored under `key` of an open file, None if there is no such key.
 
     Raises
     ------

@@ -191,7 +191,7 @@ def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
 
     Returns
     -------
-    owner
+    object_index
         int64 [member]: the object, counted over all events.
     member
         int64 [member]: its member, counted over all events. Members outside the list are left out.
@@ -199,8 +199,8 @@ def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
     event = jagged.event_index(jagged.count(begin))
     first, last = (np.clip(jagged.flat(values, np.int64), 0, sizes[event]) for values in (begin, end))
     counts = np.maximum(last - first, 0)
-    owner = jagged.event_index(counts)
-    return owner, (jagged.offsets(sizes)[event] + first)[owner] + jagged.local_index(counts)
+    object_index = jagged.event_index(counts)
+    return object_index, (jagged.offsets(sizes)[event] + first)[object_index] + jagged.local_index(counts)
 
 
 def _unsigned(collection_id: npt.NDArray[Any]) -> Ints:
