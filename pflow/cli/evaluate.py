@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pflow.metrics.match import Matching
     from pflow.metrics.match_hits import HitMatching
 
-__all__ = ["add_arguments", "in_step", "run"]
+__all__ = ["add_arguments", "run", "zip_chunks"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         reconstructions[name] = iterate_reco(path, name=args.name, chunk_size=args.chunk_size, links=links)
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
-        for chunk, found in in_step(events, reconstructions, files=files):
+        for chunk, found in zip_chunks(events, reconstructions, files=files):
             evaluation.update(chunk, {name: dataclasses.replace(reco, name=name) for name, reco in found.items()})
             progress.update(task, advance=len(chunk), description=f"evaluating: {evaluation.n_events} events")
     if not evaluation.n_events:
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def in_step(
+def zip_chunks(
     events: Iterator[Events],
     reconstructions: Mapping[str, Iterator[Reconstruction]],
     *,

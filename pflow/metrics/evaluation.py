@@ -105,20 +105,16 @@ class EvaluationResult:
 
     Parameters
     ----------
-    settings
-        As given.
+    settings, name
+        As given to `Evaluation`.
     n_events, n_bad_input, n_max_particles
-        Events seen; those left out because an input was bad; those in which generation reached its maximum number of
-        particles.
-    name
-        The algorithm under evaluation.
+        All events; those left out because of bad input; those that reached the maximum number of particles.
     algorithms
-        Results by algorithm, `name` first; ``oracle`` if asked for; ``classical`` if the truth file holds another
-        algorithm's particles.
+        Results by algorithm, `name` first; ``oracle`` if asked for; ``classical`` if the truth file has a reference.
     titles
         Name of each algorithm for tables and plots.
     calibrations
-        By detector, what the oracle's calibration was fitted on.
+        By detector, the origin of the oracle's calibration.
     matched_otherwise
         Definition of the matching of each algorithm that could not be matched as `settings` says.
     """

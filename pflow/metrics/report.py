@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -114,19 +113,7 @@ def _version(package: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of the table of results.
-
-    Parameters
-    ----------
-    section
-        Class of particles; "" for all together.
-    key
-        Of the metric.
-    label
-        Text of the row, with the unit.
-    numbers
-        One for each algorithm.
-    """
+    """One row of the table of results: class of particles ("" for all), key, label with unit, number per algorithm."""
 
     section: str
     key: str
@@ -226,7 +213,7 @@ def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(content, Histogram):
             plain[name] = {
                 "edges": content.edges.tolist(),
-                "counts": np.round(content.counts, 3).tolist(),
+                "counts": content.counts.tolist(),
                 "below": content.below,
                 "above": content.above,
             }

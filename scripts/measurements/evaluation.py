@@ -13,7 +13,7 @@ import numpy as np
 from measurements.files import rounded
 from measurements.losses import Losses
 from measurements.separation import always_one, one_or_two
-from pflow.cli.evaluate import in_step
+from pflow.cli.evaluate import zip_chunks
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
@@ -131,7 +131,7 @@ def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_
     origins: set[str] = set()
     chunks = iterate_events(truth_file, chunk_size=CHUNK_SIZE)
     answers = {name: iterate_reco(path, chunk_size=CHUNK_SIZE) for name, path in recos.items()}
-    for events, found in in_step(chunks, answers, files=recos):
+    for events, found in zip_chunks(chunks, answers, files=recos):
         targets = select_targets(events, rule=rule, e_min=settings.e_min)
         calibration = load_calibration(events.detector)
         origins.add(calibration.origin)

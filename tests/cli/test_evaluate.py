@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.cli.evaluate import in_step
+from pflow.cli.evaluate import zip_chunks
 from pflow.cli.main import main
 from pflow.errors import InputError
 from pflow.event.build import make_links, make_particles
@@ -214,7 +214,7 @@ def chunks(lengths):
 def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
     seen = []
     found = {"a": chunks(sizes[1]), "b": chunks([3, 2])}
-    for left, right in in_step(chunks(sizes[0]), found, files={"a": "x", "b": "y"}):
+    for left, right in zip_chunks(chunks(sizes[0]), found, files={"a": "x", "b": "y"}):
         assert left.event.tolist() == right["a"].event.tolist() == right["b"].event.tolist()
         seen += left.event.tolist()
     assert seen == list(range(5))
@@ -223,13 +223,13 @@ def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
 def test_the_file_that_ends_early_is_named():
     answers = {"a": chunks([5]), "b": chunks([3])}
     with pytest.raises(InputError, match="y, entry 3: ends here"):
-        list(in_step(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
+        list(zip_chunks(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
 
 
 def test_something_against_nothing_is_refused():
-    assert list(in_step(iter([]), {"a": iter([])}, files={"a": "x"})) == []
+    assert list(zip_chunks(iter([]), {"a": iter([])}, files={"a": "x"})) == []
     with pytest.raises(InputError, match="x, entry 0: goes on"):
-        list(in_step(iter([]), {"a": chunks([1])}, files={"a": "x"}))
+        list(zip_chunks(iter([]), {"a": chunks([1])}, files={"a": "x"}))
 
 
 def test_another_reconstruction_is_evaluated_beside_the_first(truth_file, reco_file, tmp_path, capsys):
