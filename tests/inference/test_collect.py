@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pflow.inference.collect import ParticleCollector
-from pflow.model.common.decode import GeneratedParticles
+from pflow.model.api import GeneratedParticles
 
 
 def generated(counts, *, n_hits=None, fractions=(), **more) -> GeneratedParticles:
@@ -68,10 +68,6 @@ def test_dense_fractions_are_freed():
 def test_small_fractions_are_no_links(collector):
     """0.5% of a hit of event 2."""
     assert 0 not in collector.links("hit_fraction", INDEX).source[2]
-
-
-def test_links_may_lead_to_hits_without_links(collector):
-    assert collector.links("hit_fraction", ak.Array([[9, 9], [], [9, 9], [9, 9, 9], []])).source.to_list()[3] == [9, 9]
 
 
 def test_columns_are_in_the_order_of_the_events(collector):

@@ -111,14 +111,6 @@ def test_events_of_another_detector_are_refused(model, events):
         reconstruct(other, model)
 
 
-def test_momentum_energy_and_mass_agree(model, events):
-    particles = ak.flatten(reconstruct(events, model).particles)
-    squared = particles.energy.to_numpy().astype(np.float64) ** 2
-    np.testing.assert_allclose(
-        squared, particles.momentum.mag.to_numpy() ** 2 + particles.mass.to_numpy() ** 2, rtol=1e-4
-    )
-
-
 def test_unknown_device_is_named():
     with pytest.raises(ConfigError, match="'cudda'"):
         pick_device("cudda")

@@ -29,12 +29,6 @@ def test_invert_undoes_apply(values):
     np.testing.assert_allclose(normaliser.invert(normaliser.apply(values)), values, rtol=1e-5)
 
 
-def test_apply_does_not_change_its_input(values):
-    before = values.copy()
-    moments().update(values).result().apply(values)
-    assert np.array_equal(values, before)
-
-
 @pytest.mark.parametrize("n_chunks", [2, 7, 1000])
 def test_the_fit_does_not_depend_on_the_chunks(values, n_chunks):
     whole = moments().update(values).result()
@@ -70,11 +64,6 @@ def test_the_logarithm_of_zero_is_that_of_the_floor():
     assert normaliser.apply([[0.0], [1e-9], [1e-6], [0.1]])[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
 
 
-def test_an_unknown_transform_is_an_error_with_the_nearest_match():
-    with pytest.raises(ConfigError, match=r"log.*nearest matches: log10"):
-        Normaliser(names=("x",), transforms=("log",), mean=(0.0,), std=(1.0,))
-
-
 def test_values_of_another_width_are_an_error():
     normaliser = Normaliser(names=("x",), transforms=("identity",), mean=(0.0,), std=(1.0,))
     with pytest.raises(ConfigError, match=r"shape \[N, 1\]"):
@@ -83,17 +72,22 @@ def test_values_of_another_width_are_an_error():
         normaliser.invert([[1.0, 2.0]])
 
 
-@pytest.mark.parametrize(("mean", "std"), [((np.nan,), (1.0,)), ((0.0,), (0.0,)), ((0.0,), (-1.0,))])
-def test_a_scale_that_cannot_be_inverted_is_an_error(mean, std):
-    with pytest.raises(ConfigError, match="deviations above 0"):
-        Normaliser(names=("x",), transforms=("identity",), mean=mean, std=std)
-
-
-def test_fields_of_different_length_are_an_error():
-    with pytest.raises(ConfigError, match="differ in length"):
-        Normaliser(names=("x", "y"), transforms=("identity",), mean=(0.0,), std=(1.0,))
-
-
 def test_fitting_on_unknown_values_is_an_error_that_names_the_feature():
     with pytest.raises(ConfigError, match="normalisation of x"):
         moments().update([[1.0, np.nan]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"transforms": ("log",)}, "nearest matches: log10"),
+        ({"names": ("x", "y")}, "differ in length"),
+        ({"mean": (np.nan,)}, "deviations above 0"),
+        ({"std": (0.0,)}, "deviations above 0"),
+        ({"std": (-1.0,)}, "deviations above 0"),
+    ],
+)
+def test_a_normaliser_that_cannot_be_inverted_is_refused(change, message):
+    fields = {"names": ("x",), "transforms": ("identity",), "mean": (0.0,), "std": (1.0,)}
+    with pytest.raises(ConfigError, match=message):
+        Normaliser(**(fields | change))

@@ -80,23 +80,14 @@ def test_a_normaliser_of_other_features_is_an_error(tokeniser):
 
 
 def test_decode_of_encode_gives_the_targets_back(events, tokeniser):
-    tokens = tokeniser.encode(events)
-    longest = 2
-    shape = (len(tokens), longest)
-    arrays = {
-        "charge": np.zeros(shape, dtype=np.int64),
-        "pdg": np.zeros(shape, dtype=np.int64),
-        "energy": np.zeros(shape, dtype=np.float32),
-        "direction": np.zeros((*shape, 3), dtype=np.float32),
-        "mask": np.zeros(shape, dtype=bool),
+    tokens = list(tokeniser.encode(events))
+    columns = {
+        name: np.stack([np.resize(getattr(event, name), (2, *getattr(event, name).shape[1:])) for event in tokens])
+        for name in ("charge", "pdg", "energy", "direction")
     }
-    for i in range(len(tokens)):
-        event = tokens[i]
-        for name in ("charge", "pdg", "energy", "direction"):
-            arrays[name][i, : event.n_target] = getattr(event, name)
-        arrays["mask"][i, : event.n_target] = True
-    particles = tokeniser.decode(ParticleTokens(**arrays)).particles
-    # Falling energy: the 20 GeV photon first; the pion (p^2 = 2.9^2 + 0.75^2) has 2.999 GeV, the kaon 3.0004 GeV.
+    mask = np.arange(2) < np.array([[event.n_target] for event in tokens])
+    particles = tokeniser.decode(ParticleTokens(**columns, mask=mask)).particles
+    # Decreasing energy: the 20 GeV photon first; the pion (p^2 = 2.9^2 + 0.75^2) has 2.999 GeV, the kaon 3.0004 GeV.
     assert particles.pdg.to_list() == [[22, 22], [321, -211], []]
     assert particles.charge.to_list() == [[0, 0], [1, -1], []]
     truth = [events.truth[0, 1], events.truth[0, 0], events.truth[1, 1], events.truth[1, 0]]

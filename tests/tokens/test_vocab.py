@@ -10,15 +10,8 @@ from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, signed_pdg
 SEEN = PdgVocabulary.from_counts({211: 50, 321: 7, 22: 90, 130: 4, 2112: 9})
 
 
-def test_charge_index_counts_from_minus_one():
-    assert [CHARGES[i] for i in charge_index([-1.0, 0.0, 1.0, 1.0])] == [-1, 0, 1, 1]
-
-
-def test_of_a_multiple_charge_the_sign_is_kept():
-    assert charge_index([2.0, -3.0]).tolist() == [2, 0]
-
-
-def test_an_unknown_charge_is_an_error():
+def test_charges_are_indexed_by_their_sign():
+    assert [CHARGES[i] for i in charge_index([-1.0, 0.0, 1.0, 2.0, -3.0])] == [-1, 0, 1, 1, -1]
     with pytest.raises(ConfigError, match="not a finite number"):
         charge_index([np.nan])
 
@@ -41,11 +34,6 @@ def test_an_unseen_code_becomes_the_most_frequent_of_its_class():
     assert unknown.tolist() == [True, True, False]
 
 
-def test_of_equally_frequent_codes_the_smallest_stands_in():
-    vocabulary = PdgVocabulary.from_counts({321: 4, 211: 4})
-    assert vocabulary.decode(vocabulary.encode([2212])[0]).tolist() == [211]
-
-
 @pytest.mark.parametrize(
     ("codes", "unseen", "stand_in"),
     [
@@ -56,6 +44,7 @@ def test_of_equally_frequent_codes_the_smallest_stands_in():
         ((22,), 2112, 22),
         ((11, 130), 22, 130),
         ((22, 130), 211, 130),
+        ((211, 321), 2212, 211),  # of equally frequent codes the smallest
     ],
 )
 def test_a_class_that_training_never_showed_goes_to_the_next_one(codes, unseen, stand_in):
@@ -93,25 +82,15 @@ def test_an_index_outside_the_vocabulary_is_an_error(index):
 
 
 @pytest.mark.parametrize(
-    ("absolute", "charge", "expected"),
-    [(11, -1, 11), (11, 1, -11), (211, 1, 211), (211, -1, -211), (2212, -1, -2212), (22, 0, 22)],
+    ("absolute", "predicted", "pdg", "charge"),
+    [
+        *((11, -1, 11, -1), (11, 1, -11, 1), (211, 1, 211, 1), (211, -1, -211, -1), (2212, -1, -2212, -1)),
+        *((22, 0, 22, 0), (22, 1, 22, 0), (130, -1, 130, 0)),  # a neutral code stays neutral
+        *((11, 0, 11, -1), (211, 0, 211, 1)),  # a charged code without a charge is the particle
+    ],
 )
-def test_the_sign_of_a_code_follows_the_charge(absolute, charge, expected):
-    pdg, own = signed_pdg([absolute], [charge])
-    assert pdg.tolist() == [expected]
-    assert own.tolist() == [charge]
-
-
-def test_a_neutral_identity_wins_over_a_predicted_charge():
-    pdg, charge = signed_pdg([22, 130], [1, -1])
-    assert pdg.tolist() == [22, 130]
-    assert charge.tolist() == [0, 0]
-
-
-def test_a_charged_identity_without_a_charge_is_the_particle():
-    pdg, charge = signed_pdg([11, 211], [0, 0])
-    assert pdg.tolist() == [11, 211]
-    assert charge.tolist() == [-1, 1]
+def test_code_and_charge_are_made_consistent(absolute, predicted, pdg, charge):
+    assert [values.tolist() for values in signed_pdg([absolute], [predicted])] == [[pdg], [charge]]
 
 
 def test_code_and_charge_agree_for_every_combination():
