@@ -9,41 +9,24 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from pflow.checkpoint.format import KEY, pack_header
-from pflow.checkpoint.load import PREFIX
-from pflow.checkpoint.migrate import migrate_model_options
-from pflow.checkpoint.save import write_weights
-from pflow.io.open import read_events
-from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.resources import shipped_models
-from pflow.tokens.recipe import Recipe
-from pflow.tokens.tokeniser import Tokeniser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
 
 CONTENT = ("pyproject.toml", "README.md", "LICENSE", "pflow", "configs")
 """What of the checkout a wheel is made from."""
 
-NETWORK = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
-
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory, sample_dir):
+def checkout(tmp_path_factory):
     """A copy of the checkout with one more trained model in it."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in CONTENT:
         source = REPOSITORY / name
         shutil.copytree(source, folder / name) if source.is_dir() else shutil.copy(source, folder / name)
-    tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=10)], Recipe())
-    network = build_reconstructor(migrate_model_options(NETWORK), ModelInputs(**tokeniser.sizes))
-    header = pack_header(tokeniser=tokeniser, network=NETWORK, loss={}, max_particles=3, provenance={}, version="1")
-    weights = {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
-    torch.save({KEY: header, "state_dict": weights}, folder / "toy.ckpt")
-    (folder / "pflow" / "weights").mkdir(exist_ok=True)
-    write_weights(folder / "toy.ckpt", folder / "pflow" / "weights" / "toy")
+    pretrained = folder / "pflow" / "pretrained"
+    shutil.copytree(pretrained / "ild-g4-photon", pretrained / "toy")
     return folder
 
 
