@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lint, types and tests, from a clean checkout: makes its own .venv. Real files are looked for in $PFLOW_DATA, by default
-# ../shared/data beside the checkout; tests that need them are skipped, with the reason, where they are absent.
+# ../shared/data beside the checkout; without them the tests that need them are skipped, with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh test
