@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from pflow.checkpoint.load import Model
-from pflow.checkpoint.migrate import migrate_model_options
+from pflow.checkpoint.format import KEY, Header
+from pflow.checkpoint.load import PREFIX, Model
 from pflow.event.build import make_hits, make_links, make_truth
 from pflow.event.events import Events
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.metrics.table import ParticleTable
-from pflow.model.api import ModelInputs, build_reconstructor
+from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.detector import load_detector
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -67,15 +69,42 @@ def model(sample_dir) -> Model:
     training = read_events(sample_dir / "multi_test_small.root", entry_stop=20)
     tokeniser = Tokeniser.fit([training], Recipe())
     torch.manual_seed(7)
-    arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
-    network = build_reconstructor(migrate_model_options(arguments, max_particles=6), ModelInputs(**tokeniser.sizes))
+    sizes = TranslationNetworkConfig(width=32, heads=4, encoder_layers=1, decoder_layers=1, feedforward=64)
+    reconstructor = TranslationReconstructor(
+        ModelInputs(**tokeniser.sizes), network=sizes, decoding=DecodingConfig(max_particles=6)
+    )
     return Model(
-        reconstructor=network.eval(),
+        reconstructor=reconstructor.eval(),
         tokeniser=tokeniser,
         digest="0" * 64,
         path="made-by-hand.ckpt",
         config={"seed": 7},
     )
+
+
+@pytest.fixture(scope="session")
+def save_model() -> Callable[..., Path]:
+    """Writes a model as the checkpoint of a fit; keywords are further keys of its mapping."""
+
+    def save(model: Model, path: Path, **more: object) -> Path:
+        header = Header(version="1.2.3", tokeniser=model.tokeniser, model=describe(model.reconstructor))
+        weights = model.reconstructor.state_dict(prefix=PREFIX)
+        torch.save({KEY: json.dumps(header.to_dict()), "state_dict": weights, **more}, path)
+        return path
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., Model]:
+    """Makes a model with random weights from a tokeniser, a class of reconstructors and options of it."""
+
+    def make(tokeniser: Tokeniser, kind: type[Reconstructor], *, seed: int = 3, **options: object) -> Model:
+        torch.manual_seed(seed)
+        reconstructor = kind(ModelInputs(**tokeniser.sizes), **options).eval()
+        return Model(reconstructor=reconstructor, tokeniser=tokeniser, digest="0" * 64, path="made-by-hand", config={})
+
+    return make
 
 
 def photon_events(n: int, first: int = 0, *, energy: float = 10.0) -> Events:
@@ -125,3 +154,48 @@ def val_file(tmp_path_factory) -> str:
     path: Path = tmp_path_factory.mktemp("val") / "val.root"
     write_events(path, photon_events(10, 1000, energy=1000.0))
     return str(path)
+
+
+TINY = (
+    "--model.reconstructor=pflow.model.translation.TranslationReconstructor",
+    *(f"--model.reconstructor.network.{name}" for name in ("width=8", "heads=1", "feedforward=8")),
+    *(f"--model.reconstructor.network.{name}_layers=1" for name in ("encoder", "decoder")),
+    "--model.reconstructor.decoding.max_particles=3",
+    "--data.batch_size=8",
+    "--data.chunk-size=32",
+    "--data.hit_energy_min=0.05",
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+)
+"""A model and data so small that a step takes milliseconds."""
+
+
+@pytest.fixture(scope="session")
+def tiny() -> tuple[str, ...]:
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def small(sample_dir: Path) -> dict[str, str]:
+    """Paths of the small samples of single photons."""
+    return {name: str(sample_dir / f"gamma1_{name}_small.root") for name in ("train", "val", "test")}
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory, small) -> Path:
+    """Folder of a finished fit: two epochs of five steps."""
+    folder = tmp_path_factory.mktemp("fit") / "run"
+    from pflow.cli.fit import main
+
+    code = main(
+        [
+            "fit",
+            *TINY,
+            f"--data.train={small['val']}",
+            f"--data.val={small['val']}",
+            "--trainer.max_epochs=2",
+            f"--output={folder}",
+        ]
+    )
+    assert code == 0
+    return folder

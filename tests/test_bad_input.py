@@ -7,18 +7,16 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
-import torch
 import uproot
 
-from pflow.checkpoint.format import KEY, pack_header
-from pflow.checkpoint.migrate import migrate_model_options
 from pflow.cli.main import main
 from pflow.event.build import make_hits
 from pflow.event.events import Events, Flag
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_reco
-from pflow.model.api import ModelInputs, build_reconstructor
+from pflow.model.api import DecodingConfig
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -33,16 +31,13 @@ def good(sample_dir) -> Events:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, good):
+def checkpoint(tmp_path_factory, good, make_model, save_model):
     """A checkpoint as `pflow fit` writes it, with random weights."""
     tokeniser = Tokeniser.fit([good], Recipe())
-    network = {"width": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32}
-    torch.manual_seed(3)
-    weights = build_reconstructor(migrate_model_options(network), ModelInputs(**tokeniser.sizes)).state_dict()
-    header = pack_header(tokeniser=tokeniser, network=network, loss={}, max_particles=4, provenance={}, version="0")
-    path = tmp_path_factory.mktemp("checkpoint") / "random.ckpt"
-    torch.save({KEY: header, "state_dict": {f"reconstructor.{name}": value for name, value in weights.items()}}, path)
-    return path
+    network = TranslationNetworkConfig(width=16, heads=2, encoder_layers=1, decoder_layers=1, feedforward=32)
+    decoding = DecodingConfig(max_particles=4)
+    model = make_model(tokeniser, TranslationReconstructor, network=network, decoding=decoding)
+    return save_model(model, tmp_path_factory.mktemp("checkpoint") / "random.ckpt")
 
 
 @pytest.fixture

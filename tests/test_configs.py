@@ -1,4 +1,4 @@
-"""The configurations that come with pflow: what they compose to, and that each of the paper's set-ups trains."""
+"""The configurations and recipes that come with pflow: what they compose to, and that each of them trains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import re
+import tempfile
 from typing import Any
 
 import awkward as ak
@@ -13,58 +14,45 @@ import numpy as np
 import pytest
 import yaml
 
-from pflow.checkpoint.format import read_checkpoint
 from pflow.checkpoint.load import load_model
-from pflow.checkpoint.migrate import migrate_model_options
 from pflow.cli.fit import main
-from pflow.data.datamodule import ParticleFlowData
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.model.api import ModelInputs, build_reconstructor
+from pflow.plain import to_plain
 from pflow.resources import config_dir
-from pflow.train.module import ParticleFlow
+from pflow.train.recipe import load_recipe
 
 TRACKS = ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"]
+NETWORK = "model.reconstructor.init_args.network"
 DIFFERENCES: dict[str, dict[str, Any]] = {
-    "paper_v1_flags": {"network.special": "flags"},
-    "paper_v1_kind": {},
-    "paper_v2_kind": {"network.decoder": "multi_projection", "network.n_projections": 2, "network.embedder": "v2"},
-    "tracks_cross": {"network.source": "cross", "data.track_features": TRACKS},
+    "v1_flags": {f"{NETWORK}.special": "flags"},
+    "v1_kind": {},
+    "v1_pre_norm": {f"{NETWORK}.norm": "pre"},
+    "v1_target_position": {f"{NETWORK}.target_position": True},
+    "v2_kind": {f"{NETWORK}.decoder": "multi_projection", f"{NETWORK}.n_projections": 2, f"{NETWORK}.embedder": "v2"},
+    "tracks_cross": {f"{NETWORK}.source": "cross", "data.track_features": TRACKS},
     "tracks_typed": {
-        "network.source": "typed",
+        f"{NETWORK}.source": "typed",
         "data.track_features": TRACKS,
         "data.tracker_hit_features": ["x", "y", "z"],
     },
 }
-"""The set-ups, and in what each of them is not paper_v1_kind."""
+"""The variants of the paper's recipe, and in what each of them is not v1_kind."""
 
-FLAGSHIPS = tuple(f"flagship_{model}{stage}" for model in ("general", "photon") for stage in ("", "_2", "_3"))
+SET_UPS = [("paper", 0, name) for name in DIFFERENCES]
+SET_UPS += [(name, stage, None) for name in ("general", "photon") for stage in range(3)]
+"""Recipe, stage and variant."""
 
 SMALL = ("width=8", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16")
 """Sizes of the network in a short training."""
 
-STEMS = sorted(path.stem for path in config_dir().glob("*.yaml") if path.stem != "base")
-
-
-def stacked(name: str) -> list[str]:
-    """Options with a configuration; a later stage changes those before."""
-    return [f"--config={config_dir() / one}.yaml" for one in (*before(name), name)]
-
-
-def before(name: str) -> list[str]:
-    """The stages before a stage of a flagship, the first one first."""
-    first, _, number = name.rpartition("_")
-    if not number.isdecimal():
-        return []
-    return [first, *(f"{first}_{stage}" for stage in range(2, int(number)))]
-
 
 @functools.cache
-def composed(name: str) -> dict[str, Any]:
-    """What `pflow fit --config ... --print_config` prints."""
+def options(recipe: str, stage: int, variant: str | None) -> dict[str, Any]:
+    """What `pflow fit --print-config` prints of a set-up."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        assert main(["fit", *stacked(name), "--print_config"]) == 0
+    with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory() as folder:
+        assert main(["fit", *load_recipe(recipe).write(folder, stage, variant), "--print-config"]) == 0
     return yaml.safe_load(printed.getvalue())
 
 
@@ -75,22 +63,8 @@ def flat(group: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def test_the_set_ups_are_there():
-    assert {*DIFFERENCES, *FLAGSHIPS} <= set(STEMS)
-
-
-@pytest.mark.parametrize("name", STEMS)
-def test_a_configuration_composes_and_builds_its_network_on_a_sample(name, sample_dir):
-    config = composed(name)
-    sample = str(sample_dir / "multi_test_small.root")
-    data = ParticleFlowData(**{**config["data"], "train": sample, "val": sample})
-    data.setup("fit")
-    module = ParticleFlow(network=config["network"], loss=config["loss"])
-    spec = migrate_model_options(module.network_arguments, module.loss_arguments)
-    reconstructor = build_reconstructor(spec, ModelInputs(**data.tokeniser.sizes))
-    labelled = next(iter(data.val_dataloader()))
-    total = reconstructor.training_step(labelled.batch).losses["total"]
-    assert np.isfinite(total.item())
+def test_all_variants_are_known():
+    assert set(DIFFERENCES) == set(load_recipe("paper").variants)
 
 
 @pytest.mark.parametrize("path", sorted(config_dir().rglob("*.yaml")), ids=lambda path: path.stem)
@@ -100,39 +74,38 @@ def test_no_configuration_names_a_path_of_a_machine(path):
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_a_set_up_differs_in_the_stated_fields_alone(name):
-    ours, reference = (flat(composed(which)) for which in (name, "paper_v1_kind"))
-    changed = {key: value for key, value in ours.items() if value != reference[key]}
-    changed.pop("output", None)
-    changed.pop("checkpoint.dirpath", None)
-    assert changed == DIFFERENCES[name]
+def test_a_variant_differs_in_the_stated_fields_alone(name):
+    ours, reference = (flat(options("paper", 0, which)) for which in (name, "v1_kind"))
+    assert {key: value for key, value in ours.items() if value != reference[key]} == DIFFERENCES[name]
     assert ours.keys() == reference.keys()
 
 
-def test_a_flagship_points_at_all_hits_and_the_general_one_reads_tracks():
-    data = {name: composed(name)["data"] for name in FLAGSHIPS}
-    assert {composed(name)["network"]["architecture"] for name in FLAGSHIPS} == {"pointing"}
-    assert all(one["readout"] and one["hit_energy_min"] == 0 for one in data.values())
-    for name, one in data.items():
-        assert bool(one["track_features"]) == name.startswith("flagship_general")
+@pytest.mark.parametrize("name", ["general", "photon"])
+def test_the_recipes_of_the_shipped_models_are_those_that_they_were_trained_with(name):
+    """But for decoding, which is chosen after the training."""
+    model, recipe = load_model(f"ild-g4-{name}"), options(name, 2, None)
+    shipped, configured = model.config["model"], recipe["model"]["reconstructor"]
+    assert shipped["class_path"] == configured["class_path"]
+    for part in ("network", "training", "loss"):
+        expected = configured["init_args"][part]
+        assert {**expected, **shipped["init_args"][part]} == expected, part
+    tokens = to_plain(model.tokeniser.recipe)
+    del tokens["readout"]
+    assert {key: value for key, value in tokens.items() if value != recipe["data"][key]} == {}
+    assert model.config["provenance"]["repeat"] == (recipe["data"]["repeat"] or {})
+    assert model.config["provenance"]["lr"] == recipe["model"]["lr"]
 
 
-def two_steps(name, folder, sample, *more):
+def two_steps(recipe, stage, variant, folder, sample, *more):
     """The checkpoint that two steps of a set-up leave."""
     arguments = [
-        *stacked(name),
-        *(f"--network.{option}" for option in SMALL),
-        f"--data.train={sample}",
-        f"--data.val={sample}",
-        "--data.batch_size=4",
-        "--data.hit_energy_min=0.02",
-        "--model.max_particles=5",
-        "--trainer.max_epochs=1",
-        "--trainer.limit_train_batches=2",
-        "--trainer.limit_val_batches=2",
-        "--trainer.val_check_interval=2",
-        "--trainer.accelerator=cpu",
-        "--trainer.enable_progress_bar=false",
+        *load_recipe(recipe).write(folder / "recipe", stage, variant),
+        *(f"--model.reconstructor.network.{size}" for size in SMALL),
+        *(f"--data.train={sample}", f"--data.val={sample}", "--data.repeat=null"),
+        *("--data.batch_size=4", "--data.hit_energy_min=0.02"),
+        "--model.reconstructor.decoding.max_particles=5",
+        *("--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=2"),
+        *("--trainer.val_check_interval=2", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
         f"--output={folder}",
         *more,
     ]
@@ -141,25 +114,25 @@ def two_steps(name, folder, sample, *more):
     return checkpoint
 
 
-@pytest.fixture(scope="module", params=[*DIFFERENCES, *FLAGSHIPS])
+@pytest.fixture(scope="module", params=SET_UPS, ids=lambda one: "-".join(map(str, one)))
 def trained(request, sample_dir, tmp_path_factory):
-    """Name of a set-up and the checkpoint that two steps of it leave."""
-    name, sample = request.param, str(sample_dir / "multi_test_small.root")
-    folder = tmp_path_factory.mktemp(name)
+    """A set-up and the checkpoint that two steps of it leave."""
+    recipe, stage, variant = request.param
+    sample = str(sample_dir / "multi_test_small.root")
+    folder = tmp_path_factory.mktemp(f"{recipe}_{stage}")
     more = []
-    if composed(name)["network"]["revise_layers"]:
-        more = [f"--start_from={two_steps(before(name)[0], folder / 'before', sample)}"]
-    return name, two_steps(name, folder / "run", sample, *more)
+    if stage:
+        more = [f"--start-from={two_steps(recipe, 0, variant, folder / 'before', sample)}"]
+    return request.param, two_steps(recipe, stage, variant, folder / "run", sample, *more)
 
 
 def test_a_set_up_is_saved_and_loaded_as_it_was_trained(trained):
-    name, checkpoint = trained
-    network = read_checkpoint(checkpoint).header["network"]
-    expected = composed(name)["network"]
-    for field in set(network) - {option.partition("=")[0] for option in SMALL}:
-        assert network[field] == expected[field], field
-    model = load_model(checkpoint)
-    assert list(model.tokeniser.recipe.track_features) == composed(name)["data"]["track_features"]
+    set_up, checkpoint = trained
+    model, expected = load_model(checkpoint), options(*set_up)
+    network = model.config["model"]["init_args"]["network"]
+    for field in set(network) - {size.partition("=")[0] for size in SMALL}:
+        assert network[field] == expected["model"]["reconstructor"]["init_args"]["network"][field], field
+    assert list(model.tokeniser.recipe.track_features) == expected["data"]["track_features"]
 
 
 def test_a_set_up_reconstructs(trained, sample_dir):

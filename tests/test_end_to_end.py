@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import uproot
 
+import pflow.model
+from pflow.checkpoint.load import load_model
 from pflow.cli.main import main
 from pflow.io.particles_root import read_provenance
 
-NETWORK = {"width": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32}
+SIZES = ("width=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=32")
+MODEL = (
+    "--model.reconstructor=pflow.model.translation.TranslationReconstructor",
+    *(f"--model.reconstructor.network.{size}" for size in SIZES),
+)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, sample_dir):
     """What `pflow fit`, `reconstruct` and `evaluate` leave behind."""
     folder = tmp_path_factory.mktemp("end_to_end")
-    arguments = [f"--network.{name}={value}" for name, value in NETWORK.items()]
     fit = [
         "fit",
         "--data.train",
@@ -25,7 +31,7 @@ def folder(tmp_path_factory, sample_dir):
         "--data.val",
         str(sample_dir / "gamma1_val_small.root"),
         "--data.batch_size=20",
-        *arguments,
+        *MODEL,
         "--model.lr=3e-3",
         "--trainer.max_epochs=2",
         "--trainer.accelerator=cpu",
@@ -73,7 +79,6 @@ def test_evaluation_holds_the_papers_quantities_and_matched_ones(folder):
 
 
 def test_resume_continues_from_the_last_checkpoint(folder, sample_dir, capsys):
-    arguments = [f"--network.{name}={value}" for name, value in NETWORK.items()]
     again = [
         "fit",
         "--data.train",
@@ -81,13 +86,13 @@ def test_resume_continues_from_the_last_checkpoint(folder, sample_dir, capsys):
         "--data.val",
         str(sample_dir / "gamma1_val_small.root"),
         "--data.batch_size=20",
-        *arguments,
+        *MODEL,
         "--trainer.max_epochs=3",
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
         "--output",
         str(folder / "run"),
-        "--ckpt_path",
+        "--checkpoint",
         str(folder / "run" / "last.ckpt"),
     ]
     assert main(again) == 0
@@ -95,3 +100,90 @@ def test_resume_continues_from_the_last_checkpoint(folder, sample_dir, capsys):
     rows = [line.split(",") for line in logs[-1].read_text().splitlines()]
     epochs = {row[rows[0].index("epoch")] for row in rows[1:]}
     assert epochs - {""} == {"2"}
+
+
+TOY = '''
+"""An architecture of one's own: each event is one photon, of a direction and an energy that are learned."""
+
+import dataclasses
+
+import torch
+from torch import nn
+
+from pflow.model.api import DecodingConfig, GeneratedParticles, Reconstructor, TrainingOutput
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToyConfig:
+    scale: float = 1.0
+
+
+class ToyReconstructor(Reconstructor):
+    def __init__(self, inputs, *, network: ToyConfig = ToyConfig(), decoding: DecodingConfig = DecodingConfig()):
+        super().__init__(inputs, decoding=decoding, network=network)
+        self.scale = network.scale
+        self.energy = nn.Linear(inputs.hit_features, 1)
+        self.direction = nn.Parameter(torch.ones(3))
+
+    def predict(self, batch):
+        mean = batch.hits.features.mean(dim=1)  # [B, F]
+        unit = nn.functional.normalize(self.direction, dim=0)
+        return {"energy": self.scale * self.energy(mean), "direction": unit.expand(len(mean), 1, 3)}
+
+    def training_step(self, batch):
+        shape = batch.target.energy.shape
+        found = self.predict(batch)
+        prediction = {"energy": found["energy"].expand(shape), "direction": found["direction"].expand(*shape, 3)}
+        error = ((prediction["energy"] - batch.target.energy) * batch.target.mask).square().mean()
+        loss = error + (prediction["direction"] - batch.target.direction).square().mean()
+        return TrainingOutput({"energy": error, "total": loss}, prediction, batch.target)
+
+    @torch.no_grad()
+    def generate(self, batch, *, decoding=None, sampler=None):
+        found = self.predict(batch)
+        B = len(found["energy"])
+        return GeneratedParticles(
+            charge=torch.ones(B, 1, dtype=torch.long),
+            pdg=torch.zeros(B, 1, dtype=torch.long),
+            **found,
+            score=torch.ones(B, 1),
+            mask=torch.ones(B, 1, dtype=torch.bool),
+            truncated=torch.zeros(B, dtype=torch.bool),
+        )
+'''
+
+TOY_CONFIGURATION = """\
+model:
+  reconstructor:
+    class_path: pflow.model.toy.ToyReconstructor
+    init_args: {network: {scale: 0.5}}
+data: {batch_size: 20}
+trainer: {max_epochs: 1, accelerator: cpu, enable_progress_bar: false}
+"""
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """Configuration of a third architecture: a folder of its own and a YAML file."""
+    (tmp_path / "model" / "toy").mkdir(parents=True)
+    (tmp_path / "model" / "toy" / "__init__.py").write_text(TOY)
+    monkeypatch.setattr(pflow.model, "__path__", [*pflow.model.__path__, str(tmp_path / "model")])
+    (tmp_path / "toy.yaml").write_text(TOY_CONFIGURATION)
+    yield str(tmp_path / "toy.yaml")
+    sys.modules.pop("pflow.model.toy", None)
+    monkeypatch.delattr(pflow.model, "toy", raising=False)
+
+
+def test_a_third_architecture_is_one_folder_and_one_configuration(toy, sample_dir, tmp_path):
+    sample, run = str(sample_dir / "gamma1_val_small.root"), tmp_path / "run"
+    data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={run}"]
+    assert main(["fit", "--config", toy, *data]) == 0
+    model = load_model(run / "best.ckpt")
+    assert model.config["model"]["init_args"]["network"] == {"scale": 0.5}
+    assert not model.tokeniser.recipe.readout
+    reco = str(tmp_path / "reco.root")
+    assert main(["reconstruct", sample, "--checkpoint", str(run / "best.ckpt"), "-o", reco, "-q"]) == 0
+    assert main(["evaluate", reco, "--truth", sample, "-o", str(tmp_path / "evaluation"), "--no-plots", "-q"]) == 0
+    assert json.loads((tmp_path / "evaluation" / "metrics.json").read_text())["n_events_read"] == 50
+    data[-1] = f"--output={tmp_path / 'again'}"
+    assert main(["fit", "--config", toy, *data, f"--start-from={run / 'best.ckpt'}"]) == 0

@@ -1,234 +1,133 @@
-"""Trained models as stored: weights, and a header that says how to use them; read without running code.
+"""The format of trained models: the header that says how to use the weights, and where header and weights are.
 
-A checkpoint of a training is one file with the header as JSON text under the key ``pflow``; weights without the state
-of their training are a folder (`pflow.checkpoint.weights`), and some of these come with pflow and are known by name.
+A checkpoint of `pflow fit` is one file of `torch.save` with the header as JSON text under the key ``pflow`` and the
+weights under ``state_dict``. Weights without the state of a training are a folder: ``model.safetensors``, and the
+header with their SHA-256 as ``model.json``. Both hold plain data only, so that reading them runs no code.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import pickle
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from pflow.calibration.uncertainty import UncertaintyCalibration
-from pflow.checkpoint.weights import HEADER, read_weights
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.checkpoint.migrate import migrate_header
+from pflow.errors import ConfigError, InputError
 from pflow.plain import from_plain, to_plain
-from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["FORMAT", "KEY", "Checkpoint", "differences", "pack_header", "read_checkpoint"]
+__all__ = ["FORMAT", "HEADER_FILE", "KEY", "WEIGHTS_FILE", "Header"]
+
+FORMAT = 2
+"""Version of the header's layout. Older ones are migrated (`pflow.checkpoint.migrate`), newer ones refused."""
 
 KEY = "pflow"
-"""Key of the header in the checkpoint's mapping."""
+"""Key of the header in the mapping of a checkpoint."""
 
-FORMAT = 1
-"""Version of the header's layout. A reader refuses newer ones."""
+HEADER_FILE = "model.json"
+"""Header in a folder of weights: that of a checkpoint, and ``sha256`` of the file of the tensors."""
 
-
-def pack_header(
-    *,
-    tokeniser: Tokeniser,
-    network: Mapping[str, Any],
-    loss: Mapping[str, Any],
-    max_particles: int,
-    provenance: Mapping[str, Any],
-    version: str,
-) -> str:
-    """The header as JSON text: all that is needed to use the weights, and where they come from.
-
-    Parameters
-    ----------
-    tokeniser
-        The one that the network was trained with.
-    network, loss
-        Arguments of the network and of the loss, plain data.
-    max_particles
-        Longest sentence to generate.
-    provenance
-        How it was trained: files, epochs, seed and the like, plain data.
-    version
-        Version of pflow.
-
-    Raises
-    ------
-    ConfigError
-        Something that is not plain data.
-    """
-    header = {
-        "format": FORMAT,
-        "version": version,
-        "tokeniser": to_plain(tokeniser),
-        "network": dict(network),
-        "loss": dict(loss),
-        "max_particles": max_particles,
-        "provenance": dict(provenance),
-    }
-    try:
-        return json.dumps(header, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"a checkpoint's header holds plain data only: {error}") from error
+WEIGHTS_FILE = "model.safetensors"
+"""Tensors in a folder of weights."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Checkpoint:
-    """A trained model as read.
+class Header:
+    """All that is needed to use weights, and where they come from.
 
     Parameters
     ----------
-    path
-        The file or folder; of a model that comes with pflow, its name.
-    digest
-        SHA-256, hexadecimal: of the file, or of a folder's weights.
-    header
-        The parsed header.
+    version
+        Version of pflow that wrote it.
     tokeniser
-        Built from it.
+        The one that the model was trained with.
+    model
+        ``class_path`` and ``init_args`` of the model (`pflow.model.api.describe`), plain data.
     calibration
-        Calibration of the predicted uncertainties, or None.
-    state_dict
-        Weights by name, on the CPU.
+        Calibration of the predicted uncertainties; None: not calibrated.
+    provenance
+        How the weights were trained: files, epochs, seed and the like, plain data.
+    format
+        Version of the layout that the header was read from.
     """
 
-    path: str
-    digest: str
-    header: dict[str, Any]
+    version: str
     tokeniser: Tokeniser
-    calibration: UncertaintyCalibration | None
-    state_dict: dict[str, torch.Tensor]
+    model: Mapping[str, Any]
+    calibration: UncertaintyCalibration | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    format: int = FORMAT
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data (JSON) in the newest layout.
 
-def read_checkpoint(source: str | Path) -> Checkpoint:
-    """Read a trained model. Nothing in it is run: weights and plain data only.
+        Raises
+        ------
+        ConfigError
+            Something is not plain data.
+        """
+        content = {
+            "format": FORMAT,
+            "version": self.version,
+            "tokeniser": to_plain(self.tokeniser),
+            "model": self.model,
+            "calibration": None if self.calibration is None else to_plain(self.calibration),
+            "provenance": self.provenance,
+        }
+        try:
+            return dict(json.loads(json.dumps(content, allow_nan=False)))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"a checkpoint's header holds plain data only: {error}") from error
 
-    Parameters
-    ----------
-    source
-        A checkpoint that `pflow fit` wrote, a folder of weights that `pflow export` wrote, or the name of a model that
-        comes with pflow. A file goes before a name and a name before a folder, which can be told apart as ``./NAME``.
+    @classmethod
+    def from_dict(cls, content: Any, *, file: str, prefix: str = "") -> Header:
+        """Build from plain data of this layout or an older one.
 
-    Raises
-    ------
-    InputError
-        Nothing of the kind, one that would run code, one that pflow did not write, or one written by a newer pflow;
-        names the file and, if there is one, the field.
-    """
-    if Path(source).is_file():
-        return _read_file(source)
-    if str(source) in (shipped := shipped_models()):
-        return _read_folder(weights_dir() / source, path=str(source))
-    if Path(source).is_dir():
-        return _read_folder(Path(source), path=str(source))
-    known = ", ".join(shipped) or "none does"
-    raise InputError(
-        f"no such checkpoint or folder of weights, and no model of that name comes with pflow ({known})",
-        file=source,
-        suggestions=nearest(str(source), shipped),
-    )
+        Parameters
+        ----------
+        content
+            Parsed JSON.
+        file, prefix
+            Where it was read, and what goes before the names of fields, for errors.
 
-
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, silent: Mapping[str, Any]) -> list[str]:
-    """Options of a training that are not those of the checkpoint that it takes, in words.
-
-    Parameters
-    ----------
-    ours
-        As configured.
-    theirs
-        The checkpoint's.
-    silent
-        Values that say nothing where they stand in `ours`: defaults, which give way to the checkpoint's.
-    """
-    return [
-        f"{key} {theirs.get(key)}, not {value}"
-        for key, value in ours.items()
-        if value != theirs.get(key) and not (key in silent and value == silent[key])
-    ]
-
-
-def _read_file(path: str | Path) -> Checkpoint:
-    content = _load(path)
-    if not isinstance(content, dict) or not isinstance(content.get(KEY), str):
-        raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'", file=path, field=KEY)
-    try:
-        header = json.loads(content[KEY])
-    except json.JSONDecodeError as error:
-        raise InputError(f"the header is not JSON: {error}", file=path, field=KEY) from error
-    tokeniser, calibration = _check_header(header, file=path, prefix=f"{KEY}.")
-    weights = content.get("state_dict")
-    if not isinstance(weights, dict):
-        raise InputError("the weights are missing", file=path, field="state_dict")
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Checkpoint(
-        path=str(path),
-        digest=digest,
-        header=header,
-        tokeniser=tokeniser,
-        calibration=calibration,
-        state_dict=weights,
-    )
-
-
-def _read_folder(folder: Path, *, path: str) -> Checkpoint:
-    weights = read_weights(folder)
-    tokeniser, calibration = _check_header(weights.header, file=folder / HEADER, prefix="")
-    return Checkpoint(
-        path=path,
-        digest=weights.digest,
-        header=weights.header,
-        tokeniser=tokeniser,
-        calibration=calibration,
-        state_dict=weights.state_dict,
-    )
-
-
-def _check_header(header: Any, *, file: str | Path, prefix: str) -> tuple[Tokeniser, UncertaintyCalibration | None]:
-    """Tokeniser and calibration of a header; `prefix` goes before the names of fields in errors."""
-    number = header.get("format") if isinstance(header, dict) else None
-    if not isinstance(number, int) or number < 1:
-        raise InputError("the header states no format", file=file, field=f"{prefix}format")
-    if number > FORMAT:
-        raise InputError(
-            f"written by pflow {header.get('version', '(unknown version)')} in format {number}; this version reads "
-            f"formats up to {FORMAT}",
-            file=file,
-            field=f"{prefix}format",
-        )
-    for field, kind in (("tokeniser", dict), ("network", dict), ("max_particles", int)):
-        if not isinstance(header.get(field), kind):
+        Raises
+        ------
+        InputError
+            A newer layout, or a field that is missing or cannot be used; names file and field.
+        """
+        number = content.get("format") if isinstance(content, dict) else None
+        if not isinstance(number, int) or number < 1:
+            raise InputError("the header states no format", file=file, field=f"{prefix}format")
+        if number > FORMAT:
             raise InputError(
-                "missing from the header, or not of the expected type", file=file, field=f"{prefix}{field}"
+                f"written by pflow {content.get('version', '(unknown version)')} in format {number}; this version "
+                f"reads formats up to {FORMAT}",
+                file=file,
+                field=f"{prefix}format",
             )
-    try:
-        if "widths" in header["tokeniser"]:  # the tokeniser of pflow 0.1 held the calibration
-            header["calibration"] = {
-                quantity: {name: {"log_sigma": x, "log_factor": y} for name, (x, y) in by_class.items()}
-                for quantity, by_class in header["tokeniser"].pop("widths").items()
-            }
-        calibration = header.get("calibration")
-        return (
-            from_plain(Tokeniser, header["tokeniser"], where="tokeniser"),
-            None if calibration is None else from_plain(UncertaintyCalibration, calibration, where="calibration"),
+        field = "model"
+        try:
+            content = migrate_header(content)
+            if not isinstance(content.get("model"), dict) or "class_path" not in content["model"]:
+                raise InputError("missing from the header, or not a class_path with init_args")
+            field = "tokeniser"
+            if not isinstance(content.get("tokeniser"), dict):
+                raise InputError("missing from the header, or not of the expected type")
+            tokeniser = from_plain(Tokeniser, content["tokeniser"], where="tokeniser")
+            field = "calibration"
+            found = content.get("calibration")
+            calibration = None if found is None else from_plain(UncertaintyCalibration, found, where="calibration")
+        except KeyError as error:
+            raise InputError("missing from the header", file=file, field=f"{prefix}{error.args[0]}") from error
+        except ValueError as error:
+            raise InputError(str(error), file=file, field=f"{prefix}{field}") from error
+        return cls(
+            version=str(content.get("version", "")),
+            tokeniser=tokeniser,
+            model=content["model"],
+            calibration=calibration,
+            provenance=content.get("provenance") or {},
+            format=number,
         )
-    except (ConfigError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(str(error), file=file, field=f"{prefix}tokeniser") from error
-
-
-def _load(path: str | Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            "not a checkpoint, or one that holds more than weights and plain data; pflow runs no code from files",
-            file=path,
-        ) from error
-    except Exception as error:  # the unpickler reads any bytes as instructions and fails in any way
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"not a checkpoint, or a truncated one: {reason}", file=path) from error

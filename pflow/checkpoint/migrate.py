@@ -1,11 +1,11 @@
-"""Options and weight names of header format 1, written before version 0.2, in those of format 2."""
+"""Headers and weight names of format 1, written before version 0.2, in those of format 2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-__all__ = ["migrate_model_options", "migrate_state_dict"]
+__all__ = ["migrate_header", "migrate_model_options", "migrate_state_dict"]
 
 _T = TypeVar("_T")
 
@@ -91,3 +91,35 @@ def _renamed(name: str) -> str:
     if not name.startswith("network."):
         return name
     return f"reconstructor.{name}"
+
+
+def migrate_header(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A header of any known format in the newest one.
+
+    Raises
+    ------
+    ValueError
+        The model's options cannot be migrated.
+    KeyError
+        A field is missing; has its name.
+    """
+    if content["format"] != 1:
+        return dict(content)
+    for field, kind in (("tokeniser", dict), ("network", dict), ("max_particles", int)):
+        if not isinstance(content.get(field), kind):
+            raise KeyError(field)
+    tokeniser = dict(content["tokeniser"])
+    provenance = dict(content.get("provenance") or {})
+    if "checkpoint_sha256" in content:
+        provenance["checkpoint_sha256"] = content["checkpoint_sha256"]
+    return {
+        **{name: content[name] for name in ("format", "version", "sha256") if name in content},
+        "calibration": {
+            quantity: {name: {"log_sigma": x, "log_factor": y} for name, (x, y) in by_class.items()}
+            for quantity, by_class in tokeniser.pop("widths", {}).items()
+        }
+        or None,
+        "tokeniser": tokeniser,
+        "model": migrate_model_options(content["network"], content.get("loss"), content["max_particles"]),
+        "provenance": provenance,
+    }

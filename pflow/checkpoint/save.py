@@ -1,7 +1,8 @@
-"""A trained model to a folder of its weights, without the state of the training, that appears only when whole."""
+"""Writing trained models: a folder of weights without the state of their training."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -10,13 +11,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
-from pflow.checkpoint.format import read_checkpoint
-from pflow.checkpoint.load import load_model
-from pflow.checkpoint.weights import HEADER, WEIGHTS
+from pflow.checkpoint.format import HEADER_FILE, WEIGHTS_FILE
+from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.errors import ConfigError
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import DecodingConfig
-from pflow.plain import to_plain
 
 __all__ = ["write_weights"]
 
@@ -31,7 +30,7 @@ def write_weights(
 ) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``; `pflow.load_model` takes the folder.
 
-    The same checkpoint gives the same files, byte for byte.
+    The folder appears only when it is complete, and the same checkpoint gives the same files, byte for byte.
 
     Parameters
     ----------
@@ -41,11 +40,11 @@ def write_weights(
         To be made; one that exists must be empty.
     half
         Whether to store matrices in half precision: half the size, and each weight changed by up to 0.05%. They are
-        used in single precision all the same. Whether results stay is to be measured.
+        used in single precision all the same.
     calibration
-        Calibration of the uncertainties in place of the model's own.
+        Calibration of the uncertainties instead of the model's own.
     decoding
-        Decoding options in place of the model's own.
+        Decoding options instead of the model's own.
 
     Returns
     -------
@@ -60,28 +59,25 @@ def write_weights(
         Not a model that can be loaded.
     """
     check_folder(folder)
-    load_model(checkpoint)  # what is passed on must be usable
+    load_model(checkpoint)  # the model must be usable
     trained = read_checkpoint(checkpoint)
-    # A copy of each: what shares memory in the network is stored like all others.
+    # A copy of each: tensors that share memory are stored like all others.
     tensors = {name: value.contiguous().clone() for name, value in sorted(trained.state_dict.items())}
     content = save({name: _halved(name, value) for name, value in tensors.items()} if half else tensors)
-    header = {
-        **trained.header,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "checkpoint_sha256": trained.header.get("checkpoint_sha256", trained.digest),
+    header = trained.header
+    changes: dict[str, object] = {
+        "provenance": {"checkpoint_sha256": trained.digest, **header.provenance},
     }
-    if decoding is not None:
-        thresholds = {"end": "eos_threshold", "keep": "existence_threshold"}
-        options = {old: getattr(decoding, new) for old, new in thresholds.items() if hasattr(decoding, new)}
-        header["network"] = {**trained.header["network"], **options}
-        header["max_particles"] = decoding.max_particles
     if calibration is not None:
-        header["calibration"] = to_plain(calibration)
+        changes["calibration"] = calibration
+    if decoding is not None:
+        init_args = {**header.model["init_args"], "decoding": dataclasses.asdict(decoding)}
+        changes["model"] = {**header.model, "init_args": init_args}
+    text = dataclasses.replace(header, **changes).to_dict() | {"sha256": hashlib.sha256(content).hexdigest()}
     with replacing_folder(folder) as partial:
-        (partial / WEIGHTS).write_bytes(content)
-        text = json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False)
-        (partial / HEADER).write_text(text + "\n", encoding="utf-8")
-    return Path(folder) / WEIGHTS, Path(folder) / HEADER
+        (partial / WEIGHTS_FILE).write_bytes(content)
+        (partial / HEADER_FILE).write_text(json.dumps(text, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return Path(folder) / WEIGHTS_FILE, Path(folder) / HEADER_FILE
 
 
 def _halved(name: str, value: Tensor) -> Tensor:

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
+import re
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
+import yaml
 from jsonargparse import Namespace
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from pflow.checkpoint.migrate import CLASS_PATHS
+from pflow.checkpoint.load import load_model
 from pflow.data.datamodule import ParticleFlowData
-from pflow.errors import ConfigError
+from pflow.data.files import expand
+from pflow.errors import ConfigError, PflowError
+from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
-from pflow.model.translation import TranslationNetworkConfig
+from pflow.model.api import ModelInputs
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
 from pflow.resources import config_dir
-from pflow.train.callbacks import EpochLine, ParticleWriter, ProgressBar
-from pflow.train.ema import AveragedWeights
+from pflow.train.callbacks import AveragedWeights, EpochLine, ProgressBar
 from pflow.train.history import read_history
-from pflow.train.module import DEFAULT, ParticleFlow, option_defaults
+from pflow.train.model_spec import ModelSpec
+from pflow.train.module import ParticleFlow
 
 __all__ = ["TrainingCLI", "main"]
 
@@ -40,8 +43,12 @@ CHATTER = (
     r".*ended before the epoch ended and your dataloader is not resumable.*",
     r".*A single task has no `requires_grad`.*",
     r".*number of training batches .* is smaller than the logging interval.*",
+    r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
+    r".*checkpoint was not created with WeightAveraging.*",
 )
 """Warnings of Lightning that tell a user of pflow nothing to act on."""
+
+CLASS = "model.reconstructor"
 
 
 class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
@@ -60,30 +67,35 @@ class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
-    """Adds to Lightning's: network and loss as typed groups, one folder for all that a run writes, and predictions."""
+    """Lightning's command line with a trained model's options as defaults, and one folder for all that a run writes."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: list[str]) -> None:
+        """Resolve which model is meant, make its options the defaults, and parse."""
+        verb, *options = [_with_underscores(word) for word in args]
+        given = _peek(options, {"start_from", "checkpoint", CLASS, f"{CLASS}.class_path"})
+        asks = {"-h", "--help", "--print_config"} & {option.partition("=")[0] for option in options}
+        self.spec = ModelSpec()
+        if not asks or {"checkpoint", "start_from"} & given.keys():
+            self.spec = ModelSpec.resolve(verb, checkpoint=given.get("checkpoint"), start_from=given.get("start_from"))
+        class_path = given.get(f"{CLASS}.class_path", given.get(CLASS))
+        self.spec.check_class(class_path)
+        defaults = self.spec.defaults()
+        if class_path is not None:
+            defaults.setdefault(CLASS, {"class_path": class_path})
+        self._subcommand_parsers[verb].set_defaults(defaults)
+        super().parse_arguments(parser, [verb, *options])
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Verbs, and the arguments of the trainer's methods that are not options: `--checkpoint` stands for them."""
+        ours = {"model", "datamodule", "ckpt_path", "weights_only", "return_predictions"}
+        return {
+            "fit": {*ours, "train_dataloaders", "val_dataloaders"},
+            **{verb: {*ours, "dataloaders"} for verb in ("validate", "test", "predict")},
+        }
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Declare what is ours, and what follows from what."""
-        old = {"energy_sigma"}
-        parser.add_class_arguments(TranslationNetworkConfig, "network", skip=old, instantiate=False, sub_configs=True)
-        parser.add_argument(
-            "--network.architecture",
-            type=Literal[tuple(CLASS_PATHS)],
-            default=DEFAULT,
-            help="kind of network (pflow.model.api)",
-        )
-        known = {field.name for field in dataclasses.fields(TranslationNetworkConfig)} - old
-        for name, default in {**option_defaults("translation"), **option_defaults("pointing")}.items():
-            if name not in known:
-                parser.add_argument(
-                    f"--network.{name}", type=type(default), default=default, help="pflow.model.pointing.config"
-                )
-        parser.add_argument("--loss.weights", type=dict[str, float] | None, default=None)
-        parser.add_argument("--loss.energy", type=str, default="mse")
-        parser.add_argument("--loss.direction", type=str, default="mse")
-        parser.add_argument("--loss.label_smoothing", type=float, default=0.0)
-        parser.link_arguments("network", "model.network", compute_fn=_plain)
-        parser.link_arguments("loss", "model.loss", compute_fn=_plain)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.add_argument(
             "--output",
@@ -92,11 +104,17 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             help="fit: folder for checkpoints, logs and configuration (default: runs/pflow); predict: ROOT file",
         )
         parser.add_argument(
+            "--checkpoint",
+            type=str | None,
+            default=None,
+            help="fit: continue the training of this checkpoint (last.ckpt); other verbs: the trained model",
+        )
+        parser.add_argument(
             "--start_from",
             type=str | None,
             default=None,
-            help="fit: begin a new training with the weights, network and tokens of a trained model (a checkpoint, a "
-            "folder of weights, or the name of a model that comes with pflow); --ckpt_path goes on with an old one",
+            help="fit: begin a new training with the weights of a trained model (a checkpoint, a folder of weights, or "
+            "the name of a model that comes with pflow), whose options are the defaults",
         )
         parser.add_argument(
             "--ema.decay",
@@ -105,29 +123,26 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             help="fit: average the weights exponentially, keeping this share (e.g. 0.999) at each step; the average "
             "is what is validated and stored (default: no average)",
         )
-        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(ModelCheckpoint, "model_checkpoint")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
-        parser.link_arguments("output", "checkpoint.dirpath")
+        parser.link_arguments("output", "model_checkpoint.dirpath")
         parser.set_defaults(
             {
-                "checkpoint.filename": "best",
-                "checkpoint.monitor": "val/loss",
-                "checkpoint.enable_version_counter": False,
+                "model_checkpoint.filename": "best",
+                "model_checkpoint.monitor": "val/loss",
+                "model_checkpoint.enable_version_counter": False,
                 "early_stopping.monitor": "val/loss",
                 "early_stopping.patience": 20,
                 "early_stopping.strict": False,  # a run may end in the middle of an epoch, before any validation
             }
         )
 
-    def _parse_ckpt_path(self) -> None:
-        """Do nothing: the module and the data module take what they need from the checkpoint's header."""
-
     def instantiate_trainer(self, **options: Any) -> pl.Trainer:
         """The trainer with our loggers, progress bar and callbacks."""
         config = self.config_init[self.subcommand]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.subcommand == "fit":
-            own += [EpochLine(), LearningRateMonitor("epoch"), config["checkpoint"], config["early_stopping"]]
+            own += [EpochLine(), LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
             own.append(_last_checkpoint(config["output"]))
             if config["ema"]["decay"] is not None:
                 own.append(AveragedWeights(config["ema"]["decay"]))
@@ -135,68 +150,92 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 options["logger"] = _loggers(Path(config["output"]))
         else:
             options.update(logger=False, enable_checkpointing=False)
-        if self.subcommand == "predict":
-            own.append(ParticleWriter(config["output"]))
         return self._instantiate_trainer({**config["trainer"], **options}, own)
 
     def before_instantiate_classes(self) -> None:
-        """Check `output`, and see to it that no code comes with a checkpoint.
+        """Check `output`.
 
         Raises
         ------
         ConfigError
-            The folder already holds another run, or no file to write is given.
+            The folder already holds another run, no file to write is given, or a training that averages its weights
+            is to go on without.
         """
         config = self.config[self.subcommand]
-        if "weights_only" in config:
-            config["weights_only"] = True  # whatever is asked for: no code from files
-        if self.subcommand == "predict":
-            if config["output"] is None:
-                raise ConfigError("'predict' writes a ROOT file: say which with --output")
-            config["return_predictions"] = False  # they are written as they come, not kept
-            return
+        if self.subcommand == "predict" and config["output"] is None:
+            raise ConfigError("'predict' writes a ROOT file: say which with --output")
         if self.subcommand != "fit":
             return
         if config["output"] is None:
             config["output"] = str(Path("runs") / "pflow")
-            config["checkpoint"]["dirpath"] = config["output"]
+            config["model_checkpoint"]["dirpath"] = config["output"]
         folder = Path(config["output"])
         held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
-        continued = config.get("ckpt_path")
+        continued = config["checkpoint"]
         if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
             raise ConfigError(
                 f"{folder} already holds a run ({', '.join(held)}): choose another folder with --output, or continue "
-                f"it with --ckpt_path {folder / held[-1]}"
+                f"it with --checkpoint {folder / held[-1]}"
             )
+        if self.spec.purpose == "continue" and self.spec.checkpoint is not None and config["ema"]["decay"] is None:
+            decay = self.spec.checkpoint.header.provenance.get("ema_decay")
+            if decay is not None:
+                raise ConfigError(f"the checkpoint to continue averages its weights: continue with --ema.decay {decay}")
 
-    def after_instantiate_classes(self) -> None:
-        """Let the data module know of the checkpoint, from which the module takes its network.
-
-        A training that goes on has the weights of its own checkpoint, whatever it began with.
+    def instantiate_classes(self) -> None:
+        """Make trainer, module and data.
 
         Raises
         ------
-        InputError
-            Not a trained model that pflow can use.
         ConfigError
-            A training to continue of which there are the weights alone, or whose average would be lost.
+            A value of an option that its class refuses.
         """
-        config = self.config_init[self.subcommand]
-        path = config.get("ckpt_path")
-        start = config["start_from"] if self.subcommand == "fit" else None
-        if path is None:
-            if start is not None:
-                self.datamodule.use_checkpoint(start, begin=True)
-            return
-        self.datamodule.use_checkpoint(path, inherit=start is not None)
-        if self.subcommand != "fit":
-            config["ckpt_path"] = None  # the module has all that it needs
-            return
-        if not Path(path).is_file():
-            raise ConfigError(f"{path} holds weights alone: to continue a training, --ckpt_path takes its last.ckpt")
-        decay = self.datamodule.checkpoint.header.get("provenance", {}).get("ema_decay")
-        if decay is not None and config["ema"]["decay"] is None:
-            raise ConfigError(f"the checkpoint to continue averages its weights: continue with --ema.decay {decay}")
+        try:
+            super().instantiate_classes()
+        except PflowError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error)) from error
+
+    def after_instantiate_classes(self) -> None:
+        """Tell the module and the data of the model that was resolved.
+
+        Raises
+        ------
+        ConfigError
+            Tokens are set that are not those of the model.
+        """
+        self.spec.check_recipe(self.datamodule.recipe)
+        self.datamodule.tokeniser = self.spec.tokeniser
+        self.model.spec = self.spec
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        found: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        if subcommand == "fit":  # no code from files
+            found |= {"ckpt_path": self.config_init["fit"]["checkpoint"], "weights_only": True}
+        return found
+
+    def predict(self, model: ParticleFlow, datamodule: ParticleFlowData) -> None:
+        """Reconstruct the files to predict, as `pflow reconstruct` does."""
+        assert self.spec.checkpoint is not None
+        assert datamodule.tokeniser is not None
+        configured = model.make_reconstructor(ModelInputs(**datamodule.tokeniser.sizes))
+        self.spec.check_network(configured)
+        trained = load_model(self.spec.checkpoint.path)
+        trained.reconstructor.decoding = configured.decoding
+        options = datamodule.options
+        reconstruct_files(
+            expand(datamodule.paths["predict"], "predict"),
+            checkpoint=trained,
+            output=self.config_init["predict"]["output"],
+            detector=options.detector,
+            schema=options.schema,
+            layout=options.layout,
+            on_error=options.on_error,
+            batch_size=datamodule.batch_size,
+            chunk_size=datamodule.chunk_size,
+            device=str(self.trainer.strategy.root_device),
+        )
 
     def after_fit(self) -> None:
         """Draw the training curves, and say where the best model is."""
@@ -212,9 +251,32 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             print(f"best model: {best}")
 
 
-def _plain(group: Any) -> dict[str, Any]:
-    """Plain data of a group of options."""
-    return dict(group.as_dict()) if isinstance(group, Namespace) else dict(group)
+def _with_underscores(word: str) -> str:
+    """An option with underscores for dashes in its name; ``--data.chunk-size`` is ``--data.chunk_size``."""
+    return re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word)
+
+
+def _peek(options: list[str], names: set[str]) -> dict[str, str]:
+    """Values of some options before the parse, from configuration files and the command line: the last one counts."""
+    found: dict[str, str] = {}
+    words = iter(options)
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = {"-c": "--config"}.get(name, name).removeprefix("--")
+        if name not in names | {"config"}:
+            continue
+        value = value if equals else next(words, "")
+        if name == "config" and Path(value).is_file():
+            content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            for dotted in names:
+                inner: Any = content
+                for key in dotted.split("."):
+                    inner = inner.get(key) if isinstance(inner, dict) else None
+                if isinstance(inner, str):
+                    found[dotted] = inner
+        elif name in names and value not in ("", "null"):
+            found[name] = value
+    return found
 
 
 def _last_checkpoint(folder: str) -> ModelCheckpoint:
@@ -263,7 +325,7 @@ def main(argv: list[str]) -> int:
                 seed_everything_default=1,
                 auto_configure_optimizers=False,
                 load_from_checkpoint_support=False,
-                parser_kwargs={verb: {"default_config_files": [defaults]} for verb in VERBS},
+                parser_kwargs={verb: {"default_config_files": [defaults]} for verb in TrainingCLI.subcommands()},
                 args=argv,
             )
         except SIGTERMException:  # a SystemExit without a code, as if all were done
@@ -272,6 +334,3 @@ def main(argv: list[str]) -> int:
         except SystemExit as leaving:
             return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
     return 0
-
-
-VERBS = ("fit", "validate", "test", "predict")

@@ -24,6 +24,7 @@ VERBS = {
     "validate": "losses and errors of a checkpoint on the validation files",
     "test": "losses and errors of a checkpoint on the test files",
     "predict": "write the particles of the predict files to ROOT while logging as in training",
+    "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show what a file holds: schema, entries, collections, truth, which detector fits",
     "convert": "turn the first paper's HDF5 files into ROOT files and back",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",

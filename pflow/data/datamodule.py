@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -12,13 +13,11 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from pflow.checkpoint.format import Checkpoint, differences, read_checkpoint
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.cells import Merge
-from pflow.plain import to_plain
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -28,40 +27,37 @@ Paths = str | list[str] | None
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
-    """Event files for training, validation, test and prediction.
+    """Event files for training, validation and test.
 
-    Vocabularies and normalisers are fitted on the training files alone, in one streaming pass; with `use_checkpoint`
-    they are taken from there. Files are read in chunks and never held whole.
+    The tokeniser is fitted on the training files alone, in one streaming pass, unless one is set before (`tokeniser`).
+    Files are read in chunks and never held whole.
 
     Parameters
     ----------
     train, val, test, predict
-        Files of each split: paths or glob patterns. Only those that a command needs are looked at; files to predict
-        need no truth.
+        Files of each split: paths or glob patterns. Only those that a command needs are opened; files to predict need
+        no truth.
     detector, schema, layout
-        How to read them; by default found by looking (see `pflow.open_events`).
+        How to read them; default: detected from the file (see `pflow.open_events`).
     on_error
         What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
     rule, e_min, order
-        Truth rule (``stable``, ``calo``, ``entering``), least energy of a target in GeV, and order of the target
-        sentence (``energy``, ``pt``, ``angle``, ``tracks_first``).
+        Truth rule (``stable``, ``calo``, ``entering``), smallest energy of a target in GeV, and order of the target
+        sequence (`pflow.tokens.recipe.ORDERS`).
     hit_features, track_features, tracker_hit_features
-        What the network reads of each (names in `pflow.tokens.features`); none: not part of the source.
+        Features of the source tokens of each type (names in `pflow.tokens.features`); none: no such tokens.
     hit_energy_min
         Hits with at most this energy, GeV, are left out.
     coarse
-        Whether to tell five particle classes apart only, instead of every PDG code in training.
+        Whether to distinguish five particle classes only, instead of every PDG code in training.
     merge
         Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
         the number of ``layers`` summed together; none: a token for each hit.
-    readout
-        Whether the hits and tracks also go to the network in physical units, with the targets' shares of them; a
-        network that points at them needs it.
     batch_size
         Most events in a batch.
     max_tokens
         Most source tokens in a batch, padding included; none: no limit.
-    chunk
+    chunk_size
         Entries read at once.
     buffer
         Events shuffled together in training.
@@ -98,10 +94,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         hit_energy_min: float = 0.0,
         coarse: bool = False,
         merge: Merge | None = None,
-        readout: bool = False,
         batch_size: int = 32,
         max_tokens: int | None = None,
-        chunk: int = 256,
+        chunk_size: int = 256,
         buffer: int = 1024,
         num_workers: int = 0,
         seed: int = 1,
@@ -121,85 +116,54 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             hit_energy_min=hit_energy_min,
             coarse=coarse,
             merge=merge,
-            readout=readout,
         )
         self.batch_size = batch_size
         self.max_tokens = max_tokens
-        self.chunk = chunk
+        self.chunk_size = chunk_size
         self.buffer = buffer
         self.num_workers = num_workers
         self.seed = seed
         self.repeat = dict(repeat or {})
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
-        self.checkpoint: Checkpoint | None = None
-        self.begins = False
-        self.inherits = False
-        self._datasets: dict[str, EventDataset] = {}
-        self._position = (0, 0)  # epoch and number of its batches seen, where a training goes on
-
-    def use_checkpoint(self, path: str | Path, *, begin: bool = False, inherit: bool = False) -> None:
-        """Take the tokeniser of a checkpoint, and let the module take its network; call it before the trainer runs.
-
-        Lightning tells nobody of ``ckpt_path`` before the network must exist, so it has to be said here as well.
-
-        Parameters
-        ----------
-        path
-            A checkpoint, a folder of weights, or the name of a model that comes with pflow.
-        begin
-            Whether a fit is a new training that begins with its weights. Parts of the network that the configuration
-            adds then begin at random.
-        inherit
-            Whether what the configuration says nothing of is the model's, as in a fit that begins with one or goes on
-            with such a fit. Else tokens and network must be as configured.
-
-        Raises
-        ------
-        InputError
-            Not a checkpoint that pflow can use.
-        """
-        self.checkpoint = read_checkpoint(path)
-        self.tokeniser = self.checkpoint.tokeniser
-        self.begins = begin
-        self.inherits = begin or inherit
+        self._chunks: dict[str, list[Chunk]] = {}
+        self._train: EventDataset | None = None
+        self._position = (0, 0)  # epoch, and number of its batches that were seen, where a training goes on
 
     def setup(self, stage: str) -> None:
-        """Find the files of a stage, and in fitting without a checkpoint fit the tokeniser on the training split.
+        """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none.
 
         Raises
         ------
         ConfigError
-            Files of the stage are not given, there is no tokeniser to use, several devices are asked for, the
-            checkpoint to continue was trained on other tokens, or `repeat` names no training file.
+            Files of the stage are not given, there is no tokeniser, several devices are asked for, or `repeat` names
+            no training file.
         InputError
-            A file or the checkpoint cannot be used.
+            A file cannot be used.
         """
         if self.trainer is not None and self.trainer.world_size > 1:
             raise ConfigError("training runs on one device; set trainer.devices to 1")
-        if stage == "fit" and self.checkpoint is not None:
-            self._check_recipe(self.checkpoint.tokeniser.recipe)
-        splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": ("predict",)}[stage]
-        chunks = {name: split(expand(self.paths[name], name), self.options, self.chunk) for name in splits}
+        splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]
+        chunks = {name: split(expand(self.paths[name], name), self.options, self.chunk_size) for name in splits}
         if self.tokeniser is None:
             if stage != "fit":
-                raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --ckpt_path")
+                raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
             self.tokeniser = Tokeniser.fit(read_chunks(chunks["train"], self.options), self.recipe)
         if "train" in chunks:
             chunks["train"] = self._repeated(chunks["train"])
-        for name, part in chunks.items():
-            self._datasets[name] = self._dataset(name, part)
+        self._chunks |= chunks
+
+    def use_readout(self, readout: bool) -> None:
+        """Whether batches hold the hits and tracks in physical units, with the targets' shares of them."""
+        assert self.tokeniser is not None  # after `setup`
+        recipe = dataclasses.replace(self.tokeniser.recipe, readout=readout)
+        self.tokeniser = dataclasses.replace(self.tokeniser, recipe=recipe)
 
     def transfer_batch_to_device(
         self, batch: LabelledBatch, device: torch.device, dataloader_idx: int
     ) -> LabelledBatch:
         """Move the tensors; event numbers and flags stay on the host."""
         return batch._replace(batch=batch.batch.to(device, non_blocking=True))
-
-    @property
-    def purpose(self) -> str:
-        """What a fit does with the checkpoint."""
-        return "begin with" if self.begins else "continue"
 
     def go_on(self, epoch: int, batches: int) -> None:
         """Begin training in an epoch of which some batches were seen.
@@ -216,43 +180,39 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def set_epoch(self, epoch: int) -> None:
         """Choose the shuffling of the next training pass; what was seen of it is left out."""
         began, seen = self._position
-        self._datasets["train"].set_epoch(epoch, skip=seen if epoch == began else 0)
+        if self._train is not None:
+            self._train.set_epoch(epoch, skip=seen if epoch == began else 0)
 
     def n_events(self, name: str) -> int:
         """Number of events in a split that is set up."""
-        return self._datasets[name].n_events
+        return sum(map(len, self._chunks[name]))
 
     def train_dataloader(self) -> DataLoader[LabelledBatch]:
         """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on within one."""
-        if self.trainer is not None:
-            self.set_epoch(max(self.trainer.current_epoch, self._position[0]))
-        return self._loader("train")
+        self._train = self._dataset("train")
+        self.set_epoch(max(0 if self.trainer is None else self.trainer.current_epoch, self._position[0]))
+        return self._loader(self._train)
 
     def val_dataloader(self) -> DataLoader[LabelledBatch]:
-        """Batches in the order of the files, as for the others but training."""
-        return self._loader("val")
+        """Batches of the validation files, in their order."""
+        return self._loader(self._dataset("val"))
 
     def test_dataloader(self) -> DataLoader[LabelledBatch]:
-        """Batches of the test files."""
-        return self._loader("test")
+        """Batches of the test files, in their order."""
+        return self._loader(self._dataset("test"))
 
-    def predict_dataloader(self) -> DataLoader[LabelledBatch]:
-        """Batches of the files to predict, without truth."""
-        return self._loader("predict")
-
-    def _dataset(self, name: str, chunks: Sequence[Chunk]) -> EventDataset:
+    def _dataset(self, name: str) -> EventDataset:
         assert self.tokeniser is not None
         return EventDataset(
-            chunks,
+            self._chunks[name],
             options=self.options,
             tokeniser=self.tokeniser,
             batch_size=self.batch_size,
             max_tokens=self.max_tokens,
             shuffle=name == "train",
-            truth=name != "predict",
             buffer=max(self.buffer, self.batch_size),
             seed=self.seed,
-            num_workers=self._workers(name),
+            num_workers=self.num_workers,
             augmentation=self.augmentation if name == "train" else None,
         )
 
@@ -271,21 +231,5 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             times.update(dict.fromkeys(matched, number))
         return [chunk for chunk in chunks for _ in range(times[Path(chunk.path).name])]
 
-    def _workers(self, name: str) -> int:
-        """Several workers interleave their batches, and what is written must stay in order."""
-        return min(self.num_workers, 1) if name == "predict" else self.num_workers
-
-    def _loader(self, name: str) -> DataLoader[LabelledBatch]:
-        return DataLoader(
-            self._datasets[name],
-            batch_size=None,
-            num_workers=self._workers(name),
-            pin_memory=torch.cuda.is_available(),
-        )
-
-    def _check_recipe(self, trained: Recipe) -> None:
-        silent = to_plain(Recipe()) if self.inherits else {}
-        differing = differences(to_plain(self.recipe), to_plain(trained), silent=silent)
-        if differing:
-            raise ConfigError(f"the checkpoint to {self.purpose} was trained with {'; '.join(differing)}")
-        self.recipe = trained
+    def _loader(self, dataset: EventDataset) -> DataLoader[LabelledBatch]:
+        return DataLoader(dataset, batch_size=None, num_workers=self.num_workers, pin_memory=torch.cuda.is_available())

@@ -87,7 +87,7 @@ def describe(
         "how_to": list(HOW_TO),
         "encoder": {"file": files["encoder"], "opset": opset, **_tensors(encoder)},
         "step": {"file": files["step"], "opset": opset, **_tensors(step)},
-        "max_particles": model.max_particles,
+        "max_particles": model.reconstructor.decoding.max_particles,
         "log10_floor": LOG_FLOOR,
         "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.recipe.features(part)},
         **_special(network.special),

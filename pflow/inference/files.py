@@ -108,7 +108,7 @@ def reconstruct_files(
         schema=schema,
         layout=layout,
         on_error=on_error,
-        max_particles=model.max_particles if max_particles is None else max_particles,
+        max_particles=model.reconstructor.decoding.max_particles if max_particles is None else max_particles,
         max_hits=max_hits,
         batch_size=batch_size,
         device=str(pick_device(device)),

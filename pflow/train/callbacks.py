@@ -1,21 +1,20 @@
-"""Callbacks: a line an epoch, and predicted particles to a ROOT file."""
+"""Callbacks: a line an epoch, averaged weights, frozen modules, the progress bar."""
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import RichProgressBar
+from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
+from torch import Tensor, nn
 
-from pflow.data.datamodule import ParticleFlowData
-from pflow.data.files import expand
-from pflow.errors import ConfigError
-from pflow.io.particles_root import RecoWriter
-from pflow.train.module import ParticleFlow
+from pflow.errors import ConfigError, nearest
 
-__all__ = ["EpochLine", "ParticleWriter", "ProgressBar"]
+if TYPE_CHECKING:
+    from pflow.train.module import ParticleFlow
+
+__all__ = ["AveragedWeights", "EpochLine", "Freeze", "ProgressBar"]
 
 COLUMNS = {
     "train/loss": "train loss {:.4f}",
@@ -26,11 +25,10 @@ COLUMNS = {
 
 
 class EpochLine(pl.Callback):  # type: ignore[misc]
-    """Prints the size of the network, then a line after each epoch, which stays when the progress bar moves on."""
+    """Prints the size of the model, then a line after each epoch, which stays when the progress bar moves on."""
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print how many events and parameters there are, and where they are trained."""
-        assert isinstance(pl_module, ParticleFlow)
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Print the numbers of parameters and events, and the device."""
         size = sum(parameter.numel() for parameter in pl_module.parameters())
         data = pl_module.data
         pl_module.print(
@@ -39,81 +37,87 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
             flush=True,
         )
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print the epoch's figures: losses, mean relative energy error and mean angle of the next particle."""
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Print losses, mean relative energy error and mean angle of the epoch."""
         metrics = trainer.callback_metrics
         figures = [text.format(float(metrics[key])) for key, text in COLUMNS.items() if key in metrics]
         pl_module.print(f"epoch {trainer.current_epoch + 1}: {', '.join(figures)}", flush=True)
 
 
-class ParticleWriter(pl.Callback):  # type: ignore[misc]
-    """Writes what `pflow predict` finds: one entry for each event, in order. The file appears only when whole.
+class AveragedWeights(WeightAveraging):  # type: ignore[misc]
+    """Exponential moving average of the parameters, updated at each step; it is what is validated and stored.
+
+    An update keeps the share ``min(decay, (1 + n) / (10 + n))`` of the average after n updates, so that the first
+    weights are soon forgotten, as in TensorFlow's ``ExponentialMovingAverage``.
 
     Parameters
     ----------
-    path
-        ROOT file to write.
-    format
-        ``ttree`` or ``rntuple``.
+    decay
+        Largest share: the average reaches back about ``1 / (1 - decay)`` steps.
+
+    Raises
+    ------
+    ConfigError
+        A decay outside (0, 1), or checkpoints that would hold the average alone, with which no training can continue.
     """
 
-    def __init__(self, path: str | Path, *, format: Literal["ttree", "rntuple"] = "ttree") -> None:
-        self.path = path
-        self.format: Literal["ttree", "rntuple"] = format
-        self._writer: RecoWriter | None = None
+    def __init__(self, decay: float) -> None:
+        if not 0 < decay < 1:
+            raise ConfigError(f"ema.decay must lie between 0 and 1 (exclusive), found {decay}")
+        self.decay = decay
+        super().__init__(use_buffers=False, avg_fn=self._average)
 
-    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Open the file and note where its content comes from.
+    def _average(self, average: Tensor, current: Tensor, n: Tensor | int) -> Tensor:
+        share = min(self.decay, (1 + int(n)) / (10 + int(n)))
+        return average.lerp(current, 1 - share)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Begin with the module's weights."""
+        if any(getattr(callback, "save_weights_only", False) for callback in trainer.checkpoint_callbacks):
+            raise ConfigError("ema.decay needs whole checkpoints: set model_checkpoint.save_weights_only to false")
+        super().setup(trainer, pl_module, stage)
+
+
+class Freeze(pl.Callback):  # type: ignore[misc]
+    """Trains a part of a trained model: the other modules get no gradients and stay in evaluation mode.
+
+    Parameters
+    ----------
+    modules
+        Names of sub-modules of the reconstructor; default: its ``first_stage_modules``.
+    """
+
+    def __init__(self, modules: Sequence[str] | None = None) -> None:
+        self.modules = modules
+        self._frozen: list[nn.Module] = []
+
+    def setup(self, trainer: pl.Trainer, pl_module: ParticleFlow, stage: str) -> None:
+        """Freeze, before there is an optimiser.
 
         Raises
         ------
         ConfigError
-            There is no checkpoint to predict with.
+            A module that the reconstructor does not have, or weights that are random.
         """
-        assert isinstance(pl_module, ParticleFlow)
-        data = pl_module.data
-        if data.checkpoint is None:
-            raise ConfigError("'predict' needs a trained model: give its checkpoint with --ckpt_path")
-        inputs = expand(data.paths["predict"], "predict")
-        provenance = {
-            "pflow_version": version("pflow"),
-            "inputs": [_describe(path, data) for path in inputs],
-            "checkpoint": {"path": data.checkpoint.path, "sha256": data.checkpoint.digest},
-            "options": {
-                "format": self.format,
-                "detector": data.checkpoint.tokeniser.detector.name,
-                "on_error": data.options.on_error,
-                "max_particles": pl_module.max_particles,
-            },
-            "configuration": data.checkpoint.header,
-        }
-        self._writer = RecoWriter(self.path, provenance=provenance, format=self.format, inputs=inputs)
-        self._writer.__enter__()
+        if stage != "fit":
+            return
+        pl_module.configure_model()
+        reconstructor = pl_module.reconstructor
+        assert reconstructor is not None
+        names = reconstructor.first_stage_modules if self.modules is None else self.modules
+        known = dict(reconstructor.named_modules())
+        for name in names:
+            if name not in known:
+                hint = ", ".join(nearest(name, known)) or ", ".join(dict(reconstructor.named_children()))
+                raise ConfigError(f"Freeze: the model has no module '{name}' (nearest matches: {hint})")
+        if pl_module.spec.purpose == "fresh":
+            raise ConfigError("Freeze: the weights are random; name a trained model with --start-from")
+        self._frozen = [known[name].requires_grad_(False) for name in names]
 
-    def on_predict_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any, **__: Any
-    ) -> None:
-        """Write a batch."""
-        assert self._writer is not None
-        self._writer.extend(pl_module.decode(outputs))
-
-    def on_predict_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Close the file, which then appears."""
-        if self._writer is not None:
-            self._writer.__exit__(None, None, None)
-            self._writer = None
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave nothing behind."""
-        if self._writer is not None:
-            self._writer.__exit__(type(exception), exception, exception.__traceback__)
-            self._writer = None
-
-
-def _describe(path: str, data: ParticleFlowData) -> dict[str, Any]:
-    """What the provenance says of an input file."""
-    with data.options.open(path) as file:
-        return {"path": file.path, "uuid": file.uuid, "schema": file.schema, "entries": file.num_entries}
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Keep what is frozen in evaluation mode, e.g. without dropout."""
+        for module in self._frozen:
+            module.eval()
 
 
 class ProgressBar(RichProgressBar):  # type: ignore[misc]

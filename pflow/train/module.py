@@ -1,107 +1,45 @@
-"""The Lightning module: network, losses, optimiser, what is logged, and what goes into a checkpoint."""
+"""The Lightning module: losses, optimiser, what is logged, and what goes into a checkpoint."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
+import json
 import math
-from collections.abc import Mapping
-from importlib.metadata import version
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from pflow.checkpoint.format import KEY, Checkpoint, differences, pack_header
-from pflow.checkpoint.migrate import CLASS_PATHS, POINTING_OPTIONS, migrate_model_options, migrate_state_dict
+from pflow.checkpoint.format import KEY, Header
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
-from pflow.errors import ConfigError, InputError, nearest
-from pflow.event.events import Flag
-from pflow.event.particles import Reconstruction
-from pflow.model.api import ModelInputs, Reconstructor, TrainingOutput, build_reconstructor, reconstructor_class
-from pflow.tokens.tokens import ParticleTokens
-from pflow.train.ema import AveragedWeights
+from pflow.errors import ConfigError
+from pflow.model.api import ModelInputs, Reconstructor, TrainingOutput, describe
+from pflow.model.pointing import PointingReconstructor
+from pflow.train.callbacks import AveragedWeights
+from pflow.train.model_spec import ModelSpec
 from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
+from pflow.version import VERSION
 
-__all__ = ["DEFAULT", "ParticleFlow", "network_arguments", "option_defaults"]
-
-DEFAULT = "translation"
-LOSS_DEFAULTS: dict[str, Any] = {"weights": None, "energy": "mse", "direction": "mse", "label_smoothing": 0.0}
-
-WRITTEN = (
-    "charge",
-    "pdg",
-    "energy",
-    "direction",
-    "score",
-    "pdg_probability",
-    "energy_sigma",
-    "direction_sigma",
-    "mask",
-    "truncated",
-)
-"""What a prediction keeps of the particles; links to hits need the events (`pflow.reconstruct`)."""
-
-
-def network_arguments(given: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
-    """The options of a network and their defaults, under the names of `pflow.checkpoint.migrate`.
-
-    Options of other architectures may be there, as a command line gives them all, as long as they have their default.
-
-    Raises
-    ------
-    ConfigError
-        No such architecture, or an option that does not exist or is of another architecture.
-    """
-    rest = dict(given or {})
-    name = rest.pop("architecture", DEFAULT)
-    if name not in CLASS_PATHS:
-        raise ConfigError(f"{what}: no architecture '{name}': expected one of {', '.join(CLASS_PATHS)}")
-    others = {option: value for other in CLASS_PATHS for option, value in option_defaults(other).items()}
-    known = option_defaults(name)
-    own = {}
-    for option, value in rest.items():
-        if option in known:
-            own[option] = value
-        elif option not in others:
-            raise ConfigError(f"{what} has no option '{option}'", suggestions=nearest(option, known))
-        elif value != others[option]:
-            raise ConfigError(f"{what}: '{option}' is no option of the architecture '{name}'")
-    return {"architecture": name, **known, **own}
-
-
-def option_defaults(name: str) -> dict[str, Any]:
-    """Options of an architecture under their names in format 1, with their defaults."""
-    kind = reconstructor_class(CLASS_PATHS[name])
-    configs = {part: parameter.default for part, parameter in inspect.signature(kind).parameters.items()}
-    old = {new: option for option, new in POINTING_OPTIONS.items()} if name == "pointing" else {}
-    old |= {("network", "energy_sigma"): "energy_width"}
-    return {
-        old.get((part, field.name), field.name): getattr(configs[part], field.name)
-        for part in ("network", "decoding", "training")
-        if part in configs
-        for field in dataclasses.fields(configs[part])
-        if (part, field.name) in old or part == "network"
-    }
+__all__ = ["ParticleFlow"]
 
 
 class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
-    """Training of a network of any architecture.
+    """Training of a model of any architecture.
 
-    The network is built once the data module has its tokeniser, whose vocabularies and features decide the sizes; with
-    a checkpoint, from the checkpoint's own configuration.
+    The model is built once the data module has its tokeniser, which decides sizes and scales.
+
+    >>> from functools import partial
+    >>> from pflow.model.pointing import PointingNetworkConfig
+    >>> module = ParticleFlow(reconstructor=partial(PointingReconstructor, network=PointingNetworkConfig(width=32)))
 
     Parameters
     ----------
-    network
-        ``architecture`` (`pflow.model.api`) and the arguments of that network but for the sizes.
-    loss
-        Arguments of the architecture's loss but for ``special``, which is the network's.
+    reconstructor
+        What makes the model from sizes and scales: a class of `pflow.model.api.Reconstructor`, or one with options.
     lr
         Highest learning rate of AdamW.
     weight_decay
@@ -112,28 +50,24 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         Share of all steps that warm up.
     final_lr
         Learning rate at the end of the cosine, as a share of `lr`.
-    max_particles
-        Longest sentence to generate in prediction; goes into the checkpoint.
     compile
-        Whether to compile the network with `torch.compile`.
+        Whether to compile the training step of the model with `torch.compile`.
 
     Raises
     ------
     ConfigError
-        An option that does not exist or cannot work.
+        A value out of range.
     """
 
     def __init__(
         self,
         *,
-        network: dict[str, Any] | None = None,
-        loss: dict[str, Any] | None = None,
+        reconstructor: Callable[[ModelInputs], Reconstructor] = PointingReconstructor,
         lr: float = 1e-3,
         weight_decay: float = 0.01,
         schedule: Literal["cosine", "constant"] = "cosine",
         warmup: float = 0.05,
         final_lr: float = 0.01,
-        max_particles: int = 150,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -144,31 +78,25 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             )
         if schedule not in ("cosine", "constant"):
             raise ConfigError(f"no schedule '{schedule}': expected cosine or constant")
-        if max_particles < 1:
-            raise ConfigError(f"max_particles must be at least 1, found {max_particles}")
-        self.network_arguments = network_arguments(network, "network")
-        self.loss_arguments = self._own_loss(loss)
+        self.make_reconstructor = reconstructor
         self.lr = lr
         self.weight_decay = weight_decay
         self.schedule = schedule
         self.warmup = warmup
         self.final_lr = final_lr
-        self.max_particles = max_particles
-        self.compile_network = compile
+        self.compile_model = compile
+        self.spec = ModelSpec()
         self.reconstructor: Reconstructor | None = None
-
-    def _own_loss(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The given options of the loss that are not the defaults."""
-        return {name: value for name, value in (given or {}).items() if LOSS_DEFAULTS.get(name, name) != value}
+        self._step: Callable[[Any], TrainingOutput] | None = None
 
     @property
     def data(self) -> ParticleFlowData:
-        """The data module that this is trained with.
+        """The data module of the trainer.
 
         Raises
         ------
         ConfigError
-            There is none, or it is none of pflow's.
+            There is none, or it is not a `ParticleFlowData`.
         """
         module = getattr(self.trainer, "datamodule", None)
         if not isinstance(module, ParticleFlowData):
@@ -176,93 +104,31 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return module
 
     def configure_model(self) -> None:
-        """Build network and loss; called by Lightning after the data module is set up.
+        """Build the model; called by Lightning after the data module is set up.
 
         Raises
         ------
         ConfigError
-            Arguments that make no network or loss, or a network other than that of the checkpoint to continue; a second
-            reading without a first that is trained.
+            Options that make no model, or that do not fit the trained model that `spec` names.
         InputError
             A checkpoint whose weights do not fit its configuration.
         """
         if self.reconstructor is not None:
             return
         tokeniser = self.data.tokeniser
-        assert tokeniser is not None
-        if self.data.checkpoint is not None:
-            self._adopt(self.data.checkpoint.header)
+        assert tokeniser is not None  # the data module is set up
         try:
-            spec = migrate_model_options(self.network_arguments, self.loss_arguments, self.max_particles)
-            self.reconstructor = build_reconstructor(spec, ModelInputs(**tokeniser.sizes))
+            reconstructor = self.make_reconstructor(ModelInputs(**tokeniser.sizes))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"network or loss: {error}") from error
-        if self.reconstructor.needs_readout and not tokeniser.recipe.readout:
-            name = self.network_arguments["architecture"]
-            raise ConfigError(f"network.architecture {name} needs what the detector measured: set data.readout: true")
-        for name in self.reconstructor.first_stage_modules:
-            self.reconstructor.get_submodule(name).requires_grad_(False)
-        if self.data.checkpoint is None and self.reconstructor.first_stage_modules:
-            raise ConfigError(
-                "network.revise_layers: only a second reading is taught, to a network that is trained: name one with "
-                "--start_from"
-            )
-        if self.data.checkpoint is not None and (self.data.begins or not self.trainer.training):
-            self._take_weights(self.data.checkpoint)
-        if self.compile_network:
-            self.reconstructor.compile(dynamic=True)
-
-    def _take_weights(self, checkpoint: Checkpoint) -> None:
-        """Take the weights of a checkpoint; to continue a training, Lightning does that with all the rest.
-
-        A training that only begins with them may have parts more, and these begin at random.
-        """
-        weights = migrate_state_dict(checkpoint.state_dict)
-        if self.data.begins:
-            weights = {**self._new_parts(weights), **weights}
-        try:
-            self.load_state_dict(weights)
-        except RuntimeError as error:
-            reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
-            raise InputError(
-                f"its weights do not fit its configuration: {reason}", file=checkpoint.path, field="state_dict"
-            ) from error
-
-    def _new_parts(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of parts of the network (of its direct children) of which the checkpoint has none at all."""
-
-        def part(name: str) -> str:
-            return ".".join(name.split(".")[:3])
-
-        known = {part(name) for name in weights}
-        new = {name: value for name, value in self.state_dict().items() if part(name) not in known}
+            raise ConfigError(f"model.reconstructor: {error}") from error
+        self.data.use_readout(reconstructor.needs_readout)
+        self.spec.check_network(reconstructor)
+        new = self.spec.load_into(reconstructor)
         if new:
-            self.print(f"begin at random: {', '.join(sorted({part(name) for name in new}))}")
-        return new
-
-    def _adopt(self, header: Mapping[str, Any]) -> None:
-        """Take the network of a checkpoint; one to train must be the configured one, where it was configured."""
-        theirs = network_arguments(header["network"], "network of the checkpoint")
-        ours = self.network_arguments
-        silent: dict[str, Any] = {}
-        if self.data.inherits:
-            silent = network_arguments({"architecture": ours["architecture"]}, "network")
-            silent["architecture"] = DEFAULT
-        if self.trainer.training:
-            compared = ours
-            if ours["architecture"] != theirs["architecture"] or self.data.begins:  # its options are others, or may be
-                compared = {"architecture": ours["architecture"]}
-            differing = differences(compared, theirs, silent=silent)
-            if differing:
-                raise ConfigError(f"the checkpoint to {self.data.purpose} has a network with {'; '.join(differing)}")
-            if self.data.begins and ours["architecture"] == theirs["architecture"]:
-                theirs |= {key: value for key, value in ours.items() if value != silent[key]}
-        silent_loss = not self.loss_arguments
-        self.network_arguments = theirs
-        if not self.trainer.training or (self.data.inherits and silent_loss):
-            self.loss_arguments = self._own_loss(header.get("loss"))
-        if not self.trainer.training:
-            self.max_particles = int(header["max_particles"])
+            self.print(f"begin at random: {', '.join(new)}")
+        self.reconstructor = reconstructor
+        step = reconstructor.training_step
+        self._step = torch.compile(step, dynamic=True) if self.compile_model else step
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a learning rate that is set at each step.
@@ -294,7 +160,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.data.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
-        """Draw from the seed and the step, so that a training that goes on draws as one in one go."""
+        """Seed from seed and step, so that a training that goes on draws the same numbers as one in one go."""
         torch.manual_seed((self.data.seed << 32) + self.global_step)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -304,68 +170,40 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
         """One step; logs each loss by name."""
-        losses = self._teach(labelled).losses
+        assert self._step is not None
+        losses = self._step(labelled.batch).losses
         self._log("train", losses, len(labelled.batch))
         self.log("loss", losses["total"].detach(), prog_bar=True, logger=False)
         return losses["total"]
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
-        """Losses and errors of the true sentences' next particles."""
+        """Losses, and errors of each particle given the true particles before it."""
         self._evaluate("val", labelled)
 
     def test_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
         """The same on test files."""
         self._evaluate("test", labelled)
 
-    def predict_step(self, labelled: LabelledBatch, batch_idx: int) -> dict[str, Tensor]:
-        """Write the particles of a batch; an event without source tokens has none.
-
-        Returns
-        -------
-        dict
-            Plain tensors, as Lightning wants them; `decode` makes particles of them.
-        """
-        assert self.reconstructor is not None
-        batch = labelled.batch
-        generated = self.reconstructor.generate(batch)
-        parts = (part for part in (batch.hits, batch.tracks, batch.tracker_hits) if part is not None)
-        seen = torch.stack([part.mask.any(dim=1) for part in parts]).any(dim=0)  # [B]
-        columns = {name: getattr(generated, name) for name in WRITTEN if getattr(generated, name) is not None}
-        columns["mask"] &= seen[:, None]
-        columns["truncated"] &= seen
-        return {**columns, "event": labelled.event, "flags": labelled.flags}
-
-    def decode(self, output: Mapping[str, Tensor]) -> Reconstruction:
-        """Particles from what `predict_step` returned."""
-        assert self.data.tokeniser is not None
-        columns: dict[str, Any] = {name: values.cpu().numpy() for name, values in output.items()}
-        truncated = columns.pop("truncated")
-        columns["flags"] = columns["flags"] | np.where(truncated, int(Flag.MAX_PARTICLES), 0)
-        event, flags = columns.pop("event"), columns.pop("flags")
-        calibration = None if self.data.checkpoint is None else self.data.checkpoint.calibration
-        return self.data.tokeniser.decode(ParticleTokens(**columns), calibration=calibration, event=event, flags=flags)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the header: tokeniser, network, loss and where the weights come from."""
-        data = self.data
-        assert data.tokeniser is not None
-        checkpoint[KEY] = pack_header(
-            tokeniser=data.tokeniser,
-            network=self.network_arguments,
-            loss=self.loss_arguments,
-            max_particles=self.max_particles,
-            provenance=self._provenance(data),
-            version=version("pflow"),
+        """Add the header: tokeniser, model, and where the weights come from."""
+        assert self.data.tokeniser is not None
+        assert self.reconstructor is not None
+        header = Header(
+            version=VERSION,
+            tokeniser=self.data.tokeniser,
+            model=describe(self.reconstructor),
+            provenance=self._provenance(),
         )
+        checkpoint[KEY] = json.dumps(header.to_dict())
 
-    def _provenance(self, data: ParticleFlowData) -> dict[str, Any]:
+    def _provenance(self) -> dict[str, Any]:
+        data = self.data
         given = data.paths["train"]
         files = [given] if isinstance(given, str) else list(given or ())
-        parts: list[pl.Callback] = self.trainer.callbacks
         return {
             "train": [Path(path).name for path in files],
             "repeat": data.repeat,
-            "began_with": self._beginning(data),
+            "began_with": self.spec.began_with,
             "n_events": data.tokeniser.n_events if data.tokeniser is not None else 0,
             "epoch": self.current_epoch,
             "step": self.global_step,
@@ -374,31 +212,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "lr": self.lr,
             "weight_decay": self.weight_decay,
             "schedule": self.schedule,
-            "ema_decay": next((part.decay for part in parts if isinstance(part, AveragedWeights)), None),
+            "ema_decay": next((one.decay for one in self.trainer.callbacks if isinstance(one, AveragedWeights)), None),
             "precision": str(self.trainer.precision),
             "torch": torch.__version__,
         }
-
-    def _beginning(self, data: ParticleFlowData) -> dict[str, Any] | None:
-        """The weights that the training began with, and where these come from; none: random ones."""
-        if data.checkpoint is None:
-            return None
-        provenance = data.checkpoint.header.get("provenance", {})
-        if not data.begins:
-            return provenance.get("began_with")  # type: ignore[no-any-return]
-        return {"sha256": data.checkpoint.digest, **provenance}
-
-    def _teach(self, labelled: LabelledBatch) -> TrainingOutput:
-        assert self.reconstructor is not None
-        return self.reconstructor(labelled.batch)  # type: ignore[no-any-return]
-
-    def train(self, mode: bool = True) -> ParticleFlow:
-        """As of any module; a first stage that is not trained stays in evaluation mode."""
-        super().train(mode)
-        if self.reconstructor is not None:
-            for name in self.reconstructor.first_stage_modules:
-                self.reconstructor.get_submodule(name).eval()
-        return self
 
     def _log(self, prefix: str, losses: Mapping[str, Tensor], size: int) -> None:
         for name, value in losses.items():
@@ -406,12 +223,12 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self.log(key, value.detach(), on_step=False, on_epoch=True, batch_size=size)
 
     def _evaluate(self, prefix: str, labelled: LabelledBatch) -> None:
-        taught = self._teach(labelled)
-        self._log(prefix, taught.losses, len(labelled.batch))
-        assert self.data.tokeniser is not None
-        n = int(taught.target.mask.sum())
+        assert self.reconstructor is not None
+        output = self.reconstructor.training_step(labelled.batch)
+        self._log(prefix, output.losses, len(labelled.batch))
+        n = int(output.target.mask.sum())
         if n == 0:
             return
-        errors = next_particle_errors(taught.prediction, taught.target, self.data.tokeniser.energy.std[0])
+        errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
         for name, value in errors.items():
             self.log(f"{prefix}/{name}", value, on_step=False, on_epoch=True, batch_size=n)

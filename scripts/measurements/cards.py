@@ -7,7 +7,7 @@ from typing import Any
 from measurements.files import read_json
 from measurements.markdown import fill, table
 from measurements.tables import confusion_table, loss_table, quantity_table
-from pflow.checkpoint.weights import HEADER
+from pflow.checkpoint.format import HEADER_FILE
 from pflow.resources import shipped_models, weights_dir
 
 __all__ = ["card_tables", "fill_cards", "training_table"]
@@ -19,7 +19,7 @@ def fill_cards(results: dict[str, Any]) -> None:
         if about["source"] not in shipped_models():
             continue
         folder = weights_dir() / about["source"]
-        header = read_json(folder / HEADER)
+        header = read_json(folder / HEADER_FILE)
         if header["sha256"] != about["sha256"]:
             print(f"{folder}: its card is left alone, the results are of other weights")
             continue

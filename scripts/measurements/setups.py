@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 
 from measurements.evaluation import evaluate_file
 from measurements.files import DATA, RESULTS, ROOT, number, read_json, write_json
-from pflow.checkpoint.format import read_checkpoint
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint.load import load_model, read_checkpoint
+from pflow.train.recipe import load_recipe
 
 __all__ = ["ABLATION", "COLUMNS", "EXPERIMENTS", "Column", "Experiment", "Setup", "add_options", "run"]
 
@@ -70,7 +69,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Setup:
-    """A row: its title, the name of its configuration in configs/, and options of `pflow fit` on top (KEY=VALUE)."""
+    """A row: title, recipe (RECIPE or RECIPE/VARIANT; its first stage), and options of `pflow fit` (KEY=VALUE)."""
 
     title: str
     config: str
@@ -87,18 +86,21 @@ class Experiment:
 
 
 SMALL = (
-    "network.width=64",
-    "network.heads=2",
-    "network.encoder_layers=2",
-    "network.decoder_layers=2",
-    "network.feedforward=128",
+    "model.reconstructor.network.width=64",
+    "model.reconstructor.network.heads=2",
+    "model.reconstructor.network.encoder_layers=2",
+    "model.reconstructor.network.decoder_layers=2",
+    "model.reconstructor.network.feedforward=128",
     "data.batch_size=8",
-    "model.max_particles=20",
+    "model.reconstructor.decoding.max_particles=20",
 )
 """Networks that a CPU trains in minutes."""
 PARTS = {
-    "proxies": ("network.proxies=false",),
-    "coverage": ("network.coverage=false", "network.own_incidence=0.0"),
+    "proxies": ("model.reconstructor.network.use_proxies=false",),
+    "coverage": (
+        "model.reconstructor.network.coverage=false",
+        "model.reconstructor.training.scheduled_sampling_prob=0.0",
+    ),
     "augmentation": ("data.augment=null",),
     "merging": ("data.merge=null",),
 }
@@ -106,17 +108,16 @@ PARTS = {
 
 
 def _ablation_setups() -> dict[str, Setup]:
-    recipe = yaml.safe_load((ROOT / "configs" / "data" / "pointing_hits.yaml").read_text("utf-8"))
-    features = f"data.hit_features={json.dumps(recipe['hit_features'])}"
+    features = f"data.hit_features={json.dumps(load_recipe('photon').stages[0]['data']['hit_features'])}"
     options = list(PARTS.values())
 
     def pointing(title: str, n_parts: int) -> Setup:
-        return Setup(title, "flagship_photon", sum(options[n_parts:], ()))
+        return Setup(title, "photon", sum(options[n_parts:], ()))
 
     return {
-        "paper_v1": Setup("paper v1", "paper_v1_flags"),
-        "paper_v2": Setup("paper v2", "paper_v2_kind"),
-        "features": Setup("v1 + features", "paper_v1_flags", (features,)),
+        "paper_v1": Setup("paper v1", "paper/v1_flags"),
+        "paper_v2": Setup("paper v2", "paper/v2_kind"),
+        "features": Setup("v1 + features", "paper/v1_flags", (features,)),
         "pointing": pointing("pointing", 0),
         **{name: pointing(f"+ {name}", k + 1) for k, name in enumerate(PARTS)},
     }
@@ -124,7 +125,7 @@ def _ablation_setups() -> dict[str, Setup]:
 
 PAPER = Experiment(
     setups={
-        name: Setup(f"`{name}`", name)
+        name: Setup(f"`{name}`", f"paper/{name.removeprefix('paper_')}")
         for name in ("paper_v1_flags", "paper_v1_kind", "paper_v2_kind", "tracks_cross", "tracks_typed")
     },
     common=(*SMALL, "data.hit_energy_min=0.02"),
@@ -138,7 +139,7 @@ ABLATION = Experiment(
         "seed_everything=1",
         "trainer.accelerator=cpu",
         "data.hit_energy_min=0.0",
-        "data.chunk=512",
+        "data.chunk_size=512",
         "data.buffer=4096",
         "model.lr=1.0e-3",
         "ema.decay=null",
@@ -179,9 +180,10 @@ def run(args: argparse.Namespace, name: str) -> None:
     write_json(args.results / f"{name}.json", {"budget": budget, "rows": measured})
 
 
-def fit_options(budget: Mapping[str, Any]) -> list[str]:
-    """Options of `pflow fit`; the common ones come last and win."""
-    options = [f"--config={ROOT / 'configs' / budget['config']}.yaml", f"--trainer.max_epochs={budget['epochs']}"]
+def fit_options(budget: Mapping[str, Any], folder: Path) -> list[str]:
+    """Options of `pflow fit`, whose configurations are written to a folder; the common ones come last and win."""
+    recipe, _, variant = budget["config"].partition("/")
+    options = [*load_recipe(recipe).write(folder, 0, variant or None), f"--trainer.max_epochs={budget['epochs']}"]
     return options + [f"--{option}" for option in (*budget["changes"], *budget["common"])]
 
 
@@ -199,13 +201,13 @@ def _measure(name: str, folder: Path, budget: Mapping[str, Any], *, data: Path, 
     seconds, cpu, _ = _pflow(
         folder / "fit.log",
         "fit",
-        *fit_options(budget),
+        *fit_options(budget, folder / "recipe"),
         *(f"--data.{split}={json.dumps(paths)}" for split, paths in files.items()),
         "--trainer.enable_progress_bar=false",
         f"--output={folder / 'run'}",
     )
     (checkpoint,) = (folder / "run").rglob("best.ckpt")
-    provenance = read_checkpoint(checkpoint).header["provenance"]
+    provenance = read_checkpoint(checkpoint).header.provenance
     steps = provenance["step"] // (provenance["epoch"] + 1)
     content = {
         "budget": dict(budget),

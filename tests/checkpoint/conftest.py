@@ -1,10 +1,49 @@
 from __future__ import annotations
 
-import pytest
+import json
 
-from pflow.tokens.tokeniser import Tokeniser
+import pytest
+import torch
+
+from pflow.checkpoint.format import KEY, Header
+from pflow.checkpoint.load import PREFIX
+from pflow.model.api import describe
 
 
 @pytest.fixture(scope="session")
-def tokeniser(model) -> Tokeniser:
-    return model.tokeniser
+def header(model) -> Header:
+    """Of the small model."""
+    return Header(
+        version="1.2.3",
+        tokeniser=model.tokeniser,
+        model=describe(model.reconstructor),
+        provenance={"train": ["a.root"]},
+    )
+
+
+@pytest.fixture
+def save(model, header, tmp_path):
+    """Write a checkpoint of the small model as a fit does, with some keys changed; None leaves one out."""
+
+    def write(name="model.ckpt", **changes):
+        content = {
+            KEY: json.dumps(header.to_dict()),
+            "state_dict": model.reconstructor.state_dict(prefix=PREFIX),
+            "optimizer_states": [torch.ones(9)],
+            **changes,
+        }
+        torch.save({key: value for key, value in content.items() if value is not None}, tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def save_header(save, header):
+    """Write a checkpoint with some fields of the header changed; None leaves one out."""
+
+    def write(**changes):
+        content = {**header.to_dict(), **changes}
+        return save(**{KEY: json.dumps({key: value for key, value in content.items() if value is not None})})
+
+    return write

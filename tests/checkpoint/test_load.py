@@ -2,34 +2,86 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 
 import pytest
 import safetensors.torch
 import torch
 
-from pflow.checkpoint.format import KEY, pack_header
-from pflow.checkpoint.load import PREFIX, load_model
+from pflow.checkpoint.format import KEY
+from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.errors import InputError
 from pflow.resources import shipped_models, weights_dir
 
-NETWORK = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
+
+def test_what_was_written_is_read_back(save, header):
+    path = save()
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.header.to_dict() == header.to_dict()
+    assert checkpoint.path == str(path)
+    assert checkpoint.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.fixture
-def save(model, tmp_path):
-    """Write a checkpoint of the model, as a fit would."""
+class Payload:
+    """What a malicious file would hold: an object whose unpickling runs a command."""
 
-    def write(*, network=NETWORK, weights=None, name="model.ckpt"):
-        header = pack_header(
-            tokeniser=model.tokeniser, network=network, loss={}, max_particles=6, provenance={}, version="0"
-        )
-        state = model.reconstructor.state_dict() if weights is None else weights
-        path = tmp_path / name
-        torch.save({KEY: header, "state_dict": {PREFIX + key: value for key, value in state.items()}}, path)
-        return path
+    def __init__(self, marker):
+        self.marker = marker
 
-    return write
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_code_in_a_checkpoint_is_refused_and_not_run(save, tmp_path):
+    marker = tmp_path / "ran"
+    path = save(callbacks=Payload(marker))
+    with pytest.raises(InputError, match=r"model\.ckpt.*runs no code from files"):
+        read_checkpoint(path)
+    assert not marker.exists()
+
+
+def test_a_class_from_elsewhere_is_refused_and_not_imported(save_header, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"'model': .*elsewhere\.Network"):
+        load_model(save_header(model={"class_path": "elsewhere.Network", "init_args": {}}))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="no such checkpoint"):
+        read_checkpoint(tmp_path / "absent.ckpt")
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint at all", b"root\x00\x00\xf3\x00" * 100])
+def test_another_file_is_an_error_that_names_it(tmp_path, content):
+    path = tmp_path / "other.ckpt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"other\.ckpt.*not a checkpoint"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
+def test_a_truncated_checkpoint_is_an_error(save, share):
+    path = save()
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(InputError, match="not a checkpoint"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({KEY: None}, "not a checkpoint of pflow"),
+        ({KEY: "{"}, "not JSON"),
+        ({"state_dict": None}, "weights are missing"),
+    ],
+)
+def test_a_part_that_is_missing_is_an_error(save, changes, message):
+    with pytest.raises(InputError, match=message):
+        read_checkpoint(save(**changes))
 
 
 def test_a_loaded_model_has_the_same_weights(save, model):
@@ -43,80 +95,116 @@ def test_a_loaded_model_is_ready_to_reconstruct(save, model):
     loaded = load_model(path)
     assert not loaded.reconstructor.training
     assert loaded.tokeniser == model.tokeniser
-    assert loaded.max_particles == 6
-    assert loaded.config["network"] == NETWORK
+    assert loaded.reconstructor.decoding == model.reconstructor.decoding
     assert loaded.path == str(path)
-    assert loaded.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_weights_of_the_loss_are_left_aside(save, model, tmp_path):
-    path = save()
-    content = torch.load(path, weights_only=True)
-    content["state_dict"]["loss.log_variances.charge"] = torch.zeros(())
-    torch.save(content, path)
-    assert load_model(path).digest
+def test_other_weights_than_those_of_the_model_are_left_aside(save, model):
+    weights = model.reconstructor.state_dict(prefix=PREFIX)
+    assert load_model(save(state_dict={**weights, "other.weight": torch.zeros(())})).digest
 
 
-def test_weights_of_another_size_are_an_error_that_names_the_file(save):
+def test_weights_of_another_size_are_an_error_that_names_the_file(save_header, header):
+    init_args = {**header.model["init_args"], "network": {**header.model["init_args"]["network"], "width": 16}}
     with pytest.raises(InputError, match=r"model\.ckpt, 'state_dict': its weights do not fit.*size mismatch"):
-        load_model(save(network={**NETWORK, "width": 16}))
+        load_model(save_header(model={**header.model, "init_args": init_args}))
 
 
 def test_missing_weights_are_an_error_that_names_them(save, model):
-    weights = dict(model.reconstructor.state_dict())
+    weights = model.reconstructor.state_dict(prefix=PREFIX)
     gone = next(iter(weights))
     del weights[gone]
-    with pytest.raises(InputError, match=rf"Missing key.*{gone}"):
-        load_model(save(weights=weights))
-
-
-def test_weights_that_belong_nowhere_are_an_error(save, model):
-    weights = {**model.reconstructor.state_dict(), "extra": torch.zeros(1)}
-    with pytest.raises(InputError, match=r"Unexpected key.*extra"):
-        load_model(save(weights=weights))
+    with pytest.raises(InputError, match=rf"Missing key.*{gone.removeprefix(PREFIX)}"):
+        load_model(save(state_dict=weights))
 
 
 @pytest.mark.parametrize("network", [{"width": 30, "heads": 4}, {"breadth": 3}, {"special": "none"}])
-def test_a_configuration_that_makes_no_network_is_an_error(save, network):
-    with pytest.raises(InputError, match=r"'network': its configuration makes no network"):
-        load_model(save(network=network))
-
-
-def test_a_file_that_is_no_checkpoint_is_an_error(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("not a model")
-    with pytest.raises(InputError, match=r"notes\.txt"):
-        load_model(path)
-
-
-def test_an_architecture_that_there_is_not_is_an_error(save):
-    with pytest.raises(InputError, match="no architecture 'recurrent': expected one of translation"):
-        load_model(save(network={**NETWORK, "architecture": "recurrent"}))
+def test_a_configuration_that_makes_no_network_is_an_error(save_header, header, network):
+    with pytest.raises(InputError, match=r"'model': its configuration makes no network"):
+        load_model(save_header(model={**header.model, "init_args": {"network": network}}))
 
 
 @pytest.fixture
-def shipped(save, tmp_path, monkeypatch):
-    """A folder of models as pflow ships them, with one in it."""
-    folder = tmp_path / "weights"
-    folder.mkdir()
-    write_weights(save(), folder / "toy-photon")
-    monkeypatch.setattr("pflow.resources.weights_dir", lambda: folder)
-    monkeypatch.setattr("pflow.checkpoint.format.weights_dir", lambda: folder)
-    return folder
-
-
-def test_a_folder_of_weights_is_the_same_model(save, model, tmp_path):
+def folder(save, tmp_path):
+    """A folder of weights."""
     write_weights(save(), tmp_path / "toy")
-    loaded = load_model(tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+def change(folder, **changes) -> None:
+    """Change fields of the text; None takes one out."""
+    path = folder / "model.json"
+    header = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in header.items() if value is not None}))
+
+
+def test_a_folder_of_weights_is_the_same_model(folder, model):
+    loaded = load_model(folder)
     assert loaded.tokeniser == model.tokeniser
-    assert loaded.max_particles == 6
+    assert loaded.reconstructor.decoding == model.reconstructor.decoding
+    assert loaded.digest == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     for name, value in model.reconstructor.state_dict().items():
         assert torch.equal(loaded.reconstructor.state_dict()[name], value), name
 
 
-def test_the_digest_of_a_folder_is_that_of_its_weights(shipped):
-    content = (shipped / "toy-photon" / "model.safetensors").read_bytes()
-    assert load_model(shipped / "toy-photon").digest == hashlib.sha256(content).hexdigest()
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(InputError, match=rf"not a folder of weights: it has no {name}"):
+        read_checkpoint(folder)
+
+
+def test_the_folder_of_a_training_names_its_checkpoints(tmp_path):
+    (tmp_path / "best.ckpt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"nearest matches: .*best\.ckpt"):
+        read_checkpoint(tmp_path)
+
+
+def test_other_weights_than_those_of_the_text_are_an_error(folder):
+    (folder / "model.safetensors").write_bytes(safetensors.torch.save({"reconstructor.weight": torch.zeros(2)}))
+    with pytest.raises(InputError, match=r"model\.safetensors: not the weights that model\.json was written for"):
+        read_checkpoint(folder)
+
+
+def test_a_file_that_is_no_safetensors_is_an_error(folder):
+    (folder / "model.safetensors").write_bytes(b"nothing of the kind")
+    change(folder, sha256=hashlib.sha256(b"nothing of the kind").hexdigest())
+    with pytest.raises(InputError, match=r"model\.safetensors: not a safetensors file"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
+def test_a_text_that_is_not_json_is_an_error(folder, content):
+    (folder / "model.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"model\.json: not JSON"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("digest", [None, 7])
+def test_a_text_without_a_digest_is_an_error(folder, digest):
+    change(folder, sha256=digest)
+    with pytest.raises(InputError, match=r"model\.json, 'sha256': missing"):
+        read_checkpoint(folder)
+
+
+def test_tensors_that_belong_nowhere_are_an_error(folder):
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    content = safetensors.torch.save({**tensors, PREFIX + "extra": torch.zeros(1)})
+    (folder / "model.safetensors").write_bytes(content)
+    change(folder, sha256=hashlib.sha256(content).hexdigest())
+    with pytest.raises(InputError, match=r"toy.*Unexpected key.*extra"):
+        load_model(folder)
+
+
+@pytest.fixture
+def shipped(folder, tmp_path, monkeypatch):
+    """A folder of models as pflow ships them, with one in it."""
+    ships = tmp_path / "weights"
+    ships.mkdir()
+    folder.rename(ships / "toy-photon")
+    monkeypatch.setattr("pflow.resources.weights_dir", lambda: ships)
+    monkeypatch.setattr("pflow.checkpoint.load.weights_dir", lambda: ships)
+    return ships
 
 
 def test_a_model_that_comes_with_pflow_is_loaded_by_its_name(shipped):
@@ -143,19 +231,7 @@ def test_a_name_goes_before_a_folder_of_that_name(shipped, tmp_path, monkeypatch
         load_model("./toy-photon")
 
 
-def test_tensors_that_belong_nowhere_are_an_error_in_a_folder_too(shipped):
-    folder = shipped / "toy-photon"
-    content = safetensors.torch.save(
-        {**safetensors.torch.load_file(folder / "model.safetensors"), PREFIX + "extra": torch.zeros(1)}
-    )
-    (folder / "model.safetensors").write_bytes(content)
-    header = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps({**header, "sha256": hashlib.sha256(content).hexdigest()}))
-    with pytest.raises(InputError, match=r"toy-photon.*Unexpected key.*extra"):
-        load_model("toy-photon")
-
-
 def test_models_that_come_with_pflow_load_and_are_small():
     for name in shipped_models():
-        assert load_model(name).max_particles >= 1
+        assert load_model(name).reconstructor.decoding.max_particles >= 1
     assert sum(path.stat().st_size for path in weights_dir().rglob("*") if path.is_file()) <= 8e6

@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 import awkward as ak
 import numpy as np
 import pytest
-import torch
 
-from pflow.checkpoint.format import KEY, pack_header
-from pflow.checkpoint.load import PREFIX, load_model
-from pflow.checkpoint.migrate import migrate_model_options
+from pflow.checkpoint.load import load_model
 from pflow.cli import calibrate
 from pflow.errors import ConfigError
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.model.api import ModelInputs, build_reconstructor
+from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -65,24 +64,28 @@ def test_a_probability_above_1_is_refused(sample_dir, tmp_path):
         run(sample_dir / "gamma1_val_small.root", *options)
 
 
-def untrained(folder, file, network, recipe):
-    """A checkpoint with random weights."""
-    tokeniser = Tokeniser.fit([read_events(file, entry_stop=5)], recipe)
-    header = pack_header(tokeniser=tokeniser, network=network, loss={}, max_particles=3, provenance={}, version="1")
-    weights = build_reconstructor(migrate_model_options(network), ModelInputs(**tokeniser.sizes)).state_dict()
-    path = folder / "untrained.ckpt"
-    torch.save({KEY: header, "state_dict": {f"{PREFIX}{name}": value for name, value in weights.items()}}, path)
-    return path
+@pytest.fixture
+def untrained(sample_dir, tmp_path, make_model, save_model):
+    """Writes a checkpoint with random weights."""
+
+    def write(kind, *, readout=False, **options):
+        events = read_events(sample_dir / "gamma1_val_small.root", entry_stop=5)
+        model = make_model(Tokeniser.fit([events], Recipe(readout=readout)), kind, **options)
+        return save_model(model, tmp_path / "untrained.ckpt")
+
+    return write
 
 
-def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(sample_dir, tmp_path, capsys):
+def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(sample_dir, tmp_path, capsys, untrained):
     file = sample_dir / "gamma1_val_small.root"
-    network = {"architecture": "pointing", "width": 8, "heads": 1, "hidden": 4, "feedforward": 8}
+    network = PointingNetworkConfig(width=8, heads=1, hidden_width=4, feedforward=8)
+    decoding = PointingDecodingConfig(max_particles=3, eos_threshold=0.999)
     options = ["--existence-threshold", 0.4, 0.99, "-o", tmp_path / "out"]
-    plain = untrained(tmp_path, file, network, Recipe(readout=True))
+    plain = untrained(PointingReconstructor, readout=True, network=network, decoding=decoding)
     with pytest.raises(ConfigError, match=r"--existence-threshold: .*untrained\.ckpt has no refinement"):
         run(file, "--checkpoint", plain, *options)
-    path = untrained(tmp_path, file, {**network, "revise_layers": 1, "end": 0.999}, Recipe(readout=True))
+    refined = dataclasses.replace(network, refine_layers=1)
+    path = untrained(PointingReconstructor, readout=True, network=refined, decoding=decoding)
     assert run(file, "--checkpoint", path, *options) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "efficiency less fake" in line]
     assert [line.split(":")[0] for line in lines] == [
@@ -93,10 +96,9 @@ def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(sample_di
     assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == max(scores, key=scores.get)
 
 
-def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path):
+def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path, untrained):
     file = sample_dir / "gamma1_val_small.root"
-    network = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
-    path = untrained(tmp_path, file, network, Recipe())
+    path = untrained(TranslationReconstructor, network=TranslationNetworkConfig(width=8, heads=1))
     with pytest.raises(ConfigError, match="predicts no uncertainties; there is nothing to calibrate"):
         run(file, "--checkpoint", path, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()

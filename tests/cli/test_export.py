@@ -5,19 +5,10 @@ import json
 import sys
 
 import pytest
-import torch
 
-from pflow.checkpoint.format import KEY, pack_header
-from pflow.checkpoint.load import PREFIX, load_model
-from pflow.checkpoint.migrate import migrate_model_options
+from pflow.checkpoint.load import load_model
 from pflow.cli import export
 from pflow.errors import ConfigError, InputError
-from pflow.io.open import read_events
-from pflow.model.api import ModelInputs, build_reconstructor
-from pflow.tokens.recipe import Recipe
-from pflow.tokens.tokeniser import Tokeniser
-
-NETWORK = {"width": 8, "heads": 1, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 8}
 
 
 def run(*words: object) -> int:
@@ -27,14 +18,8 @@ def run(*words: object) -> int:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(sample_dir, tmp_path_factory):
-    tokeniser = Tokeniser.fit([read_events(sample_dir / "gamma1_val_small.root", entry_stop=10)], Recipe())
-    network = build_reconstructor(migrate_model_options(NETWORK), ModelInputs(**tokeniser.sizes))
-    header = pack_header(tokeniser=tokeniser, network=NETWORK, loss={}, max_particles=3, provenance={}, version="1.2.3")
-    weights = {f"{PREFIX}{name}": value for name, value in network.state_dict().items()}
-    path = tmp_path_factory.mktemp("export") / "best.ckpt"
-    torch.save({KEY: header, "state_dict": weights}, path)
-    return path
+def checkpoint(model, save_model, tmp_path_factory):
+    return save_model(model, tmp_path_factory.mktemp("export") / "best.ckpt")
 
 
 def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):

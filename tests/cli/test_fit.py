@@ -12,15 +12,17 @@ import pytest
 import torch
 import yaml
 
-from pflow.checkpoint.format import read_checkpoint
-from pflow.checkpoint.load import load_model
+from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.cli.fit import main
 from pflow.errors import ConfigError, InputError
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance, read_reco
-from pflow.train.ema import KEY
 from pflow.train.module import ParticleFlow
+from pflow.train.recipe import load_recipe
+
+NETWORK = "--model.reconstructor.network"
+POINTING = "pflow.model.pointing.PointingReconstructor"
 
 
 def rows(folder, version: int = 0) -> list[dict[str, str]]:
@@ -32,9 +34,15 @@ def logged(folder, key: str, version: int = 0) -> list[float]:
     return [float(row[key]) for row in rows(folder, version) if row.get(key)]
 
 
+def network(config) -> dict:
+    """Options of the network in a configuration, or in a header of a checkpoint."""
+    model = config["model"]
+    return model.get("reconstructor", model)["init_args"]["network"]
+
+
 def test_a_fit_leaves_the_best_and_the_last_checkpoint_and_its_configuration(run):
     assert {"best.ckpt", "last.ckpt", "config.yaml", "logs"} <= set(os.listdir(run))
-    assert yaml.safe_load((run / "config.yaml").read_text())["network"]["width"] == 8
+    assert network(yaml.safe_load((run / "config.yaml").read_text()))["width"] == 8
 
 
 def test_logs_are_kept_as_csv_and_for_tensorboard(run):
@@ -69,10 +77,10 @@ def test_the_total_is_the_sum_of_the_named_losses(run):
 
 def test_the_checkpoint_says_where_it_comes_from(run):
     header = read_checkpoint(run / "best.ckpt").header
-    assert header["provenance"]["train"] == ["gamma1_val_small.root"]
-    assert header["provenance"]["n_events"] == 50
-    assert header["network"]["width"] == 8
-    assert header["max_particles"] == 3
+    assert header.provenance["train"] == ["gamma1_val_small.root"]
+    assert header.provenance["n_events"] == 50
+    assert network(header.to_dict())["width"] == 8
+    assert header.model["init_args"]["decoding"] == {"max_particles": 3}
 
 
 def test_checkpoints_hold_weights_and_plain_data_only(run):
@@ -84,7 +92,7 @@ def test_the_model_of_a_checkpoint_is_ready_to_use(run):
     model = load_model(run / "best.ckpt")
     assert not model.reconstructor.training
     assert model.tokeniser.recipe.hit_energy_min == 0.05
-    assert model.max_particles == 3
+    assert model.reconstructor.decoding.max_particles == 3
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")  # the copy, not the run itself, is continued
@@ -92,10 +100,10 @@ def test_a_fit_continues_where_it_stopped(run, tmp_path, small):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     config = ["--config", str(folder / "config.yaml"), "--trainer.max_epochs=3", f"--output={folder}"]
-    assert main(["fit", *config, f"--ckpt_path={folder / 'last.ckpt'}"]) == 0
+    assert main(["fit", *config, f"--checkpoint={folder / 'last.ckpt'}"]) == 0
     assert logged(folder, "val/loss") == logged(run, "val/loss")
     assert len(logged(folder, "val/loss", version=1)) == 1
-    assert read_checkpoint(folder / "last.ckpt").header["provenance"]["step"] == 21
+    assert read_checkpoint(folder / "last.ckpt").header.provenance["step"] == 21
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
@@ -105,7 +113,7 @@ def test_a_fit_in_two_parts_is_the_fit_in_one(tiny, small, tmp_path):
     whole, part = tmp_path / "whole", tmp_path / "part"
     main([*common, "--trainer.max_epochs=2", f"--output={whole}"])
     main([*common, "--trainer.max_epochs=1", f"--output={part}"])
-    main([*common, "--trainer.max_epochs=2", f"--output={part}", f"--ckpt_path={part / 'last.ckpt'}"])
+    main([*common, "--trainer.max_epochs=2", f"--output={part}", f"--checkpoint={part / 'last.ckpt'}"])
     for key in ("train/loss", "val/loss", "val/angle_deg"):
         assert logged(part, key) + logged(part, key, version=1) == logged(whole, key), key
 
@@ -118,7 +126,7 @@ def test_the_same_seed_gives_the_same_losses(run, tiny, tmp_path, small):
 
 def test_a_folder_with_a_run_is_not_overwritten(run, tiny, small):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
-    with pytest.raises(ConfigError, match=r"already holds a run .*--ckpt_path"):
+    with pytest.raises(ConfigError, match=r"already holds a run .*--checkpoint"):
         main(["fit", *tiny, *data, f"--output={run}"])
 
 
@@ -128,7 +136,7 @@ def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, verb,
     code = main(
         [
             verb,
-            f"--ckpt_path={run / 'best.ckpt'}",
+            f"--checkpoint={run / 'best.ckpt'}",
             f"--data.{split}={small['val']}",
             "--trainer.enable_progress_bar=false",
         ]
@@ -140,20 +148,20 @@ def test_a_checkpoint_is_evaluated_without_telling_its_network(run, small, verb,
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
 def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, tmp_path):
     """It draws at random in training, and sees the rest of the epoch."""
+    sizes = ("width=8", "heads=1", "feedforward=8", "encoder_layers=1", "decoder_layers=1", "hidden_width=4")
     options = [
-        *("--config", str(Path(__file__).parents[2] / "configs" / "flagship_photon.yaml")),
-        *(f"--network.{name}={value}" for name, value in {"width": 8, "heads": 1, "feedforward": 8}.items()),
-        *("--network.encoder_layers=1", "--network.decoder_layers=1", "--network.hidden=4", "--data.batch_size=8"),
-        *(f"--data.train={small['val']}", f"--data.val={small['val']}", "--trainer.max_epochs=9"),
-        *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.val_check_interval=2"),
-        *("--model.schedule=constant", "--model.warmup=0"),
+        *load_recipe("photon").write(tmp_path / "recipe", 0),
+        *(f"--model.reconstructor.network.{size}" for size in sizes),
+        *(f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.batch_size=8"),
+        *("--trainer.max_epochs=9", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
+        *("--trainer.val_check_interval=2", "--model.schedule=constant", "--model.warmup=0"),
     ]
     whole, part = tmp_path / "whole", tmp_path / "part"
     main(["fit", *options, "--trainer.max_steps=10", f"--output={whole}"])
     main(["fit", *options, "--trainer.max_steps=4", f"--output={part}"])
-    assert read_checkpoint(part / "best.ckpt").header["provenance"]["step"] == 2
-    assert read_checkpoint(part / "last.ckpt").header["provenance"]["step"] == 4
-    main(["fit", *options, "--trainer.max_steps=10", f"--output={part}", f"--ckpt_path={part / 'last.ckpt'}"])
+    assert read_checkpoint(part / "best.ckpt").header.provenance["step"] == 2
+    assert read_checkpoint(part / "last.ckpt").header.provenance["step"] == 4
+    main(["fit", *options, "--trainer.max_steps=10", f"--output={part}", f"--checkpoint={part / 'last.ckpt'}"])
     later = logged(part, "val/loss", version=1)
     assert later == logged(whole, "val/loss")[2:]
     assert len(later) == 2
@@ -164,7 +172,7 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}"]
     options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
     begun = tmp_path / "begun"
-    assert main(["fit", *data, *options, f"--start_from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
+    assert main(["fit", *data, *options, f"--start-from={run / 'best.ckpt'}", f"--output={begun}"]) == 0
     old, new = (load_model(folder / "best.ckpt") for folder in (run, begun))
     assert new.tokeniser == old.tokeniser
     for name, value in old.reconstructor.state_dict().items():
@@ -175,50 +183,115 @@ def test_a_fit_can_begin_with_a_trained_model(run, small, tmp_path):
     assert provenance["step"] == 4
 
     options[0] = "--trainer.max_epochs=2"
-    continued = [f"--start_from={run / 'best.ckpt'}", f"--ckpt_path={begun / 'last.ckpt'}", f"--output={begun}"]
+    continued = [f"--start-from={run / 'best.ckpt'}", f"--checkpoint={begun / 'last.ckpt'}", f"--output={begun}"]
     assert main(["fit", *data, *options, *continued]) == 0
-    provenance = read_checkpoint(begun / "last.ckpt").header["provenance"]
+    provenance = read_checkpoint(begun / "last.ckpt").header.provenance
     assert (provenance["step"], provenance["began_with"]["sha256"]) == (8, old.digest)
 
 
-def test_a_model_to_begin_with_must_read_the_same_tokens(run, small, tmp_path):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--data.hit_energy_min=0.1", r"data\.hit_energy_min is 0\.1, and that of the weights 0\.05"),
+        ("--data.hit-energy-min=0.0", r"data\.hit_energy_min is 0\.0, and that of the weights 0\.05"),  # the default
+        (f"{NETWORK}.width=16", r"model\.reconstructor\.network\.width is 16, and that of the weights 8"),
+        (f"{NETWORK}.encoder_layers=2", "encoder_layers is 2, and that of the weights 1"),
+        (f"--model.reconstructor={POINTING}", f"class_path is {POINTING}, and that of the weights pflow.*Translation"),
+    ],
+)
+def test_what_does_not_fit_the_weights_to_begin_with_is_refused_by_name(run, small, tmp_path, option, message):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path / 'new'}"]
-    with pytest.raises(ConfigError, match=r"checkpoint to begin with was trained with hit_energy_min 0\.05, not 0\.1"):
-        main(["fit", *data, "--data.hit_energy_min=0.1", f"--start_from={run / 'best.ckpt'}"])
+    with pytest.raises(ConfigError, match=message):
+        main(["fit", *data, option, f"--start-from={run / 'best.ckpt'}"])
 
 
-@pytest.mark.parametrize("option", ["--network.width=16", "--network.encoder_layers=2"])
-def test_weights_to_begin_with_must_fit(run, small, tmp_path, option):
-    data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path / 'new'}"]
-    with pytest.raises(InputError, match="its weights do not fit its configuration"):
-        main(["fit", *data, option, f"--start_from={run / 'best.ckpt'}"])
+@pytest.mark.parametrize("stated", ["model.reconstructor.class_path", None])
+@pytest.mark.parametrize(("name", "dropout"), [("ild-g4-photon", 0.0), ("ild-g4-general", 0.1)])
+def test_an_option_holds_that_is_the_default_of_some_network(name, dropout, stated, capsys):
+    """The shipped models have dropout 0.1 and 0; options equal to a default once gave way in silence."""
+    theirs = read_checkpoint(name).header.model["init_args"]["network"]
+    assert theirs["dropout"] == 0.1 - dropout
+    options = [f"{NETWORK}.dropout={dropout}", *([] if stated is None else [f"--{stated}={POINTING}"])]
+    assert main(["fit", f"--start-from={name}", *options, "--print_config"]) == 0
+    assert network(yaml.safe_load(capsys.readouterr().out)) == {**theirs, "dropout": dropout}
 
 
-def test_a_fit_can_add_a_part_to_a_trained_model(small, tmp_path, capsys):
-    """The second reading, to one that has none; what is configured takes the place of the model's own."""
+def test_an_option_in_a_file_goes_before_that_of_the_model_to_begin_with(run, tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text(
+        f"start_from: {run / 'best.ckpt'}\nmodel: {{reconstructor: {{init_args: {{network: {{dropout: 0.25}}}}}}}}\n"
+    )
+    assert main(["fit", f"--config={tmp_path / 'a.yaml'}", "--print_config"]) == 0
+    found = network(yaml.safe_load(capsys.readouterr().out))
+    assert (found["dropout"], found["width"]) == (0.25, 8)
+
+
+@pytest.fixture(scope="module")
+def first_stage(small, tmp_path_factory):
+    """A pointing model without refinement."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    sizes = ("width=8", "heads=1", "hidden_width=8", "cone_angle=0.2")
+    data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={folder}"]
+    options = [f"{NETWORK}.{size}" for size in sizes] + ["--trainer.max_epochs=1", "--model.lr=1e-12"]
+    assert main(["fit", *data, *options, "--trainer.enable_progress_bar=false"]) == 0
+    return folder
+
+
+SECOND_STAGE = (f"{NETWORK}.refine_layers=1", "--trainer.callbacks+=pflow.train.callbacks.Freeze")
+
+
+def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage, small, tmp_path, capsys):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path}"]
-    options = ["--trainer.max_epochs=1", "--model.lr=1e-12", "--trainer.enable_progress_bar=false"]
-    network = ["--network.architecture=pointing", "--network.revise_layers=1", "--network.own_incidence=0.9"]
-    start = tmp_path / "plain"
-    size = [f"--network.{name}={value}" for name, value in (("width", 8), ("heads", 1), ("hidden", 8), ("cone", 0.2))]
-    plain = [*network[:1], *size, "--data.readout=true", f"--output={start}"]
-    assert main(["fit", *data[:2], *options, *plain]) == 0
-    assert main(["fit", *data, *options, *network, f"--start_from={start / 'best.ckpt'}"]) == 0
-    assert "begin at random: reconstructor.network.revision" in capsys.readouterr().out
-    old, new = load_model(start / "best.ckpt").reconstructor, load_model(tmp_path / "best.ckpt").reconstructor
-    assert new.training_config.scheduled_sampling_prob == 0.9
-    assert new.network.config.cone_angle == old.network.config.cone_angle
-    added = set(new.state_dict()) - set(old.state_dict())
-    assert added
-    assert all(name.startswith("network.revision.") for name in added)
-    torch.testing.assert_close(new.state_dict()["network.begin"], old.state_dict()["network.begin"], rtol=0, atol=1e-6)
+    options = ["--trainer.max_epochs=1", "--trainer.enable_progress_bar=false", *SECOND_STAGE]
+    options.append("--model.reconstructor.training.scheduled_sampling_prob=0.9")
+    assert main(["fit", *data, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
+    assert "begin at random: " in capsys.readouterr().out
+    old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path))
+    assert new.config["model"]["init_args"]["training"]["scheduled_sampling_prob"] == 0.9
+    assert network(new.config)["cone_angle"] == 0.2
+    theirs, ours = old.reconstructor.state_dict(), new.reconstructor.state_dict()
+    assert theirs.keys() < ours.keys()
+    for name, value in theirs.items():
+        assert torch.equal(ours[name], value), name
 
 
-def test_a_second_reading_needs_a_first_that_is_trained(small, tmp_path):
+def test_random_weights_are_not_frozen(small, tmp_path):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path / 'new'}"]
-    network = ["--network.architecture=pointing", "--network.revise_layers=1", "--data.readout=true"]
-    with pytest.raises(ConfigError, match=r"network\.revise_layers: .* name one with --start_from"):
-        main(["fit", *data, *network])
+    with pytest.raises(ConfigError, match=r"weights are random; name a trained model with --start-from"):
+        main(["fit", *data, *SECOND_STAGE, "--trainer.enable_progress_bar=false"])
+
+
+def test_a_training_of_an_older_format_is_not_continued_and_can_be_begun_with(sample_dir, capsys):
+    old = sample_dir / "format1" / "pointing.ckpt"
+    with pytest.raises(ConfigError, match=r"written by pflow 0\.1\.0, .* --start-from begins a new one"):
+        main(["fit", f"--checkpoint={old}"])
+    assert main(["fit", f"--start-from={old}", "--print_config"]) == 0
+    assert network(yaml.safe_load(capsys.readouterr().out)) == read_checkpoint(old).header.model["init_args"]["network"]
+
+
+@pytest.mark.parametrize("name", ["chunk-size", "chunk_size"])
+def test_options_have_dashes_or_underscores(name, capsys):
+    assert main(["fit", f"--data.{name}=7", "--print-config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["chunk_size"] == 7
+
+
+def test_the_compiled_step_is_what_is_trained(tiny, small, tmp_path, monkeypatch):
+    compiled, real = [], torch.compile
+
+    def spy(step, **options):
+        compiled.append(0)
+
+        def counted(batch):
+            compiled[0] += 1
+            return inner(batch)
+
+        inner = real(step, backend="eager", **options)
+        return counted
+
+    monkeypatch.setattr(torch, "compile", spy)
+    limits = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3"]
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    assert main(["fit", *tiny, *data, "--model.compile=true", *limits]) == 0
+    assert compiled == [3]
 
 
 def test_predictions_are_written_one_entry_an_event(run, small, tmp_path):
@@ -226,7 +299,7 @@ def test_predictions_are_written_one_entry_an_event(run, small, tmp_path):
     code = main(
         [
             "predict",
-            f"--ckpt_path={run / 'best.ckpt'}",
+            f"--checkpoint={run / 'best.ckpt'}",
             f"--data.predict={small['test']}",
             "--trainer.enable_progress_bar=false",
             f"--output={path}",
@@ -245,7 +318,7 @@ def test_predictions_are_those_of_reconstruct(run, small, tmp_path):
     from pflow.inference.events import reconstruct
 
     path = tmp_path / "out.root"
-    options = [f"--ckpt_path={run / 'best.ckpt'}", f"--data.predict={small['val']}", f"--output={path}"]
+    options = [f"--checkpoint={run / 'best.ckpt'}", f"--data.predict={small['val']}", f"--output={path}"]
     main(["predict", *options, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"])
     direct = reconstruct(read_events(small["val"]), run / "best.ckpt", device="cpu")
     written = read_reco(path)
@@ -259,7 +332,7 @@ def test_weights_alone_predict_what_their_checkpoint_does(run, small, tmp_path):
     written = {}
     for name, source in (("checkpoint", run / "best.ckpt"), ("weights", tmp_path / "toy")):
         path = tmp_path / f"{name}.root"
-        options = [f"--ckpt_path={source}", f"--data.predict={small['val']}", f"--output={path}"]
+        options = [f"--checkpoint={source}", f"--data.predict={small['val']}", f"--output={path}"]
         assert main(["predict", *options, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]) == 0
         written[name] = read_reco(path).particles.energy.to_list()
         assert read_provenance(path)["checkpoint"] == {"path": str(source), "sha256": load_model(source).digest}
@@ -270,15 +343,15 @@ def test_a_training_is_not_continued_from_weights_alone(run, tmp_path):
     write_weights(run / "best.ckpt", tmp_path / "toy")
     config = ["--config", str(run / "config.yaml"), f"--output={tmp_path / 'other'}"]
     with pytest.raises(ConfigError, match=r"toy holds weights alone: .* last\.ckpt"):
-        main(["fit", *config, f"--ckpt_path={tmp_path / 'toy'}"])
+        main(["fit", *config, f"--checkpoint={tmp_path / 'toy'}"])
 
 
 def test_weights_that_do_not_fit_are_a_clear_error(run, small, tmp_path):
     content = torch.load(run / "best.ckpt", weights_only=True)
-    content["state_dict"]["network.extra"] = torch.zeros(1)
+    content["state_dict"]["reconstructor.extra"] = torch.zeros(1)
     torch.save(content, tmp_path / "bad.ckpt")
     with pytest.raises(InputError, match=r"bad\.ckpt, 'state_dict': its weights do not fit .*extra"):
-        main(["validate", f"--ckpt_path={tmp_path / 'bad.ckpt'}", f"--data.val={small['val']}"])
+        main(["validate", f"--checkpoint={tmp_path / 'bad.ckpt'}", f"--data.val={small['val']}"])
 
 
 @pytest.fixture(scope="module")
@@ -296,19 +369,19 @@ def weights(path) -> dict[str, torch.Tensor]:
 
 def test_checkpoints_of_averaged_weights_are_models_of_the_average(averaged):
     content = torch.load(averaged / "best.ckpt", weights_only=True)
-    loaded = load_model(averaged / "best.ckpt").reconstructor.state_dict()
-    assert all(torch.equal(value, content["state_dict"][f"network.{name}"]) for name, value in loaded.items())
-    assert any(not torch.equal(value, content[KEY]["raw"][f"network.{name}"]) for name, value in loaded.items())
+    loaded = load_model(averaged / "best.ckpt").reconstructor.state_dict(prefix="reconstructor.")
+    assert all(torch.equal(value, content["state_dict"][name]) for name, value in loaded.items())
+    assert any(not torch.equal(value, content["current_model_state"][name]) for name, value in loaded.items())
 
 
 def test_the_decay_of_the_average_is_in_the_provenance(averaged, run):
-    assert read_checkpoint(averaged / "best.ckpt").header["provenance"]["ema_decay"] == 0.9
-    assert read_checkpoint(run / "best.ckpt").header["provenance"]["ema_decay"] is None
+    assert read_checkpoint(averaged / "best.ckpt").header.provenance["ema_decay"] == 0.9
+    assert read_checkpoint(run / "best.ckpt").header.provenance["ema_decay"] is None
 
 
 def test_the_logged_validation_is_that_of_the_averaged_weights(averaged, small, capsys):
     options = ["--trainer.enable_progress_bar=false", "--data.batch_size=8", "--trainer.accelerator=cpu"]
-    main(["validate", f"--ckpt_path={averaged / 'last.ckpt'}", f"--data.val={small['val']}", *options])
+    main(["validate", f"--checkpoint={averaged / 'last.ckpt'}", f"--data.val={small['val']}", *options])
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "val/loss" in line)
     (found,) = (float(word) for word in line.split() if word.replace(".", "").isdigit())
     assert found == pytest.approx(logged(averaged, "val/loss")[-1], rel=1e-5)
@@ -321,7 +394,7 @@ def test_a_fit_with_averaged_weights_in_two_parts_is_the_fit_in_one(tiny, small,
     whole = tmp_path / "whole"
     main([*common, f"--output={whole}", "--trainer.max_epochs=2"])
     main([*common, "--trainer.max_epochs=1"])
-    main([*common, "--trainer.max_epochs=2", f"--ckpt_path={tmp_path / 'part' / 'last.ckpt'}"])
+    main([*common, "--trainer.max_epochs=2", f"--checkpoint={tmp_path / 'part' / 'last.ckpt'}"])
     expected, found = weights(whole / "last.ckpt"), weights(tmp_path / "part" / "last.ckpt")
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
@@ -329,7 +402,7 @@ def test_a_fit_with_averaged_weights_in_two_parts_is_the_fit_in_one(tiny, small,
 def test_continuing_without_the_average_is_an_error(averaged):
     config = ["--config", str(averaged / "config.yaml"), "--ema.decay=null", f"--output={averaged}"]
     with pytest.raises(ConfigError, match=r"continue with --ema\.decay 0\.9"):
-        main(["fit", *config, f"--ckpt_path={averaged / 'last.ckpt'}"])
+        main(["fit", *config, f"--checkpoint={averaged / 'last.ckpt'}"])
 
 
 def test_an_input_is_not_overwritten_by_its_prediction(run, small, tmp_path):
@@ -337,17 +410,17 @@ def test_an_input_is_not_overwritten_by_its_prediction(run, small, tmp_path):
     shutil.copy(small["val"], copy)
     before = copy.read_bytes()
     with pytest.raises(ConfigError):
-        main(["predict", f"--ckpt_path={run / 'best.ckpt'}", f"--data.predict={copy}", f"--output={copy}"])
+        main(["predict", f"--checkpoint={run / 'best.ckpt'}", f"--data.predict={copy}", f"--output={copy}"])
     assert copy.read_bytes() == before
 
 
 def test_predicting_needs_a_file_to_write(run, small):
     with pytest.raises(ConfigError, match="--output"):
-        main(["predict", f"--ckpt_path={run / 'best.ckpt'}", f"--data.predict={small['test']}"])
+        main(["predict", f"--checkpoint={run / 'best.ckpt'}", f"--data.predict={small['test']}"])
 
 
 def test_predicting_without_a_checkpoint_is_an_error(small, tmp_path):
-    with pytest.raises(ConfigError, match="--ckpt_path"):
+    with pytest.raises(ConfigError, match="--checkpoint"):
         main(["predict", f"--data.predict={small['test']}", f"--output={tmp_path / 'out.root'}"])
     assert not list(tmp_path.iterdir())
 
@@ -362,7 +435,7 @@ def test_a_prediction_that_fails_leaves_nothing_behind(run, small, tmp_path):
         main(
             [
                 "predict",
-                f"--ckpt_path={run / 'best.ckpt'}",
+                f"--checkpoint={run / 'best.ckpt'}",
                 f"--data.predict={broken}",
                 f"--output={output / 'out.root'}",
                 "--trainer.enable_progress_bar=false",
@@ -371,21 +444,25 @@ def test_a_prediction_that_fails_leaves_nothing_behind(run, small, tmp_path):
     assert not list(output.iterdir())
 
 
+def model_file(path, **options) -> str:
+    """A configuration with options of the network; returns the option that names it."""
+    path.write_text(
+        yaml.safe_dump({"model": {"reconstructor": {"class_path": POINTING, "init_args": {"network": options}}}})
+    )
+    return f"--config={path}"
+
+
 def test_stacked_files_change_only_what_they_name(tmp_path, capsys):
-    (tmp_path / "a.yaml").write_text("network: {width: 16, heads: 2}\nmodel: {lr: 0.5}\n")
-    (tmp_path / "b.yaml").write_text("network: {width: 32}\n")
-    config = [f"--config={tmp_path / 'a.yaml'}", f"--config={tmp_path / 'b.yaml'}", "--model.weight_decay=0.25"]
-    assert main(["fit", *config, "--print_config"]) == 0
+    config = [model_file(tmp_path / "a.yaml", width=16, heads=2), model_file(tmp_path / "b.yaml", width=32)]
+    assert main(["fit", *config, "--model.weight-decay=0.25", "--print_config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert (printed["network"]["width"], printed["network"]["heads"]) == (32, 2)
-    assert (printed["model"]["lr"], printed["model"]["weight_decay"]) == (0.5, 0.25)
+    assert (network(printed)["width"], network(printed)["heads"]) == (32, 2)
+    assert printed["model"]["weight_decay"] == 0.25
 
 
-def test_a_small_file_can_be_named_for_a_group(tmp_path, capsys):
-    (tmp_path / "small.yaml").write_text("width: 16\n")
-    (tmp_path / "a.yaml").write_text("network: small.yaml\n")
-    assert main(["fit", f"--config={tmp_path / 'a.yaml'}", "--print_config"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["network"]["width"] == 16
+def test_the_default_is_the_pointing_model(capsys):
+    assert main(["fit", "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["reconstructor"]["class_path"] == POINTING
 
 
 @pytest.mark.parametrize("name", ["gamma1", "demo"])
@@ -393,17 +470,7 @@ def test_shipped_configurations_are_valid(name, capsys):
     from pflow.resources import config_dir
 
     assert main(["fit", "--config", str(config_dir() / f"{name}.yaml"), "--print_config"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["network"]["special"] == "flags"
-
-
-def test_the_configuration_that_is_kept_is_one_whole_file(tiny, small, tmp_path):
-    (tmp_path / "small.yaml").write_text("width: 16\n")
-    (tmp_path / "a.yaml").write_text("network: small.yaml\n")
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
-    others = [option for option in tiny if not option.startswith("--network.width")]
-    main(["fit", f"--config={tmp_path / 'a.yaml'}", *others, *data, "--trainer.max_epochs=1"])
-    assert [path.name for path in (tmp_path / "run").glob("*.yaml")] == ["config.yaml"]
-    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["network"]["width"] == 16
+    assert network(yaml.safe_load(capsys.readouterr().out))["special"] == "flags"
 
 
 def test_a_fit_that_is_told_to_end_is_not_done(tiny, small, tmp_path, monkeypatch, capsys):
@@ -415,24 +482,27 @@ def test_a_fit_that_is_told_to_end_is_not_done(tiny, small, tmp_path, monkeypatc
 
 
 def test_an_option_that_does_not_exist_is_wrong_usage(capsys):
-    assert main(["fit", "--network.widht=3"]) == 2
+    assert main(["fit", f"{NETWORK}.widht=3"]) == 2
     assert "widht" in capsys.readouterr().err
 
 
 def test_a_network_that_cannot_be_is_a_clear_error(tiny, small, tmp_path):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
-    with pytest.raises(ConfigError, match=r"network or loss: .*heads"):
-        main(["fit", *tiny, *data, "--network.heads=3"])
+    with pytest.raises(ConfigError, match="heads"):
+        main(["fit", *tiny, *data, "--model.reconstructor.network.heads=3"])
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--network.width=16", "width 8, not 16"), ("--data.order=tracks_first", "order energy, not tracks_first")],
+    [
+        (f"{NETWORK}.width=16", "width is 16, and that of the weights 8"),
+        ("--data.order=tracks_first", "order is tracks_first"),
+    ],
 )
 def test_continuing_with_another_configuration_is_an_error(run, small, tmp_path, option, message):
     config = ["--config", str(run / "config.yaml"), option, f"--output={tmp_path / 'other'}"]
     with pytest.raises(ConfigError, match=message):
-        main(["fit", *config, f"--ckpt_path={run / 'last.ckpt'}"])
+        main(["fit", *config, f"--checkpoint={run / 'last.ckpt'}"])
 
 
 class Payload:
@@ -447,9 +517,9 @@ def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
     content = torch.load(run / "last.ckpt", weights_only=True)
     torch.save({**content, "callbacks": Payload(tmp_path / "ran")}, tmp_path / "bad.ckpt")
     for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")):
-        options = [f"--data.{split}={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / verb}"]
+        options = [f"--data.{split}={small['val']}", f"--output={tmp_path / verb}"]
         with pytest.raises(InputError, match="runs no code"):
-            main([verb, *options, f"--ckpt_path={tmp_path / 'bad.ckpt'}", "--weights_only=false"])
+            main([verb, *options, f"--checkpoint={tmp_path / 'bad.ckpt'}"])
     assert not (tmp_path / "ran").exists()
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -10,13 +8,12 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.cells import Merge
 from pflow.io.open import read_events
-from pflow.plain import from_plain, to_plain
 from pflow.tokens.tokeniser import Tokeniser
 
 
 @pytest.fixture
 def data(train_files, val_file) -> ParticleFlowData:
-    return ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk=16)
+    return ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk_size=16)
 
 
 def test_the_tokeniser_is_fitted_on_the_training_split_alone(data, train_files):
@@ -80,25 +77,16 @@ def test_repetitions_that_make_no_sense_are_errors(data, repeat, message):
 
 def test_epochs_differ(data):
     data.setup("fit")
-    first = [batch.event.tolist() for batch in data.train_dataloader()]
+    loader = data.train_dataloader()
+    first = [batch.event.tolist() for batch in loader]
     data.set_epoch(1)
-    assert [batch.event.tolist() for batch in data.train_dataloader()] != first
+    assert [batch.event.tolist() for batch in loader] != first
 
 
-def test_files_to_predict_need_no_truth_and_stay_in_order(data, train_files, val_file):
-    data.setup("fit")
-    data.paths["predict"] = [val_file, *train_files]
-    data.num_workers = 3
-    data.setup("predict")
-    batches = list(data.predict_dataloader())
-    assert all(batch.batch.target is None for batch in batches)
-    assert np.concatenate([batch.event for batch in batches]).tolist() == [*range(1000, 1010), *range(70)]
-
-
-@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+@pytest.mark.parametrize("stage", ["validate", "test"])
 def test_other_stages_need_a_trained_tokeniser(train_files, stage):
-    data = ParticleFlowData(val=train_files, test=train_files, predict=train_files)
-    with pytest.raises(ConfigError, match="--ckpt_path"):
+    data = ParticleFlowData(val=train_files, test=train_files)
+    with pytest.raises(ConfigError, match="--checkpoint"):
         data.setup(stage)
 
 
@@ -129,33 +117,13 @@ def test_a_recipe_that_cannot_work_is_an_error_at_once():
         ParticleFlowData(hit_features=["log_enrgy"])
 
 
-def test_batches_have_a_readout_where_it_is_asked_for(train_files, val_file):
-    data = ParticleFlowData(train=train_files, val=val_file, batch_size=8, chunk=16, readout=True)
+def test_batches_have_a_readout_where_the_model_needs_it(data):
     data.setup("fit")
+    data.use_readout(True)
     for loader in (data.train_dataloader(), data.val_dataloader()):
         batch = next(iter(loader)).batch
         assert torch.equal(batch.readout.mask, batch.hits.mask)
         # A photon's hits are all its own.
         assert torch.equal(batch.target.hit_fraction[:, 0], batch.readout.mask.float())
-
-
-def continued(data: ParticleFlowData) -> SimpleNamespace:
-    """What `use_checkpoint` finds in a checkpoint that knows of no readout."""
-    content = to_plain(data.tokeniser)
-    del content["recipe"]["readout"]
-    return SimpleNamespace(tokeniser=from_plain(Tokeniser, content, where="tokeniser"))
-
-
-def test_a_checkpoint_from_before_the_readout_is_continued(data):
-    data.setup("fit")
-    data.checkpoint = continued(data)
-    data.setup("fit")
-    assert data.n_events("train") == 70
-
-
-def test_a_checkpoint_without_a_readout_is_not_continued_with_one(data, train_files, val_file):
-    data.setup("fit")
-    other = ParticleFlowData(train=train_files, val=val_file, readout=True)
-    other.checkpoint = continued(data)
-    with pytest.raises(ConfigError, match="readout False, not True"):
-        other.setup("fit")
+    data.use_readout(False)
+    assert next(iter(data.val_dataloader())).batch.readout is None

@@ -193,7 +193,7 @@ def test_no_path_of_this_machine_is_in_the_files(exported):
 def test_the_description_holds_the_tokeniser(exported, lively):
     text = json.loads((exported / "tokens.json").read_text())
     assert [entry["code"] for entry in text["pdg"]] == list(lively.tokeniser.pdg.codes)
-    assert text["max_particles"] == lively.max_particles
+    assert text["max_particles"] == lively.reconstructor.decoding.max_particles
     assert text["detector"] == lively.tokeniser.detector.to_dict()
     assert list(text["source"]) == ["hits", "tracks", "tracker_hits"]
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from pflow.checkpoint.format import KEY, pack_header
 from pflow.errors import ConfigError, InputError
 from pflow.inference.files import reconstruct_files
 from pflow.io.particles_root import read_reco
@@ -18,16 +16,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, model):
+def checkpoint(tmp_path_factory, model, save_model):
     """The random model as a checkpoint that other processes can load."""
-    network = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
-    header = pack_header(
-        tokeniser=model.tokeniser, network=network, loss={}, max_particles=6, provenance={}, version="0"
-    )
-    weights = {f"reconstructor.{name}": value for name, value in model.reconstructor.state_dict().items()}
-    path = tmp_path_factory.mktemp("cluster") / "random.ckpt"
-    torch.save({KEY: header, "state_dict": weights}, path)
-    return path
+    return save_model(model, tmp_path_factory.mktemp("cluster") / "random.ckpt")
 
 
 def test_processes_give_what_one_gives_in_order(checkpoint, sample_dir, tmp_path):

@@ -17,13 +17,13 @@ from pflow.metrics.counting import CountMetrics
 from pflow.metrics.match import Matches
 
 TINY = (
-    "network.width=8",
-    "network.heads=1",
-    "network.encoder_layers=1",
-    "network.decoder_layers=1",
-    "network.feedforward=8",
+    "model.reconstructor.network.width=8",
+    "model.reconstructor.network.heads=1",
+    "model.reconstructor.network.encoder_layers=1",
+    "model.reconstructor.network.decoder_layers=1",
+    "model.reconstructor.network.feedforward=8",
     "data.hit_energy_min=0.05",
-    "model.max_particles=3",
+    "model.reconstructor.decoding.max_particles=3",
     "trainer.limit_train_batches=2",
     "trainer.limit_val_batches=1",
 )
@@ -72,9 +72,9 @@ def test_each_row_of_the_ablation_adds_one_part():
     assert '"layer"' in setups.ABLATION.setups["features"].changes[0]
 
 
-def test_options_for_all_come_last_and_win():
-    budget = {"config": "paper_v1_flags", "epochs": 2, "changes": ["a=1"], "common": ["b=2"]}
-    assert setups.fit_options(budget)[1:] == ["--trainer.max_epochs=2", "--a=1", "--b=2"]
+def test_options_for_all_come_last_and_win(tmp_path):
+    budget = {"config": "paper/v1_flags", "epochs": 2, "changes": ["a=1"], "common": ["b=2"]}
+    assert setups.fit_options(budget, tmp_path)[4:] == ["--trainer.max_epochs=2", "--a=1", "--b=2"]
 
 
 @pytest.mark.slow

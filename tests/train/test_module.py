@@ -1,17 +1,16 @@
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 
 from pflow.cli.fit import main
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
-from pflow.train.module import ParticleFlow, network_arguments
-
-
-def test_an_argument_that_does_not_exist_is_an_error_with_the_nearest_match():
-    with pytest.raises(ConfigError, match=r"network has no option 'widht' .*width"):
-        ParticleFlow(network={"widht": 32})
+from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
+from pflow.train.module import ParticleFlow
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,6 @@ def test_an_argument_that_does_not_exist_is_an_error_with_the_nearest_match():
         ({"warmup": 1.0}, "warmup"),
         ({"final_lr": 2.0}, "final_lr"),
         ({"schedule": "linear"}, "no schedule 'linear'"),
-        ({"max_particles": 0}, "max_particles"),
     ],
 )
 def test_options_that_cannot_work_are_errors(options, message):
@@ -30,36 +28,20 @@ def test_options_that_cannot_work_are_errors(options, message):
         ParticleFlow(**options)
 
 
-def test_a_network_of_another_architecture_has_its_own_options_and_loss():
-    module = ParticleFlow(
-        network={"architecture": "pointing", "hidden": 8}, loss={"weights": {"incidence": 2.0}, "energy": "mse"}
-    )
-    assert module.network_arguments["hidden"] == 8
-    assert "special" not in module.network_arguments
-    assert module.loss_arguments == {"weights": {"incidence": 2.0}}
-
-
-def test_options_of_other_architectures_may_be_there_with_their_defaults():
-    given = {"architecture": "pointing", "special": "flags", "decoder": "vanilla"}
-    assert network_arguments(given, "network") == network_arguments({"architecture": "pointing"}, "network")
-    assert network_arguments({"cone": 0.3, "hidden": 48}, "network") == network_arguments(None, "network")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"architecture": "pointing", "special": "kind"},
-            "network: 'special' is no option of the architecture 'pointing'",
-        ),
-        ({"cone": 0.5}, "network: 'cone' is no option of the architecture 'translation'"),
-        ({"architecture": "pointing", "conne": 0.5}, r"network has no option 'conne' .*cone"),
-        ({"architecture": "recurrent"}, "network: no architecture 'recurrent': expected one of translation, pointing"),
-    ],
+@pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers:UserWarning",
+    "ignore:.*is smaller than the logging interval:UserWarning",
+    "ignore:.*`__len__` defined:UserWarning",
+    "ignore:.*isinstance.treespec, LeafSpec.*:FutureWarning",
 )
-def test_options_that_an_architecture_does_not_have_are_errors(given, message):
-    with pytest.raises(ConfigError, match=message):
-        network_arguments(given, "network")
+def test_a_notebook_trains_without_the_command_line(small, tmp_path):
+    data = ParticleFlowData(train=small["val"], val=small["val"], hit_energy_min=0.05)
+    small_model = functools.partial(PointingReconstructor, network=PointingNetworkConfig(width=8, heads=1))
+    model = ParticleFlow(reconstructor=small_model)
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, logger=False)
+    trainer.fit(model, data)
+    assert np.isfinite(float(trainer.callback_metrics["val/loss"]))
+    assert data.tokeniser.recipe.readout  # what the pointing model needs
 
 
 def test_another_data_module_is_an_error():

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +10,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from pflow.errors import ConfigError
-from pflow.train.ema import KEY, AveragedWeights, decay_at
+from pflow.train.callbacks import AveragedWeights, Freeze
+from pflow.train.model_spec import ModelSpec
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers:UserWarning",
@@ -74,17 +75,12 @@ def fit(tmp_path):
 
 
 def average_of(weights: list[float], decay: float) -> float:
-    """The formula, written out."""
-    average = weights[0]
-    for n, weight in enumerate(weights[1:]):
+    """The formula, written out; the first step's weights begin it."""
+    average = weights[1]
+    for n, weight in enumerate(weights[2:], 1):
         share = min(decay, (1 + n) / (10 + n))
         average = share * average + (1 - share) * weight
     return average
-
-
-@pytest.mark.parametrize(("update", "expected"), [(0, 0.1), (8, 0.5), (1000, 0.9)])
-def test_the_decay_warms_up(update, expected):
-    assert decay_at(update, 0.9) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])
@@ -98,14 +94,14 @@ def test_the_average_is_that_of_the_formula(fit, decay):
 
 def test_with_accumulated_gradients_an_update_is_a_step(fit):
     module, last, _ = fit(accumulate_grad_batches=2)
-    assert last[KEY]["updates"] == 4
+    assert last["averaging_state"]["n_averaged"] == 4
     steps = module.after_step[::2]
     assert last["state_dict"]["layer.weight"][0, 0].item() == pytest.approx(average_of(steps, 0.9), abs=1e-6)
 
 
 def test_a_checkpoint_holds_the_raw_weights_beside_the_averaged(fit):
     module, last, _ = fit()
-    assert last[KEY]["raw"]["layer.weight"][0, 0].item() == module.after_step[-1]
+    assert last["current_model_state"]["layer.weight"][0, 0].item() == module.after_step[-1]
 
 
 def test_validation_sees_the_averaged_weights_and_training_the_raw(fit):
@@ -120,56 +116,14 @@ def test_after_the_fit_the_module_has_the_averaged_weights(fit):
     assert torch.equal(module.layer.weight, last["state_dict"]["layer.weight"])
 
 
-def test_a_checkpoint_after_the_fit_is_a_plain_one(fit, tmp_path):
-    module, _, trainer = fit()
-    trainer.save_checkpoint(tmp_path / "after.ckpt")
-    content = torch.load(tmp_path / "after.ckpt", weights_only=True)
-    assert KEY not in content
-    assert torch.equal(content["state_dict"]["layer.weight"], module.layer.weight)
-
-
-def test_validating_after_the_fit_leaves_the_module_as_it_is(fit):
-    module, _, trainer = fit()
-    before = copy.deepcopy(module.state_dict())
-    trainer.validate(module, DataLoader(torch.ones(2, 2)), verbose=False)
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-
-
-class SaveInValidation(pl.Callback):
-    """Saves while the module has the averaged weights."""
-
-    def __init__(self, path) -> None:
-        self.path = path
-
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        trainer.save_checkpoint(self.path)
-
-
-def test_a_checkpoint_within_validation_is_the_same_as_after_it(fit, tmp_path):
-    _, last, _ = fit(callbacks=[SaveInValidation(tmp_path / "within.ckpt")])
-    within = torch.load(tmp_path / "within.ckpt", weights_only=True)
-    for part in (lambda content: content["state_dict"], lambda content: content[KEY]["raw"]):
-        assert torch.equal(part(within)["layer.weight"], part(last)["layer.weight"])
-
-
 @pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning", "ignore:The dirpath has changed:UserWarning")
 def test_a_fit_in_two_parts_is_the_fit_in_one(fit):
     _, whole, _ = fit("whole", epochs=4)
     fit("part", epochs=2)
     _, last, _ = fit("rest", epochs=4, continued="part")
-    assert last[KEY]["updates"] == whole[KEY]["updates"] == 16
-    for name, value in whole["state_dict"].items():
-        assert torch.equal(last["state_dict"][name], value), name
-        assert torch.equal(last[KEY]["raw"][name], whole[KEY]["raw"][name]), name
-
-
-@pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning", "ignore:The dirpath has changed:UserWarning")
-def test_continuing_without_an_average_starts_one(fit):
-    plain, _, _ = fit("plain", average=False)
-    module, last, _ = fit("rest", epochs=3, continued="plain")
-    assert last[KEY]["updates"] == 4
-    expected = average_of([plain.after_step[-1], *module.after_step[1:]], 0.9)
-    assert last["state_dict"]["layer.weight"][0, 0].item() == pytest.approx(expected, abs=1e-6)
+    assert last["averaging_state"] == whole["averaging_state"]
+    for part in ("state_dict", "current_model_state"):
+        assert all(torch.equal(last[part][name], value) for name, value in whole[part].items())
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, -0.1])
@@ -181,3 +135,35 @@ def test_a_decay_that_makes_no_average_is_an_error(decay):
 def test_checkpoints_without_the_raw_weights_are_refused(fit, tmp_path):
     with pytest.raises(ConfigError, match="save_weights_only"):
         fit(callbacks=[ModelCheckpoint(tmp_path / "other", monitor="loss", save_weights_only=True)])
+
+
+class Twice(torch.nn.Module):
+    """A model of two stages."""
+
+    first_stage_modules = ("first",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+
+
+@pytest.fixture
+def module():
+    """In place of a `ParticleFlow` that begins with a trained model."""
+    return SimpleNamespace(reconstructor=Twice(), spec=ModelSpec(purpose="start"), configure_model=lambda: None)
+
+
+@pytest.mark.parametrize("modules", [None, ["first"]])
+def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode(module, modules):
+    callback = Freeze(modules)
+    callback.setup(None, module, "fit")
+    model = module.reconstructor.train()
+    callback.on_train_batch_start(None, module)
+    assert not any(parameter.requires_grad for parameter in model.first.parameters())
+    assert all(parameter.requires_grad for parameter in model.second.parameters())
+    assert (model.first.training, model.second.training) == (False, True)
+
+
+def test_a_module_to_freeze_that_there_is_not_is_an_error_with_the_nearest_match(module):
+    with pytest.raises(ConfigError, match=r"no module 'frist' \(nearest matches: first"):
+        Freeze(["frist"]).setup(None, module, "fit")

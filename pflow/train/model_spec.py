@@ -1,0 +1,209 @@
+"""Which network, which tokeniser and which weights a run uses: decided once, before there is a trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from pflow.checkpoint.format import FORMAT
+from pflow.checkpoint.load import PREFIX, Checkpoint, load_weights, read_checkpoint
+from pflow.errors import ConfigError, InputError
+from pflow.model.api import Reconstructor, describe
+from pflow.plain import to_plain
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+
+__all__ = ["ModelSpec"]
+
+PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ModelSpec:
+    """Where a run takes its model from.
+
+    Its options are the defaults of the configuration; what a configuration sets besides holds, or is refused by name.
+
+    Parameters
+    ----------
+    purpose
+        ``fresh``: random weights, tokeniser fitted on the training files. ``start``: a new training that begins with
+        the weights of `checkpoint`; parts of the network that it does not have begin at random. ``continue``: the
+        training of `checkpoint` goes on. ``evaluate``: no training.
+    checkpoint
+        The trained model; None for a fresh one.
+    """
+
+    purpose: Literal["fresh", "start", "continue", "evaluate"] = "fresh"
+    checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def resolve(
+        cls, verb: str, *, checkpoint: str | Path | None = None, start_from: str | Path | None = None
+    ) -> ModelSpec:
+        """The spec of a verb of the command line.
+
+        Parameters
+        ----------
+        verb
+            ``fit`` or another one, which evaluates.
+        checkpoint
+            Model to evaluate, or checkpoint of the training to continue.
+        start_from
+            Model to begin with, unless its training is continued.
+
+        Raises
+        ------
+        ConfigError
+            No model to evaluate; a training to continue of which there are the weights alone, or of an older format.
+        InputError
+            Not a trained model that pflow can use.
+        """
+        if verb != "fit":
+            if checkpoint is None:
+                raise ConfigError(f"'{verb}' needs a trained model: give its checkpoint with --checkpoint")
+            return cls(purpose="evaluate", checkpoint=read_checkpoint(checkpoint))
+        if checkpoint is not None:
+            found = read_checkpoint(checkpoint)
+            if not Path(checkpoint).is_file():
+                raise ConfigError(
+                    f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
+                    "--start-from begins a new one with them"
+                )
+            if found.header.format < FORMAT:
+                raise ConfigError(
+                    f"{checkpoint} was written by pflow {found.header.version}, whose trainings cannot be continued; "
+                    "--start-from begins a new one with its weights"
+                )
+            return cls(purpose="continue", checkpoint=found)
+        if start_from is not None:
+            return cls(purpose="start", checkpoint=read_checkpoint(start_from))
+        return cls()
+
+    @property
+    def tokeniser(self) -> Tokeniser | None:
+        """The tokeniser of the trained model."""
+        return None if self.checkpoint is None else self.checkpoint.header.tokeniser
+
+    @property
+    def began_with(self) -> dict[str, Any] | None:
+        """Digest and provenance of the weights that the training began with; None: random ones."""
+        if self.checkpoint is None:
+            return None
+        provenance = self.checkpoint.header.provenance
+        if self.purpose == "start":
+            return {"sha256": self.checkpoint.digest, **provenance}
+        return provenance.get("began_with")
+
+    def defaults(self) -> dict[str, Any]:
+        """Options of the trained model by their names on the command line."""
+        if self.checkpoint is None:
+            return {}
+        recipe = to_plain(self.checkpoint.header.tokeniser.recipe)
+        recipe.pop("readout")
+        return {
+            "model.reconstructor": dict(self.checkpoint.header.model),
+            **{f"data.{name}": value for name, value in recipe.items()},
+        }
+
+    def check_class(self, class_path: str | None) -> None:
+        """Refuse another class of reconstructor than that of the weights.
+
+        Raises
+        ------
+        ConfigError
+            Names both.
+        """
+        if self.checkpoint is not None and class_path is not None:
+            theirs = self.checkpoint.header.model["class_path"]
+            if class_path not in (theirs, theirs.rpartition(".")[2]):
+                self._refuse([f"model.reconstructor.class_path is {class_path}, and that of the weights {theirs}"])
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Refuse other tokens than those that the weights were trained with.
+
+        Raises
+        ------
+        ConfigError
+            Names each option.
+        """
+        if self.tokeniser is not None:
+            ours, theirs = to_plain(recipe), to_plain(self.tokeniser.recipe)
+            self._refuse(_differences("data", ours, theirs, ignored="readout"))
+
+    def check_network(self, reconstructor: Reconstructor) -> None:
+        """Refuse another network than that of the training to continue, or of the model to evaluate.
+
+        Raises
+        ------
+        ConfigError
+            Names each option.
+        """
+        if self.checkpoint is not None and self.purpose != "start":
+            self._refuse(self._network_differences(reconstructor))
+
+    def load_into(self, reconstructor: Reconstructor) -> list[str]:
+        """Load the weights, unless the trainer does it (a training that goes on) or there are none.
+
+        Returns
+        -------
+        list of str
+            Parts of a network to start with that the checkpoint does not have, and that keep their random weights.
+
+        Raises
+        ------
+        ConfigError
+            The weights do not fit options that were set; names the options.
+        InputError
+            The weights do not fit the checkpoint's own options.
+        """
+        if self.checkpoint is None or self.purpose == "continue":
+            return []
+        checkpoint = self.checkpoint
+        new = _new_parts(reconstructor, checkpoint.state_dict) if self.purpose == "start" else {}
+        weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
+        checkpoint = dataclasses.replace(checkpoint, state_dict=weights)
+        try:
+            load_weights(reconstructor, checkpoint)
+        except InputError:
+            self._refuse(self._network_differences(reconstructor))
+            raise
+        return sorted(new)
+
+    def _network_differences(self, reconstructor: Reconstructor) -> list[str]:
+        assert self.checkpoint is not None
+        theirs = self.checkpoint.header.model["init_args"].get("network", {})
+        ours = describe(reconstructor)["init_args"].get("network", {})
+        return _differences("model.reconstructor.network", ours, theirs)
+
+    def _refuse(self, differences: list[str]) -> None:
+        if differences:
+            assert self.checkpoint is not None
+            raise ConfigError(f"{self.checkpoint.path}, to {PURPOSES[self.purpose]}: {'; '.join(differences)}")
+
+
+def _differences(group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], *, ignored: str = "") -> list[str]:
+    return [
+        f"{group}.{name} is {value}, and that of the weights {theirs[name]}"
+        for name, value in ours.items()
+        if name in theirs and name != ignored and value != theirs[name]
+    ]
+
+
+def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Sub-modules of which `weights` has none at all: their weights under the names of a checkpoint, by module.
+
+    An item of a list, such as one more layer, is not such a part.
+    """
+    new: dict[str, dict[str, Tensor]] = {}
+    for name, value in reconstructor.state_dict(prefix=PREFIX).items():
+        path = name.split(".")
+        parents = (".".join(path[:n]) for n in range(2, len(path)))
+        missing = next((one for one in parents if not any(known.startswith(f"{one}.") for known in weights)), None)
+        if missing is not None and not missing.rpartition(".")[2].isdecimal():
+            new.setdefault(missing.removeprefix(PREFIX), {})[name] = value
+    return new

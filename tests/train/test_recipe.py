@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from pflow.errors import ConfigError, InputError
+from pflow.train import recipe
+from pflow.train.recipe import TrainingRecipe, load_recipe, run_recipe, training_summary
+
+SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq")
+
+
+@pytest.fixture
+def samples(tmp_path) -> Path:
+    folder = tmp_path / "g4"
+    folder.mkdir()
+    for name in SAMPLES:
+        for split in ("train", "val"):
+            (folder / f"{name}_{split}.root").touch()
+    return folder
+
+
+class Pflow:
+    """In place of the command line: keeps the commands, and leaves the files that they would."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.fails = False
+
+    def __call__(self, words: list[str]) -> int:
+        self.calls.append(words)
+        folder = Path(words[words.index("--output") + 1])
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ["last.ckpt"] if words[0] == "fit" else ["model.json", "model.safetensors"]
+        for name in names:
+            (folder / name).write_text("new")
+        return int(self.fails)
+
+
+def option(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+@pytest.fixture
+def pflow(monkeypatch) -> Pflow:
+    monkeypatch.setattr(recipe, "training_summary", lambda run: {"run": Path(run).name})
+    return Pflow()
+
+
+def test_a_missing_sample_is_named_before_any_training(samples, pflow, tmp_path):
+    (samples / "zqq_val.root").unlink()
+    with pytest.raises(InputError, match=r"zqq_val\.root: no such file: --data-dir"):
+        run_recipe(load_recipe("general"), output=tmp_path / "out", data_dir=samples, pflow=pflow)
+    assert pflow.calls == []
+
+
+def test_samples_need_a_folder(pflow, tmp_path):
+    with pytest.raises(ConfigError, match="--data-dir"):
+        run_recipe(load_recipe("general"), output=tmp_path, pflow=pflow)
+
+
+def test_a_model_is_trained_in_stages_then_calibrated_and_shipped(samples, pflow, tmp_path):
+    out, ship = tmp_path / "out", tmp_path / "ship"
+    ship.mkdir()
+    for name in ("README.md", "model.json"):
+        (ship / name).write_text("old")
+    assert run_recipe(load_recipe("general"), output=out, data_dir=samples, pflow=pflow, ship=ship) == 0
+    *stages, calibrate = pflow.calls
+    assert [words[0] for words in stages] == ["fit"] * 3
+    for number, words in enumerate(stages, 1):
+        assert words.count("--config") == number
+        for split, names in (("train", "single multi zqq gammasep gamma1"), ("val", "single multi zqq")):
+            expected = [str(samples / f"{name}_{split}.root") for name in names.split()]
+            assert json.loads(option(words, f"--data.{split}")) == expected
+        assert option(words, "--output") == str(out / f"stage_{number}")
+        assert "--checkpoint" not in words
+    assert "--start-from" not in stages[0]
+    assert option(stages[1], "--start-from") == str(out / "stage_1" / "last.ckpt")
+    assert option(stages[2], "--start-from") == str(out / "stage_2" / "last.ckpt")
+    assert calibrate[1:4] == [str(samples / f"{name}_val.root") for name in ("single", "multi", "zqq")]
+    assert option(calibrate, "--checkpoint") == str(out / "stage_3" / "last.ckpt")
+    assert (option(calibrate, "--eos-threshold"), option(calibrate, "--existence-threshold")) == ("0.97", "0.12")
+    texts = {path.name: path.read_text() for path in ship.iterdir()}
+    summary = {"run": "stage_3", "before": {"run": "stage_2", "before": {"run": "stage_1"}}}
+    assert json.loads(texts.pop("training.json")) == summary
+    assert texts == {"README.md": "old", "model.json": "new", "model.safetensors": "new"}
+
+
+def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(samples, pflow, tmp_path):
+    def run() -> tuple[int, list[list[str]]]:
+        pflow.calls = []
+        return run_recipe(load_recipe("photon"), output=tmp_path / "out", data_dir=samples, pflow=pflow), pflow.calls
+
+    pflow.fails = True
+    code, calls = run()
+    assert (code, [words[0] for words in calls]) == (1, ["fit"])
+    pflow.fails = False
+    code, calls = run()
+    assert (code, [words[0] for words in calls]) == (0, ["fit", "fit", "fit", "calibrate"])
+    assert option(calls[0], "--checkpoint") == str(tmp_path / "out" / "stage_1" / "last.ckpt")
+    assert "--checkpoint" not in calls[1]
+    code, calls = run()
+    assert (code, [words[0] for words in calls]) == (0, ["calibrate"])
+
+
+def test_a_variant_and_more_options_change_the_training(pflow, tmp_path):
+    options = ["--data.train=a.root", "--data.val=b.root"]
+    paper = load_recipe("paper")
+    assert run_recipe(paper, output=tmp_path, variant="v1_flags", options=options, pflow=pflow) == 0
+    (words,) = pflow.calls
+    configs = [yaml.safe_load(Path(words[i + 1]).read_text()) for i, word in enumerate(words) if word == "--config"]
+    assert configs == [paper.stages[0], paper.variants["v1_flags"]]
+    assert set(options) < set(words)
+
+
+@pytest.mark.parametrize("variant", [None, "v3"])
+def test_a_variant_that_there_is_not_is_an_error(pflow, tmp_path, variant):
+    with pytest.raises(ConfigError, match="expected one of v1_flags, v1_kind"):
+        run_recipe(load_recipe("paper"), output=tmp_path, variant=variant, pflow=pflow)
+
+
+def test_an_unknown_recipe_is_an_error_with_the_nearest_match():
+    with pytest.raises(InputError, match="nearest matches: photon"):
+        load_recipe("foton")
+
+
+@pytest.mark.parametrize("text", ["stages: []", "steps: []", "[", "- 1"])
+def test_a_file_that_is_no_recipe_is_an_error_that_names_it(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"mine\.yaml: not a recipe"):
+        load_recipe(tmp_path / "mine.yaml")
+
+
+def test_a_recipe_of_ones_own_is_read(tmp_path):
+    (tmp_path / "mine.yaml").write_text("stages: [{model: {lr: 0.1}}]")
+    assert load_recipe(tmp_path / "mine.yaml") == TrainingRecipe(stages=[{"model": {"lr": 0.1}}])
+
+
+def test_the_time_of_a_training_is_that_of_its_parts(sample_dir, tmp_path, monkeypatch):
+    content = torch.load(sample_dir / "format1" / "pointing.ckpt", weights_only=True)
+    torch.save(content, tmp_path / "last.ckpt")
+    for part, times in enumerate([(100.0, 130.0, 190.0), (1000.0, 1005.0), (2000.0,)]):
+        folder = tmp_path / "logs" / f"version_{part}"
+        folder.mkdir(parents=True)
+        with (folder / "events.out.tfevents.0").open("wb") as stream:
+            records = RecordWriter(stream)
+            for time in times:
+                records.write(Event(wall_time=time).SerializeToString())
+            records.flush()
+    found = training_summary(tmp_path)
+    steps = json.loads(content["pflow"])["provenance"]["step"]
+    assert (found["wall_s"], found["parts"], found["steps"]) == (95, 2, steps)
