@@ -1,4 +1,4 @@
-"""The files that come with pflow: YAML of detectors, file layouts and model set-ups, and trained weights."""
+"""Files that come with pflow: YAML of detectors, file layouts and model set-ups, and trained weights."""
 
 from __future__ import annotations
 

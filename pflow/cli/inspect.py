@@ -1,4 +1,4 @@
-"""Say what a file holds: schema, entries, collections, truth, which detector fits."""
+"""Show what a file holds: schema, entries, collections, truth, which detector fits."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def _print_content(console: Console, content: FileContent) -> None:
         facts.add_row("" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}")
     facts.add_row("truth", "particles and links from hits to them" if content.has_truth else "none")
     facts.add_row("absent", ", ".join(content.absent) or "nothing that the detector names")
-    for number, (entry, problem) in enumerate(list(content.bad_entries.items())[:5]):
+    for number, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
         title = f"{len(content.bad_entries)} bad entries" if not number else ""
-        facts.add_row(title, f"{entry}: {problem}")
+        facts.add_row(title, f"{entry}: {error}")
     console.print(facts, soft_wrap=True)
 
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"

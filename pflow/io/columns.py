@@ -1,4 +1,4 @@
-"""Columns of a TTree or an RNTuple, found by the name of their collection and member wherever the file keeps them.
+"""Columns of a TTree or an RNTuple by the names of their collection and member.
 
 ROOT writes member ``energy`` of collection ``X`` as branch ``X/X.energy`` where it splits the collection, other tools
 as ``X.energy`` or ``X/energy``, and an RNTuple has it as field ``X.energy`` of a vector of records. Here all of them
@@ -58,7 +58,7 @@ def tree_names(directory: Any) -> list[str]:
 
 
 def open_tree(directory: Any, name: str, path: str) -> Any:
-    """The TTree or RNTuple of that name.
+    """Open a TTree or RNTuple of an open file.
 
     Raises
     ------

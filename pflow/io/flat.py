@@ -30,7 +30,7 @@ TRUTH_PARTS = ("truth", *LINKED, "reference")
 
 
 def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") -> list[str]:
-    """Those of the branches that hits need in a layout that are not among `keys`."""
+    """Branches that the hits of a layout need and that are not among `keys`."""
     layout = load_layout(layout)
     known = set(keys)
     needed = (layout.parts["hits"][name].branch for name in REQUIRED["hits"][0])
@@ -92,7 +92,7 @@ class FlatReader:
         self._file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Entries `start` to `stop` (exclusive), unchecked; `truth=False` reads neither truth, links nor reference.
+        """Read entries without validating them; see `pflow.io.reader.Reader.read`.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class FlatReader:
         return {code: known.index(names[code]) for code in sorted(names)}
 
     def _absent(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Parts, and branches of parts that are there, which the layout names and the file does not hold."""
+        """Parts and branches of the layout that the file does not hold."""
         known = set(keys)
         absent = []
         for part, fields in self.layout.parts.items():

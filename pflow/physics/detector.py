@@ -1,4 +1,4 @@
-"""What pflow must know of a detector, kept in configuration: field, collections, where the calorimeter begins."""
+"""Description of a detector (configs/detector/*.yaml): field, collections, where the calorimeter begins."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class Detector:
     ecal_outer_radius
         Outer radius of the ECAL barrel, mm; tells detectors with the same collection names apart.
     hcal_inner_radius, hcal_inner_z
-        Where the HCAL begins, mm: between ECAL and HCAL a hit's position decides in files that do not name its
-        subdetector (the first paper's). None where it cannot.
+        Where the HCAL begins, mm; decides between ECAL and HCAL in files that do not name a hit's subdetector (the
+        first paper's). None if unknown.
     phi_symmetry
-        Rotations about the z axis that leave the calorimeters as they are: multiples of 2 pi / `phi_symmetry`. None for
-        calorimeters that are cylinders and discs, which any rotation leaves as they are.
+        The calorimeters are symmetric under rotations about the z axis by multiples of 2 pi / `phi_symmetry`; None: by
+        any angle (cylinders and discs).
     tracks, tracker_hits
         Collections of tracks (the first that a file holds is read) and of tracker hits (all are joined).
     tracks_required

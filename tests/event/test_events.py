@@ -121,7 +121,7 @@ class TestLinks:
         links = make_links(
             source=ak.Array([[0] * n, [], []]), particle=ak.Array([[0] * n, [], []]), weight=ak.Array([weights, [], []])
         )
-        assert [problem.field for problem in made(hit_links=links).violations()] == ["hit_links.weight"]
+        assert [violation.field for violation in made(hit_links=links).violations()] == ["hit_links.weight"]
 
 
 class TestSelection:
@@ -240,7 +240,7 @@ BAD = ak.Array([[1.0, np.nan], [], [3.0]])
 MOMENTUM = {"px": ONE, "py": ONE, "pz": ONE}
 
 
-class TestProblems:
+class TestValidate:
     def test_good_events_have_none(self):
         events = made()
         assert events.violations() == []
@@ -306,7 +306,7 @@ class TestProblems:
 
     def test_one_for_each_event_and_field(self):
         events = made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE))
-        assert [(problem.index, problem.field) for problem in events.violations()] == [
+        assert [(violation.index, violation.field) for violation in events.violations()] == [
             (0, "hits.energy"),
             (2, "hits.energy"),
         ]
@@ -317,5 +317,5 @@ class TestProblems:
             made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)).validate()
         assert (caught.value.entry, caught.value.field) == (10, "hits.energy")
 
-    def test_unknown_times_are_no_problem(self):
+    def test_unknown_times_are_no_violation(self):
         assert made(hits=make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, time=BAD)).violations() == []

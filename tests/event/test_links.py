@@ -6,7 +6,7 @@ from pflow.event.build import make_links
 from pflow.event.links import assigned_particle
 
 
-def test_the_assigned_particle_wins_and_nobody_is_minus_one():
+def test_the_largest_share_wins_and_a_source_without_links_has_minus_one():
     links = make_links(
         source=ak.Array([[1, 1, 1, 3], [], [0]]),
         particle=ak.Array([[4, 5, 6, 0], [], [2]]),

@@ -224,7 +224,7 @@ def test_equal_shares_go_to_the_first_particle():
     assert chosen(shared, "calo") == [0]
 
 
-def test_born_inside_without_a_parent_answers_for_itself():
+def test_a_vertex_inside_without_a_parent_is_assigned_to_itself():
     lonely = event([{"pdg": 22, "p": 2.0, "r": 1900.0}], [(1.0, [(0, 1.0)])])
     assert chosen(lonely, "entering") == [0]
 
@@ -320,7 +320,7 @@ def test_assigned_ancestors_of_all_particles_target_or_not():
     assert assigned_ancestors(events, rule="entering").tolist() == [0, 1, 1]
 
 
-def test_owners_need_truth_and_a_rule():
+def test_assigned_ancestors_need_truth_and_a_rule():
     events = event([], hits=[])
     with pytest.raises(ConfigError, match="no truth rule 'best'"):
         assigned_ancestors(events, rule="best")

@@ -152,7 +152,7 @@ class TestSomebodyElsesNtuple:
         assert events.hits.subdetector.to_list() == [[1, 2], []]
 
     @pytest.mark.parametrize("code", [3, 99, -5])
-    def test_an_unknown_code_is_a_problem_of_its_entry(self, tmp_path, code):
+    def test_an_unknown_code_is_a_violation_of_its_entry(self, tmp_path, code):
         fields = HITS | {"subdetector": {"branch": "id", "names": {20: "ecal_endcap"}}}
         path = ntuple(tmp_path / "in.root", hits(id=jagged([20, code], [], dtype=np.int32)))
         events = FlatReader(path, layout=layout(tmp_path, hits=fields)).read(0, 2)
@@ -193,7 +193,7 @@ class TestSomebodyElsesNtuple:
         assert events.truth.charge.to_list() == [[0.0, 1.0], []]
         np.testing.assert_allclose(events.truth.mass[0], [0.0, 0.51099895e-3], rtol=1e-6)
 
-    def test_links_that_point_outside_are_problems_of_their_entry(self, tmp_path):
+    def test_links_that_point_outside_are_violations_of_their_entry(self, tmp_path):
         truth = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
         particles = {name: jagged([3.0], []) for name in ("px", "py", "pz")}
         branches = hits(owner=jagged([-1, 5], [], dtype=np.int32), pdg=jagged([22], [], dtype=np.int32), **particles)

@@ -1,4 +1,4 @@
-"""EDM4hep files to `Events`, from TTrees and RNTuples, digitised (REC) and simulated (SIM) hits alike."""
+"""Reader of EDM4hep files, TTree and RNTuple, with digitised (REC) or simulated (SIM) hits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Edm4hepReader:
         Names of the collections.
     sim
         Read simulated instead of digitised hits. By default where the file holds no digitised calorimeter
-        collection of the detector; the two are never mixed, for their energies are not on one scale.
+        collection of the detector. The two are never mixed: their energies are on different scales.
 
     Attributes
     ----------
@@ -90,8 +90,8 @@ class Edm4hepReader:
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Entries `start` to `stop`; see `pflow.io.reader.Reader.read`."""
-        made_by = self._contributions(start, stop) if self.sim else {}
-        hits, joined = self._hits(start, stop, made_by)
+        contributions = self._contributions(start, stop) if self.sim else {}
+        hits, joined = self._hits(start, stop, contributions)
         parts: dict[str, Any] = {}
         if self.sources["tracks"]:
             (tracks,) = self.sources["tracks"]
@@ -99,7 +99,7 @@ class Edm4hepReader:
         if self.sources["tracker_hits"]:
             parts["tracker_hits"] = self._tracker_hits(start, stop)
         if truth and self.sources["truth"]:
-            parts |= self._truth(start, stop, joined, made_by, parts.get("tracks"))
+            parts |= self._truth(start, stop, joined, contributions, parts.get("tracks"))
         if truth and self.sources["reference"]:
             parts["reference"] = self._reference(start, stop)
             parts["reference_name"] = self.sources["reference"][0]
@@ -125,13 +125,13 @@ class Edm4hepReader:
         return np.where(known, ak.to_numpy(ak.fill_none(numbers, 0)), entries).astype(np.int64)
 
     def _contributions(self, start: int, stop: int) -> dict[str, Contributions]:
-        """What made the hits of each simulated collection that has its contributions in the file."""
+        """Contributions to the hits of each simulated collection that has them in the file."""
         names = [name for calorimeter in self.detector.calorimeters for name in self.sources[calorimeter.name]]
         found = {name: read_contributions(self.file, name, start, stop) for name in names}
-        return {name: contributions for name, contributions in found.items() if contributions is not None}
+        return {name: own for name, own in found.items() if own is not None}
 
-    def _hits(self, start: int, stop: int, made_by: Mapping[str, Contributions]) -> tuple[ak.Array, Joined]:
-        """Hits of all calorimeters, one collection after the other, and where each collection went."""
+    def _hits(self, start: int, stop: int, contributions: Mapping[str, Contributions]) -> tuple[ak.Array, Joined]:
+        """Hits of all calorimeters, one collection after the other, and their numbers."""
         names: list[str] = []
         pieces: dict[str, list[ak.Array]] = {name: [] for name in _HIT_COLUMNS}
         for subdetector, calorimeter in enumerate(self.detector.calorimeters):
@@ -141,8 +141,8 @@ class Edm4hepReader:
                 pieces["energy"].append(energy * np.float32(calorimeter.sim_scale) if self.sim else energy)
                 for axis in "xyz":
                     pieces[axis].append(self._get(start, stop, name, f"position.{axis}"))
-                if name in made_by:
-                    pieces["time"].append(earliest_times(made_by[name]))
+                if name in contributions:
+                    pieces["time"].append(earliest_times(contributions[name]))
                 elif self.file.columns.has(name, "time"):
                     pieces["time"].append(self._get(start, stop, name, "time"))
                 else:
@@ -176,7 +176,7 @@ class Edm4hepReader:
         return make_tracker_hits(**{key: ak.concatenate(arrays, axis=1) for key, arrays in pieces.items()})
 
     def _truth(
-        self, start: int, stop: int, joined: Joined, made_by: Mapping[str, Contributions], tracks: ak.Array | None
+        self, start: int, stop: int, joined: Joined, contributions: Mapping[str, Contributions], tracks: ak.Array | None
     ) -> dict[str, Any]:
         (name,) = self.sources["truth"]
         columns = {
@@ -188,7 +188,7 @@ class Edm4hepReader:
         truth = Joined([name], [jagged.count(particles)])
         found: dict[str, Any] = {"truth": particles}
         pieces = [self._links(start, stop, link, joined, truth) for link in self.sources["hit_links"]]
-        pieces += [self._sim_links(name, contributions, joined, truth) for name, contributions in made_by.items()]
+        pieces += [self._sim_links(name, own, joined, truth) for name, own in contributions.items()]
         if pieces:
             found["hit_links"] = _make_links(pieces, stop - start)
         if tracks is not None and self.sources["track_links"]:

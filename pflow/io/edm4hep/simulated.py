@@ -1,4 +1,4 @@
-"""Simulated calorimeter hits (edm4hep::SimCalorimeterHit) with their contributions: time and truth of SIM files."""
+"""Contributions to simulated calorimeter hits (edm4hep::SimCalorimeterHit): their times and truth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Contributions:
-    """What made the hits of one collection, one element a contribution (edm4hep::CaloHitContribution).
+    """Contributions (edm4hep::CaloHitContribution) to the hits of one collection.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Contributions:
     event
         int64.
     particle_id, particle
-        int64: collection id and index of the Monte Carlo particle, both -1 where the file does not say.
+        int64: collection id and index of the Monte Carlo particle, both -1 where the file has none.
     """
 
     counts: Ints

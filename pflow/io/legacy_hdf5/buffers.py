@@ -1,7 +1,7 @@
-"""Awkward arrays [event, row, column] in HDF5 groups, taken apart as `ak.to_buffers` does: the first paper's container.
+"""Awkward arrays [event, row, column] in HDF5 groups in the buffers of `ak.to_buffers`, as in the first paper's files.
 
 A group's attribute ``form`` is the array's form as JSON and ``length`` the number of events; its datasets are the
-buffers, named by form key and role: ``node0-offsets``, ``node2-data``. Nothing in a file is ever run.
+buffers, named by form key and role: ``node0-offsets``, ``node2-data``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def open_hdf5(path: str | Path) -> Any:
 class TableReader:
     """One group of an open file: rows of columns, read a range of events at a time.
 
-    What `ak.to_buffers` makes of [event, row, column] with a fixed number of columns is read in place; any other form
-    that Awkward can put together is read as a whole.
+    Ranges are read from the buffers of [event, row, column] with a fixed number of columns; an array of any other form
+    is read as a whole.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class TableReader:
 
 
 class TableWriter:
-    """Grows one group event by event, laid out as `ak.to_buffers` does.
+    """Writes one group event by event, in the buffers of `ak.to_buffers`.
 
     Parameters
     ----------

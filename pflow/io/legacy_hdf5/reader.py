@@ -8,10 +8,10 @@ form as JSON and the length in the group's attributes, the buffers as datasets. 
 ``label``   hitid, mcid, pdg, charge, mass, px, py, pz [GeV], status
 =========== ============================================================================================
 
-The columns mean what the data loader of the paper's code says. A hit has no charge and momentum (0); a track has no
-energy (0), x, y, z are where it enters the calorimeter, and px, py, pz its momentum there. ``hitid`` counts hits from 1
-and is not positive for tracks. ``mcid`` names the particle within its event and ``pdg`` to ``status`` describe it,
-again on each of its rows; a negative one names none.
+The columns are those of the data loader of the paper's code. A hit has charge and momentum 0. A track has energy 0; x,
+y, z are where it enters the calorimeter, and px, py, pz its momentum there. ``hitid`` counts hits from 1 and is not
+positive for tracks. ``mcid`` is the number of the particle within its event, negative for none; each of its rows
+repeats its ``pdg`` to ``status``.
 ``status`` is the simulator's, not the generator's, so of the truth rules only ``calo`` (the paper's) fits these files.
 """
 
@@ -92,7 +92,7 @@ class LegacyReader:
         self._file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Entries `start` to `stop` (exclusive), unchecked; `truth=False` does not read the labels.
+        """Read entries without validating them; see `pflow.io.reader.Reader.read`.
 
         Raises
         ------

@@ -87,16 +87,16 @@ def test_a_link_to_another_truth_collection_is_left_out(read, content):
     assert links(read(content).hit_links) == [[(1, 1, 1.0), (2, 1, 1.0), (3, 1, 1.0)], []]
 
 
-def test_a_link_past_its_own_collection_is_a_problem(read, content):
+def test_a_link_past_its_own_collection_is_a_violation(read, content):
     content["_HitLinks_from.index"] = [[2, 1, 0, 0, 0], [0]]  # A1 has two hits, the event four
-    (problem,) = read(content).violations()
-    assert (problem.index, problem.field) == (0, "hit_links.source")
+    (violation,) = read(content).violations()
+    assert (violation.index, violation.field) == (0, "hit_links.source")
 
 
-def test_a_link_to_no_particle_of_the_event_is_a_problem(read, content):
+def test_a_link_to_no_particle_of_the_event_is_a_violation(read, content):
     content["_HitLinks_to.index"] = [[1, 2, 1, 1, 1], [3]]
-    (problem,) = read(content).violations()
-    assert (problem.index, problem.field) == (1, "hit_links.particle")
+    (violation,) = read(content).violations()
+    assert (violation.index, violation.field) == (1, "hit_links.particle")
 
 
 def test_references_that_do_not_match_their_links_are_refused(read, content):
@@ -121,10 +121,10 @@ def test_truth_has_parents_and_energies(read, content):
     np.testing.assert_allclose(truth.energy[0], [np.hypot(5, 0.135), np.sqrt(5), np.hypot(np.sqrt(2), 0.000511)])
 
 
-def test_a_parent_outside_the_list_is_a_problem(read, content):
+def test_a_parent_outside_the_list_is_a_violation(read, content):
     content["_MCParticles_parents.index"] = [[0, 3], []]
-    (problem,) = read(content).violations()
-    assert (problem.index, problem.field) == (0, "truth.parent")
+    (violation,) = read(content).violations()
+    assert (violation.index, violation.field) == (0, "truth.parent")
 
 
 def test_a_parent_that_was_not_stored_counts_as_none(read, content):
@@ -162,9 +162,9 @@ def test_a_track_without_calorimeter_state_does_not_know_its_position(read, cont
     assert np.isnan(read(content).tracks.calo_position.x[0, 1])
 
 
-def test_a_track_without_states_is_a_problem(read, content):
+def test_a_track_without_states_is_a_violation(read, content):
     content["Tracks.trackStates_end"] = [[2, 2], []]
-    assert {(problem.index, problem.field) for problem in read(content).violations()} == {
+    assert {(violation.index, violation.field) for violation in read(content).violations()} == {
         (0, "tracks.momentum.px"),
         (0, "tracks.momentum.py"),
         (0, "tracks.momentum.pz"),

@@ -95,10 +95,10 @@ def test_a_contribution_of_an_unknown_particle_makes_no_link(read, sim_content):
     assert links(read(sim_content).hit_links)[0] == [(0, 1, 1.0), (1, 1, 1.0)]
 
 
-def test_a_contribution_of_a_particle_outside_the_list_is_a_problem(read, sim_content):
+def test_a_contribution_of_a_particle_outside_the_list_is_a_violation(read, sim_content):
     sim_content["_SimAContributions_particle.index"] = [[1, 2, 7], [0, 0]]
-    (problem,) = read(sim_content).violations()
-    assert (problem.index, problem.field) == (0, "hit_links.particle")
+    (violation,) = read(sim_content).violations()
+    assert (violation.index, violation.field) == (0, "hit_links.particle")
 
 
 def test_contributions_without_particles_make_no_links(read, sim_content):

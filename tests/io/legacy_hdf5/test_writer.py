@@ -33,7 +33,7 @@ def arrays(path: Path) -> dict[str, ak.Array]:
 
 
 def by_hand() -> Events:
-    """An event with two hits (a shared one and one of nobody) and two tracks, and an empty one."""
+    """An event with two hits (a shared one and one of unlinked) and two tracks, and an empty one."""
     one = ak.Array([[1.0, 2.0], []])
     nan = float("nan")
     return Events(
@@ -87,12 +87,12 @@ def test_labels_row_by_row(tmp_path):
     write_legacy(tmp_path / "out.h5", by_hand())
     label = arrays(tmp_path / "out.h5")["label"]
     assert str(label.type) == "2 * var * 9 * float64"
-    nobody = [0.0] * 7
+    unlinked = [0.0] * 7
     assert label.to_list() == [
         [
             [1.0, 1.0, 211.0, 1.0, 0.139, 2.0, 20.0, 200.0, 2.0**31],
-            [2.0, -1.0, *nobody],
-            [-1.0, -1.0, *nobody],
+            [2.0, -1.0, *unlinked],
+            [-1.0, -1.0, *unlinked],
             [-2.0, 0.0, 22.0, 0.0, 0.0, 1.0, 10.0, 100.0, 1.0],
         ],
         [],
@@ -114,7 +114,7 @@ def test_the_sample_of_the_paper_comes_back(tmp_path, data_dir):
 
 
 @pytest.mark.parametrize("sample", ["multi_test_small", "zqq_test_small"])
-def test_hits_tracks_and_owners_come_back(tmp_path, sample_dir, sample):
+def test_hits_tracks_and_assigned_particles_come_back(tmp_path, sample_dir, sample):
     reader = FlatReader(sample_dir / f"{sample}.root")
     before = reader.read(0, reader.num_entries)
     write_legacy(tmp_path / "out.h5", before)
@@ -125,12 +125,12 @@ def test_hits_tracks_and_owners_come_back(tmp_path, sample_dir, sample):
         assert after.hits.position[axis].to_list() == before.hits.position[axis].to_list()
         assert after.tracks.calo_position[axis].to_list() == before.tracks.calo_position[axis].to_list()
     for links, sources in (("hit_links", "hits"), ("track_links", "tracks")):
-        owners = []
+        energies = []
         for events in (before, after):
-            owner = assigned_particle(getattr(events, links), getattr(events, sources))
-            energy = events.truth.energy[ak.mask(owner, owner >= 0)]
-            owners.append(ak.fill_none(energy, -1.0).to_list())
-        assert owners[0] == owners[1]
+            assigned = assigned_particle(getattr(events, links), getattr(events, sources))
+            energy = events.truth.energy[ak.mask(assigned, assigned >= 0)]
+            energies.append(ak.fill_none(energy, -1.0).to_list())
+        assert energies[0] == energies[1]
 
 
 def test_momenta_at_the_vertex_are_found_from_those_at_the_calorimeter(tmp_path, sample_dir):
