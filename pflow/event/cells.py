@@ -195,8 +195,15 @@ def _floor(values: Values) -> Index:
 
 def _groups(*columns: Index) -> Index:
     """Number of the group of equal rows of integer columns, in the order of the rows; int64 [N], from 0."""
-    order = np.lexsort(columns[::-1])
-    table = np.stack(columns)[:, order]
+    if not len(columns[0]):
+        return np.zeros(0, dtype=np.int64)
+    shifted = [column - column.min() for column in columns]
+    try:
+        keys = [np.ravel_multi_index(shifted, [int(column.max()) + 1 for column in shifted])]
+    except ValueError:  # more rows are possible than an integer can count
+        keys = shifted[::-1]
+    order = np.lexsort(keys)
+    table = np.stack(keys)[:, order]
     group = np.zeros(len(order), dtype=np.int64)
     group[order[1:]] = np.cumsum((table[:, 1:] != table[:, :-1]).any(axis=0))
     return group

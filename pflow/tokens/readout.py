@@ -61,12 +61,12 @@ def make_readout(
             ("track_assignment", track_links, n_tracks, all_tracks),
         ):
             assignments[name], offsets[name] = _assignment(links, counts, kept, targets)
-    hits = events.hits
+    hits = ak.flatten(events.hits, axis=1)
     readout = EventReadout(
-        energy=jagged.flat(hits.energy, np.float32)[is_kept],
+        energy=_column(hits.energy, np.float32)[is_kept],
         position=_vectors(hits.position, ("x", "y", "z"))[is_kept],
-        subdetector=jagged.flat(hits.subdetector, np.int64)[is_kept],
-        layer=jagged.flat(hits.layer, np.int64)[is_kept],
+        subdetector=_column(hits.subdetector, np.int64)[is_kept],
+        layer=_column(hits.layer, np.int64)[is_kept],
         token=token,
         **_tracks(tracks),
         **assignments,
@@ -79,13 +79,14 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
         null = np.zeros((0, 3), dtype=np.float32)
         vectors = dict.fromkeys(("track_momentum", "track_position", "track_direction"), null)
         return {"track_charge": null[:, 0], **vectors}
+    tracks = ak.flatten(tracks, axis=1)
     momentum = _vectors(tracks.momentum, ("px", "py", "pz"))
     position = _vectors(tracks.calo_position, ("x", "y", "z"))
     at_calorimeter = _vectors(tracks.calo_momentum, ("px", "py", "pz"))
     known = np.isfinite(np.concatenate([position, at_calorimeter], axis=1)).all(axis=1, keepdims=True)
     return {
         "track_momentum": momentum,
-        "track_charge": jagged.flat(tracks.charge, np.float32),
+        "track_charge": _column(tracks.charge, np.float32),
         "track_position": np.where(known, position, np.float32(0)),
         "track_direction": unit_vector(np.where(known, at_calorimeter, momentum).astype(np.float64)).astype(np.float32),
     }
@@ -102,16 +103,16 @@ def _assignment(
     source = jagged.global_index(links.source, n_sources)
     target = targets.position[jagged.global_index(links.particle, np.diff(targets.offsets))]
     kept = is_kept[source]
-    n_before = np.cumsum(is_kept) - 1  # kept sources before each one, in all events
-    first = np.concatenate([[0], np.cumsum(is_kept)])[jagged.offsets(n_sources)[:-1]]  # and before each event
-    pairs = Assignment(
-        source=(n_before[source] - first[event])[kept],
-        target=target[kept],
-        weight=jagged.flat(links.weight, np.float32)[kept],
-    )
+    n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
+    rank = n_before[source] - n_before[jagged.offsets(n_sources)[event]]
+    pairs = Assignment(source=rank[kept], target=target[kept], weight=jagged.flat(links.weight, np.float32)[kept])
     return pairs, jagged.offsets(np.bincount(event[kept], minlength=len(n_sources)))
+
+
+def _column(values: ak.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    return np.asarray(ak.to_numpy(values, allow_missing=False), dtype=dtype)
 
 
 def _vectors(records: ak.Array, keys: tuple[str, ...]) -> npt.NDArray[np.float32]:
     """Flat vectors, float32 [N, 3]."""
-    return np.stack([jagged.flat(records[key], np.float32) for key in keys], axis=1)
+    return np.stack([_column(records[key], np.float32) for key in keys], axis=1)
