@@ -11,6 +11,7 @@ from pflow.errors import ConfigError
 from pflow.export.graphs import Graph, TensorSpec
 from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SPECIAL, SpecialTokens
 from pflow.physics.pdg import charges, masses, name_of
+from pflow.plain import to_plain
 from pflow.tokens.decode import REST_MOMENTUM
 from pflow.tokens.features import FEATURES
 from pflow.tokens.recipe import PARTS
@@ -101,7 +102,7 @@ def describe(
             "order": tokeniser.recipe.order,
             "coarse": tokeniser.pdg.coarse,
         },
-        "detector": tokeniser.detector.to_dict(),
+        "detector": to_plain(tokeniser.detector),
     }
 
 

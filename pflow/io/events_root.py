@@ -18,6 +18,7 @@ from pflow.io.flat import NOTE
 from pflow.io.layout import Branch, Layout, load_layout
 from pflow.io.rootfile import write_note
 from pflow.physics.detector import Detector, load_detector
+from pflow.plain import to_plain
 from pflow.resources import builtin_names
 
 __all__ = ["write_events"]
@@ -122,7 +123,8 @@ def _by_name(detector: Detector) -> str | dict[str, Any]:
     """The name of a built-in detector, which later versions may know better; the content of any other."""
     if detector.name in builtin_names("detector") and load_detector(detector.name) == detector:
         return detector.name
-    return detector.to_dict()
+    plain: dict[str, Any] = to_plain(detector)
+    return plain
 
 
 def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, ak.Array]:

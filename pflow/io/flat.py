@@ -19,6 +19,7 @@ from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
+from pflow.plain import from_plain
 
 __all__ = ["NOTE", "FlatReader", "missing_branches"]
 
@@ -138,7 +139,7 @@ class FlatReader:
         if "detector" in note:
             written = note["detector"]
             origin = f"{self.path}: note '{NOTE}'"
-            return load_detector(written) if isinstance(written, str) else Detector.from_dict(written, origin=origin)
+            return load_detector(written) if isinstance(written, str) else from_plain(Detector, written, origin)
         if self.layout.detector is None:
             raise ConfigError(f"{self.path}: layout '{self.layout.name}' names no detector, so one must be given")
         return load_detector(self.layout.detector)

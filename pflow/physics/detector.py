@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pflow.errors import ConfigError
 from pflow.plain import from_plain, to_plain
@@ -123,25 +121,9 @@ class Detector:
         if self.phi_symmetry is not None and self.phi_symmetry < 1:
             raise ConfigError(f"detector '{self.name}': phi_symmetry must be at least 1, found {self.phi_symmetry}")
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any], *, origin: str = "detector") -> Detector:
-        """Build from plain data, as in the YAML files.
-
-        Raises
-        ------
-        ConfigError
-            Unknown, missing or ill-typed field; names `origin`, the field and the nearest known ones.
-        """
-        return from_plain(cls, content, origin)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data (strings, numbers, lists) from which `from_dict` builds an equal detector."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
     def digest(self) -> str:
         """First 12 hex digits of the SHA-256 of the content: equal detectors have equal digests."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(to_plain(self), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_detector(name: str | Path | Detector) -> Detector:
@@ -155,4 +137,4 @@ def load_detector(name: str | Path | Detector) -> Detector:
     if isinstance(name, Detector):
         return name
     path = resolve("detector", name)
-    return Detector.from_dict(load_yaml(path), origin=str(path))
+    return from_plain(Detector, load_yaml(path), str(path))

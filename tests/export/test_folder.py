@@ -18,6 +18,7 @@ from pflow.export import folder as folder_module
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.model.api import GeneratedParticles
+from pflow.plain import to_plain
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -194,7 +195,7 @@ def test_the_description_holds_the_tokeniser(exported, lively):
     text = json.loads((exported / "tokens.json").read_text())
     assert [entry["code"] for entry in text["pdg"]] == list(lively.tokeniser.pdg.codes)
     assert text["max_particles"] == lively.reconstructor.decoding.max_particles
-    assert text["detector"] == lively.tokeniser.detector.to_dict()
+    assert text["detector"] == to_plain(lively.tokeniser.detector)
     assert list(text["source"]) == ["hits", "tracks", "tracker_hits"]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,8 +185,7 @@ def test_branches_and_counters_are_those_of_the_full_samples(sample_dir, data_di
 
 def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path):
     events = by_hand()
-    content = events.detector.to_dict() | {"name": "mine", "b_field": 1.25}
-    mine = type(events.detector).from_dict(content)
+    mine = dataclasses.replace(events.detector, name="mine", b_field=1.25)
     write_events(tmp_path / "out.root", Events(detector=mine, hits=events.hits))
     assert read_all(tmp_path / "out.root").detector == mine
 

@@ -8,6 +8,7 @@ import yaml
 
 from pflow.errors import ConfigError
 from pflow.physics.detector import Calorimeter, Detector, load_detector
+from pflow.plain import from_plain, to_plain
 from pflow.resources import builtin_names
 
 BUILTIN = builtin_names("detector")
@@ -15,7 +16,7 @@ BUILTIN = builtin_names("detector")
 
 @pytest.fixture
 def plain() -> dict[str, Any]:
-    return load_detector("cld").to_dict()
+    return to_plain(load_detector("cld"))
 
 
 def test_the_detectors_that_come_with_pflow():
@@ -30,7 +31,7 @@ def test_a_detector_is_called_like_its_file(name):
 @pytest.mark.parametrize("name", BUILTIN)
 def test_plain_data_and_back_is_the_same_detector(name):
     detector = load_detector(name)
-    assert Detector.from_dict(detector.to_dict()) == detector
+    assert from_plain(Detector, to_plain(detector), "detector") == detector
 
 
 @pytest.mark.parametrize(("name", "field"), [("cld", 2.0), ("clic", 4.0), ("ild", 3.5), ("ild_g4", 3.5)])
@@ -45,7 +46,7 @@ def test_the_symmetry_is_that_of_the_design(name, symmetry):
 
 def test_a_detector_written_before_symmetries_were_known_is_one_of_cylinders(plain):
     del plain["phi_symmetry"]
-    assert Detector.from_dict(plain).phi_symmetry is None
+    assert from_plain(Detector, plain, "detector").phi_symmetry is None
 
 
 @pytest.mark.parametrize("name", BUILTIN)
@@ -89,19 +90,19 @@ def test_an_unknown_name_gives_the_nearest():
 
 def test_an_unknown_field_gives_the_nearest(plain):
     with pytest.raises(ConfigError, match=r"unknown field 'bfield' \(nearest matches: b_field"):
-        Detector.from_dict(plain | {"bfield": 1.0})
+        from_plain(Detector, plain | {"bfield": 1.0}, "detector")
 
 
 def test_an_unknown_field_of_a_calorimeter_says_which(plain):
     plain["calorimeters"][1]["colections"] = []
     with pytest.raises(ConfigError, match=r"calorimeters\[1\]: unknown field 'colections'.*collections"):
-        Detector.from_dict(plain)
+        from_plain(Detector, plain, "detector")
 
 
 def test_a_missing_field_is_named(plain):
     del plain["b_field"]
     with pytest.raises(ConfigError, match="field 'b_field' is missing"):
-        Detector.from_dict(plain)
+        from_plain(Detector, plain, "detector")
 
 
 @pytest.mark.parametrize(
@@ -125,13 +126,13 @@ def test_a_missing_field_is_named(plain):
 )
 def test_a_value_of_the_wrong_type_is_named(plain, field, value, expected):
     with pytest.raises(ConfigError, match=expected):
-        Detector.from_dict(plain | {field: value})
+        from_plain(Detector, plain | {field: value}, "detector")
 
 
 def test_a_calorimeter_named_twice_is_refused(plain):
     plain["calorimeters"][1]["name"] = plain["calorimeters"][0]["name"]
     with pytest.raises(ConfigError, match="names a calorimeter twice"):
-        Detector.from_dict(plain)
+        from_plain(Detector, plain, "detector")
 
 
 def test_an_unknown_kind_is_refused():
