@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from pflow.cli.options import add_option
+
 __all__ = ["add_arguments", "run"]
 
 
@@ -13,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "options", nargs="*", metavar="-- OPTION", help="options of `pflow fit` for all stages, after a --"
     )
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder for all that is written")
+    add_option(parser, "output", metavar="DIR", help="folder for all that is written")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the samples that the recipe names")
     parser.add_argument("--variant", metavar="NAME", help="which variant, where the recipe has some")
     parser.add_argument("--ship", metavar="DIR", help="copy the final model to this folder; what else is in it stays")
