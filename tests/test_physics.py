@@ -15,7 +15,7 @@ import pytest
 
 from measurements.physics_reference import SAMPLES, measure
 from pflow.checkpoint.load import load_model
-from pflow.model.pointing.network import PointingTransformer
+from pflow.model.pointing.assignment import ParticleAssignment
 
 SUM_TOLERANCE = 5e-3
 """Largest relative change of the summed energy that other versions of torch, which round differently, may make."""
@@ -90,7 +90,12 @@ def test_changed_tokens_are_noticed(reference, sample_dir):
 
 def test_changed_generation_is_noticed(reference, sample_dir, monkeypatch):
     sample = "gamma1_test_small.root"
-    share = PointingTransformer.share
-    monkeypatch.setattr(PointingTransformer, "share", lambda *arguments: 0.9 * share(*arguments))
+    assign = ParticleAssignment.forward
+
+    def smaller(*arguments):
+        assignment = assign(*arguments)
+        return assignment._replace(hit_fraction=0.9 * assignment.hit_fraction)
+
+    monkeypatch.setattr(ParticleAssignment, "forward", smaller)
     found = measure(load_model("ild-g4-photon"), sample_dir / sample)
     assert off_by(found, reference["ild-g4-photon"]["samples"][sample])

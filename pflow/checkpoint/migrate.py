@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -82,15 +83,64 @@ def migrate_model_options(
     return {"class_path": CLASS_PATHS[architecture], "init_args": {**parts, "loss": weighing}}
 
 
+POINTING_WEIGHTS = (
+    (r"(embed_hit|embed_track)\.", r"encoder.\1."),
+    (r"encoder\.layers\.(\d+)\.norm\.", r"encoder.stack.layers.\1.attention_residual.norm."),
+    (r"encoder\.layers\.(\d+)\.feedforward_norm\.", r"encoder.stack.layers.\1.feedforward_residual.norm."),
+    (r"encoder\.(layers|norm)\.", r"encoder.stack.\1."),
+    (r"begin$", r"decoder.bos"),
+    (r"(embed_particle|embed_seed|embed_pooled)\.", r"decoder.\1."),
+    (r"pointer\.stop\.", r"decoder.pointer.eos."),
+    (r"pointer\.", r"decoder.pointer."),
+    (r"decoder\.(layers|norm)\.", r"decoder.stack.\1."),
+    (r"query\.", r"assignment.query."),
+    (r"incidence\.", r"assignment.pair_logits."),
+    (r"(describe|identity|correct)\.", r"head.\1."),
+    (r"revision\.enter\.", r"refiner.embed_query."),
+    (r"revision\.decoder\.", r"refiner.stack."),
+    (r"revision\.change\.", r"refiner.query_update."),
+    (r"revision\.incidence\.", r"refiner.pair_logits."),
+    (r"revision\.nobody\.", r"refiner.unassigned."),
+    (r"revision\.real\.", r"refiner.existence."),
+    (r"revision\.describe\.", r"refiner.describe."),
+    (r"relation\.one\.", r"refiner.messages.receiver."),
+    (r"relation\.other\.", r"refiner.messages.sender."),
+    (r"relation\.(geometry|out)\.", r"refiner.messages.\1."),
+    (r"unbend\.share\.", r"refiner.direction_correction.fraction."),
+)
+"""Patterns at the start of the names of format 1 of the pointing network, and what replaces the first that matches."""
+
+POINTING_LAYERS = (
+    (r"\.attention_norm\.", ".attention_residual.norm."),
+    (r"\.memory_norm\.", ".memory_residual.norm."),
+    (r"\.feedforward_norm\.", ".feedforward_residual.norm."),
+    (r"\.left_strength$", ".memory_attention.strength"),
+    (r"\.memory_attention\.(query|key_value|out)\.", r".memory_attention.attention.\1."),
+)
+"""The same within the decoder layers of the pointing network."""
+
+
 def migrate_state_dict(state_dict: Mapping[str, _T]) -> dict[str, _T]:
-    """Weights under the names of format 2; names of format 2 stay. Weights of losses are gone."""
-    return {_renamed(name): value for name, value in state_dict.items() if not name.startswith("loss.")}
+    """Weights under the names of format 2; names of format 2 stay. Weights of losses are dropped."""
+    pointing = "network.begin" in state_dict
+    return {
+        _renamed(name, pointing=pointing): value for name, value in state_dict.items() if not name.startswith("loss.")
+    }
 
 
-def _renamed(name: str) -> str:
+def _renamed(name: str, *, pointing: bool) -> str:
     if not name.startswith("network."):
         return name
-    return f"reconstructor.{name}"
+    name = name.removeprefix("network.")
+    if pointing:
+        for pattern, new in POINTING_WEIGHTS:
+            if re.match(pattern, name):
+                name = re.sub(rf"^{pattern}", new, name)
+                break
+        if ".stack.layers." in name:
+            for pattern, new in POINTING_LAYERS:
+                name = re.sub(pattern, new, name)
+    return f"reconstructor.network.{name}"
 
 
 def migrate_header(content: Mapping[str, Any]) -> dict[str, Any]:

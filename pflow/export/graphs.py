@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from pflow.data.batch import Batch, TokenSet
 from pflow.errors import ConfigError
 from pflow.model.common.cache import KeyValue
+from pflow.model.common.layers import Encoder
 from pflow.model.translation import TranslationReconstructor
 from pflow.model.translation.embed import TargetTokens
-from pflow.model.translation.encoder import CrossEncoder, Encoder
-from pflow.model.translation.network import ParticleTransformer
-from pflow.model.translation.source import CrossSource, TokenSetSource
+from pflow.model.translation.encoder import CrossEncoder, CrossSource, TokenSetSource
+from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
 
 __all__ = ["DecoderStep", "EncoderGraph", "Graph", "TensorSpec", "graphs_of"]
@@ -118,7 +118,7 @@ class EncoderGraph(nn.Module):
         A source that cannot be exported; names it.
     """
 
-    def __init__(self, network: ParticleTransformer) -> None:
+    def __init__(self, network: TranslationNetwork) -> None:
         super().__init__()
         source: nn.Module = copy.deepcopy(network.source)
         if isinstance(source, CrossSource):
@@ -166,7 +166,7 @@ class _Past:
 class DecoderStep(nn.Module):
     """From the last token of each event, the encoder's output and the past to the next token."""
 
-    def __init__(self, network: ParticleTransformer) -> None:
+    def __init__(self, network: TranslationNetwork) -> None:
         super().__init__()
         self.target = network.target
         self.decoder = network.decoder
@@ -249,7 +249,7 @@ def graphs_of(reconstructor: nn.Module) -> tuple[Graph, Graph]:
     )
 
 
-def _head_names(network: ParticleTransformer) -> tuple[str, ...]:
+def _head_names(network: TranslationNetwork) -> tuple[str, ...]:
     prediction = network.heads(torch.zeros(1, 1, network.target.width))
     return tuple(f"{name}_logits" if name in network.heads.classifiers else name for name in prediction)
 

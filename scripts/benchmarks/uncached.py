@@ -12,12 +12,12 @@ from torch import Tensor
 
 from pflow.data.batch import Batch, Target
 from pflow.model.api import GeneratedParticles, Sampler
-from pflow.model.translation.network import ParticleTransformer
+from pflow.model.translation.network import TranslationNetwork
 
 
 @torch.inference_mode()
 def generate_naively(
-    model: ParticleTransformer,
+    model: TranslationNetwork,
     batch: Batch,
     *,
     max_particles: int,
@@ -32,7 +32,7 @@ def generate_naively(
     for step in range(max_particles + 1):
         prediction = model(dataclasses.replace(batch, target=_prefix(columns, B, device)))
         last = {name: value[:, step] for name, value in prediction.items()}
-        pick = model.special.pick(last, choose)
+        pick = model.special.choose(last, choose)
         ended = ended | pick.ended
         if step == max_particles or bool(ended.all()):
             break

@@ -94,7 +94,7 @@ def _reads_tracks(model: Model) -> bool:
 
 def _remove_refinement(model: Model, role: str) -> None:
     reconstructor: Any = model.reconstructor
-    reconstructor.network.revision = None
+    reconstructor.network.refiner = None
     reconstructor.decoding = dataclasses.replace(reconstructor.decoding, eos_threshold=EOS_THRESHOLD[role])
 
 

@@ -1,8 +1,8 @@
-"""Multi-head attention: on torch's fused scaled-dot-product attention, and to a memory that is not projected.
+"""Multi-head attention on torch's fused scaled-dot-product attention, and with absorbed key and value projections.
 
-Letters: B batch, N tokens that ask, S tokens that answer, W width, H heads, D = W / H. Masks: True = real token; None
-where there is no padding, which keeps the kernels that know no mask. Packed events (`pflow.model.common.packing`) stand side
-by side in one row, [1, sum of lengths, W], and `lengths` says where each ends.
+Letters: B batch, N query tokens, S key tokens, W width, H heads, D = W / H. Masks: True = real token; None: no padding,
+which keeps the kernels that know no mask. Packed events (`pflow.model.common.packing`) stand side by side in one row,
+[1, sum of lengths, W], with their lengths.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.cache import Cache, KeyValue
 
-__all__ = ["CrossAttention", "MemoryAttention", "SelfAttention", "memory_products"]
+__all__ = ["AbsorbedCrossAttention", "CrossAttention", "SelfAttention", "absorbed_products", "attend"]
 
 
-def _check_heads(width: int, heads: int) -> None:
+def check_heads(width: int, heads: int) -> None:
+    """Raise ValueError unless the heads divide the width."""
     if heads < 1 or width % heads:
         raise ValueError(f"heads: {heads} heads do not divide a width of {width}")
 
@@ -35,12 +36,45 @@ def _broadcast(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask[:, None, None, :]  # [B, S] -> [B, 1, 1, S]
 
 
-def _event_by_event(
-    queries: Iterable[Tensor], keys: Iterable[Tensor], values: Iterable[Tensor], masks: Iterable[Tensor | None]
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    lengths: Sequence[int] | None = None,
+    scale: float | None = None,
 ) -> Tensor:
-    """Attend within each packed event, [1, H, N, D] each; the answers side by side."""
+    """Self-attention of padded or of packed events, float [B, N, H * D].
+
+    Parameters
+    ----------
+    query, key, value : float [B, H, N, D]
+    mask : bool [B, N] or None
+    lengths
+        Lengths of packed events, without `mask`.
+    scale
+        Factor of the logits; default: D^(-1/2).
+    """
+    if lengths is None:
+        attended = scaled_dot_product_attention(query, key, value, attn_mask=_broadcast(mask), scale=scale)
+    else:
+        queries, keys, values = (torch.split(part, list(lengths), dim=2) for part in (query, key, value))
+        attended = _event_by_event(queries, keys, values, [None] * len(lengths), scale=scale)
+    return _join(attended)
+
+
+def _event_by_event(
+    queries: Iterable[Tensor],
+    keys: Iterable[Tensor],
+    values: Iterable[Tensor],
+    masks: Iterable[Tensor | None],
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    """Attend within each packed event, [1, H, N, D] each; returns the results side by side."""
     events = zip(queries, keys, values, masks, strict=True)
-    return torch.cat([scaled_dot_product_attention(*event) for event in events], dim=2)
+    return torch.cat([scaled_dot_product_attention(*event, scale=scale) for event in events], dim=2)
 
 
 class SelfAttention(nn.Module):
@@ -51,7 +85,7 @@ class SelfAttention(nn.Module):
     width, heads
         W and H; H divides W.
     bias
-        Of the four linear maps.
+        Whether the linear maps have one.
 
     Raises
     ------
@@ -61,7 +95,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, *, width: int, heads: int, bias: bool = True) -> None:
         super().__init__()
-        _check_heads(width, heads)
+        check_heads(width, heads)
         self.heads = heads
         self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
@@ -81,13 +115,13 @@ class SelfAttention(nn.Module):
         ----------
         x : float [B, N, W]
         mask : bool [B, N] or None
-            Real tokens. Not together with `causal`: padding behind a causal sequence is never seen.
+            Real tokens. Not with `causal`: the padding behind a causal sequence is never attended to.
         lengths
-            Of packed events; not together with `mask`, `causal` or `cache`.
+            Lengths of packed events; not with `mask`, `causal` or `cache`.
         causal
-            A token sees itself and those before it.
+            Whether a token attends only to itself and to earlier tokens.
         cache
-            Of the tokens before these; they are appended. One token at a time.
+            Keys and values of the earlier tokens; those of x, one token, are appended.
 
         Returns
         -------
@@ -96,37 +130,35 @@ class SelfAttention(nn.Module):
         Raises
         ------
         ValueError
-            If `mask` comes together with `causal`, `lengths` with any of them, or `cache` with more than one token.
+            If `mask` is given with `causal`, `lengths` with any other, or `cache` with more than one token.
         """
         if causal and mask is not None:
             raise ValueError("mask: a causal sequence has its padding at the end and takes no mask")
         if lengths is not None and (causal or mask is not None or cache is not None):
             raise ValueError("lengths: packed events take no mask, no cache and are not causal")
         query, key, value = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
-        if lengths is not None:
-            queries, keys, values = (torch.split(part, list(lengths), dim=2) for part in (query, key, value))
-            attended = _event_by_event(queries, keys, values, [None] * len(lengths))
-            return self.out(_join(attended))  # type: ignore[no-any-return]
+        if not causal and cache is None:
+            return self.out(attend(query, key, value, mask=mask, lengths=lengths))  # type: ignore[no-any-return]
         if cache is not None:
             if x.shape[1] != 1:
                 raise ValueError(f"cache: one token at a time, got {x.shape[1]}")
             key, value = cache.update(key, value)
-            causal = False  # the one token that asks is the last: it sees all
-        attended = scaled_dot_product_attention(query, key, value, attn_mask=_broadcast(mask), is_causal=causal)
+            causal = False  # the last token attends to all
+        attended = scaled_dot_product_attention(query, key, value, is_causal=causal)
         return self.out(_join(attended))  # type: ignore[no-any-return]
 
 
 class CrossAttention(nn.Module):
-    """Tokens of one sequence attend to those of another, whose keys and values are projected apart, once.
+    """Tokens of one sequence attend to a memory, whose keys and values are projected once.
 
     Parameters
     ----------
     width, heads
         W and H; H divides W.
     memory_width
-        Of the other sequence.
+        Token width of the memory.
     bias
-        Of the linear maps.
+        Whether the linear maps have one.
 
     Raises
     ------
@@ -136,14 +168,14 @@ class CrossAttention(nn.Module):
 
     def __init__(self, *, width: int, heads: int, memory_width: int, bias: bool = True) -> None:
         super().__init__()
-        _check_heads(width, heads)
+        check_heads(width, heads)
         self.heads = heads
         self.query = nn.Linear(width, width, bias=bias)
         self.key_value = nn.Linear(memory_width, 2 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
 
     def project(self, memory: Tensor) -> KeyValue:
-        """Keys and values [B, H, S, D] of the other sequence `memory`, float [B, S, memory_width]."""
+        """Keys and values [B, H, S, D] of the memory, float [B, S, memory_width]."""
         key, value = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key, value)
 
@@ -160,58 +192,57 @@ class CrossAttention(nn.Module):
         Parameters
         ----------
         x : float [B, N, W], or [1, N, W] of B packed events
-        memory : KeyValue [B, H, S, D]
-            From `project`.
+        memory : KeyValue [B, H, S, D], from `project`
         mask : bool [B, S] or None
             Real tokens of the memory.
         lengths
-            Of the events packed in x.
+            Lengths of the events packed in x.
 
         Returns
         -------
-        float, as x
+        float, shape of x
         """
         query = _split(self.query(x), self.heads)
-        seen = _broadcast(mask)
+        real = _broadcast(mask)
         if lengths is None:
-            attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=seen)
+            attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=real)
         else:
             queries, keys, values = torch.split(query, list(lengths), dim=2), memory.key[:, None], memory.value[:, None]
-            attended = _event_by_event(queries, keys, values, [None] * len(lengths) if seen is None else seen[:, None])
+            attended = _event_by_event(queries, keys, values, [None] * len(lengths) if real is None else real[:, None])
         return self.out(_join(attended))  # type: ignore[no-any-return]
 
 
-def memory_products(query: Tensor, key: Tensor, memory: Tensor, added: Tensor) -> Tensor:
-    """Products of queries with linear maps of a memory, which are never made, float [B, H, T, S].
+def absorbed_products(query: Tensor, key: Tensor, memory: Tensor, added: Tensor) -> Tensor:
+    """Products of queries with linear maps of a memory, without computing the maps, float [B, H, T, S].
 
-    With M A the mapped memory, q (M A)^T = (q A^T) M^T: the few queries are mapped, not the memory, and all maps read
-    the same numbers.
+    With M A the mapped memory, q (M A)^T = (q A^T) M^T: the few queries are mapped instead of the memory, and all maps
+    read the same memory (absorbed projections, as in DeepSeek-V2's multi-head latent attention, arXiv:2405.04434).
 
     Parameters
     ----------
     query : float [B, T, H, D]
-        Of T positions, for H maps.
+        Queries of T positions for H maps.
     key : float [H, D, W]
         Weights of the maps.
     memory : float [B, S, W]
     added : float [B, H, T, S] or [B, H, T, 1]
-        To the products.
+        Added to the products.
     """
-    asked = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
-    products = torch.baddbmm(added.flatten(1, 2), asked, memory.transpose(1, 2))  # [B, H * T, S]
+    mapped = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
+    products = torch.baddbmm(added.flatten(1, 2), mapped, memory.transpose(1, 2))  # [B, H * T, S]
     return products.view(*added.shape[:3], memory.shape[1])
 
 
-class MemoryAttention(nn.Module):
-    """Attention of few queries to a long memory, whose keys and values are never made.
+class AbsorbedCrossAttention(nn.Module):
+    """Attention of few queries to a long memory with absorbed key and value projections (`absorbed_products`).
 
-    `CrossAttention` by `memory_products`; as the keys the values w (M B) = (w M) B. The bias of the keys, which adds
-    the same to all logits of a query, is left out.
+    The values are absorbed alike: w (M B) = (w M) B. The bias of the keys adds the same to all logits of a query and is
+    left out.
 
     Parameters
     ----------
     width, heads
-        W and H; H divides W. The memory has the same width.
+        W, also of the memory, and H; H divides W.
 
     Raises
     ------
@@ -221,7 +252,7 @@ class MemoryAttention(nn.Module):
 
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
-        _check_heads(width, heads)
+        check_heads(width, heads)
         self.heads = heads
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
@@ -242,7 +273,7 @@ class MemoryAttention(nn.Module):
         """
         key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
         query = self.query(x).unflatten(-1, (self.heads, -1)) * key.shape[1] ** -0.5  # [B, N, H, D]
-        weight = memory_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]
-        read = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, N, W]
-        answer = torch.einsum("bhtw,hdw->bthd", read, value).flatten(2)
-        return self.out(answer + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]
+        weight = absorbed_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]
+        mean = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, N, W]
+        attended = torch.einsum("bhtw,hdw->bthd", mean, value).flatten(2)
+        return self.out(attended + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""Keys and values kept between the steps of a generation.
+"""Keys and values that are kept between decoder steps, and rows of a batch that leave it.
 
-Letters: B events, H heads, S sequence length, D width of a head.
+Letters: B batch, H heads, S sequence length, D width of a head.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class KeyValue(NamedTuple):
     value: Tensor
 
     def compact(self, compaction: Compaction) -> KeyValue:
-        """The rows that stay; the storage is reused."""
+        """The rows that stay, moved in place."""
         return KeyValue(compaction.apply(self.key), compaction.apply(self.value))
 
 
 class Compaction(NamedTuple):
-    """How the rows that stay are moved to the front: each row behind the new end fills the gap of one that leaves.
+    """Move the rows that stay to the front: each row behind the new end fills the gap of a row that leaves.
 
-    Only the rows that move are copied, so that over a whole generation no more than one batch is.
+    Only the rows that move are copied: over a whole decoding no more than one batch.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Compaction(NamedTuple):
 
     @classmethod
     def of(cls, stays: Tensor) -> Compaction:
-        """Build it from `stays`, bool [B], True = the row stays."""
+        """From `stays`, bool [B], True = the row stays."""
         size = int(stays.sum())
         gaps = (~stays[:size]).nonzero().squeeze(1)
         movers = stays[size:].nonzero().squeeze(1) + size
@@ -61,21 +61,21 @@ class Compaction(NamedTuple):
 
 
 class Cache(Protocol):
-    """What attention asks of a cache; an exported graph, whose past comes in as tensors, brings its own."""
+    """What attention calls; an exported graph, whose past are input tensors, has its own."""
 
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """Append the keys and values of new tokens, float [B, H, S, D]; those of all tokens so far."""
+        """Append the keys and values of new tokens, float [B, H, S, D]; return those of all tokens so far."""
 
 
 class KVCache:
-    """Keys and values of the tokens written so far, in storage allocated once.
+    """Keys and values of the tokens decoded so far, in storage that is allocated once.
 
     Parameters
     ----------
     batch, heads, max_length, head_width
-        B, H, the largest S and D.
+        B, H, the largest S, and D.
     dtype, device
-        Of the keys and values.
+        Of keys and values.
     """
 
     def __init__(
@@ -92,6 +92,18 @@ class KVCache:
         self._key = torch.empty(shape, dtype=dtype, device=device)
         self._value = torch.empty(shape, dtype=dtype, device=device)
         self._length = 0
+
+    @classmethod
+    def like(cls, x: Tensor, *, heads: int, max_length: int) -> KVCache:
+        """An empty cache for the keys and values of tokens like float [B, ..., W]."""
+        return cls(
+            batch=len(x),
+            heads=heads,
+            max_length=max_length,
+            head_width=x.shape[-1] // heads,
+            dtype=x.dtype,
+            device=x.device,
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -117,7 +129,7 @@ class KVCache:
         Raises
         ------
         ValueError
-            If B, H or D differ from the cache's, or if more than `max_length` tokens are written.
+            If B, H or D differ from the cache's, or if more than `max_length` tokens are stored.
         """
         expected = (self._key.shape[0], self._key.shape[1], k_val.shape[2], self._key.shape[3])
         if tuple(k_val.shape) != expected or k_val.shape != v_val.shape:
@@ -134,7 +146,7 @@ class KVCache:
         return KeyValue(self._key[:, :, :end], self._value[:, :, :end])
 
     def compact(self, compaction: Compaction) -> None:
-        """Drop the rows of events that are finished; what is written of the rest moves, nothing is allocated."""
+        """Drop the rows of events that have ended, in place."""
         compaction.apply(self._key[:, :, : self._length])
         compaction.apply(self._value[:, :, : self._length])
         self._key = self._key[: compaction.size]

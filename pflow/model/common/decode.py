@@ -1,112 +1,87 @@
-"""Writing the particles of events, one after the other.
+"""Autoregressive decoding: particles are decoded one by one, and events that have ended leave the batch.
 
-The encoder runs once, the memory's keys and values are projected once, those of past tokens are kept, and events that
-are finished leave the batch. Letters: B batch, T particles, V vocabulary.
+Letters: B batch, B' events that go on, T particles, V classes.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
+from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
-from pflow.data.batch import Batch
-from pflow.model.api import GeneratedParticles
 from pflow.model.common.cache import Compaction
-from pflow.model.common.sampler import Sampler
-from pflow.model.translation.embed import TargetTokens
-from pflow.model.translation.network import ParticleTransformer
-from pflow.model.translation.special import SAMPLE
 
-__all__ = ["generate"]
+__all__ = ["DecodedSequence", "Decoder", "decode"]
 
 
-@torch.inference_mode()
-def generate(
-    model: ParticleTransformer,
-    batch: Batch,
-    *,
-    max_particles: int,
-    sampler: Sampler,
-) -> GeneratedParticles:
-    """Write the particles of each event of `batch`.
+class Decoder(Protocol):
+    """What an architecture supplies: the state of the decoding of a batch, one step at a time."""
+
+    def advance(self, rows: Tensor) -> Tensor:
+        """Compute the next decoder state of the events `rows` int64 [B']; bool [B'], True = one more particle."""
+
+    def compact(self, compaction: Compaction) -> None:
+        """Drop the events that have ended, after `advance`."""
+
+    def emit(self, rows: Tensor) -> dict[str, Tensor]:
+        """Decode one particle of each event `rows` int64 [B'], and make it the next input; columns [B', ...]."""
+
+
+class DecodedSequence(NamedTuple):
+    """What was decoded.
 
     Parameters
     ----------
-    model
-        In evaluation mode.
-    batch
-        On the model's device; its target, if any, is not looked at.
-    max_particles
-        The most particles an event may have.
-    sampler
-        Chooses classes.
-
-    Returns
-    -------
-    GeneratedParticles
-
-    Raises
-    ------
-    ValueError
-        The model is in training mode.
+    columns
+        Columns [B, T, ...] of `Decoder.emit`, zeros where an event has ended.
+    mask : bool [B, T], True = decoded
+    truncated : bool [B], True = `max_particles` were decoded and the event had not ended
     """
-    if model.training:
-        raise ValueError("model: it is in training mode; call model.eval() first")
-    size = len(batch)
-    device = batch.hits.mask.device
-    written = _empty(size, max_particles, device)
-    rows = torch.arange(size, device=device)  # which event each row of the shrinking batch is
-    tokens = TargetTokens.bos(size, device)
-    state = model.start(model.encode(batch), max_particles + 1)
-    longest = 0
+
+    columns: dict[str, Tensor]
+    mask: Tensor
+    truncated: Tensor
+
+
+def decode(decoder: Decoder, *, batch: int, max_particles: int, device: torch.device) -> DecodedSequence:
+    """Decode the particles of each event.
+
+    Parameters
+    ----------
+    decoder
+        At the start of its sequences.
+    batch
+        B.
+    max_particles
+        Largest number of particles of an event.
+    device
+        Of the columns.
+    """
+    rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
+    truncated = torch.zeros(batch, dtype=torch.bool, device=device)
+    steps: list[tuple[Tensor, dict[str, Tensor]]] = []
     for position in range(max_particles + 1):
-        prediction = model.step(tokens, state)
-        pick = model.special.pick(prediction, functools.partial(sampler, rows=rows, batch=size))
+        goes_on = decoder.advance(rows)
         if position == max_particles:
-            written.truncated[rows] = ~pick.ended
+            truncated[rows] = goes_on
             break
-        new = {
-            "charge": pick.charge,
-            "pdg": pick.pdg,
-            "energy": prediction["energy"],
-            "direction": prediction["direction"],
-            "score": pick.score,
-        }
-        if bool(pick.ended.any()):
-            compaction = Compaction.of(~pick.ended)
-            if compaction.size == 0:
-                break
-            rows = compaction.apply(rows)
-            state.compact(compaction)
-            new = {name: compaction.apply(value) for name, value in new.items()}
-        for name, value in new.items():
-            getattr(written, name)[rows, position] = value
-        written.mask[rows, position] = True
-        longest = position + 1
-        tokens = TargetTokens(
-            charge=new["charge"][:, None],
-            pdg=new["pdg"][:, None],
-            energy=new["energy"][:, None],
-            direction=new["direction"][:, None],
-            kind=torch.full_like(new["pdg"], SAMPLE)[:, None],
-        )
-    return _first(written, longest)
-
-
-def _empty(size: int, length: int, device: torch.device) -> GeneratedParticles:
-    return GeneratedParticles(
-        charge=torch.zeros(size, length, dtype=torch.int64, device=device),
-        pdg=torch.zeros(size, length, dtype=torch.int64, device=device),
-        energy=torch.zeros(size, length, device=device),
-        direction=torch.zeros(size, length, 3, device=device),
-        score=torch.zeros(size, length, device=device),
-        mask=torch.zeros(size, length, dtype=torch.bool, device=device),
-        truncated=torch.zeros(size, dtype=torch.bool, device=device),
-    )
-
-
-def _first(written: GeneratedParticles, length: int) -> GeneratedParticles:
-    names = ("charge", "pdg", "energy", "direction", "score", "mask")
-    return dataclasses.replace(written, **{name: getattr(written, name)[:, :length].clone() for name in names})
+        remaining = int(goes_on.sum())
+        if remaining == 0 and steps:
+            break
+        if remaining < len(rows):
+            compaction = Compaction.of(goes_on)
+            rows = compaction.apply(rows.clone())  # earlier steps keep their rows
+            decoder.compact(compaction)
+        if remaining == 0:
+            break
+        steps.append((rows, decoder.emit(rows)))
+    # Without a step the columns of a batch without events give the shapes.
+    shapes = steps[0][1] if steps else decoder.emit(rows[:0])
+    columns = {name: value.new_zeros(batch, len(steps), *value.shape[1:]) for name, value in shapes.items()}
+    mask = torch.zeros(batch, len(steps), dtype=torch.bool, device=device)
+    for position, (events, values) in enumerate(steps):
+        mask[events, position] = True
+        for name, value in values.items():
+            columns[name][events, position] = value
+    return DecodedSequence(columns, mask, truncated)

@@ -1,4 +1,4 @@
-"""Weights at birth, for the whole network, in one place."""
+"""Initial weights of a whole network, in one place."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["initialise"]
 
 @torch.no_grad()
 def initialise(module: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw all weights of `module` anew.
+    """Draw all weights of `module`.
 
-    Linear maps: uniform with variance 1 / (number of inputs) (LeCun et al. 1998; on square matrices the same as Glorot
-    and Bengio 2010, and indifferent to several maps being fused into one), biases 0. Norms: 1 and 0. Other parameters,
+    Linear maps: uniform with variance 1 / (number of inputs) (LeCun et al. 1998; for square matrices the same as
+    Glorot and Bengio 2010; independent of whether maps are fused), biases 0. Norms: 1 and 0. Other parameters,
     which are token vectors: normal with standard deviation 1.
 
     Parameters

@@ -1,18 +1,22 @@
-"""The blocks of a Transformer: residuals with their norm, feed-forward networks, encoder and decoder layers."""
+"""Transformer blocks: residual connections, feed-forward networks, encoder and decoder layers, stacks of them.
+
+Letters: B batch, N tokens, S memory tokens, W width.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.cache import Cache, KeyValue
+from pflow.model.common.cache import Cache
+from pflow.model.common.checks import check_choice
+from pflow.model.common.packing import Packing
 
-__all__ = ["DecoderLayer", "EncoderLayer", "FullyConnected", "LayerStyle", "Residual", "final_norm", "stack"]
+__all__ = ["DecoderLayer", "Encoder", "EncoderLayer", "FullyConnected", "LayerStyle", "Residual", "final_norm", "stack"]
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
@@ -26,34 +30,34 @@ class LayerStyle:
     Parameters
     ----------
     dropout
-        Probability, on the output of each sub-layer and on the hidden layer of feed-forward networks. Attention weights
-        are left alone, which keeps the fused kernels.
+        Dropout probability of the output of each sub-layer. Attention weights have none, which keeps the fused kernels.
+    hidden_dropout
+        Dropout probability in the hidden layer of the feed-forward networks.
     norm
-        ``post``: normalise the sum with the residual, as Vaswani et al. (2017). ``pre``: normalise what goes into the
-        sub-layer, and once more at the end of the stack.
+        ``post``: the sum with the residual is normalised (Vaswani et al. 2017). ``pre``: the input of the sub-layer is
+        normalised, and once more the output of the stack.
     bias
-        Of linear maps and norms.
+        Whether linear maps and norms have one.
     activation
         ``relu`` or ``gelu``.
 
     Raises
     ------
     ValueError
-        For a value outside of these.
+        A value out of range; names the field.
     """
 
     dropout: float = 0.0
+    hidden_dropout: float = 0.0
     norm: str = "post"
     bias: bool = True
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout: {self.dropout} is not in [0, 1)")
-        if self.norm not in ("post", "pre"):
-            raise ValueError(f"norm: '{self.norm}' is neither 'post' nor 'pre'")
-        if self.activation not in _ACTIVATIONS:
-            raise ValueError(f"activation: '{self.activation}' is not one of {sorted(_ACTIVATIONS)}")
+        if not 0.0 <= self.dropout < 1.0 or not 0.0 <= self.hidden_dropout < 1.0:
+            raise ValueError(f"dropout: {self.dropout} or {self.hidden_dropout} is not in [0, 1)")
+        check_choice(self, "norm", ("post", "pre"))
+        check_choice(self, "activation", _ACTIVATIONS)
 
 
 class FullyConnected(nn.Sequential):
@@ -62,9 +66,9 @@ class FullyConnected(nn.Sequential):
     Parameters
     ----------
     sizes
-        UncertaintyCalibration from input to output, at least two.
+        Widths from input to output, at least two.
     activation, bias, dropout
-        As in `LayerStyle`.
+        As in `LayerStyle`; the dropout is in the hidden layers.
     """
 
     def __init__(
@@ -77,14 +81,14 @@ class FullyConnected(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """Add a sub-layer's answer to its input, and normalise, before or after.
+    """Add the output of a sub-layer to its input, with a norm before or after.
 
     Parameters
     ----------
     width
-        Of the tokens.
+        W.
     style
-        Says where the norm goes.
+        Says where the norm is.
     """
 
     def __init__(self, *, width: int, style: LayerStyle) -> None:
@@ -101,7 +105,7 @@ class Residual(nn.Module):
 
 
 def final_norm(*, width: int, style: LayerStyle) -> nn.Module:
-    """What closes a stack of layers: a norm where they are pre-norm, nothing where they are post-norm."""
+    """The last module of a stack: a norm for pre-norm layers, the identity for post-norm layers."""
     return nn.LayerNorm(width, bias=style.bias) if style.norm == "pre" else nn.Identity()
 
 
@@ -115,22 +119,24 @@ class EncoderLayer(nn.Module):
 
     Parameters
     ----------
-    width, heads, feedforward
-        W, H and the width of the hidden layer.
+    attention
+        The self-attention.
+    width, feedforward
+        W and the width of the hidden layer.
     style
         Dropout, norm, bias, activation.
     """
 
-    def __init__(self, *, width: int, heads: int, feedforward: int, style: LayerStyle) -> None:
+    def __init__(self, attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle) -> None:
         super().__init__()
-        self.attention = SelfAttention(width=width, heads=heads, bias=style.bias)
+        self.attention: Any = attention
         self.feedforward = _feedforward(width, feedforward, style)
         self.attention_residual = Residual(width=width, style=style)
         self.feedforward_residual = Residual(width=width, style=style)
 
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None) -> Tensor:
-        """Apply to x, float [B, N, W]; `mask` bool [B, N] and `lengths` are those of the self-attention."""
-        x = self.attention_residual(x, lambda y: self.attention(y, mask=mask, lengths=lengths))
+    def forward(self, x: Tensor, **context: Any) -> Tensor:
+        """Apply to x, float [B, N, W]; `context` is passed to the self-attention."""
+        x = self.attention_residual(x, lambda y: self.attention(y, **context))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
@@ -139,18 +145,20 @@ class DecoderLayer(nn.Module):
 
     Parameters
     ----------
-    width, heads, feedforward
-        W, H and the width of the hidden layer.
-    memory_width
-        Width of the memory's tokens.
+    attention, memory_attention
+        The attentions; the second is called with the memory, its mask and the lengths of packed events.
+    width, feedforward
+        W and the width of the hidden layer.
     style
         Dropout, norm, bias, activation.
     """
 
-    def __init__(self, *, width: int, heads: int, feedforward: int, memory_width: int, style: LayerStyle) -> None:
+    def __init__(
+        self, attention: nn.Module, memory_attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle
+    ) -> None:
         super().__init__()
-        self.attention = SelfAttention(width=width, heads=heads, bias=style.bias)
-        self.memory_attention = CrossAttention(width=width, heads=heads, memory_width=memory_width, bias=style.bias)
+        self.attention: Any = attention
+        self.memory_attention: Any = memory_attention
         self.feedforward = _feedforward(width, feedforward, style)
         self.attention_residual = Residual(width=width, style=style)
         self.memory_residual = Residual(width=width, style=style)
@@ -159,7 +167,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: KeyValue,
+        memory: Any,
         *,
         memory_mask: Tensor | None = None,
         mask: Tensor | None = None,
@@ -172,13 +180,13 @@ class DecoderLayer(nn.Module):
         Parameters
         ----------
         x : float [B, N, W]
-        memory : KeyValue [B, H, S, D]
-            From ``memory_attention.project``.
+        memory
+            Second argument of the attention to the memory.
         memory_mask : bool [B, S] or None
         mask, causal, cache
-            Of the self-attention.
+            Passed to the self-attention.
         lengths
-            Of both attentions.
+            Passed to both attentions.
         """
         x = self.attention_residual(
             x, lambda y: self.attention(y, mask=mask, lengths=lengths, causal=causal, cache=cache)
@@ -187,5 +195,44 @@ class DecoderLayer(nn.Module):
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
+class Encoder(nn.Module):
+    """A stack of encoder layers. No token has a position, so the result does not depend on their order.
+
+    Parameters
+    ----------
+    layers
+        Called with the keyword arguments of `forward` and with ``mask`` or, packed, ``lengths``.
+    norm
+        Applied to the output.
+    """
+
+    def __init__(self, layers: Iterable[EncoderLayer], norm: nn.Module) -> None:
+        super().__init__()
+        self.layers = stack(layers)
+        self.norm = norm
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, **tokens: Tensor) -> Tensor:
+        """Encode x, float [B, S, W].
+
+        Parameters
+        ----------
+        mask : bool [B, S] or None
+        tokens : float [B, S, ...]
+            Passed to the attention of each layer.
+        """
+        packing = Packing.of(mask)
+        if packing is None:
+            for layer in self.layers:
+                x = layer(x, mask=mask, **tokens)
+            return self.norm(x)  # type: ignore[no-any-return]
+        x = packing.pack(x)
+        tokens = {name: packing.pack(values) for name, values in tokens.items()}
+        for layer in self.layers:
+            x = layer(x, lengths=packing.lengths, **tokens)
+        return packing.unpack(self.norm(x))
+
+
 def _feedforward(width: int, hidden: int, style: LayerStyle) -> FullyConnected:
-    return FullyConnected((width, hidden, width), activation=style.activation, bias=style.bias, dropout=style.dropout)
+    return FullyConnected(
+        (width, hidden, width), activation=style.activation, bias=style.bias, dropout=style.hidden_dropout
+    )

@@ -1,166 +1,210 @@
-"""The first reading: particles are written one after the other.
+"""Decoder steps of the pointing model, and its generated particles.
 
-Keys and values of past tokens are kept, and events that are finished leave the batch. Letters: B batch, T particles, S
-source tokens, M items, W width.
+Letters: B batch, B' events that go on, T particles, S source tokens, M items (hits, then tracks), N hits, W width.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pflow.data.batch import Batch
+from pflow.model.api import GeneratedParticles
 from pflow.model.common.cache import Compaction
+from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.geometry import Scene, gather
-from pflow.model.pointing.network import PointingTransformer, Source
-from pflow.model.pointing.particles import Particles
-from pflow.model.pointing.pointer import IMPOSSIBLE
+from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.refiner import DecodedParticles
+from pflow.model.pointing.scene import gather
+from pflow.model.pointing.seed import MASKED_LOGIT
 
-__all__ = ["Sentences", "charge_of", "write"]
-
-
-class Sentences(NamedTuple):
-    """What was written; T is the longest sentence's length.
-
-    Parameters
-    ----------
-    columns
-        Of each, zeros where an event has ended: ``written`` bool [B, T]; ``is_particle`` bool [B, T], whether it has as
-        much energy as a target; ``seed`` int64 [B, T]; ``read`` float [B, T, W], as the decoder reads it back;
-        ``query`` float [B, T, W]; and those of `Particles.columns`. T is 1 where nothing was written.
-    truncated : bool [B], True = as many were written as there may be and the event had not ended
-    """
-
-    columns: dict[str, Tensor]
-    truncated: Tensor
+__all__ = ["PointingDecoder", "decode_first_stage", "generate"]
 
 
-def write(
-    network: PointingTransformer, source: Source, *, decoding: PointingDecodingConfig, sampler: Sampler
-) -> Sentences:
-    """Write the particles of each event.
+class PointingDecoder:
+    """Decoder state of a batch (`pflow.model.common.decode.Decoder`).
 
-    An event ends when the end is at least as probable as ``eos_threshold``; with ``require_all_tracks`` particles begin at the tracks that are
-    then not assigned, before it does. What has less energy than any
-    target takes its hits and is no particle. ``max_empty_steps`` of these one after the other, or of what took neither a track nor
-    more than ``min_deposit_fraction`` of that energy, end an event too.
+    Decoding of an event stops when the probability of the end reaches ``eos_threshold``. With ``require_all_tracks`` it
+    then goes on with seeds at the tracks that are not assigned. A particle with less energy than any target takes its
+    hits and is no particle; after ``max_empty_steps`` steps in a row with such a particle, or with one that has no
+    track and next to no hits, decoding stops in any case.
 
     Parameters
     ----------
     network
-        In evaluation mode, and without gradients.
+        In evaluation mode.
     source
-        Of the batch; its storage is used up.
+        Encoded source of the batch; changed in place.
     decoding
         When decoding stops.
     sampler
         Chooses seeds and identities.
     """
-    size, device = len(source.states), source.states.device
-    max_particles = decoding.max_particles
-    choice = functools.partial(sampler, batch=size)
-    truncated = torch.zeros(size, dtype=torch.bool, device=device)
-    rows = torch.arange(size, device=device)
-    covered = torch.zeros_like(source.scene.item_energy)  # [B, M]
-    caches = network.decoder.caches(source.states, max_particles + 1)
-    x = network.begin.expand(size, 1, -1)
-    crumbs = torch.zeros(size, dtype=torch.int64, device=device)  # [B], at the end of the sentence so far
-    least = decoding.min_deposit_fraction * math.exp(network.min_log_energy)
-    steps: list[_Step] = []
-    for position in range(max_particles + 1):
-        states, pointer = network.state(x, source, covered[:, None], caches)
-        ended = (pointer[:, 0, -1].exp() >= decoding.eos_threshold) | (crumbs >= decoding.max_empty_steps)
-        left = _tracks_left(source, covered) & ended[:, None] & decoding.require_all_tracks  # [B, S]
-        goes_on = ~ended | left.any(1)
-        if position == max_particles:
-            truncated[rows] = goes_on
-            break
-        nothing = not bool(goes_on.any())
-        if nothing and steps:
-            break
-        if not nothing and not bool(goes_on.all()):
-            compaction = Compaction.of(goes_on)
-            # On copies: what is kept of the steps before knows its own rows.
-            rows, covered, states, pointer, crumbs, left = (
-                compaction.apply(part.clone()) for part in (rows, covered, states, pointer, crumbs, left)
-            )
-            source = _compacted(source, compaction)
-            for cache in caches:
-                cache.compact(compaction)
-        forced = left.any(1, keepdim=True)
-        tokens = torch.where(forced & ~left, IMPOSSIBLE, pointer[:, 0, :-1])
-        seed = choice(tokens, rows=rows)[:, None]
-        real = torch.full_like(seed, not nothing, dtype=torch.bool)
-        query, pairs, logits = network.point(states, seed, source, covered[:, None], real)
-        share = network.share(logits, pairs, covered[:, None])
-        made = network.particles(query, seed, share, pairs, source)
-        pdg = choice(made.pdg[:, 0], rows=rows)[:, None]
-        if sampler.draws:
-            made = network.particles(query, seed, share, pairs, source, pdg=pdg)
-        taken = pairs.dense(share, (len(rows), 1, covered.shape[1]))
-        if bool(forced.any()):
-            taken = torch.where((forced & (source.scene.item_token == seed))[:, None], 1.0, taken)
-        charge = charge_of(network, made, pdg, seed, source)
-        is_particle = real & (made.log_energy >= network.min_log_energy)
-        crumbs = torch.where(is_particle[:, 0] & ~_took_little(least, source.scene, taken[:, 0]), 0, crumbs + 1)
-        if network.use_coverage:
-            covered = (covered + taken[:, 0]).clamp(max=1.0)
-        x = network.read_back(made.written(seed, pdg=pdg, charge=charge), source)
-        columns = {"written": real, "is_particle": is_particle, "seed": seed, "read": x, "query": query}
-        steps.append(_Step(rows, columns | made.columns(pdg, charge, taken)))
-        if nothing:
-            break
-    return Sentences(_side_by_side(steps, size), truncated)
+
+    def __init__(
+        self, network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler
+    ) -> None:
+        batch = len(source.states)
+        self.network = network
+        self.source = source
+        self.decoding = decoding
+        self.draws = sampler.draws
+        self.choose = functools.partial(sampler, batch=batch)
+        self.min_deposit = decoding.min_deposit_fraction * math.exp(network.min_log_energy)  # GeV
+        self.assigned = torch.zeros_like(source.scene.item_energy)  # [B', M]
+        self.empty_steps = torch.zeros(batch, dtype=torch.int64, device=source.states.device)  # [B'], in a row
+        self.caches = network.decoder.stack.caches(source.states, decoding.max_particles + 1)
+        self.x = network.decoder.first(batch)
+        self.states = self.pointer = self.open_tracks = torch.empty(0)
+
+    def advance(self, rows: Tensor) -> Tensor:
+        """Next decoder state and seed probabilities; bool [B'], True = one more particle."""
+        decoding = self.decoding
+        self.states, self.pointer = self.network.decoder(self.x, self.source, self.assigned[:, None], self.caches)
+        ended = (self.pointer[:, 0, -1].exp() >= decoding.eos_threshold) | (
+            self.empty_steps >= decoding.max_empty_steps
+        )
+        self.open_tracks = self._unassigned_tracks() & ended[:, None] & decoding.require_all_tracks  # [B', S]
+        return ~ended | self.open_tracks.any(1)
+
+    def compact(self, compaction: Compaction) -> None:
+        """Drop the events that have ended."""
+        self.states, self.pointer, self.assigned, self.empty_steps, self.open_tracks = (
+            compaction.apply(part)
+            for part in (self.states, self.pointer, self.assigned, self.empty_steps, self.open_tracks)
+        )
+        self.source = self.source.compact(compaction)
+        for cache in self.caches:
+            cache.compact(compaction)
+
+    def emit(self, rows: Tensor) -> dict[str, Tensor]:
+        """Decode one particle of each event."""
+        network, source, assigned = self.network, self.source, self.assigned[:, None]
+        forced = self.open_tracks.any(1, keepdim=True)
+        logits = torch.where(forced & ~self.open_tracks, MASKED_LOGIT, self.pointer[:, 0, :-1])
+        seed = self.choose(logits, rows=rows)[:, None]
+        assignment = network.assignment(self.states, seed, source, assigned, torch.ones_like(seed, dtype=torch.bool))
+        particles = network.predict(assignment, seed, source)
+        pdg = self.choose(particles.pdg[:, 0], rows=rows)[:, None]
+        if self.draws:
+            particles = network.predict(assignment, seed, source, pdg=pdg)
+        hit_fraction = assignment.pairs.dense(assignment.hit_fraction, assigned.shape)
+        at_open_track = (forced & (source.scene.item_token == seed))[:, None]
+        hit_fraction = torch.where(at_open_track, 1.0, hit_fraction)
+        charge = network.head.choose_charge(particles, pdg, seed, source)
+        is_particle = particles.log_energy >= network.min_log_energy
+        empty = ~is_particle[:, 0] | self._is_empty(hit_fraction[:, 0])
+        self.empty_steps = torch.where(empty, self.empty_steps + 1, 0)
+        if network.coverage:
+            self.assigned = (self.assigned + hit_fraction[:, 0]).clamp(max=1.0)
+        self.x = network.decoder.embed(particles.as_previous(seed, pdg=pdg, charge=charge), source)
+        columns = {"is_particle": is_particle, "seed": seed, "embedded": self.x, "query": assignment.query}
+        return {name: values[:, 0] for name, values in (columns | particles.columns(pdg, charge, hit_fraction)).items()}
+
+    def _unassigned_tracks(self) -> Tensor:
+        """Which tokens are tracks of which less than half is assigned, bool [B', S]."""
+        scene = self.source.scene
+        free = scene.item_mask[:, scene.n_hits :] & (self.assigned[:, scene.n_hits :] < 0.5)
+        # Tracks are the last of the tokens as of the items.
+        return functional.pad(free, (scene.token_mask.shape[1] - free.shape[1], 0))
+
+    def _is_empty(self, hit_fraction: Tensor) -> Tensor:
+        """Whether particles with float [B', M] of the items have no track and next to no hits, bool [B']."""
+        scene = self.source.scene
+        deposit = (hit_fraction * scene.item_energy).sum(-1)  # GeV; tracks have none
+        return (deposit < self.min_deposit) & ~(hit_fraction[:, scene.n_hits :] >= 0.5).any(-1)
 
 
-def charge_of(network: PointingTransformer, made: Particles, pdg: Tensor, seed: Tensor, source: Source) -> Tensor:
-    """Charge index int64 [B, 1] that fits the identity: the track's, 0 for neutral ones, else the most probable."""
-    charged = network.get_buffer("charged")[pdg]
-    track = 1 + gather(source.scene.token_charge, seed).sign().long()
-    most_probable = torch.where(made.charge[..., 2] > made.charge[..., 0], 2, 0)
-    return torch.where(charged, torch.where(made.by_track, track, most_probable), 1)
+def decode_first_stage(
+    network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler
+) -> DecodedSequence:
+    """Decode without refinement; the source is changed in place. Call without gradients."""
+    decoder = PointingDecoder(network, source, decoding, sampler)
+    batch, device = len(source.states), source.states.device
+    return decode(decoder, batch=batch, max_particles=decoding.max_particles, device=device)
 
 
-def _tracks_left(source: Source, covered: Tensor) -> Tensor:
-    """Which tokens are tracks that are not spoken for, bool [B, S]; covered float [B, M]."""
-    scene = source.scene
-    left = scene.item_mask[:, scene.n_hits :] & (covered[:, scene.n_hits :] < 0.5)
-    # Tracks are the last of the tokens as of the items.
-    return functional.pad(left, (scene.token_mask.shape[1] - left.shape[1], 0))
+@torch.inference_mode()
+def generate(
+    network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig, sampler: Sampler
+) -> GeneratedParticles:
+    """Decode the particles of each event, and refine them where the network has a refiner.
+
+    After a refinement an energy that no track measures is the expected one: the predicted energy times the existence
+    probability, as in the loss ``visible_energy``.
+
+    Raises
+    ------
+    ValueError
+        The network is in training mode, or the batch lacks a source that it reads.
+    """
+    if network.training:
+        raise ValueError("model: it is in training mode; call model.eval() first")
+    source = network.encode(batch)
+    if network.refiner is None:
+        columns, _, truncated = decode_first_stage(network, source, decoding, sampler)
+    else:
+        columns, mask, truncated = decode_first_stage(network, source.copy(), decoding, sampler)
+        if mask.shape[1]:
+            columns = _refined(network, source, DecodedParticles.of(columns, mask), decoding, sampler)
+    return _without_gaps(columns, truncated, batch, network)
 
 
-def _took_little(least: float, scene: Scene, taken: Tensor) -> Tensor:
-    """Whether particles that took float [B, M] of the items have no track and next to no energy of hits, bool [B]."""
-    deposit = (taken * scene.item_energy).sum(-1)  # GeV; tracks have none
-    return (deposit < least) & ~(taken[:, scene.n_hits :] >= 0.5).any(-1)
+def _refined(
+    network: PointingNetwork,
+    source: EncodedSource,
+    decoded: DecodedParticles,
+    decoding: PointingDecodingConfig,
+    sampler: Sampler,
+) -> dict[str, Tensor]:
+    """Columns of the refined particles."""
+    assert network.refiner is not None
+    seed = decoded.seed
+    refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
+    particles = network.predict_refined(refined, seed, source)
+    pdg = particles.pdg.argmax(-1)
+    if sampler.draws:
+        pdg = torch.stack([sampler(particles.pdg[:, t]) for t in range(seed.shape[1])], dim=1)
+        particles = network.predict_refined(refined, seed, source, pdg=pdg)
+    # A shower that is decoded in pieces, each with the energy of the whole, would count twice.
+    log_existence = functional.logsigmoid(refined.existence_logit).masked_fill(particles.by_track, 0.0)
+    particles = particles._replace(log_energy=particles.log_energy + log_existence)
+    charge = network.head.choose_charge(particles, pdg, seed, source)
+    hit_fraction = refined.pairs.dense(refined.log_fraction.exp(), decoded.hit_fraction.shape)
+    is_particle = refined.kept & (particles.log_energy >= network.min_log_energy)
+    return {"is_particle": is_particle, **particles.columns(pdg, charge, hit_fraction)}
 
 
-class _Step(NamedTuple):
-    """What is kept of a step: columns [B', 1, ...] of the events `rows` int64 [B']."""
-
-    rows: Tensor
-    columns: dict[str, Tensor]
-
-
-def _compacted(source: Source, compaction: Compaction) -> Source:
-    """The events that go on; storage is reused."""
-    return Source(
-        scene=source.scene.compact(compaction),
-        states=compaction.apply(source.states),
-        items=compaction.apply(source.items),
-    )
-
-
-def _side_by_side(steps: list[_Step], size: int) -> dict[str, Tensor]:
-    """Columns [B, T, ...] of all steps; zeros where an event has ended."""
-    columns = {name: value.new_zeros(size, len(steps), *value.shape[2:]) for name, value in steps[0].columns.items()}
-    for position, step in enumerate(steps):
-        for name, value in step.columns.items():
-            columns[name][step.rows, position] = value[:, 0]
-    return columns
+def _without_gaps(
+    columns: dict[str, Tensor], truncated: Tensor, batch: Batch, network: PointingNetwork
+) -> GeneratedParticles:
+    """The particles alone, those of an event one after the other."""
+    assert batch.readout is not None
+    n_hits = batch.readout.mask.shape[1]
+    is_particle, pdg = columns["is_particle"], columns["pdg"]
+    values = {
+        "charge": columns["charge"],
+        "pdg": pdg,
+        "energy": network.energy_scale.normalised(columns["log_energy"]),
+        "direction": columns["direction"],
+        "score": columns["probability"].gather(-1, pdg[..., None]).squeeze(-1),
+        "pdg_probability": columns["probability"],
+        "energy_sigma": columns["energy_sigma"],
+        "direction_sigma": columns["direction_sigma"],
+        "hit_fraction": columns["hit_fraction"][..., :n_hits],
+        "track_fraction": columns["hit_fraction"][..., n_hits:],
+    }
+    length = int(is_particle.sum(1).max()) if is_particle.numel() else 0
+    order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
+    mask = gather(is_particle, order)
+    packed = {
+        name: torch.where(mask.view(*mask.shape, *[1] * (column.ndim - 2)), gather(column, order), 0)
+        for name, column in values.items()
+    }
+    return GeneratedParticles(**packed, mask=mask, truncated=truncated)

@@ -1,118 +1,193 @@
-"""The decoder of the pointing network: attention to the memory that knows what is already spoken for.
+"""From the particles so far to the next decoder state and its seed.
 
-Letters: B batch, T tokens of the target sentence, S source tokens, W width, H heads.
+Letters: B batch, T particles, S source tokens, M items (hits, then tracks), W width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.common.attention import MemoryAttention, SelfAttention
+from pflow.model.api import ModelInputs
+from pflow.model.common.attention import SelfAttention
 from pflow.model.common.cache import Cache, KVCache
-from pflow.model.common.layers import FullyConnected, stack
+from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, stack
+from pflow.model.pointing.attention import CoverageAttention, CoveredMemory
+from pflow.model.pointing.config import PointingNetworkConfig
+from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.scene import gather
+from pflow.model.pointing.seed import SeedPointer
 
-__all__ = ["CoverageDecoder"]
+__all__ = ["CoverageDecoder", "ParticleDecoder", "PreviousParticles"]
 
-MIN_LEFT = 0.02
-"""Added to what is left of a token before the logarithm: a token that is wholly spoken for is not quite forgotten."""
-
-UNSEEN = -1e4
-"""Bias on padding: finite, so that an event without tokens has an answer."""
-
-
-class _Layer(nn.Module):
-    def __init__(self, *, width: int, heads: int, feedforward: int, dropout: float) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = SelfAttention(width=width, heads=heads)
-        self.memory_norm = nn.LayerNorm(width)
-        self.memory_attention = MemoryAttention(width=width, heads=heads)
-        self.feedforward_norm = nn.LayerNorm(width)
-        self.feedforward = FullyConnected((width, feedforward, width), activation="gelu", dropout=dropout)
-        self.left_strength = nn.Parameter(torch.ones(heads))
-
-    def forward(
-        self, x: Tensor, memory: Tensor, left: Tensor, unseen: Tensor, together: Tensor | None, cache: Cache | None
-    ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), mask=together, causal=together is None, cache=cache)
-        bias = self.left_strength[:, None, None] * left[:, None] + unseen[:, None, None]  # [B, H, T, S]
-        x = x + self.memory_attention(self.memory_norm(x), memory, bias)
-        return x + self.feedforward(self.feedforward_norm(x))  # type: ignore[no-any-return]
+N_CHARGE = 3
 
 
-class CoverageDecoder(nn.Module):
-    """Pre-norm decoder layers whose attention to a source token is biased by what is left of it.
-
-    A head's logits gain s_h ln(1 - c + 0.02), c being the share of the token that earlier particles have taken and s_h
-    learned, 1 at birth.
+class PreviousParticles(NamedTuple):
+    """Particles as input of the decoder.
 
     Parameters
     ----------
-    width, heads, feedforward, layers
-        Of the stack; the memory has the same width.
-    dropout
-        In the hidden layer of the feed-forward networks.
+    pdg, charge : int64 [B, T]
+    log_energy : float [B, T], ln(E / GeV)
+    direction : float [B, T, 3]
+    seed : int64 [B, T]
+    deposit : float [B, T], energy of the assigned hits, GeV
+    pooled : float [B, T, W], mean memory of the assigned items
     """
 
-    def __init__(self, *, width: int, heads: int, feedforward: int, layers: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.layers = stack(
-            _Layer(width=width, heads=heads, feedforward=feedforward, dropout=dropout) for _ in range(layers)
-        )
-        self.norm = nn.LayerNorm(width)
+    pdg: Tensor
+    charge: Tensor
+    log_energy: Tensor
+    direction: Tensor
+    seed: Tensor
+    deposit: Tensor
+    pooled: Tensor
 
-    @torch.no_grad()
+
+class CoverageDecoder(nn.Module):
+    """Pre-norm decoder layers with `CoverageAttention` to the source.
+
+    Parameters
+    ----------
+    config
+        Sizes and parts of the network.
+    layers
+        Number of layers.
+    """
+
+    def __init__(self, config: PointingNetworkConfig, *, layers: int) -> None:
+        super().__init__()
+        style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
+        self.layers = stack(
+            DecoderLayer(
+                SelfAttention(width=config.width, heads=config.heads),
+                CoverageAttention(width=config.width, heads=config.heads),
+                width=config.width,
+                feedforward=config.feedforward,
+                style=style,
+            )
+            for _ in range(layers)
+        )
+        self.norm = final_norm(width=config.width, style=style)
+
     def initialise(self) -> None:
-        """Let the strengths of the bias begin at 1."""
+        """Set the initial strengths of the attention."""
         for layer in self.layers:
-            layer.left_strength.fill_(1.0)
+            layer.memory_attention.initialise()
 
     def caches(self, like: Tensor, max_length: int) -> list[KVCache]:
-        """Empty caches of sentences up to a length, one a layer, for float [B, ..., W] such as `like`."""
-        return [
-            KVCache(
-                batch=len(like),
-                heads=layer.attention.heads,
-                max_length=max_length,
-                head_width=like.shape[-1] // layer.attention.heads,
-                dtype=like.dtype,
-                device=like.device,
-            )
-            for layer in self.layers
-        ]
+        """Empty caches, one a layer, for sequences of up to `max_length` tokens like float [B, ..., W]."""
+        return [KVCache.like(like, heads=layer.attention.heads, max_length=max_length) for layer in self.layers]
 
     def forward(
         self,
         x: Tensor,
-        memory: Tensor,
+        memory: CoveredMemory,
         *,
-        covered: Tensor,
-        mask: Tensor,
-        together: Tensor | None = None,
+        mask: Tensor | None = None,
         caches: Sequence[Cache] | None = None,
     ) -> Tensor:
         """Decode.
 
         Parameters
         ----------
-        x : float [B, T, W], the whole sentence, or with `caches` its newest token
-        memory : float [B, S, W]
-        covered : float [B, T, S], share of each source token that is spoken for before the next particle
-        mask : bool [B, S], True = real token
-        together : bool [B, T] or None
-            True = written: all of the sentence sees all of it; None: each token sees those before it.
+        x : float [B, T, W], the whole sequence, or with `caches` its newest token
+        memory
+            T positions.
+        mask : bool [B, T] or None
+            True = real particle: each token attends to all; None: each attends to itself and to earlier ones.
         caches
             One a layer.
         """
-        left = (1.0 - covered + MIN_LEFT).clamp(min=MIN_LEFT).log()
-        if together is not None:  # attention to nothing at all is not defined
-            together = functional.pad(together[:, 1:], (1, 0), value=True)
-        unseen = torch.where(mask, 0.0, UNSEEN).to(left.dtype)
+        if mask is not None:  # attention to nothing is not defined: the first token is attended to in any case
+            mask = functional.pad(mask[:, 1:], (1, 0), value=True)
         past: Sequence[Cache | None] = caches if caches is not None else [None] * len(self.layers)
         for layer, cache in zip(self.layers, past, strict=True):
-            x = layer(x, memory, left, unseen, together, cache)
+            x = layer(x, memory, mask=mask, causal=mask is None, cache=cache)
         return self.norm(x)  # type: ignore[no-any-return]
+
+
+class ParticleDecoder(nn.Module):
+    """Embed the previous particles, decode, and point at the next seed.
+
+    Parameters
+    ----------
+    inputs
+        Sizes of the vocabularies.
+    config
+        Sizes and parts of the network.
+    """
+
+    def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.n_pdg = inputs.n_pdg
+        self.bos = nn.Parameter(torch.empty(width))
+        self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width), activation="gelu")
+        self.embed_seed = nn.Linear(width, width, bias=False)
+        self.embed_pooled = nn.Linear(width, width, bias=False)
+        self.stack = CoverageDecoder(config, layers=config.decoder_layers)
+        self.pointer = SeedPointer(width=width, hidden_width=config.hidden_width)
+
+    def initialise(self) -> None:
+        """Set the initial values that differ from those of `pflow.model.common.initialise`."""
+        self.stack.initialise()
+        self.pointer.initialise()
+
+    def embed(self, particles: PreviousParticles, source: EncodedSource) -> Tensor:
+        """Embedded particles float [B, T, W]."""
+        continuous = torch.stack(
+            [
+                particles.log_energy / 2.0,
+                ((particles.deposit + 0.05).log() - particles.log_energy).clamp(-4.0, 4.0),
+                (particles.deposit + 1e-3).log() / 2.0,
+                gather(source.scene.token_is_track, particles.seed).float(),
+            ],
+            dim=-1,
+        )
+        features = torch.cat(
+            [
+                functional.one_hot(particles.pdg, self.n_pdg),
+                functional.one_hot(particles.charge, N_CHARGE),
+                continuous,
+                particles.direction,
+            ],
+            dim=-1,
+        )
+        x = self.embed_particle(features)
+        return x + self.embed_seed(gather(source.states, particles.seed)) + self.embed_pooled(particles.pooled)  # type: ignore[no-any-return]
+
+    def first(self, batch: int) -> Tensor:
+        """The embedded beginning of the sequence, float [B, 1, W]."""
+        return self.bos.expand(batch, 1, -1)
+
+    def forward(
+        self, x: Tensor, source: EncodedSource, assigned: Tensor, caches: Sequence[Cache] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Decode.
+
+        Parameters
+        ----------
+        x : float [B, T, W]
+            The embedded beginning and particles, or with `caches` the newest token.
+        source
+            Encoded source of the batch.
+        assigned : float [B, T, M], assigned fraction of each item before each position
+        caches
+            Keys and values of earlier tokens, one cache a layer.
+
+        Returns
+        -------
+        states : float [B, T, W]
+        pointer : float [B, T, S + 1]
+            Log probabilities of the next seed and, last, of the end of the sequence.
+        """
+        on_tokens = source.scene.on_tokens(assigned)
+        memory = CoveredMemory.of(source.states, on_tokens, source.scene.token_mask)
+        states = self.stack(x, memory, caches=caches)
+        return states, self.pointer(states, source.states, source.scene, on_tokens)

@@ -1,4 +1,4 @@
-"""Proxies: what a physicist would read off the hits and tracks that a particle is made of.
+"""Proxies (HGPflow's word): estimates of energy and direction from the hits and tracks of a particle.
 
 Letters: B batch, T particles, P pairs of a particle and an item.
 """
@@ -11,22 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflow.model.pointing.geometry import Scene, gather
-from pflow.model.pointing.pointer import Pairs
+from pflow.model.common.directions import tangent_basis
+from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.scene import Scene, gather
 
-__all__ = ["Proxies", "log_weights", "make_proxies", "n_proxy_features", "tangent_basis"]
+__all__ = ["Proxies", "log_weights", "make_proxies", "n_proxy_features"]
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
 
-MIN_ENERGY = 1e-3
+EPS_ENERGY = 1e-3
 """Added to energies before a logarithm, GeV."""
 
-MIN_TRACK = 0.05
-"""Momentum of tracks that makes a direction of them, GeV."""
+MIN_TRACK_MOMENTUM = 0.05
+"""Smallest momentum of tracks that gives their direction, GeV."""
 
-TURN = 0.03
-"""Angles between the directions are of this order where they differ, rad."""
+ANGLE_UNIT = 0.03
+"""Unit of the angles between the directions, rad."""
 
 _SHAPE_FEATURES = 15
 
@@ -42,18 +43,18 @@ def log_weights(fraction: Tensor) -> Tensor:
 
 
 class Proxies(NamedTuple):
-    """Proxies of the particles.
+    """Proxies of particles; hits and tracks count by the fraction that is the particle's.
 
     Parameters
     ----------
-    energy : float [B, T], sum of the hits' energies by shares, GeV
-    track_momentum : float [B, T, 3], sum of the tracks' momenta by shares, GeV
+    energy : float [B, T], sum of the energies of the hits, GeV
+    track_momentum : float [B, T, 3], sum of the momenta of the tracks, GeV
     direction : float [B, T, 3], unit vector to the log-weighted barycentre of the hits; without hits, along the
         tracks' momentum or towards the seed
-    linear_direction : float [B, T, 3], the same to the barycentre weighted by energy. The field parts the two electrons
-        of a converted photon by angles that go as 1 / E: their energy-weighted mean is where the photon went.
+    linear_direction : float [B, T, 3], the same to the barycentre weighted by energy. The field separates the electrons
+        of a converted photon by angles proportional to 1 / E: their energy-weighted mean is the photon's direction.
     track_direction : float [B, T, 3], unit vector of the tracks' momentum; without tracks, as `direction`
-    features : float [B, T, F], of both and of the shower's shape, of order 1
+    features : float [B, T, F], features of energies, directions and the shape of the shower, of order 1
     """
 
     energy: Tensor
@@ -64,14 +65,14 @@ class Proxies(NamedTuple):
     features: Tensor
 
 
-def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_subdetectors: int) -> Proxies:
-    """Form the proxies.
+def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_subdetectors: int) -> Proxies:
+    """Compute the proxies.
 
     Parameters
     ----------
-    share : float [P], share of the pair's item that belongs to the particle
+    hit_fraction : float [P], fraction of the pair's item that is the particle's
     pairs, scene
-        Of the batch.
+        Pairs and scene of the batch.
     seed : int64 [B, T]
     n_subdetectors
         Number of calorimeters.
@@ -82,7 +83,7 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     def total(values: Tensor) -> Tensor:
         return pairs.sums(values, size)
 
-    deposit = share * pairs.at_items(scene.item_energy)  # [P], GeV; 0 for tracks
+    deposit = hit_fraction * pairs.at_items(scene.item_energy)  # [P], GeV; 0 for tracks
     energy = total(deposit)  # [B * T]
     position = pairs.at_items(scene.item_position)
     fraction = deposit / pairs.each(energy.clamp(min=1e-9))
@@ -91,8 +92,8 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
 
     # Tracks are the items behind the hits, and tokens of their own.
     is_track = (pairs.item >= scene.n_hits).float()
-    momentum = pairs.at_tokens(scene.token_momentum, scene) * (share * is_track)[:, None]
-    charge = pairs.at_tokens(scene.token_charge, scene) * share * is_track
+    momentum = pairs.at_tokens(scene.token_momentum, scene) * (hit_fraction * is_track)[:, None]
+    charge = pairs.at_tokens(scene.token_charge, scene) * hit_fraction * is_track
     momenta = total(momentum)
     length = torch.linalg.vector_norm(momentum, dim=-1)
     track_energy = total(length)
@@ -102,7 +103,7 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     direction = functional.normalize(torch.where(has_hits, centre, along_tracks), dim=-1)
     mean = functional.normalize(total(fraction[:, None] * position), dim=-1)
     linear = torch.where(has_hits, mean, direction)
-    by_tracks = torch.where((track_energy > MIN_TRACK)[:, None], along_tracks, direction)
+    by_tracks = torch.where((track_energy > MIN_TRACK_MOMENTUM)[:, None], along_tracks, direction)
     theta, phi = tangent_basis(direction)
 
     axis = pairs.each(direction)
@@ -114,11 +115,11 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
     by_subdetector = total(fraction[:, None] * features[:, 3 : 3 + n_subdetectors])
     depth = total((fraction * features[:, 1])[:, None] * features[:, 3 : 3 + n_subdetectors])
     columns = [
-        (energy + MIN_ENERGY).log() / 2.0,
-        (track_energy + MIN_ENERGY).log() / 2.0,
+        (energy + EPS_ENERGY).log() / 2.0,
+        (track_energy + EPS_ENERGY).log() / 2.0,
         ((energy + 0.05) / (track_energy + 0.05)).log(),
-        torch.log1p(total(share * (1.0 - is_track))) / 2.0,
-        total(share * is_track),
+        torch.log1p(total(hit_fraction * (1.0 - is_track))) / 2.0,
+        total(hit_fraction * is_track),
         total(charge),
         torch.log1p(total(fraction * across) / 10.0),
         total(fraction * (across < 15.0)),
@@ -126,9 +127,9 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
         direction[:, 2].abs(),
         direction[:, 2].square(),
         total(fraction.square()),
-        ((linear - direction) * theta).sum(-1) / TURN,
-        ((linear - direction) * phi).sum(-1).abs() / TURN,
-        ((by_tracks - direction).square().sum(-1) + 1e-8).sqrt() / TURN,
+        ((linear - direction) * theta).sum(-1) / ANGLE_UNIT,
+        ((linear - direction) * phi).sum(-1).abs() / ANGLE_UNIT,
+        ((by_tracks - direction).square().sum(-1) + 1e-8).sqrt() / ANGLE_UNIT,
     ]
     joined = torch.cat([torch.stack(columns, dim=-1), by_subdetector, depth], dim=-1)
     return Proxies(
@@ -139,13 +140,3 @@ def make_proxies(share: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_s
         track_direction=by_tracks.view(*shape, 3),
         features=joined.view(*shape, joined.shape[-1]),
     )
-
-
-def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors of rising polar angle and azimuth at `direction`, unit vectors float [..., 3]; on the z axis, y."""
-    x, y, z = direction.unbind(-1)
-    on_axis = x.square() + y.square() < 1e-12
-    x = torch.where(on_axis, 1.0, x)
-    rho = torch.sqrt(x.square() + y.square())
-    phi = torch.stack([-y / rho, x / rho, torch.zeros_like(z)], dim=-1)
-    return torch.linalg.cross(phi, direction), phi

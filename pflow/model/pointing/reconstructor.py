@@ -12,11 +12,11 @@ from pflow.model.pointing.config import (
     PointingNetworkConfig,
     PointingTrainingConfig,
 )
-from pflow.model.pointing.generate import generate_pointing
+from pflow.model.pointing.decode import generate
 from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.network import LN10, PointingTransformer
-from pflow.model.pointing.refine_training import Reread, teach_again
-from pflow.model.pointing.teacher_forcing import Taught, teach
+from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
+from pflow.model.pointing.refine_training import Refinement, refinement
+from pflow.model.pointing.teacher_forcing import TeacherForcing, teacher_forcing
 
 __all__ = ["PointingReconstructor"]
 
@@ -58,37 +58,36 @@ class PointingReconstructor(Reconstructor):
         self.training_config = training
         if decoding.require_all_tracks and not network.coverage:
             raise ValueError("require_all_tracks: without coverage it is not known which tracks are assigned")
-        self.network = PointingTransformer(inputs, network)
-        self.loss = PointingLoss(loss)
+        self.network = PointingNetwork(inputs, network)
+        self.loss = PointingLoss(loss, self.network.energy_scale)
 
     @property
     def first_stage_modules(self) -> tuple[str, ...]:
-        """All of the network but the refinement, where there is one."""
-        if self.network.revision is None:
-            return ()
-        second = ("revision", "relation", "unbend")
-        return tuple(f"network.{name}" for name, _ in self.network.named_children() if name not in second)
+        """All but the refiner, where there is one."""
+        return () if self.network.refiner is None else tuple(f"network.{name}" for name in FIRST_STAGE)
 
     def training_step(self, batch: Batch) -> TrainingOutput:
-        """Losses of teacher forcing, or with a refinement of its particles; see `Reconstructor.training_step`."""
+        """Losses of the first stage with teacher forcing, or of the refinement where there is one.
+
+        See `Reconstructor.training_step`.
+        """
         if batch.target is None:
-            raise ValueError("target: the batch has none, and teacher forcing needs one")
-        network = self.network
-        source = network(batch)
-        if network.revision is None:
-            taught: Taught | Reread = teach(network, source, batch.target, self.training_config)
+            raise ValueError("target: the batch has none, and training needs one")
+        source = self.network.encode(batch)
+        output: TeacherForcing | Refinement
+        if self.network.refiner is None:
+            output = teacher_forcing(self.network, source, batch.target, self.training_config)
         else:
-            taught = teach_again(network, source, batch.target, self._decoding(None))
-        made = taught.particles
-        energy = (made.log_energy / LN10 - network.energy_mean) / network.energy_std
-        losses = self.loss(taught, network)
-        return TrainingOutput(losses, {"energy": energy, "direction": made.direction}, taught.target)
+            output = refinement(self.network, source, batch.target, self._decoding(None))
+        particles = output.particles
+        energy = self.network.energy_scale.normalised(particles.log_energy)
+        return TrainingOutput(self.loss(output), {"energy": energy, "direction": particles.direction}, output.target)
 
     def generate(
         self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
     ) -> GeneratedParticles:
         """Decode the particles of each event, and refine them; see `Reconstructor.generate`."""
-        return generate_pointing(self.network, batch, decoding=self._decoding(decoding), sampler=sampler or Sampler())
+        return generate(self.network, batch, self._decoding(decoding), sampler or Sampler())
 
     def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:
         chosen = self.decoding if decoding is None else decoding

@@ -1,6 +1,6 @@
-"""Teaching the second reading: sentences that the network writes by itself, each matched to what is true.
+"""Training of the refinement: the network decodes, and decoded particles are matched to target particles.
 
-Letters: B batch, T written particles, R true ones, M items, P pairs.
+Letters: B batch, T decoded particles, R target particles, M items (hits, then tracks), S source tokens, P pairs.
 """
 
 from __future__ import annotations
@@ -12,166 +12,161 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+from torch.nn import functional
 
 from pflow.data.batch import Target
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decode import write
-from pflow.model.pointing.geometry import gather
-from pflow.model.pointing.network import PointingTransformer, Source
-from pflow.model.pointing.particles import Particles
-from pflow.model.pointing.refiner import Revised
-from pflow.model.pointing.teacher_forcing import shares_of
+from pflow.model.pointing.decode import decode_first_stage
+from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.head import Particles
+from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
+from pflow.model.pointing.scene import gather
+from pflow.model.pointing.teacher_forcing import target_fractions
 
-__all__ = ["Matched", "Reread", "match", "teach_again"]
+__all__ = ["Refinement", "match", "refinement"]
 
 MIN_OVERLAP = 0.1
-"""Of what a written and a true particle have together, the least part that both have, for them to be the same one."""
+"""Smallest common energy of a matched pair, as a fraction of the energy that one or both have."""
 
-SPARE = 20
-"""So many more particles than the longest true sentence has are written at the most."""
-
-
-class Matched(NamedTuple):
-    """Written particles in another order: those that are true ones first, by these; then those that are not.
-
-    Parameters
-    ----------
-    columns
-        As of `pflow.model.pointing.decode.Sentences`.
-    target
-        What each of them should be; those that are none are padding.
-    """
-
-    columns: dict[str, Tensor]
-    target: Target
+EXTRA_PARTICLES = 20
+"""Decoding stops after so many more particles than the longest target sequence has."""
 
 
-class Reread(NamedTuple):
-    """What the second reading says, and what it should.
+class Refinement(NamedTuple):
+    """Predictions of the refinement and their targets.
 
     Parameters
     ----------
     target
-        What each written particle should be; padding: no particle.
-    written : bool [B, T]
-    revised
-        As the second reading says.
-    true : float [P], true share of each of its pairs
-    rest : float [B, M], share of each item that is of no written particle
+        Target of each decoded particle; padding: it is matched to none.
+    decoded : bool [B, T]
+    refined
+        The refined assignment.
+    target_fraction : float [P], true fraction of the item of each pair
+    target_unassigned : float [B, M], fraction of each item of no decoded particle
     item_weight : float [B, M], GeV^(1/2); 0 for padding
-    visible : float [B], energy of all true particles of an event, GeV
+    visible_energy : float [B], energy of all target particles of an event, GeV
     particles
-        The particles as made.
+        Predicted particles.
     """
 
     target: Target
-    written: Tensor
-    revised: Revised
-    true: Tensor
-    rest: Tensor
+    decoded: Tensor
+    refined: RefinedAssignment
+    target_fraction: Tensor
+    target_unassigned: Tensor
     item_weight: Tensor
-    visible: Tensor
+    visible_energy: Tensor
     particles: Particles
 
 
-def teach_again(
-    network: PointingTransformer, source: Source, target: Target, decoding: PointingDecodingConfig
-) -> Reread:
-    """Let the network write sentences, and predict of their particles what they should be.
-
-    Mistakes are its own: showers that it wrote twice or took for one, hits that it gave to the wrong particle.
+def refinement(
+    network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
+) -> Refinement:
+    """Decode, match, and predict the refined particles; no gradients reach the first stage's decoding.
 
     Parameters
     ----------
     network
-        To be taught, with a second reading.
+        With a refiner.
     source
-        Of the batch; its storage is used up.
+        Encoded source of the batch; changed in place.
     target
-        With the shares of hits and tracks.
+        With the fractions of hits and tracks.
     decoding
         When decoding stops.
 
     Raises
     ------
     ValueError
-        The target has no shares.
+        The target has no fractions.
     """
-    share = shares_of(target)
+    assert network.refiner is not None
+    fraction = target_fractions(target)
+    decoding = dataclasses.replace(decoding, max_particles=target.mask.shape[1] + EXTRA_PARTICLES)
     with torch.no_grad():
-        kept = source.kept()
-        decoding = dataclasses.replace(decoding, max_particles=target.mask.shape[1] + SPARE)
-        written = write(network, source, decoding=decoding, sampler=Sampler())
-        matched = match(written.columns, share, target, kept)
-    wanted = shares_of(matched.target)
-    revised = network.reread(matched.columns, kept)
-    particles = network.remake(revised, matched.columns["seed"], kept, matched.target.pdg)
-    energies = network.log_energy_of(target.energy).exp().masked_fill(~target.mask, 0.0)
-    return Reread(
-        target=matched.target,
-        written=matched.columns["written"],
-        revised=revised,
-        true=revised.pairs.at(wanted),
-        rest=(1.0 - wanted.sum(1)).clamp(min=0.0),
-        item_weight=kept.scene.item_weight * kept.scene.item_mask,
-        visible=energies.sum(1),
+        whole = source.copy()
+        columns, mask, _ = decode_first_stage(network, source, decoding, Sampler())
+        if mask.shape[1] == 0:  # one row of padding
+            columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
+            mask = functional.pad(mask, (0, 1))
+        decoded, matched = match(DecodedParticles.of(columns, mask), fraction, target, whole)
+    true = target_fractions(matched)
+    refined = network.refiner(decoded, whole)
+    particles = network.predict_refined(refined, decoded.seed, whole, pdg=matched.pdg)
+    energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
+    return Refinement(
+        target=matched,
+        decoded=decoded.mask,
+        refined=refined,
+        target_fraction=refined.pairs.at(true),
+        target_unassigned=(1.0 - true.sum(1)).clamp(min=0.0),
+        item_weight=whole.scene.item_weight * whole.scene.item_mask,
+        visible_energy=energies.sum(1),
         particles=particles,
     )
 
 
-def match(columns: dict[str, Tensor], share: Tensor, target: Target, source: Source) -> Matched:
-    """Pair written with true particles, each with at most one, so that they have most energy together.
+def match(
+    decoded: DecodedParticles, fraction: Tensor, target: Target, source: EncodedSource
+) -> tuple[DecodedParticles, Target]:
+    """Match each decoded particle to at most one target particle, with the largest total common energy.
 
-    Who begins at the track of a true particle is that one. Others must have `MIN_OVERLAP` of what both have together:
-    hits by their energy, tracks by their momentum.
+    A decoded particle with the track of a target particle as its seed is matched to it. Others need `MIN_OVERLAP`: hits
+    count by their energy, tracks by their momentum.
 
     Parameters
     ----------
-    columns
-        Of `pflow.model.pointing.decode.Sentences`.
-    share : float [B, R, M], of the true particles
+    decoded
+        Decoded particles.
+    fraction : float [B, R, M], fractions of the target particles
     target
-        The true particles.
+        The target particles.
     source
-        Of the batch.
+        Encoded source of the batch.
+
+    Returns
+    -------
+    decoded : DecodedParticles
+        In another order: matched ones first, in the order of the targets.
+    target : Target
+        Target of each decoded particle; padding for those that are not matched.
     """
     scene = source.scene
     weight = scene.item_weight.square()[:, None]  # GeV
-    taken, written = columns["taken"], columns["written"]
-    common = (taken * weight) @ share.transpose(1, 2)  # [B, T, R]
-    total = (taken * weight).sum(-1)[:, :, None] + (share * weight).sum(-1)[:, None] - common
-    of_tokens = scene.on_tokens(share).transpose(1, 2)  # [B, S, R]
-    same_track = gather(scene.token_is_track, columns["seed"])[..., None] & (gather(of_tokens, columns["seed"]) > 0.5)
+    common = (decoded.hit_fraction * weight) @ fraction.transpose(1, 2)  # [B, T, R]
+    total = (decoded.hit_fraction * weight).sum(-1)[:, :, None] + (fraction * weight).sum(-1)[:, None] - common
+    of_tokens = scene.on_tokens(fraction).transpose(1, 2)  # [B, S, R]
+    same_track = gather(scene.token_is_track, decoded.seed)[..., None] & (gather(of_tokens, decoded.seed) > 0.5)
     possible = same_track | (common >= MIN_OVERLAP * total.clamp(min=1e-9))
-    possible &= written[..., None] & target.mask[:, None]
+    possible &= decoded.mask[..., None] & target.mask[:, None]
     gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double().cpu().numpy()
-    order, partner = zip(*(_assign(event, int(n)) for event, n in zip(gain, written.sum(1), strict=True)), strict=True)
-    at = torch.from_numpy(np.stack(order)).to(share.device)  # [B, T], which was written
-    who = torch.from_numpy(np.stack(partner)).to(share.device)  # [B, T], which is true; -1: none
-    return Matched(
-        columns={name: gather(values, at) for name, values in columns.items()},
-        target=_of_partners(target, who),
-    )
+    matches = (_match_event(event, int(n)) for event, n in zip(gain, decoded.mask.sum(1), strict=True))
+    order, partner = zip(*matches, strict=True)
+    index = torch.from_numpy(np.stack(order)).to(fraction.device)  # [B, T] of decoded particles
+    target_index = torch.from_numpy(np.stack(partner)).to(fraction.device)  # [B, T] of targets; -1: none
+    return DecodedParticles(*(gather(values, index) for values in decoded)), _select(target, target_index)
 
 
-def _assign(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Order int64 [T] of an event's written particles, of which there are n, and the true one of each in it, or -1."""
-    rows, others = linear_sum_assignment(gain[:n], maximize=True)
-    good = gain[rows, others] > 0
-    rows, others = rows[good], others[good]
-    by_true = others.argsort()
-    rest = np.setdiff1d(np.arange(len(gain)), rows)  # written and none, then padding
+def _match_event(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Order int64 [T] of an event's `n` decoded particles and the padding, and the target of each in it, or -1."""
+    rows, columns = linear_sum_assignment(gain[:n], maximize=True)
+    good = gain[rows, columns] > 0
+    rows, columns = rows[good], columns[good]
+    by_target = columns.argsort()
+    rest = np.setdiff1d(np.arange(len(gain)), rows)  # not matched, then padding
     partner = np.full(len(gain), -1)
-    partner[: len(rows)] = others[by_true]
-    return np.concatenate([rows[by_true], rest]), partner
+    partner[: len(rows)] = columns[by_target]
+    return np.concatenate([rows[by_target], rest]), partner
 
 
-def _of_partners(target: Target, who: Tensor) -> Target:
-    """The true particles `who` int64 [B, T]; -1: padding."""
+def _select(target: Target, index: Tensor) -> Target:
+    """The targets of index int64 [B, T]; -1: padding."""
     values = {}
     for field in dataclasses.fields(target):
         given = getattr(target, field.name)
         padded = torch.cat([given, given.new_zeros(len(given), 1, *given.shape[2:])], dim=1)  # -1 is the padding
-        values[field.name] = gather(padded, who)
+        values[field.name] = gather(padded, index)
     return Target(**values)

@@ -1,6 +1,6 @@
-"""Teaching the pointing network: all particles of the true sentences at once, on true or on its own incidences.
+"""Teacher forcing: all target particles at once, after the true particles or after the network's own predictions.
 
-Letters: B batch, S source tokens, M items, T particles, P pairs, W width.
+Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs, W width.
 """
 
 from __future__ import annotations
@@ -12,38 +12,41 @@ import torch
 from torch import Tensor
 
 from pflow.data.batch import Target
+from pflow.model.pointing.assignment import Assignment
 from pflow.model.pointing.config import PointingTrainingConfig
-from pflow.model.pointing.geometry import gather
-from pflow.model.pointing.network import LN10, PointingTransformer, Source
-from pflow.model.pointing.particles import Particles, Written
-from pflow.model.pointing.pointer import Pairs
+from pflow.model.pointing.decoder import PreviousParticles
+from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.head import LN10, Particles
+from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.scene import gather
 
-__all__ = ["Taught", "reordered", "seed_weights", "shares_of", "teach"]
+__all__ = ["TeacherForcing", "reordered", "seed_weights", "target_fractions", "teacher_forcing"]
 
 
-class Taught(NamedTuple):
-    """What the network says of each true particle, and what it should.
+class TeacherForcing(NamedTuple):
+    """Predictions of the first stage and their targets.
 
     Parameters
     ----------
     target
-        The particles, in the order in which they were taught.
+        The particles, in the order of the predictions.
     pointer : float [B, T + 1, S + 1], log probabilities of the next seed and of the end
-    seed_weight : float [B, T, S], how good each token is as a seed, 0 to 1
-    incidence : float [P], logits
-    wanted : float [P], what they should be as probabilities
-    weight : float [P], GeV^(1/2)
+    seed_weight : float [B, T, S], how suitable each token is as a seed, 0 to 1
+    logits : float [P], logits of the assignment
+    target_fraction : float [P], targets of the logits, as probabilities
+    weight : float [P], weight of each pair in the loss, GeV^(1/2)
     pairs
-        What incidence, wanted and weight are of.
+        Pairs of particles and items.
     particles
-        The particles as made.
+        Predicted particles.
     """
 
     target: Target
     pointer: Tensor
     seed_weight: Tensor
-    incidence: Tensor
-    wanted: Tensor
+    logits: Tensor
+    target_fraction: Tensor
     weight: Tensor
     pairs: Pairs
     particles: Particles
@@ -52,89 +55,91 @@ class Taught(NamedTuple):
 class _Pass(NamedTuple):
     pointer: Tensor
     seed: Tensor
-    pairs: Pairs
-    incidence: Tensor
-    share: Tensor
+    assignment: Assignment
     particles: Particles
 
 
-def teach(network: PointingTransformer, source: Source, target: Target, training: PointingTrainingConfig) -> Taught:
-    """Predict each next particle of true sentences.
+def teacher_forcing(
+    network: PointingNetwork, source: EncodedSource, target: Target, training: PointingTrainingConfig
+) -> TeacherForcing:
+    """Predict each particle after the particles before it.
 
-    In training mode the order of particles of similar energy is shuffled and some are put off, and in a share
-    `scheduled_sampling_prob` of the batches the particles before are as the network itself would have made them, so that it
-    learns to go on from its own mistakes and to see what it has left out.
+    In training mode the order of the targets has noise, and some are deferred. With ``scheduled_sampling_prob`` the
+    particles before are the network's own predictions (Bengio et al. 2015), so that it learns to go on after its own
+    mistakes and to find what it has left out.
 
     Parameters
     ----------
     network
-        To be taught.
+        In training or evaluation mode.
     source
-        Of the batch.
+        Encoded source of the batch.
     target
-        With the shares of hits and tracks.
+        With the fractions of hits and tracks.
     training
-        How.
+        Noise and probabilities.
 
     Raises
     ------
     ValueError
-        The target has no shares.
+        The target has no fractions.
     """
     if network.training and (training.order_noise_std > 0 or training.deferred_target_prob > 0):
-        target = reordered(target, network, training)
-    share = shares_of(target)
-    weight = seed_weights(share, target, source)
+        target = reordered(target, training, energy_std=network.energy_scale.std)
+    fraction = target_fractions(target)
+    weight = seed_weights(fraction, target, source)
     seed = (weight * source.scene.token_energy.sqrt()[:, None]).argmax(-1)  # [B, T]
-    covered = _covered(share, network)
-    deposit = share @ source.scene.item_energy[..., None]  # [B, T, 1]
+    assigned = _assigned_before(fraction, network)
+    deposit = fraction @ source.scene.item_energy[..., None]  # [B, T, 1]
     item_weight = source.scene.item_weight.square()
-    written = Written(
+    previous = PreviousParticles(
         pdg=target.pdg,
         charge=target.charge,
-        log_energy=network.log_energy_of(target.energy),
+        log_energy=network.energy_scale.log_energy(target.energy),
         direction=target.direction,
         seed=seed,
         deposit=deposit.squeeze(-1),
-        pooled=_pooled(share * item_weight[:, None], source),
+        pooled=_pooled(fraction * item_weight[:, None], source),
     )
     if network.training and float(torch.rand(())) < training.scheduled_sampling_prob:
         with torch.no_grad():
-            own = _run(network, source, target, written, covered, weight)
-        written = own.particles.written(own.seed)
-        covered = _covered(own.pairs.dense(own.share, share.shape), network)
-    found = _run(network, source, target, written, covered, weight)
-    pairs = found.pairs
-    left = 1.0 - pairs.at(covered)
-    true = pairs.at(share)
-    return Taught(
+            own = _run(network, source, target, previous, assigned, weight)
+        previous = own.particles.as_previous(own.seed)
+        assigned = _assigned_before(own.assignment.pairs.dense(own.assignment.hit_fraction, fraction.shape), network)
+    found = _run(network, source, target, previous, assigned, weight)
+    pairs = found.assignment.pairs
+    remaining = 1.0 - pairs.at(assigned)
+    return TeacherForcing(
         target=target,
         pointer=found.pointer,
         seed_weight=weight,
-        incidence=found.incidence,
-        wanted=(true / left.clamp(min=1e-3)).clamp(max=1.0),
-        weight=pairs.at_items(source.scene.item_weight) * left,
+        logits=found.assignment.logits,
+        target_fraction=(pairs.at(fraction) / remaining.clamp(min=1e-3)).clamp(max=1.0),
+        weight=pairs.at_items(source.scene.item_weight) * remaining,
         pairs=pairs,
         particles=found.particles,
     )
 
 
 def _run(
-    network: PointingTransformer, source: Source, target: Target, written: Written, covered: Tensor, weight: Tensor
+    network: PointingNetwork,
+    source: EncodedSource,
+    target: Target,
+    previous: PreviousParticles,
+    assigned: Tensor,
+    weight: Tensor,
 ) -> _Pass:
-    """One pass over the sentences; covered float [B, T + 1, M] before each position, weight [B, T, S] of seeds."""
-    x = network.sentence(network.read_back(written, source))
-    states, pointer = network.state(x, source, covered)
-    seed = _choose(pointer[:, :-1, :-1].detach(), weight, source, random=network.training)
-    before = covered[:, :-1]
-    query, pairs, logits = network.point(states[:, :-1], seed, source, before, target.mask)
-    share = network.share(logits, pairs, before).detach()
-    particles = network.particles(query, seed, share, pairs, source, pdg=target.pdg)
-    return _Pass(pointer, seed, pairs, logits, share, particles)
+    """One pass; assigned float [B, T + 1, M] before each position, weight float [B, T, S] of seeds."""
+    decoder = network.decoder
+    x = torch.cat([decoder.first(len(assigned)), decoder.embed(previous, source)], dim=1)
+    states, pointer = decoder(x, source, assigned)
+    seed = _choose_seeds(pointer[:, :-1, :-1].detach(), weight, source, random=network.training)
+    assignment = network.assignment(states[:, :-1], seed, source, assigned[:, :-1], target.mask)
+    return _Pass(pointer, seed, assignment, network.predict(assignment, seed, source, pdg=target.pdg))
 
 
-def _choose(pointer: Tensor, weight: Tensor, source: Source, *, random: bool) -> Tensor:
-    """Seeds int64 [B, T] among the good ones: the most probable, or in training every second time a random one."""
+def _choose_seeds(pointer: Tensor, weight: Tensor, source: EncodedSource, *, random: bool) -> Tensor:
+    """Suitable seeds int64 [B, T]: the most probable, or if `random` half of them drawn by weight and energy."""
     best = (pointer + (weight + 1e-9).log()).argmax(-1)
     if not random:
         return best
@@ -143,83 +148,81 @@ def _choose(pointer: Tensor, weight: Tensor, source: Source, *, random: bool) ->
     return torch.where(torch.rand(best.shape, device=best.device) < 0.5, best, drawn)
 
 
-def shares_of(target: Target) -> Tensor:
-    """Shares of the items float [B, T, M].
+def target_fractions(target: Target) -> Tensor:
+    """Fractions of hits and tracks, float [B, T, M].
 
     Raises
     ------
     ValueError
-        There are none.
+        The target has none.
     """
     if target.hit_fraction is None or target.track_fraction is None:
-        raise ValueError("target: it has no shares of hits and tracks, which incidences are taught by")
+        raise ValueError("target: it has no fractions of hits and tracks, the targets of the assignment")
     return torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
 
 
-def seed_weights(share: Tensor, target: Target, source: Source) -> Tensor:
-    """How good each token is as a seed of each particle, float [B, T, S] in [0, 1].
+def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Tensor:
+    """How suitable each token is as a seed of each particle, float [B, T, S] in [0, 1].
 
-    A charged particle with a track begins at its track. Any other begins at a hit token, the better the more of the
-    token is its own and the more energy that is; one without hits at a track.
+    The seed of a charged particle with a track is its track. The seed of any other is a hit token, with a weight that
+    increases with the particle's fraction of the token and with their energy; without hits it is a track.
 
     Parameters
     ----------
-    share : float [B, T, M]
+    fraction : float [B, T, M]
     target
         The particles.
     source
-        Of the batch.
+        Encoded source of the batch.
     """
     scene = source.scene
-    mine = scene.on_tokens(share)  # [B, T, S]
-    energy = mine * scene.token_energy[:, None]
+    of_token = scene.on_tokens(fraction)  # [B, T, S]
+    energy = of_token * scene.token_energy[:, None]
     is_track = scene.token_is_track[:, None]
-    tracks = torch.where(is_track & (mine > 0.5), energy, 0.0)
+    tracks = torch.where(is_track & (of_token > 0.5), energy, 0.0)
     hits = torch.where(is_track, 0.0, energy)
     charged = (target.charge != 1) & (tracks.amax(-1) > 0)
     by_track = charged | (hits.amax(-1) <= 0)
     candidate = torch.where(by_track[..., None], tracks, hits)
     strength = (candidate / candidate.amax(-1, keepdim=True).clamp(min=1e-9)).sqrt()
-    return strength * mine * target.mask[..., None]
+    return strength * of_token * target.mask[..., None]
 
 
-def reordered(target: Target, network: PointingTransformer, training: PointingTrainingConfig) -> Target:
-    """Particles in an order of falling energy that is uncertain by ``order_noise_std`` in ln E; those with a track first.
-
-    Each is put off until all others are written with a probability of ``deferred_target_prob``, and written then in the same order.
+def reordered(target: Target, training: PointingTrainingConfig, *, energy_std: float) -> Target:
+    """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others.
 
     Parameters
     ----------
     target
-        With shares of tracks.
-    network
-        Says how energies are normalised.
+        With fractions of tracks.
     training
-        The noise and the probability.
+        ``order_noise_std`` and ``deferred_target_prob``.
+    energy_std
+        Standard deviation of log10(E / GeV), by which energies are normalised.
     """
     if target.track_fraction is None:
-        raise ValueError("target: it has no shares of tracks, by which particles are ordered")
-    log_energy = LN10 * network.energy_std * target.energy
+        raise ValueError("target: it has no fractions of tracks, by which particles are ordered")
+    log_energy = LN10 * energy_std * target.energy
     noise = training.order_noise_std * torch.randn_like(log_energy)
     has_track = (target.track_fraction > 0.5).any(-1) & (target.charge != 1)
-    late = torch.rand_like(log_energy) < training.deferred_target_prob
-    key = 1e3 * has_track - 1e4 * late + log_energy + noise - 1e6 * ~target.mask
+    deferred = torch.rand_like(log_energy) < training.deferred_target_prob
+    key = 1e3 * has_track - 1e4 * deferred + log_energy + noise - 1e6 * ~target.mask
     order = key.argsort(dim=1, descending=True)
     values = {field.name: gather(getattr(target, field.name), order) for field in dataclasses.fields(target)}
     return Target(**values)
 
 
-def _covered(share: Tensor, network: PointingTransformer) -> Tensor:
-    """What is spoken for before each position: float [B, T, M] to [B, T + 1, M]."""
-    size, steps, items = share.shape
-    if not network.use_coverage:
-        return share.new_zeros(size, steps + 1, items)
-    nothing = share.new_zeros(size, 1, items)
-    return torch.cat([nothing, share.cumsum(1).clamp(max=1.0)], dim=1)
+def _assigned_before(fraction: Tensor, network: PointingNetwork) -> Tensor:
+    """Assigned fraction of each item before each position: float [B, T, M] to [B, T + 1, M]."""
+    size, steps, items = fraction.shape
+    if not network.coverage:
+        return fraction.new_zeros(size, steps + 1, items)
+    nothing = fraction.new_zeros(size, 1, items)
+    return torch.cat([nothing, fraction.cumsum(1).clamp(max=1.0)], dim=1)
 
 
-def _pooled(weight: Tensor, source: Source) -> Tensor:
-    """Mean memory float [B, T, W] weighted by the items' float [B, T, M]."""
+def _pooled(weight: Tensor, source: EncodedSource) -> Tensor:
+    """Mean memory float [B, T, W], weighted by float [B, T, M] of the items."""
     index = source.scene.item_token[:, None].expand(-1, weight.shape[1], -1)
     on_tokens = weight.new_zeros(*weight.shape[:2], source.states.shape[1]).scatter_add(2, index, weight)
     return (on_tokens @ source.states) / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)

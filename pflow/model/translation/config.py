@@ -111,7 +111,13 @@ class TranslationNetworkConfig:
     @property
     def style(self) -> LayerStyle:
         """What all layers have in common."""
-        return LayerStyle(dropout=self.dropout, norm=self.norm, bias=self.bias, activation=self.activation)
+        return LayerStyle(
+            dropout=self.dropout,
+            hidden_dropout=self.dropout,
+            norm=self.norm,
+            bias=self.bias,
+            activation=self.activation,
+        )
 
     def check_inputs(self, inputs: ModelInputs) -> None:
         """Raise ValueError unless the source reads exactly the token types of `inputs`."""

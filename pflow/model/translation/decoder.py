@@ -1,4 +1,4 @@
-"""The paper's two decoders: stacks of standard decoder layers with one way of keeping a memory and a past.
+"""The paper's two decoders: stacks of standard decoder layers with one contract for memory and caches.
 
 Letters: B batch, T target tokens, W target width, n projections.
 """
@@ -6,12 +6,15 @@ Letters: B batch, T target tokens, W target width, n projections.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pflow.model.common.cache import Cache, KeyValue
-from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, Residual, final_norm, stack
+from pflow.model.common.layers import FullyConnected, Residual, final_norm, stack
+from pflow.model.translation.config import TranslationNetworkConfig
+from pflow.model.translation.encoder import decoder_layer
 
 __all__ = ["Decoder", "MultiProjectionDecoder", "VanillaDecoder"]
 
@@ -21,27 +24,19 @@ class VanillaDecoder(nn.Module):
 
     Parameters
     ----------
-    width, heads, feedforward, layers
-        Of the decoder.
-    memory_width
-        Width of the memory's tokens.
-    style
-        Dropout, norm, bias, activation.
+    config
+        Sizes and parts of the network.
     """
 
-    def __init__(
-        self, *, width: int, heads: int, feedforward: int, layers: int, memory_width: int, style: LayerStyle
-    ) -> None:
+    def __init__(self, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        self.layers = stack(
-            DecoderLayer(width=width, heads=heads, feedforward=feedforward, memory_width=memory_width, style=style)
-            for _ in range(layers)
-        )
-        self.norm = final_norm(width=width, style=style)
+        width = config.decoder_width
+        self.layers = stack(decoder_layer(config, width=width) for _ in range(config.decoder_layers))
+        self.norm = final_norm(width=width, style=config.style)
 
     def project(self, memory: Tensor) -> list[KeyValue]:
-        """Keys and values of `memory`, float [B, S, memory_width], one pair a standard decoder layer."""
-        return [layer.memory_attention.project(memory) for layer in self.layers]
+        """Keys and values of `memory`, float [B, S, memory width], one pair a standard decoder layer."""
+        return [_project(layer, memory) for layer in self.layers]
 
     def forward(
         self,
@@ -56,8 +51,9 @@ class VanillaDecoder(nn.Module):
         Parameters
         ----------
         x : float [B, T, W]
-            The whole sentence so far, or with `caches` its newest token.
-        memory : from `project`
+            The whole sequence, or with `caches` its newest token.
+        memory
+            From `project`.
         memory_mask : bool [B, S] or None
         caches
             One a standard decoder layer.
@@ -73,20 +69,15 @@ class VanillaDecoder(nn.Module):
 
 
 class _MultiProjectionLayer(nn.Module):
-    """Project to n narrow sequences, send each through its own decoder layer, join, and mix."""
+    """Project to n narrow sequences, apply a decoder layer to each, join, and mix."""
 
-    def __init__(self, *, n: int, heads: int, feedforward: int, memory_width: int, style: LayerStyle) -> None:
+    def __init__(self, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        width = n * memory_width
+        width, style = config.decoder_width, config.style
         self.projections = nn.Linear(width, width, bias=style.bias)  # the n maps W -> W / n, fused
-        self.branches = stack(
-            DecoderLayer(
-                width=memory_width, heads=heads, feedforward=feedforward, memory_width=memory_width, style=style
-            )
-            for _ in range(n)
-        )
+        self.branches = stack(decoder_layer(config, width=config.width) for _ in range(config.n_projections or 0))
         self.feedforward = FullyConnected(
-            (width, 2 * width, width), activation=style.activation, bias=style.bias, dropout=style.dropout
+            (width, 2 * width, width), activation=style.activation, bias=style.bias, dropout=style.hidden_dropout
         )
         self.branches_residual = Residual(width=width, style=style)
         self.feedforward_residual = Residual(width=width, style=style)
@@ -99,49 +90,36 @@ class _MultiProjectionLayer(nn.Module):
         memory_mask: Tensor | None,
         caches: Sequence[Cache | None],
     ) -> Tensor:
-        def translate(y: Tensor) -> Tensor:
+        def apply_branches(y: Tensor) -> Tensor:
             parts = self.projections(y).chunk(len(self.branches), dim=-1)  # [B, T, W] -> n of [B, T, W / n]
-            translated = [
+            decoded = [
                 branch(part, known, memory_mask=memory_mask, causal=True, cache=cache)
                 for branch, part, known, cache in zip(self.branches, parts, memory, caches, strict=True)
             ]
-            return torch.cat(translated, dim=-1)
+            return torch.cat(decoded, dim=-1)
 
-        x = self.branches_residual(x, translate)
+        x = self.branches_residual(x, apply_branches)
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
 class MultiProjectionDecoder(nn.Module):
-    """Version 2: the target is n times as wide as the memory; each layer translates its n projections apart.
+    """Version 2: the target is n times as wide as the memory; each layer decodes its n projections separately.
 
     Parameters
     ----------
-    n_projections
-        n.
-    heads, feedforward, layers
-        Of the standard decoder layers, and the number of layers.
-    memory_width
-        Width of the memory's tokens; the target's is n times that.
-    style
-        Dropout, norm, bias, activation.
+    config
+        Sizes and parts of the network.
     """
 
-    def __init__(
-        self, *, n_projections: int, heads: int, feedforward: int, layers: int, memory_width: int, style: LayerStyle
-    ) -> None:
+    def __init__(self, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        self.n = n_projections
-        self.layers = stack(
-            _MultiProjectionLayer(
-                n=n_projections, heads=heads, feedforward=feedforward, memory_width=memory_width, style=style
-            )
-            for _ in range(layers)
-        )
-        self.norm = final_norm(width=n_projections * memory_width, style=style)
+        self.n = config.n_projections or 0
+        self.layers = stack(_MultiProjectionLayer(config) for _ in range(config.decoder_layers))
+        self.norm = final_norm(width=config.decoder_width, style=config.style)
 
     def project(self, memory: Tensor) -> list[KeyValue]:
-        """Keys and values of `memory`, float [B, S, memory_width], one pair a standard decoder layer."""
-        return [branch.memory_attention.project(memory) for layer in self.layers for branch in layer.branches]
+        """Keys and values of `memory`, float [B, S, memory width], one pair a standard decoder layer."""
+        return [_project(branch, memory) for layer in self.layers for branch in layer.branches]
 
     def forward(
         self,
@@ -151,7 +129,7 @@ class MultiProjectionDecoder(nn.Module):
         memory_mask: Tensor | None = None,
         caches: Sequence[Cache] | None = None,
     ) -> Tensor:
-        """Decode; as `VanillaDecoder.forward`, with W = n * memory_width."""
+        """Decode; as `VanillaDecoder.forward`, with W = n * memory width."""
         past = caches if caches is not None else [None] * len(memory)
         for i, layer in enumerate(self.layers):
             own = slice(i * self.n, (i + 1) * self.n)
@@ -160,3 +138,7 @@ class MultiProjectionDecoder(nn.Module):
 
 
 Decoder = VanillaDecoder | MultiProjectionDecoder
+
+
+def _project(layer: Any, memory: Tensor) -> KeyValue:
+    return layer.memory_attention.project(memory)  # type: ignore[no-any-return]

@@ -6,7 +6,6 @@ under autocast: bfloat16 would round a hit's position to several mm.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import torch
@@ -15,31 +14,10 @@ from torch.nn import functional
 
 from pflow.data.batch import Target, TokenSet
 from pflow.model.common.layers import FullyConnected
+from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SpecialTokens, kind_of_input
 
-__all__ = ["EmbedderStyle", "SourceEmbedder", "TargetEmbedder", "TargetTokens", "TokenEmbedder"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EmbedderStyle:
-    """Shape of the fully connected networks that embed.
-
-    Parameters
-    ----------
-    version
-        ``v1``: F -> W -> W. ``v2``: F -> 2 W -> 2 W -> W.
-    activation, bias
-        As in the layers.
-    """
-
-    version: str = "v1"
-    activation: str = "relu"
-    bias: bool = True
-
-    def build(self, features: int, width: int) -> FullyConnected:
-        """The network from F features to W."""
-        hidden = [2 * width] * 2 if self.version == "v2" else [width]
-        return FullyConnected((features, *hidden, width), activation=self.activation, bias=self.bias)
+__all__ = ["SourceEmbedder", "TargetEmbedder", "TargetTokens", "TokenEmbedder"]
 
 
 class TokenEmbedder(nn.Module):
@@ -53,18 +31,26 @@ class TokenEmbedder(nn.Module):
         W.
     special
         The treatment of special tokens.
-    style
-        Shape of the network.
+    config
+        Shape of the network: ``embedder``, ``activation``, ``bias``.
     has_special
         Whether bos or eos can be among the tokens.
     """
 
     def __init__(
-        self, *, features: int, width: int, special: SpecialTokens, style: EmbedderStyle, has_special: bool = True
+        self,
+        *,
+        features: int,
+        width: int,
+        special: SpecialTokens,
+        config: TranslationNetworkConfig,
+        has_special: bool = True,
     ) -> None:
         super().__init__()
         self.special = special
-        self.network = style.build(features + special.n_marks, width)
+        hidden = [2 * width] * 2 if config.embedder == "v2" else [width]
+        sizes = (features + special.n_marks, *hidden, width)
+        self.network = FullyConnected(sizes, activation=config.activation, bias=config.bias)
         learned = special.vectors and has_special
         self.bos = nn.Parameter(torch.empty(width)) if learned else None
         self.eos = nn.Parameter(torch.empty(width)) if learned else None
@@ -97,29 +83,30 @@ class TokenEmbedder(nn.Module):
 
 
 class SourceEmbedder(nn.Module):
-    """Embed a sentence of source tokens, with bos and eos where `framed`.
+    """Embed source tokens, with bos and eos where `framed`.
 
-    Source tokens have no order, so bos and eos stand in front: wherever they stood the result would be the same, and
-    the real tokens of an event stay together whatever the padding.
+    Source tokens have no order. Bos and eos come first, so that the real tokens of an event stay together.
 
     Parameters
     ----------
-    features, width, special, style
+    features, special, config
         As in `TokenEmbedder`.
     framed
         Whether to add bos and eos.
     """
 
     def __init__(
-        self, *, features: int, width: int, special: SpecialTokens, style: EmbedderStyle, framed: bool = True
+        self, *, features: int, special: SpecialTokens, config: TranslationNetworkConfig, framed: bool = True
     ) -> None:
         super().__init__()
         self.features = features
         self.framed = framed
-        self.embed = TokenEmbedder(features=features, width=width, special=special, style=style, has_special=framed)
+        self.embed = TokenEmbedder(
+            features=features, width=config.width, special=special, config=config, has_special=framed
+        )
 
-    def forward(self, sentence: TokenSet) -> tuple[Tensor, Tensor | None]:
-        """Embed `sentence`.
+    def forward(self, tokens: TokenSet) -> tuple[Tensor, Tensor | None]:
+        """Embed `tokens`.
 
         Returns
         -------
@@ -131,12 +118,12 @@ class SourceEmbedder(nn.Module):
         Raises
         ------
         ValueError
-            If the sentence has another number of features.
+            If the tokens has another number of features.
         """
-        features, mask = sentence.features, sentence.mask
+        features, mask = tokens.features, tokens.mask
         if features.shape[-1] != self.features:
             raise ValueError(f"features: a source token has {features.shape[-1]}, the network expects {self.features}")
-        if not sentence.full:
+        if not tokens.full:
             features = features.masked_fill(~mask[..., None], 0.0)  # whatever padding holds, NaN included
         kind = torch.where(mask, SAMPLE, PAD)
         if self.framed:
@@ -144,11 +131,11 @@ class SourceEmbedder(nn.Module):
             mask = functional.pad(mask, (2, 0), value=True)
             frame = torch.tensor([BOS, EOS], device=kind.device).expand(kind.shape[0], 2)
             kind = torch.cat([frame, kind], dim=1)
-        return self.embed(features, kind), None if sentence.full else mask
+        return self.embed(features, kind), None if tokens.full else mask
 
 
 class TargetTokens(NamedTuple):
-    """Tokens as the decoder reads them; physical values of special tokens mean nothing.
+    """Input tokens of the decoder; physical values of special tokens have no meaning.
 
     Parameters
     ----------
@@ -166,7 +153,7 @@ class TargetTokens(NamedTuple):
 
     @classmethod
     def teacher(cls, target: Target) -> TargetTokens:
-        """Bos and the true particles: [B, T] to [B, T + 1]."""
+        """Bos and the target particles: [B, T] to [B, T + 1]."""
         return cls(
             charge=functional.pad(target.charge, (1, 0)),
             pdg=functional.pad(target.pdg, (1, 0)),
@@ -195,11 +182,9 @@ class TargetEmbedder(nn.Module):
     ----------
     n_charge, n_pdg
         Sizes of the physical vocabularies.
-    width, special, style
-        As in `TokenEmbedder`.
-    position
-        Whether to add the sinusoidal embedding of the token's index (Vaswani et al. 2017); without it the causal mask
-        alone carries the order.
+    special, config
+        As in `TokenEmbedder`; with ``target_position`` the sinusoidal embedding of the token's index (Vaswani et al.
+        2017) is added.
     """
 
     def __init__(
@@ -207,21 +192,19 @@ class TargetEmbedder(nn.Module):
         *,
         n_charge: int,
         n_pdg: int,
-        width: int,
         special: SpecialTokens,
-        style: EmbedderStyle,
-        position: bool = False,
+        config: TranslationNetworkConfig,
     ) -> None:
         super().__init__()
         self.special = special
-        self.width = width
-        self.position = position
+        self.width = width = config.decoder_width
+        self.position = config.target_position
         self.n_charge = n_charge + special.offset
         self.n_pdg = n_pdg + special.offset
-        self.embed = TokenEmbedder(features=self.n_charge + self.n_pdg + 4, width=width, special=special, style=style)
+        self.embed = TokenEmbedder(features=self.n_charge + self.n_pdg + 4, width=width, special=special, config=config)
 
     def forward(self, tokens: TargetTokens, *, first: int = 0) -> Tensor:
-        """Embed `tokens` [B, T], the first of which has index `first` in its sentence; float [B, T, W]."""
+        """Embed `tokens` [B, T], the first of which has index `first` in its sequence; float [B, T, W]."""
         special = (tokens.kind != SAMPLE)[..., None]
         charge = functional.one_hot(self.special.index(tokens.charge, tokens.kind), self.n_charge)
         pdg = functional.one_hot(self.special.index(tokens.pdg, tokens.kind), self.n_pdg)

@@ -1,74 +1,163 @@
-"""Stacks of layers that read the source. Letters: B batch, S source length, W width."""
+"""From a batch to the memory that the decoder attends to: hits alone, with tracks, or all types as one sequence.
+
+Letters: B batch, S source length, W width. No source token has a position, so their order changes nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
 from torch import Tensor, nn
 
-from pflow.model.common.layers import DecoderLayer, EncoderLayer, LayerStyle, final_norm, stack
+from pflow.data.batch import Batch, TokenSet
+from pflow.model.common.attention import CrossAttention, SelfAttention
+from pflow.model.common.layers import DecoderLayer, Encoder, EncoderLayer, final_norm, stack
 from pflow.model.common.packing import Packing
+from pflow.model.translation.config import TranslationNetworkConfig
+from pflow.model.translation.embed import SourceEmbedder
 
-__all__ = ["CrossEncoder", "Encoder"]
+__all__ = ["CrossEncoder", "CrossSource", "Memory", "TokenSetSource", "decoder_layer", "make_encoder"]
 
 
-class Encoder(nn.Module):
-    """Standard encoder layers, one after the other; no position, so the order of tokens changes nothing.
+class Memory(NamedTuple):
+    """The encoded source of a batch.
 
     Parameters
     ----------
-    width, heads, feedforward, layers
-        W, H, the width of hidden layers and the number of layers.
-    style
-        Dropout, norm, bias, activation.
+    states : float [B, S, W]
+    mask : bool [B, S] or None
+        Real tokens; None: no padding.
     """
 
-    def __init__(self, *, width: int, heads: int, feedforward: int, layers: int, style: LayerStyle) -> None:
-        super().__init__()
-        self.layers = stack(
-            EncoderLayer(width=width, heads=heads, feedforward=feedforward, style=style) for _ in range(layers)
-        )
-        self.norm = final_norm(width=width, style=style)
+    states: Tensor
+    mask: Tensor | None
 
-    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Encode x, float [B, S, W], whose real tokens `mask` bool [B, S] tells (None: all)."""
-        packing = Packing.of(mask)
-        if packing is None:
-            for layer in self.layers:
-                x = layer(x, mask=mask)
-            return self.norm(x)  # type: ignore[no-any-return]
-        x = packing.pack(x)
-        for layer in self.layers:
-            x = layer(x, lengths=packing.lengths)
-        return packing.unpack(self.norm(x))
+
+def make_encoder(config: TranslationNetworkConfig) -> Encoder:
+    """A stack of standard encoder layers."""
+    width, style = config.width, config.style
+    layers = (
+        EncoderLayer(
+            SelfAttention(width=width, heads=config.heads, bias=config.bias),
+            width=width,
+            feedforward=config.feedforward,
+            style=style,
+        )
+        for _ in range(config.encoder_layers)
+    )
+    return Encoder(layers, final_norm(width=width, style=style))
+
+
+def decoder_layer(config: TranslationNetworkConfig, *, width: int) -> DecoderLayer:
+    """A standard decoder layer of tokens of `width` and a memory of the encoder's width."""
+    return DecoderLayer(
+        SelfAttention(width=width, heads=config.heads, bias=config.bias),
+        CrossAttention(width=width, heads=config.heads, memory_width=config.width, bias=config.bias),
+        width=width,
+        feedforward=config.feedforward,
+        style=config.style,
+    )
 
 
 class CrossEncoder(nn.Module):
-    """Decoder layers without causal mask: tokens attend to each other and to those of a second sentence.
+    """Decoder layers without causal mask: tokens attend to each other and to the tokens of another set.
 
     Parameters
     ----------
-    width, heads, feedforward, layers, style
-        As in `Encoder`; both sentences are W wide.
+    config
+        Sizes and parts of the network.
     """
 
-    def __init__(self, *, width: int, heads: int, feedforward: int, layers: int, style: LayerStyle) -> None:
+    def __init__(self, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        self.layers = stack(
-            DecoderLayer(width=width, heads=heads, feedforward=feedforward, memory_width=width, style=style)
-            for _ in range(layers)
-        )
-        self.norm = final_norm(width=width, style=style)
+        self.layers = stack(decoder_layer(config, width=config.width) for _ in range(config.encoder_layers))
+        self.norm = final_norm(width=config.width, style=config.style)
 
     def forward(
         self, x: Tensor, other: Tensor, *, mask: Tensor | None = None, other_mask: Tensor | None = None
     ) -> Tensor:
-        """Encode x, float [B, S, W], in the light of `other`, float [B, S', W]; masks as in `Encoder.forward`."""
+        """Encode x float [B, S, W] with `other` float [B, S', W]; masks bool [B, S] and [B, S'], True = real token."""
         packing = Packing.of(mask)
-        if packing is None:
-            for layer in self.layers:
-                x = layer(x, layer.memory_attention.project(other), memory_mask=other_mask, mask=mask)
-            return self.norm(x)  # type: ignore[no-any-return]
-        x = packing.pack(x)
+        own: dict[str, object] = {"mask": mask}
+        if packing is not None:
+            x, own = packing.pack(x), {"lengths": packing.lengths}
         for layer in self.layers:
-            known = layer.memory_attention.project(other)
-            x = layer(x, known, memory_mask=other_mask, lengths=packing.lengths)
-        return packing.unpack(self.norm(x))
+            memory = layer.memory_attention.project(other)
+            x = layer(x, memory, memory_mask=other_mask, **own)
+        x = self.norm(x)
+        return x if packing is None else packing.unpack(x)
+
+
+class TokenSetSource(nn.Module):
+    """One sequence of hits and, where asked for, tracks and tracker hits, each type with its own embedder.
+
+    Parameters
+    ----------
+    hits
+        Embedder of the hits, with bos and eos.
+    others
+        Embedders of more types by their names in `Batch`, without.
+    encoder
+        Encodes the sequence.
+    """
+
+    def __init__(self, *, hits: SourceEmbedder, others: Mapping[str, SourceEmbedder], encoder: Encoder) -> None:
+        super().__init__()
+        self.hits = hits
+        self.others = nn.ModuleDict(dict(others))
+        self.encoder = encoder
+
+    def forward(self, batch: Batch) -> Memory:
+        """Encode all source tokens of `batch`.
+
+        Raises
+        ------
+        ValueError
+            The batch lacks a type that is read.
+        """
+        parts = [self.hits(batch.hits)]
+        parts += [embed(_required(getattr(batch, name), name)) for name, embed in self.others.items()]
+        x = torch.cat([tokens for tokens, _ in parts], dim=1)
+        mask = None
+        if any(mask is not None for _, mask in parts):
+            whole = [torch.ones_like(tokens[..., 0], dtype=torch.bool) if m is None else m for tokens, m in parts]
+            mask = torch.cat(whole, dim=1)
+        return Memory(self.encoder(x, mask=mask), mask)
+
+
+class CrossSource(nn.Module):
+    """Hits attend to each other and to the embedded tracks.
+
+    Parameters
+    ----------
+    hits, tracks
+        Embedders of the two types, each with bos and eos.
+    encoder
+        Encodes the hits.
+    """
+
+    def __init__(self, *, hits: SourceEmbedder, tracks: SourceEmbedder, encoder: CrossEncoder) -> None:
+        super().__init__()
+        self.hits = hits
+        self.tracks = tracks
+        self.encoder = encoder
+
+    def forward(self, batch: Batch) -> Memory:
+        """Encode the hits of `batch` with attention to its tracks.
+
+        Raises
+        ------
+        ValueError
+            The batch has no tracks.
+        """
+        hits, mask = self.hits(batch.hits)
+        tracks, track_mask = self.tracks(_required(batch.tracks, "tracks"))
+        return Memory(self.encoder(hits, tracks, mask=mask, other_mask=track_mask), mask)
+
+
+def _required(tokens: TokenSet | None, name: str) -> TokenSet:
+    if tokens is None:
+        raise ValueError(f"{name}: the network reads them and the batch has none")
+    return tokens

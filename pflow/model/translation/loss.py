@@ -15,12 +15,12 @@ from pflow.data.batch import Batch
 from pflow.model.translation.config import TranslationLossConfig
 from pflow.model.translation.special import IGNORE, special_tokens
 
-__all__ = ["ParticleLoss"]
+__all__ = ["TranslationLoss"]
 
 _MAX_LOG_SIGMA = 7.0  # keeps exp(-2 log_sigma) finite in float32, far outside of any sensible width
 
 
-class ParticleLoss(nn.Module):
+class TranslationLoss(nn.Module):
     """Cross-entropies of the classes, an error of the energy and one of the direction, and their weighted sum.
 
     Parameters
@@ -51,7 +51,7 @@ class ParticleLoss(nn.Module):
         Parameters
         ----------
         prediction
-            From `ParticleTransformer.forward`.
+            From `TranslationNetwork.forward`.
         batch
             With the target that it was made for.
 

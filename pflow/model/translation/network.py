@@ -1,4 +1,4 @@
-"""The Transformer that translates detector hits into particles: the paper's networks and ours, put together from parts.
+"""The first paper's networks: a Transformer from detector hits to a sequence of particles.
 
 Letters: B batch, S source length, T target particles, W target width.
 """
@@ -16,18 +16,17 @@ from pflow.model.common.cache import Compaction, KeyValue, KVCache
 from pflow.model.common.initialise import initialise
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.decoder import Decoder, MultiProjectionDecoder, VanillaDecoder
-from pflow.model.translation.embed import EmbedderStyle, SourceEmbedder, TargetEmbedder, TargetTokens
-from pflow.model.translation.encoder import CrossEncoder, Encoder
+from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens
+from pflow.model.translation.encoder import CrossEncoder, CrossSource, Memory, TokenSetSource, make_encoder
 from pflow.model.translation.heads import Heads
-from pflow.model.translation.source import CrossSource, Memory, TokenSetSource
 from pflow.model.translation.special import SpecialTokens, special_tokens
 
-__all__ = ["DecoderState", "ParticleTransformer"]
+__all__ = ["DecoderState", "TranslationNetwork"]
 
 
 @dataclasses.dataclass
 class DecoderState:
-    """What a generation remembers: the memory's keys and values, and those of the tokens written so far.
+    """Keys and values of the memory and of the tokens decoded so far.
 
     Parameters
     ----------
@@ -44,11 +43,11 @@ class DecoderState:
 
     @property
     def length(self) -> int:
-        """Number of tokens written so far."""
+        """Number of tokens decoded so far."""
         return len(self.caches[0])
 
     def compact(self, compaction: Compaction) -> None:
-        """Drop the events that are finished."""
+        """Drop the events that have ended."""
         self.memory = [known.compact(compaction) for known in self.memory]
         if self.memory_mask is not None:
             self.memory_mask = compaction.apply(self.memory_mask)
@@ -56,11 +55,10 @@ class DecoderState:
             cache.compact(compaction)
 
 
-class ParticleTransformer(nn.Module):
-    """Encoder-decoder Transformer from hits (and tracks) to a sentence of particles.
+class TranslationNetwork(nn.Module):
+    """Encoder-decoder Transformer from hits (and tracks) to a sequence of particles.
 
-    Weights come from torch's global generator (``torch.manual_seed``) when it is built; `initialise` draws them anew
-    from a generator of one's own.
+    The initial weights are drawn from torch's global generator; `initialise` draws them again from a given one.
 
     Parameters
     ----------
@@ -78,85 +76,42 @@ class ParticleTransformer(nn.Module):
     def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
         config.check_inputs(inputs)
-        style = config.style
-        width, target_width, heads, feedforward = config.width, config.decoder_width, config.heads, config.feedforward
-        n_charge, n_pdg = inputs.n_charge, inputs.n_pdg
-        embedder_style = EmbedderStyle(version=config.embedder, activation=config.activation, bias=config.bias)
         self.special: SpecialTokens = special_tokens(config.special)
 
         def embed(features: int, *, framed: bool = True) -> SourceEmbedder:
-            return SourceEmbedder(
-                features=features, width=width, special=self.special, style=embedder_style, framed=framed
-            )
+            return SourceEmbedder(features=features, special=self.special, config=config, framed=framed)
 
-        sizes = {"width": width, "heads": heads, "feedforward": feedforward, "layers": config.encoder_layers}
         self.source: TokenSetSource | CrossSource
         if config.source == "cross":
             self.source = CrossSource(
-                hits=embed(inputs.hit_features),
-                tracks=embed(inputs.track_features),
-                encoder=CrossEncoder(**sizes, style=style),
+                hits=embed(inputs.hit_features), tracks=embed(inputs.track_features), encoder=CrossEncoder(config)
             )
         else:
             others = {"tracks": inputs.track_features, "tracker_hits": inputs.tracker_hit_features}
             self.source = TokenSetSource(
                 hits=embed(inputs.hit_features),
                 others={name: embed(features, framed=False) for name, features in others.items() if features},
-                encoder=Encoder(**sizes, style=style),
+                encoder=make_encoder(config),
             )
-
-        self.target = TargetEmbedder(
-            n_charge=n_charge,
-            n_pdg=n_pdg,
-            width=target_width,
-            special=self.special,
-            style=embedder_style,
-            position=config.target_position,
-        )
+        self.target = TargetEmbedder(n_charge=inputs.n_charge, n_pdg=inputs.n_pdg, special=self.special, config=config)
         self.decoder: Decoder
-        if config.n_projections is None:
-            self.decoder = VanillaDecoder(
-                width=target_width,
-                heads=heads,
-                feedforward=feedforward,
-                layers=config.decoder_layers,
-                memory_width=width,
-                style=style,
-            )
-        else:
-            self.decoder = MultiProjectionDecoder(
-                n_projections=config.n_projections,
-                heads=heads,
-                feedforward=feedforward,
-                layers=config.decoder_layers,
-                memory_width=width,
-                style=style,
-            )
-        self.heads = Heads(
-            width=target_width,
-            classes={
-                "charge": n_charge + self.special.offset,
-                "pdg": n_pdg + self.special.offset,
-                **self.special.heads,
-            },
-            feedforward=config.head_feedforward,
-            energy_sigma=config.energy_sigma,
-            activation=config.activation,
-            bias=config.bias,
-        )
+        self.decoder = VanillaDecoder(config) if config.n_projections is None else MultiProjectionDecoder(config)
+        offset = self.special.offset
+        classes = {"charge": inputs.n_charge + offset, "pdg": inputs.n_pdg + offset, **self.special.heads}
+        self.heads = Heads(classes=classes, config=config)
         self.initialise()
 
     def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw all weights anew, from `generator` or from torch's global one."""
+        """Draw all weights from `generator` or from torch's global one."""
         initialise(self, generator)
 
     def encode(self, batch: Batch) -> Memory:
-        """The source of `batch`, encoded: states float [B, S, width] and their mask."""
+        """The encoded source of `batch`: states float [B, S, width] and their mask."""
         memory: Memory = self.source(batch)
         return memory
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Predict each next token of the true sentences (teacher forcing).
+        """Predict each next token after the target tokens before it (teacher forcing).
 
         Parameters
         ----------
@@ -166,7 +121,7 @@ class ParticleTransformer(nn.Module):
         Returns
         -------
         dict
-            At each of T + 1 positions, for the token that follows bos, the first particle, ..., the last:
+            At each of T + 1 positions, for the token after bos, the first particle, ..., the last:
             ``charge`` and ``pdg``, logits [B, T + 1, V] over the physical classes behind the special ones;
             ``energy`` [B, T + 1], log10 E normalised; ``direction`` [B, T + 1, 3], unit vector;
             ``kind`` [B, T + 1, 4] or ``stop`` [B, T + 1, 2], logits, with these special tokens;
@@ -175,17 +130,17 @@ class ParticleTransformer(nn.Module):
         Raises
         ------
         ValueError
-            If the batch has no target, or lacks a source that the network reads.
+            The batch has no target, or lacks a source that the network reads.
         """
         if batch.target is None:
-            raise ValueError("target: the batch has none, and teacher forcing needs one")
+            raise ValueError("target: the batch has none, and training needs one")
         memory = self.encode(batch)
         x = self.target(TargetTokens.teacher(batch.target))
         x = self.decoder(x, self.decoder.project(memory.states), memory_mask=memory.mask)
         return self.heads(x)  # type: ignore[no-any-return]
 
     def start(self, memory: Memory, max_length: int) -> DecoderState:
-        """Prepare to write at most `max_length` tokens from `memory`: its keys and values are projected here, once."""
+        """State before the first of at most `max_length` tokens; keys and values of the memory are projected once."""
         known = [KeyValue(*(part.contiguous() for part in pair)) for pair in self.decoder.project(memory.states)]
         caches = [
             KVCache(
@@ -201,7 +156,7 @@ class ParticleTransformer(nn.Module):
         return DecoderState(known, memory.mask, caches)
 
     def step(self, tokens: TargetTokens, state: DecoderState) -> dict[str, Tensor]:
-        """Read one more token of each event, [B, 1], and predict the next; `state` is updated.
+        """Decode one more token of each event, [B, 1], and predict the next; `state` is updated.
 
         Returns
         -------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pflow.data.batch import Batch
 from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs, Reconstructor, Sampler, TrainingOutput
-from pflow.model.common.decode import generate
 from pflow.model.translation.config import TranslationLossConfig, TranslationNetworkConfig
-from pflow.model.translation.loss import ParticleLoss
-from pflow.model.translation.network import ParticleTransformer
+from pflow.model.translation.decode import generate
+from pflow.model.translation.loss import TranslationLoss
+from pflow.model.translation.network import TranslationNetwork
 
 __all__ = ["TranslationReconstructor"]
 
@@ -43,8 +43,8 @@ class TranslationReconstructor(Reconstructor):
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
         if loss.energy == "gaussian" and not network.energy_sigma:
             raise ValueError("loss.energy: 'gaussian' needs network.energy_sigma")
-        self.network = ParticleTransformer(inputs, network)
-        self.loss = ParticleLoss(special=network.special, config=loss)
+        self.network = TranslationNetwork(inputs, network)
+        self.loss = TranslationLoss(special=network.special, config=loss)
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of teacher forcing; see `Reconstructor.training_step`."""
@@ -59,5 +59,4 @@ class TranslationReconstructor(Reconstructor):
         self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
     ) -> GeneratedParticles:
         """Decode the particles of each event; see `Reconstructor.generate`."""
-        decoding = self.decoding if decoding is None else decoding
-        return generate(self.network, batch, max_particles=decoding.max_particles, sampler=sampler or Sampler())
+        return generate(self.network, batch, self.decoding if decoding is None else decoding, sampler or Sampler())

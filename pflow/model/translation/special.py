@@ -1,7 +1,7 @@
-"""Three treatments of the special tokens pad, bos and eos behind one interface.
+"""Three treatments of the special tokens pad, bos and eos with one interface.
 
-Each says how an input token is marked, which heads exist beside charge and PDG, what the losses ignore and what ends a
-sentence. They hold no weights. Letters: B batch, T target particles, N tokens, V vocabulary.
+Each defines how an input token is marked, which heads exist beside charge and PDG, what the losses ignore and what ends
+a sequence. They have no weights. Letters: B batch, T target particles, N tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = [
     "PAD",
     "SAMPLE",
     "SPECIAL",
+    "Choice",
     "Choose",
     "Flags",
     "Kind",
     "Learned",
-    "Pick",
     "SpecialTokens",
     "kind_of_input",
     "kind_of_next",
@@ -34,18 +34,18 @@ __all__ = [
 ]
 
 PAD, BOS, EOS, SAMPLE = range(4)
-IGNORE = -100  # the label that torch's cross-entropy passes over
+IGNORE = -100  # the label that torch's cross-entropy ignores
 
 Choose = Callable[[Tensor], Tensor]  # logits [B, V] -> int64 [B]
 
 
-class Pick(NamedTuple):
-    """What the next token of each event is.
+class Choice(NamedTuple):
+    """The next token of each event.
 
     Parameters
     ----------
     ended : bool [B]
-        The sentence is complete; the other fields then mean nothing.
+        The sequence has ended; the other fields then have no meaning.
     charge, pdg : int64 [B], physical indices from 0
     score : float32 [B], probability of `pdg` among the physical classes
     """
@@ -82,19 +82,19 @@ class SpecialTokens(Protocol):
         """Numbers that mark a token, float32 [..., n_marks]."""
 
     def labels(self, target: Target) -> dict[str, Tensor]:
-        """What each classifying head shall say, int64 [B, T + 1], `IGNORE` where its loss has no opinion."""
+        """Target of each classifying head, int64 [B, T + 1]; `IGNORE` where it has no loss."""
 
-    def pick(self, prediction: Mapping[str, Tensor], choose: Choose) -> Pick:
+    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
         """Next tokens from the heads' logits [B, V], each chosen by `choose`; pad and bos are never candidates."""
 
 
 def kind_of_input(mask: Tensor) -> Tensor:
-    """Kinds of a target sentence as the decoder reads it, bos and the particles: bool [B, T] to int64 [B, T + 1]."""
+    """Kinds of the decoder's input, bos and the particles: bool [B, T] to int64 [B, T + 1]."""
     return functional.pad(mask * SAMPLE, (1, 0), value=BOS)
 
 
 def kind_of_next(mask: Tensor) -> Tensor:
-    """Kinds of a target sentence as the decoder writes it, the particles and eos: bool [B, T] to int64 [B, T + 1]."""
+    """Kinds of the decoder's output, the particles and eos: bool [B, T] to int64 [B, T + 1]."""
     here = functional.pad(mask, (0, 1), value=False)
     before = functional.pad(mask, (1, 0), value=True)
     return here * SAMPLE + (before & ~here) * EOS
@@ -104,21 +104,21 @@ def _next_value(value: Tensor) -> Tensor:
     return functional.pad(value, (0, 1))  # [B, T] -> [B, T + 1]
 
 
-def _pick_physical(charge: Tensor, pdg: Tensor, ended: Tensor, choose: Choose) -> Pick:
-    return _pick_pdg(choose(charge), pdg, ended, choose)
+def _choose_physical(charge: Tensor, pdg: Tensor, ended: Tensor, choose: Choose) -> Choice:
+    return _choose_pdg(choose(charge), pdg, ended, choose)
 
 
-def _pick_pdg(charge: Tensor, pdg: Tensor, ended: Tensor, choose: Choose) -> Pick:
+def _choose_pdg(charge: Tensor, pdg: Tensor, ended: Tensor, choose: Choose) -> Choice:
     chosen = choose(pdg)
     score = pdg.float().softmax(-1).gather(-1, chosen[:, None]).squeeze(-1)
-    return Pick(ended, charge, chosen, score)
+    return Choice(ended, charge, chosen, score)
 
 
 class Flags:
     """Version 1 of the paper: two binary features a token, three special classes in each vocabulary.
 
     Sample (0, 0), pad (0, 1), eos (1, 0), bos (1, 1); pad is class 0, bos 1, eos 2, physical values follow from 3. The
-    charge head ends the sentence by saying eos. Pads are ignored by the losses.
+    charge head ends the sequence with the class eos. Pads are ignored by the losses.
     """
 
     offset = 3
@@ -143,16 +143,16 @@ class Flags:
             for name, value in values.items()
         }
 
-    def pick(self, prediction: Mapping[str, Tensor], choose: Choose) -> Pick:
+    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
         """The charge head decides between eos and the physical charges."""
         charge = choose(prediction["charge"][:, EOS:])
-        return _pick_pdg((charge - 1).clamp(min=0), prediction["pdg"][:, self.offset :], charge == 0, choose)
+        return _choose_pdg((charge - 1).clamp(min=0), prediction["pdg"][:, self.offset :], charge == 0, choose)
 
 
 class Kind:
     """Version 2 of the paper: one integer a token, given as one of four, and one special class in each vocabulary.
 
-    A fourth head predicts the kind of the next token (pad ignored) and alone ends the sentence; the charge and PDG
+    A fourth head predicts the kind of the next token (pad ignored) and alone ends the sequence; the charge and PDG
     losses ignore the special class.
     """
 
@@ -179,10 +179,10 @@ class Kind:
         }
         return {**physical, "kind": kind.masked_fill(kind == PAD, IGNORE)}
 
-    def pick(self, prediction: Mapping[str, Tensor], choose: Choose) -> Pick:
+    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
         """The kind head decides between eos and sample."""
         ended = choose(prediction["kind"][:, EOS:]) == 0
-        return _pick_physical(
+        return _choose_physical(
             prediction["charge"][:, self.offset :], prediction["pdg"][:, self.offset :], ended, choose
         )
 
@@ -210,9 +210,9 @@ class Learned:
         physical = {name: _next_value(value).masked_fill(kind != SAMPLE, IGNORE) for name, value in values.items()}
         return {**physical, "stop": (kind == EOS).long().masked_fill(kind == PAD, IGNORE)}
 
-    def pick(self, prediction: Mapping[str, Tensor], choose: Choose) -> Pick:
+    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
         """The stop head decides."""
-        return _pick_physical(prediction["charge"], prediction["pdg"], choose(prediction["stop"]) == 1, choose)
+        return _choose_physical(prediction["charge"], prediction["pdg"], choose(prediction["stop"]) == 1, choose)
 
 
 SPECIAL: Mapping[str, type[SpecialTokens]] = {"flags": Flags, "kind": Kind, "learned": Learned}

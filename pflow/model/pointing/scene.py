@@ -1,4 +1,6 @@
-"""Where tokens and hits are: the physical side of the source, which pointing and proxies work on.
+"""Positions, energies and momenta of tokens, hits and tracks.
+
+An item is what a particle can be assigned: a hit or a track. A token is one or more hits, or a track.
 
 Letters: B batch, S source tokens (S_h of hits, then K of tracks), N hits, M = N + K items (hits, then tracks).
 """
@@ -17,10 +19,10 @@ from pflow.model.common.cache import Compaction
 __all__ = ["ITEM_FEATURES", "Scene", "gather", "make_scene"]
 
 FAR = 2000.0
-"""Where a track whose position at the calorimeter is not known is taken to be: this far along its momentum, mm."""
+"""Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
 
 ITEM_FEATURES = 3
-"""Features of an item beside its subdetector: log energy, layer, whether it is a track."""
+"""Number of features of an item beside its subdetector: log energy, layer, whether it is a track."""
 
 
 class Scene(NamedTuple):
@@ -70,18 +72,18 @@ class Scene(NamedTuple):
         summed = values.new_zeros(size, steps, self.token_mask.shape[1]).scatter_add(2, index, weighted)
         return summed / self.token_energy.clamp(min=1e-9)[:, None]
 
-    def towards(self, token: Tensor) -> Tensor:
+    def cosines(self, token: Tensor) -> Tensor:
         """Cosines of the angles between tokens int64 [B, T] and all items as seen from the vertex, float [B, T, M]."""
         with torch.autocast(token.device.type, enabled=False):  # bfloat16 resolves no angle below 90 mrad
             return gather(self.token_unit, token) @ self.item_unit.transpose(1, 2)
 
     def copy(self) -> Scene:
-        """The same in storage of its own."""
+        """A copy that shares no storage."""
         tensors: dict[str, Any] = {name: part.clone() for name, part in self._asdict().items() if name != "n_hits"}
         return self._replace(**tensors)
 
     def compact(self, compaction: Compaction) -> Scene:
-        """The events that go on; storage is reused."""
+        """The events that go on, moved in place."""
         tensors: dict[str, Any] = {
             name: compaction.apply(part.contiguous()) for name, part in self._asdict().items() if name != "n_hits"
         }
@@ -95,12 +97,12 @@ def gather(values: Tensor, index: Tensor) -> Tensor:
 
 
 def make_scene(batch: Batch, *, n_subdetectors: int) -> Scene:
-    """From the readout of a batch.
+    """Scene of the readout of a batch.
 
     Raises
     ------
     ValueError
-        The batch has no readout, or not the tracks that its source has.
+        The batch has no readout, or one with other tracks than its source.
     """
     readout = batch.readout
     if readout is None:

@@ -1,0 +1,27 @@
+"""Unit vectors and angles, in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["tangent_basis", "unit_vector"]
+
+
+def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
+    """Unit vector [..., 3] of polar angle theta and azimuth phi, both [...] in rad.
+
+    >>> unit_vector(torch.tensor(0.0), torch.tensor(1.0)).tolist()
+    [0.0, 0.0, 1.0]
+    """
+    return torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)
+
+
+def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors of increasing polar angle and azimuth at unit vectors float [..., 3]; on the z axis phi is y."""
+    x, y, z = direction.unbind(-1)
+    on_axis = x.square() + y.square() < 1e-12
+    x = torch.where(on_axis, 1.0, x)
+    rho = torch.sqrt(x.square() + y.square())
+    phi = torch.stack([-y / rho, x / rho, torch.zeros_like(z)], dim=-1)
+    return torch.linalg.cross(phi, direction), phi

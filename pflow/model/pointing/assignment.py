@@ -1,0 +1,202 @@
+"""Assignment of hits and tracks to a particle, given its seed.
+
+Letters: B batch, T particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item, W width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.common.layers import FullyConnected
+from pflow.model.pointing.config import PointingNetworkConfig
+from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.pairs import Pairs, find_pairs
+from pflow.model.pointing.scene import ITEM_FEATURES, Scene, gather
+
+__all__ = ["N_DELTA_FEATURES", "Assignment", "AssignmentLogits", "ParticleAssignment", "delta_theta_phi_features"]
+
+N_GEOMETRY = 8
+"""Number of features of the position of an item relative to a seed."""
+
+N_DELTA_FEATURES = 4
+"""Number of `delta_theta_phi_features`."""
+
+
+class Assignment(NamedTuple):
+    """Hits and tracks of particles.
+
+    Parameters
+    ----------
+    query : float [B, T, W]
+        What describes the particle to the assignment and to its head.
+    pairs
+        Pairs of particles and items.
+    logits : float [P]
+        Logit of the fraction of the remaining item that is the particle's.
+    hit_fraction : float [P]
+        Fraction of the item that is the particle's.
+    """
+
+    query: Tensor
+    pairs: Pairs
+    logits: Tensor
+    hit_fraction: Tensor
+
+
+class ParticleAssignment(nn.Module):
+    """Assign items to the particles that start at given seeds.
+
+    Parameters
+    ----------
+    config
+        Sizes and parts of the network.
+    n_subdetectors
+        Number of calorimeters.
+    """
+
+    def __init__(self, config: PointingNetworkConfig, *, n_subdetectors: int) -> None:
+        super().__init__()
+        width = config.width
+        self.min_cosine = math.cos(config.cone_angle)
+        self.query = FullyConnected((2 * width, width, width), activation="gelu")
+        self.pair_logits = AssignmentLogits(
+            width=width,
+            hidden_width=config.hidden_width,
+            n_subdetectors=n_subdetectors,
+            delta_features=config.delta_theta_phi_features,
+        )
+
+    def forward(self, state: Tensor, seed: Tensor, source: EncodedSource, assigned: Tensor, mask: Tensor) -> Assignment:
+        """Assign.
+
+        Parameters
+        ----------
+        state : float [B, T, W], decoder states
+        seed : int64 [B, T]
+        source
+            Encoded source of the batch.
+        assigned : float [B, T, M], assigned fraction of each item before the particle
+        mask : bool [B, T], True = real particle
+        """
+        query = self.query(torch.cat([state, gather(source.states, seed)], dim=-1))
+        pairs = find_pairs(source.scene, seed, assigned, mask, min_cosine=self.min_cosine)
+        known = pairs.at(assigned)
+        logits = self.pair_logits(query, source.items, source.scene, seed, known[:, None], pairs)
+        return Assignment(query, pairs, logits, logits.sigmoid() * (1.0 - known))
+
+
+class AssignmentLogits(nn.Module):
+    """A logit for each pair of a particle and an item.
+
+    It is computed from the particle's query, the memory of the item's token, the item itself, its position relative to
+    the seed along and across the axis of the shower that starts there, and the known fractions of the item.
+
+    Parameters
+    ----------
+    width
+        W of queries and memory.
+    hidden_width
+        Width of the hidden layer.
+    n_subdetectors
+        Number of calorimeters.
+    delta_features
+        Whether `delta_theta_phi_features` are added: the magnetic field separates the electrons of a converted photon
+        in azimuth only.
+    n_known
+        Number of known fractions of the item of a pair.
+    """
+
+    def __init__(
+        self, *, width: int, hidden_width: int, n_subdetectors: int, delta_features: bool = False, n_known: int = 1
+    ) -> None:
+        super().__init__()
+        self.delta_features = delta_features
+        self.query = nn.Linear(width, hidden_width)
+        self.token = nn.Linear(width, hidden_width, bias=False)
+        self.item = nn.Linear(ITEM_FEATURES + n_subdetectors, hidden_width, bias=False)
+        n_features = N_GEOMETRY + N_DELTA_FEATURES * delta_features + n_known
+        self.geometry = nn.Linear(n_features, hidden_width, bias=False)
+        self.out = FullyConnected((hidden_width, 16, 1), activation="gelu")
+
+    def items(self, memory: Tensor, scene: Scene) -> Tensor:
+        """The part that all particles share, float [B, M, hidden]: memory float [B, S, W] of the tokens, and items."""
+        return gather(self.token(memory), scene.item_token) + self.item(scene.item_features)  # type: ignore[no-any-return]
+
+    def forward(self, query: Tensor, items: Tensor, scene: Scene, seed: Tensor, known: Tensor, pairs: Pairs) -> Tensor:
+        """Logits float [P].
+
+        Parameters
+        ----------
+        query : float [B, T, W]
+        items : float [B, M, hidden], from `items`
+        scene
+            Scene of the batch.
+        seed : int64 [B, T]
+        known : float [P, n_known], known fractions of the pair's item
+        pairs
+            Pairs of particles and items.
+        """
+        features = [_relative_position(scene, seed, pairs)]
+        if self.delta_features:
+            start = pairs.at_particles(gather(scene.token_unit, seed))
+            features.append(delta_theta_phi_features(start, pairs.at_items(scene.item_unit)))
+        hidden = pairs.at_particles(self.query(query)) + pairs.at_items(items)
+        hidden = hidden + self.geometry(torch.cat([*features, known], dim=-1))
+        return self.out(functional.gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
+    """Features float [P, N_GEOMETRY] of the positions of items relative to seeds."""
+    start = pairs.at_particles(gather(scene.token_position, seed))
+    axis = pairs.at_particles(gather(scene.token_axis, seed))
+    unit = pairs.at_particles(gather(scene.token_unit, seed))
+    offset = pairs.at_items(scene.item_position) - start  # mm
+    along = (offset * axis).sum(-1)
+    across = (offset.square().sum(-1) - along.square()).clamp(min=0.0).sqrt()
+    difference = pairs.at_items(scene.item_unit) - unit
+    angle = difference.square().sum(-1).sqrt()  # rad, for small angles
+    same_token = pairs.at_items(scene.item_token) == pairs.at_particles(seed)
+    return torch.stack(
+        [
+            torch.log1p(across / 10.0),
+            torch.exp(-across / 10.0),
+            torch.exp(-across / 50.0),
+            (along / 300.0).clamp(-3.0, 5.0),
+            torch.exp(-along.abs() / 50.0),
+            (angle + 1e-3).log() / 2.0,
+            torch.exp(-angle / 0.02),
+            same_token.float(),
+        ],
+        dim=-1,
+    )
+
+
+def delta_theta_phi_features(start: Tensor, end: Tensor) -> Tensor:
+    """Features of the differences in polar angle and in azimuth (as an arc) between unit vectors.
+
+    Parameters
+    ----------
+    start, end : float [..., 3]
+
+    Returns
+    -------
+    float [..., N_DELTA_FEATURES]
+    """
+    rho, end_rho = torch.hypot(start[..., 0], start[..., 1]), torch.hypot(end[..., 0], end[..., 1])
+    theta = torch.atan2(end_rho, end[..., 2]) - torch.atan2(rho, start[..., 2])  # rad
+    cross = start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]
+    arc = cross / rho.clamp(min=1e-3)  # rad
+    return torch.stack(
+        [
+            torch.asinh(theta / 0.003),
+            torch.exp(-theta.abs() / 0.003),
+            torch.asinh(arc / 0.01),
+            torch.exp(-theta.abs() / 0.003) * torch.asinh(arc.abs() / 0.01),
+        ],
+        dim=-1,
+    )

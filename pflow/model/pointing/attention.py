@@ -1,0 +1,153 @@
+"""The attentions of the pointing network: to tokens in similar directions, and to what is not assigned yet.
+
+Letters: B batch, S source tokens, T target particles, W width, H heads, D = W / H.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pflow.model.common.attention import AbsorbedCrossAttention, attend
+
+__all__ = ["CoverageAttention", "CoveredMemory", "DirectionalSelfAttention"]
+
+MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
+"""Initial strengths of the widest and the narrowest head: attention falls by e at an angle of sqrt(2 / strength) rad,
+0.8 rad and 26 mrad."""
+
+MIN_REMAINING = 0.02
+"""Added to the remaining fraction of a token before the logarithm: fully assigned tokens are still attended to."""
+
+PADDING_LOGIT = -1e4
+"""Added to the logits of padding: finite, so that an event without tokens has a result."""
+
+
+class DirectionalSelfAttention(nn.Module):
+    """Self-attention with a learned preference of each head for tokens in similar directions.
+
+    The logits gain lambda_h n_i . n_j, which up to a constant is -lambda_h |n_i - n_j|^2 / 2: a Gaussian in the angle
+    between tokens. The three components replace three of the D numbers of keys and queries, so that the fused kernels
+    compute them. The result depends neither on the order of the tokens nor on the frame.
+
+    Parameters
+    ----------
+    width, heads
+        W and H; D must be more than 3.
+    local
+        Whether there is the preference; else this is plain self-attention.
+
+    Raises
+    ------
+    ValueError
+        If H does not divide W, or D is too small.
+    """
+
+    def __init__(self, *, width: int, heads: int, local: bool = True) -> None:
+        super().__init__()
+        if width % heads or width // heads <= 3:
+            raise ValueError(f"heads: {heads} heads do not divide a width of {width} into parts of more than 3")
+        self.heads = heads
+        self.head_width = width // heads
+        self.key_width = self.head_width - 3 * local
+        self.query_key = nn.Linear(width, 2 * heads * self.key_width)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        strength = torch.logspace(math.log10(MIN_STRENGTH), math.log10(MAX_STRENGTH), heads)
+        self.register_buffer("initial_strength", strength, persistent=False)
+        self.log_strength = nn.Parameter(torch.zeros(heads)) if local else None
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Set the initial strengths."""
+        if self.log_strength is not None:
+            self.log_strength.zero_()
+
+    def forward(
+        self, x: Tensor, *, unit: Tensor, mask: Tensor | None = None, lengths: Sequence[int] | None = None
+    ) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : float [B, S, W], or [1, N, W] of packed events
+        unit : float [B, S, 3] or [1, N, 3], direction of each token
+        mask : bool [B, S] or None
+        lengths
+            Lengths of packed events, without `mask`.
+        """
+        query, key = self.query_key(x).unflatten(-1, (2, self.heads, self.key_width)).unbind(-3)  # [B, S, H, D']
+        query = query * self.key_width**-0.5
+        value = self.value(x).unflatten(-1, (self.heads, self.head_width))
+        if self.log_strength is not None:
+            strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
+            direction = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
+            query = torch.cat([query, direction * strength[:, None]], dim=-1)
+            key = torch.cat([key, direction], dim=-1)
+        query, key, value = (part.float().transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
+        # In full precision under autocast: bfloat16 does not resolve the angles that a narrow head prefers.
+        with torch.autocast(x.device.type, enabled=False):
+            attended = attend(query, key, value, mask=mask, lengths=lengths, scale=1.0)
+        return self.out(attended)  # type: ignore[no-any-return]
+
+
+class CoveredMemory(NamedTuple):
+    """A memory of which a part is assigned.
+
+    Parameters
+    ----------
+    states : float [B, S, W]
+    log_remaining : float [B, T, S], logarithm of the remaining fraction of each token
+    padding : float [B, S], `PADDING_LOGIT` for padding, else 0
+    """
+
+    states: Tensor
+    log_remaining: Tensor
+    padding: Tensor
+
+    @classmethod
+    def of(cls, states: Tensor, assigned: Tensor, mask: Tensor) -> CoveredMemory:
+        """From the states, the assigned fraction float [B, T, S] of each token, and the mask bool [B, S]."""
+        log_remaining = (1.0 - assigned + MIN_REMAINING).clamp(min=MIN_REMAINING).log()
+        return cls(states, log_remaining, torch.where(mask, 0.0, PADDING_LOGIT).to(log_remaining.dtype))
+
+
+class CoverageAttention(nn.Module):
+    """Attention to a `CoveredMemory`: a head's logits gain s_h ln(remaining fraction), s_h learned and initially 1.
+
+    Parameters
+    ----------
+    width, heads
+        W and H.
+    """
+
+    def __init__(self, *, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention = AbsorbedCrossAttention(width=width, heads=heads)
+        self.strength = nn.Parameter(torch.ones(heads))
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Set the initial strengths."""
+        self.strength.fill_(1.0)
+
+    def forward(
+        self, x: Tensor, memory: CoveredMemory, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None
+    ) -> Tensor:
+        """Attend from x float [B, T, W]; the memory knows its mask, and nothing is packed.
+
+        Raises
+        ------
+        ValueError
+            A mask or lengths are given.
+        """
+        if mask is not None or lengths is not None:
+            raise ValueError("mask, lengths: a CoveredMemory holds its own mask and is not packed")
+        bias = (
+            self.strength[:, None, None] * memory.log_remaining[:, None] + memory.padding[:, None, None]
+        )  # [B, H, T, S]
+        return self.attention(x, memory.states, bias)  # type: ignore[no-any-return]

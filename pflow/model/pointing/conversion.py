@@ -1,0 +1,111 @@
+"""Directions of converted photons, corrected by the slopes of their showers.
+
+The magnetic field bends the electrons of a converted photon on their way to the calorimeter. Their showers are inclined
+in azimuth with respect to the line from the vertex by the angle by which they miss the impact point of the photon; by
+more if it converted late.
+
+Letters: B batch, T particles, M items, P pairs of a particle and an item.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.common.directions import tangent_basis
+from pflow.model.common.layers import FullyConnected
+from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.proxies import log_weights
+from pflow.model.pointing.scene import Scene
+
+__all__ = ["CORE_ANGLE", "SLOPE_UNIT", "ConversionDirectionCorrection", "shower_slopes"]
+
+CORE_ANGLE = 0.015
+"""Largest angle to the barycentre of hits in the fit, rad: the few far ones would dominate it."""
+
+SLOPE_UNIT = 0.02
+"""Unit of slopes: their resolution for showers of about 15 GeV, rad."""
+
+EPS_DEPTH = 10.0
+"""Added in quadrature to the spread in depth, mm: a shower in one layer has no slope."""
+
+
+def shower_slopes(hit_fraction: Tensor, pairs: Pairs, scene: Scene, shape: tuple[int, int]) -> Tensor:
+    """Slopes of showers in polar angle and in azimuth, float [B, T, 2], rad.
+
+    The slope of a linear fit, weighted by energy, of a hit's angles to the log-weighted barycentre against the
+    logarithm of its depth from the vertex: the angle, if small, between the shower's axis and the line from the vertex.
+
+    Parameters
+    ----------
+    hit_fraction : float [P], fraction of the pair's item that is the particle's
+    pairs, scene
+        Pairs and scene of the batch.
+    shape
+        B and T.
+    """
+    size = shape[0] * shape[1]
+
+    def total(values: Tensor) -> Tensor:
+        return pairs.sums(values, size)
+
+    energy = hit_fraction * pairs.at_items(scene.item_energy)
+    position = pairs.at_items(scene.item_position)
+    fraction = energy / pairs.each(total(energy).clamp(min=1e-9))
+    weight = log_weights(fraction)
+    weight = torch.where(pairs.each(total(weight)) > 0, weight, fraction)  # a shower of many small hits
+    direction = functional.normalize(total(weight[:, None] * position), dim=-1)
+    axes = torch.stack([direction, *tangent_basis(direction)], dim=1)  # [B * T, 3, 3]
+    depth, off_theta, off_phi = ((pairs.each(axis) * position).sum(-1) for axis in axes.unbind(1))  # mm
+    ahead = depth > 1.0
+    off = torch.stack([off_theta, off_phi], dim=-1) * (ahead / depth.clamp(min=1.0))[:, None]  # [P, 2], rad
+    core = fraction * ahead * (torch.linalg.vector_norm(off, dim=-1) < CORE_ANGLE)
+    core = core / pairs.each(total(core).clamp(min=1e-9))
+    mean = total(core * depth)
+    beyond = depth - pairs.each(mean)
+    away = core * beyond
+    spread = total(away * beyond) + EPS_DEPTH**2  # mm^2
+    slope = total(away[:, None] * off) * (mean / spread)[:, None]
+    return slope.view(*shape, 2)
+
+
+class ConversionDirectionCorrection(nn.Module):
+    """Rotate directions in azimuth by a learned fraction of the slope of the shower.
+
+    If a photon converts near the vertex and mainly one of its electrons is seen, the electron misses the photon's
+    impact point by the angle by which its shower is inclined. The initial fraction is 2%.
+
+    Parameters
+    ----------
+    features
+        Number of features that describe a particle.
+    hidden_width
+        Hidden width of the map from these to the fraction.
+    """
+
+    def __init__(self, *, features: int, hidden_width: int) -> None:
+        super().__init__()
+        self.fraction = FullyConnected((features + 2, hidden_width, 1), activation="gelu")
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Set the initial fraction."""
+        self.fraction[-1].weight.zero_()  # type: ignore[operator]
+        self.fraction[-1].bias.fill_(-4.0)  # type: ignore[operator]
+
+    def forward(self, features: Tensor, direction: Tensor, hit_fraction: Tensor, pairs: Pairs, scene: Scene) -> Tensor:
+        """Corrected unit vectors float [B, T, 3].
+
+        Parameters
+        ----------
+        features : float [B, T, F]
+        direction : float [B, T, 3], unit vectors
+        hit_fraction, pairs, scene
+            As in `shower_slopes`.
+        """
+        slope = shower_slopes(hit_fraction, pairs, scene, (direction.shape[0], direction.shape[1]))
+        size = (slope / SLOPE_UNIT).abs().asinh()
+        fraction = self.fraction(torch.cat([features, size], dim=-1)).sigmoid()
+        _, phi = tangent_basis(direction)
+        return functional.normalize(direction - fraction * slope[..., 1:] * phi, dim=-1)

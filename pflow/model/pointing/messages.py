@@ -1,0 +1,99 @@
+"""Messages between decoded particles with their relative geometry.
+
+Letters: B batch, T particles, M items, Q pairs of particles, W width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_theta_phi_features
+from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
+from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.scene import Scene
+
+__all__ = ["PairwiseMessages"]
+
+RANGE = 0.3
+"""Messages fall by e over this angle between particles, rad."""
+
+MIN_SLOPE_FRACTION = 0.01
+"""Smallest fraction of an item that counts in the slope of a shower."""
+
+N_SLOPE_FEATURES = 4
+
+
+class PairwiseMessages(nn.Module):
+    """Messages between particles near each other, from the angles between them and their energies; initially none.
+
+    The electrons of a converted photon lie side by side in azimuth, separated by the field by angles proportional to
+    1 / E; two photons have any relative position.
+
+    Parameters
+    ----------
+    width
+        W of the particles.
+    slopes
+        Whether the slopes of the showers (`pflow.model.pointing.conversion`) are features, too: those of the electrons
+        point away from each other.
+    """
+
+    def __init__(self, *, width: int, slopes: bool = False) -> None:
+        super().__init__()
+        self.slopes = slopes
+        self.receiver = nn.Linear(width, width)
+        self.sender = nn.Linear(width, width, bias=False)
+        self.geometry = nn.Linear(N_DELTA_FEATURES + 3 + N_SLOPE_FEATURES * slopes, width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Set the initial messages to none."""
+        self.out.weight.zero_()
+
+    def forward(
+        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, scene: Scene
+    ) -> Tensor:
+        """The sum of the messages to each particle, float [B, T, W].
+
+        Parameters
+        ----------
+        x : float [B, T, W], embedded particles
+        log_energy : float [B, T], ln(E / GeV)
+        direction : float [B, T, 3], unit vectors
+        mask : bool [B, T], True = real particle
+        hit_fraction : float [B, T, M]
+        scene
+            Scene of the batch.
+        """
+        n = x.shape[1]
+        both = mask[:, :, None] & mask[:, None] & ~torch.eye(n, dtype=torch.bool, device=x.device)
+        event, to, by = both.nonzero(as_tuple=True)  # receiver and sender of each pair, [Q]
+        start, end = direction[event, to], direction[event, by]
+        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
+        energies = (log_energy[event, at] / 2.0 for at in (to, by))
+        features = [delta_theta_phi_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)]
+        if self.slopes:
+            pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
+            slope = shower_slopes(pairs.at(hit_fraction), pairs, scene, (len(x), n))
+            features.append(_slope_features(slope[event, to], slope[event, by], start, end))
+        message = self.receiver(x)[event, to] + self.sender(x)[event, by] + self.geometry(torch.cat(features, dim=-1))
+        weighted = functional.gelu(message) * (-angle / RANGE).exp()[:, None]
+        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, event * n + to, weighted)
+        return self.out(total.view_as(x))  # type: ignore[no-any-return]
+
+
+def _slope_features(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Slopes in azimuth towards each other and absolute slopes in polar angle, float [Q, N_SLOPE_FEATURES].
+
+    Parameters
+    ----------
+    slope, other_slope : float [Q, 2], from `shower_slopes`
+    start, end : float [Q, 3], unit vectors of the first and the other particle
+    """
+    side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign()  # 1: the other has the larger azimuth
+    theta, phi = (slope / SLOPE_UNIT).asinh().unbind(-1)
+    other_theta, other_phi = (other_slope / SLOPE_UNIT).asinh().unbind(-1)
+    return torch.stack([phi * side, -other_phi * side, theta.abs(), other_theta.abs()], dim=-1)

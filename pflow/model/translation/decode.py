@@ -1,0 +1,85 @@
+"""Decoder steps of the translation models. Letters: B batch, B' events that go on, T particles, V vocabulary."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from pflow.data.batch import Batch
+from pflow.model.api import DecodingConfig, GeneratedParticles
+from pflow.model.common.cache import Compaction
+from pflow.model.common.decode import decode
+from pflow.model.common.sampler import Sampler
+from pflow.model.translation.embed import TargetTokens
+from pflow.model.translation.network import TranslationNetwork
+from pflow.model.translation.special import SAMPLE
+
+__all__ = ["TranslationDecoder", "generate"]
+
+
+class TranslationDecoder:
+    """Decoder state of a batch (`pflow.model.common.decode.Decoder`).
+
+    Parameters
+    ----------
+    network
+        In evaluation mode.
+    batch
+        Events on the network's device.
+    decoding
+        When decoding stops.
+    sampler
+        Chooses classes.
+    """
+
+    def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler) -> None:
+        self.network = network
+        self.choose = functools.partial(sampler, batch=len(batch))
+        self.state = network.start(network.encode(batch), decoding.max_particles + 1)
+        self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
+        self.next: dict[str, Tensor] = {}
+
+    def advance(self, rows: Tensor) -> Tensor:
+        """Predict the next token of each event; bool [B'], True = it is a particle."""
+        prediction = self.network.step(self.tokens, self.state)
+        choice = self.network.special.choose(prediction, functools.partial(self.choose, rows=rows))
+        self.next = {
+            "charge": choice.charge,
+            "pdg": choice.pdg,
+            "energy": prediction["energy"],
+            "direction": prediction["direction"],
+            "score": choice.score,
+        }
+        return ~choice.ended
+
+    def compact(self, compaction: Compaction) -> None:
+        """Drop the events that have ended."""
+        self.state.compact(compaction)
+        self.next = {name: compaction.apply(value) for name, value in self.next.items()}
+
+    def emit(self, rows: Tensor) -> dict[str, Tensor]:
+        """The predicted particles, which become the next input."""
+        inputs = {name: value[:, None] for name, value in self.next.items() if name != "score"}
+        self.tokens = TargetTokens(**inputs, kind=torch.full_like(inputs["pdg"], SAMPLE))
+        return self.next
+
+
+@torch.inference_mode()
+def generate(
+    network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler
+) -> GeneratedParticles:
+    """Decode the particles of each event.
+
+    Raises
+    ------
+    ValueError
+        The network is in training mode, or the batch lacks a source that it reads.
+    """
+    if network.training:
+        raise ValueError("model: it is in training mode; call model.eval() first")
+    decoder = TranslationDecoder(network, batch, decoding, sampler)
+    device = batch.hits.mask.device
+    columns, mask, truncated = decode(decoder, batch=len(batch), max_particles=decoding.max_particles, device=device)
+    return GeneratedParticles(**columns, mask=mask, truncated=truncated)
