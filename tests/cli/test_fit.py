@@ -159,7 +159,6 @@ def test_a_pointing_fit_that_stops_within_an_epoch_goes_on_where_it_was(small, t
     whole, part = tmp_path / "whole", tmp_path / "part"
     main(["fit", *options, "--trainer.max_steps=10", f"--output={whole}"])
     main(["fit", *options, "--trainer.max_steps=4", f"--output={part}"])
-    assert read_checkpoint(part / "best.ckpt").header.provenance["step"] == 2
     assert read_checkpoint(part / "last.ckpt").header.provenance["step"] == 4
     main(["fit", *options, "--trainer.max_steps=10", f"--output={part}", f"--checkpoint={part / 'last.ckpt'}"])
     later = logged(part, "val/loss", version=1)
