@@ -20,6 +20,7 @@ from measurements import (
     overview,
     physics_reference,
     setups,
+    simulated,
 )
 from measurements.cards import fill_cards
 from measurements.figures import figures, save
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flagship.add_options(add("flagship", flagship.__doc__, measure_flagship))
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
-    for module in (oracle_calibration, physics_reference, overview):
+    for module in (oracle_calibration, physics_reference, overview, simulated):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

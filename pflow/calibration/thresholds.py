@@ -71,6 +71,7 @@ def calibrate(
     inputs: Sequence[str | Path],
     decodings: Sequence[DecodingConfig],
     *,
+    truth_tracks: bool = False,
     chunk_size: int = 256,
     device: str = "auto",
 ) -> list[Calibrated]:
@@ -84,6 +85,8 @@ def calibrate(
         Validation files with truth: neither training nor test files.
     decodings
         Configurations to compare.
+    truth_tracks
+        As for `pflow.open_events`.
     chunk_size
         Events in memory at a time.
     device
@@ -105,7 +108,7 @@ def calibrate(
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     for number, path in enumerate(inputs):
-        for events in iterate_events(path, chunk_size=chunk_size):
+        for events in iterate_events(path, truth_tracks=truth_tracks, chunk_size=chunk_size):
             truth = ParticleTable.from_records(target_particles(events, model.tokeniser.recipe))
             for decoding, fit, of_files in zip(decodings, fits, metrics, strict=True):
                 particles = reconstruct(events, model, decoding=decoding, device=device).particles

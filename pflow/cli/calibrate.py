@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pairs of thresholds, the one with the largest energy-weighted efficiency less the fake energy fraction is "
         "kept (mean over the files)",
     )
-    add_options(parser, "chunk-size", "device")
+    add_options(parser, "truth-tracks", "chunk-size", "device")
     add_option(
         parser,
         "output",
@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--existence-threshold: {args.checkpoint} has no refinement")
     thresholds = {name: getattr(args, name) for name in ("eos_threshold", "existence_threshold")}
     decodings = decoding_grid(model.reconstructor.decoding, **thresholds)
-    trials = calibrate(model, args.inputs, decodings, chunk_size=args.chunk_size, device=args.device)
+    options = {name: getattr(args, name) for name in ("truth_tracks", "chunk_size", "device")}
+    trials = calibrate(model, args.inputs, decodings, **options)
     for trial in trials:
         values = [f"{name} {getattr(trial.decoding, name):g}" for name in thresholds if hasattr(trial.decoding, name)]
         print(f"{', '.join(values)}: energy-weighted efficiency less fake energy fraction {trial.score:.4f}")

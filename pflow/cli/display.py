@@ -86,7 +86,8 @@ def _read_event(args: argparse.Namespace) -> Events:
     from pflow.errors import InputError
     from pflow.io.open import open_events
 
-    with open_events(args.input, detector=args.detector, schema=args.schema, layout=args.layout) as file:
+    options = {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
+    with open_events(args.input, **options) as file:
         if not 0 <= args.entry < len(file):
             raise InputError(
                 f"there is no such entry; the file has {len(file)}, counted from 0", file=args.input, entry=args.entry

@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         detector=args.detector,
         schema=args.schema,
         layout=args.layout,
+        truth_tracks=args.truth_tracks,
         chunk_size=args.chunk_size,
         on_error=args.on_error,
     )

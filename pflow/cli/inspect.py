@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     from pflow.io.summary import inspect_file, inspect_truth
 
-    where: dict[str, Any] = {"detector": args.detector, "schema": args.schema, "layout": args.layout}
+    where: dict[str, Any] = {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
     content = inspect_file(args.file, **where)
     truth = inspect_truth(args.file, rule=args.rule, entries=args.entries, **where) if args.truth else None
     if args.json:
@@ -62,6 +62,8 @@ def _print_content(console: Console, content: FileContent) -> None:
     for number, fit in enumerate(content.detectors):
         facts.add_row("" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}")
     facts.add_row("truth", "particles and links from hits to them" if content.has_truth else "none")
+    if content.truth_tracks:
+        facts.add_row("tracks", "made from Monte Carlo particles")
     facts.add_row("absent", ", ".join(content.absent) or "nothing that the detector names")
     for number, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
         title = f"{len(content.bad_entries)} bad entries" if not number else ""

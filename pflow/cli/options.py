@@ -33,6 +33,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "detector": {"metavar": "NAME", "help": "built-in name or YAML file (default: detected from the file)"},
     "schema": {"metavar": "NAME", "help": "file schema (default: detected from the file)"},
     "layout": {"metavar": "YAML", "help": "table from branches to fields, for flat files of your own"},
+    "truth-tracks": {
+        "action": "store_true",
+        "help": "make the tracks of EDM4hep files that have none from their Monte Carlo particles; events, output "
+        "and reports are marked so",
+    },
     "rule": {
         "choices": ("stable", "entering", "calo"),
         "default": "stable",
@@ -88,6 +93,6 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:
-    """Declare how event files are read: ``--detector`` with its own help text, ``--schema`` and ``--layout``."""
+    """Declare how event files are read: ``--detector`` with its own help text and the other options of reading."""
     add_option(parser, "detector", help=detector)
-    add_options(parser, "schema", "layout")
+    add_options(parser, "schema", "layout", "truth-tracks")

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read the files as this detector (built-in name or YAML file) even if the checkpoint was trained on "
         "another; without it, files of another detector are refused",
     )
-    add_options(parser, "schema", "layout")
+    add_options(parser, "schema", "layout", "truth-tracks")
     add_option(
         parser,
         "on-error",

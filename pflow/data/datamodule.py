@@ -37,7 +37,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     train, val, test, predict
         Files of each split: paths or glob patterns. Only those that a command needs are opened; files to predict need
         no truth.
-    detector, schema, layout
+    detector, schema, layout, truth_tracks
         How to read them; default: detected from the file (see `pflow.open_events`).
     on_error
         What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
@@ -84,6 +84,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         detector: str | None = None,
         schema: str | None = None,
         layout: str | None = None,
+        truth_tracks: bool = False,
         on_error: Literal["raise", "skip"] = "raise",
         rule: str = "stable",
         e_min: float = 0.1,
@@ -105,7 +106,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
-        self.options = FileOptions(detector=detector, schema=schema, layout=layout, on_error=on_error)
+        self.options = FileOptions(
+            detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error
+        )
         self.recipe = Recipe(
             rule=rule,
             e_min=e_min,

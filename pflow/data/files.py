@@ -21,11 +21,14 @@ class FileOptions:
     detector: str | None = None
     schema: str | None = None
     layout: str | None = None
+    truth_tracks: bool = False
     on_error: Literal["raise", "skip"] = "raise"
 
     def open(self, path: str) -> EventFile:
         """Open a file."""
-        return open_events(path, detector=self.detector, schema=self.schema, layout=self.layout)
+        return open_events(
+            path, detector=self.detector, schema=self.schema, layout=self.layout, truth_tracks=self.truth_tracks
+        )
 
 
 @dataclasses.dataclass(frozen=True)

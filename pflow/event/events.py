@@ -59,6 +59,8 @@ class Flag(enum.IntFlag):
     """Decoding stopped at `max_particles`, before the end of the output sequence."""
     UNKNOWN_PDG = 4
     """A particle's code was not in the vocabulary and was mapped to its class."""
+    TRUTH_TRACKS = 8
+    """The tracks were made from Monte Carlo particles (`pflow.event.truth_tracks`)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

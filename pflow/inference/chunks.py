@@ -29,6 +29,7 @@ class Settings:
     detector: Detector
     schema: str | None
     layout: str | Path | None
+    truth_tracks: bool
     on_error: Literal["raise", "skip"]
     max_particles: int
     max_hits: int
@@ -85,7 +86,11 @@ class Worker:
         if path not in self._files:
             settings = self._settings
             self._files[path] = open_events(
-                path, detector=settings.detector, schema=settings.schema, layout=settings.layout
+                path,
+                detector=settings.detector,
+                schema=settings.schema,
+                layout=settings.layout,
+                truth_tracks=settings.truth_tracks,
             )
         return self._files[path]
 

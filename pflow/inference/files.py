@@ -52,6 +52,7 @@ def reconstruct_files(
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
+    truth_tracks: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
     max_particles: int | None = None,
     max_hits: int = MAX_HITS,
@@ -76,7 +77,7 @@ def reconstruct_files(
     detector
         Read the files as this detector, even if the model was trained on another. By default they are read as the
         model's, and refused if their ECAL hits lie elsewhere.
-    schema, layout
+    schema, layout, truth_tracks
         As for `pflow.open_events`.
     on_error
         For an entry that cannot be used: ``raise`` and write nothing, or ``skip``: warn and leave an empty, flagged
@@ -107,6 +108,7 @@ def reconstruct_files(
         detector=model.tokeniser.detector if detector is None else load_detector(detector),
         schema=schema,
         layout=layout,
+        truth_tracks=truth_tracks,
         on_error=on_error,
         max_particles=model.reconstructor.decoding.max_particles if max_particles is None else max_particles,
         max_hits=max_hits,
@@ -179,7 +181,14 @@ def _provenance(files: Sequence[EventFile], model: Model, settings: Settings, fo
     return {
         "pflow_version": VERSION,
         "inputs": [
-            {"path": file.path, "uuid": file.uuid, "schema": file.schema, "entries": file.num_entries} for file in files
+            {
+                "path": file.path,
+                "uuid": file.uuid,
+                "schema": file.schema,
+                "entries": file.num_entries,
+                "truth_tracks": file.truth_tracks,
+            }
+            for file in files
         ],
         "checkpoint": {"path": model.path, "sha256": model.digest},
         "options": {

@@ -11,7 +11,7 @@ import numpy as np
 import uproot
 
 from pflow.errors import ConfigError
-from pflow.event.events import LINKED, Events
+from pflow.event.events import LINKED, Events, Flag
 from pflow.event.links import assigned_particle
 from pflow.io.atomic import replacing
 from pflow.io.flat import NOTE
@@ -116,6 +116,7 @@ def _note(events: Events) -> dict[str, Any]:
         "detector": _by_name(events.detector),
         "calorimeters": [calorimeter.name for calorimeter in events.detector.calorimeters],
         "reference_name": events.reference_name,
+        "truth_tracks": bool(np.any(events.flags & Flag.TRUTH_TRACKS)),
     }
 
 

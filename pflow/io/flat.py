@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
-from pflow.event.events import LINKED, Events
+from pflow.event.events import LINKED, Events, Flag
 from pflow.io.columns import open_root, open_tree
 from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
@@ -24,7 +24,8 @@ from pflow.plain import from_plain
 __all__ = ["NOTE", "FlatReader", "missing_branches"]
 
 NOTE = "pflow_flat"
-"""Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference."""
+"""Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference,
+whether its tracks were made from Monte Carlo particles."""
 
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """What `read(truth=False)` leaves out."""
@@ -78,6 +79,7 @@ class FlatReader:
             self.uuid = str(self._file.file.uuid)
             self.num_entries = int(self._table.num_entries)
             self.detector = self._detector(detector, note)
+            self.truth_tracks = bool(note.get("truth_tracks", False))
             self._reference_name = str(note.get("reference_name", self.layout.reference_name))
             keys = list(self._table.keys())
             self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
@@ -122,6 +124,8 @@ class FlatReader:
                     parts[name] = _links_of(columns[source]["particle"])
         if "reference" in columns:
             parts["reference"] = make_particles(**_with_pdg_defaults(columns["reference"], ("charge",)))
+        if self.truth_tracks:
+            parts["flags"] = np.full(stop - start, Flag.TRUTH_TRACKS, dtype=np.uint32)
         entry = np.arange(start, stop, dtype=np.int64)
         return Events(
             detector=self.detector,

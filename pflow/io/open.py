@@ -61,6 +61,8 @@ class EventFile:
         Optional collections of the detector that the file does not hold.
     sources
         Collections that are read, by part and calorimeter; empty for schemas without named collections.
+    truth_tracks
+        Whether its tracks are made from Monte Carlo particles.
 
     Examples
     --------
@@ -77,6 +79,7 @@ class EventFile:
         self.detector = reader.detector
         self.absent = reader.absent
         self.sources = reader.sources
+        self.truth_tracks = reader.truth_tracks
 
     def __enter__(self) -> EventFile:
         return self
@@ -188,6 +191,7 @@ def open_events(
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
+    truth_tracks: bool = False,
 ) -> EventFile:
     """Open a file of events; the schema is found by looking at the file unless it is given.
 
@@ -203,13 +207,16 @@ def open_events(
         ``flat`` or ``legacy-hdf5``.
     layout
         Table from branches to fields of a flat ntuple, built-in name or file; implies ``flat``.
+    truth_tracks
+        Make the tracks of an EDM4hep file that has none from its Monte Carlo particles, as the detector's
+        `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
 
     Raises
     ------
     InputError
         Not a file of a known schema, truncated, a required collection missing, or no detector fits.
     ConfigError
-        Unknown schema, detector or layout.
+        Unknown schema, detector or layout, or a file or detector that `truth_tracks` is not for.
     """
     if schema is not None:
         check_choice(schema, SCHEMAS, "schema")
@@ -217,6 +224,10 @@ def open_events(
         schema = sniff(path, layout=layout)
     elif layout is not None and schema != "flat":
         raise ConfigError(f"a layout is for flat ntuples, not for schema '{schema}'")
+    if truth_tracks and schema in ("flat", "legacy-hdf5"):
+        raise ConfigError(
+            f"{path}: tracks are made from Monte Carlo particles of EDM4hep files, not of schema '{schema}'"
+        )
     wanted = None if detector is None else load_detector(detector)
     if schema == "legacy-hdf5":
         from pflow.io.legacy_hdf5.reader import LegacyReader
@@ -231,7 +242,7 @@ def open_events(
         sim = True if schema == "edm4hep-sim" else None
         if wanted is None:
             wanted = best_detector(file, sim=sim)
-        return EventFile(Edm4hepReader(file, detector=wanted, sim=sim))
+        return EventFile(Edm4hepReader(file, detector=wanted, sim=sim, truth_tracks=truth_tracks))
     except BaseException:
         file.close()
         raise
@@ -243,13 +254,14 @@ def read_events(
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
+    truth_tracks: bool = False,
     entry_start: int = 0,
     entry_stop: int | None = None,
     truth: bool = True,
     on_error: OnError = "raise",
 ) -> Events:
     """Read entries of one file; parameters, errors and warnings as of `open_events` and `EventFile.read`."""
-    with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+    with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
         return file._read(entry_start, entry_stop, truth=truth, on_error=on_error)
 
 
@@ -259,6 +271,7 @@ def iterate_events(
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
+    truth_tracks: bool = False,
     chunk_size: int = 100,
     truth: bool = True,
     on_error: OnError = "raise",
@@ -276,7 +289,7 @@ def iterate_events(
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")
     for path in [paths] if isinstance(paths, str | PathLike) else paths:
-        with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+        with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
             for start in range(0, file.num_entries, chunk_size):
                 yield file._read(start, start + chunk_size, truth=truth, on_error=on_error)
 

@@ -31,6 +31,8 @@ class Reader(Protocol):
         Optional collections of the detector that the file does not hold.
     sources
         Collections that are read, by part and calorimeter; empty for schemas without named collections.
+    truth_tracks
+        Whether its tracks are made from Monte Carlo particles.
     """
 
     schema: str
@@ -40,6 +42,7 @@ class Reader(Protocol):
     detector: Detector
     absent: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]]
+    truth_tracks: bool
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read the entries `start` to `stop` (exclusive) without validating them.

@@ -84,6 +84,8 @@ class FileContent:
         Optional collections of the detector that the file does not hold.
     has_truth
         Whether truth particles and links from hits to them are there.
+    truth_tracks
+        Whether its tracks are made from Monte Carlo particles.
     bad_entries
         Entries that cannot be used, and what is wrong with each.
     """
@@ -99,6 +101,7 @@ class FileContent:
     calorimeter_hits: int
     absent: tuple[str, ...]
     has_truth: bool
+    truth_tracks: bool
     bad_entries: dict[int, str]
 
 
@@ -130,6 +133,7 @@ def inspect_file(
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
+    truth_tracks: bool = False,
     max_entries: int = 1000,
 ) -> FileContent:
     """Summarise a file; parameters as of `pflow.io.open.open_events`.
@@ -141,7 +145,7 @@ def inspect_file(
     InputError, ConfigError
         The file cannot be opened; see `pflow.io.open.open_events`.
     """
-    with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+    with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
         stop = min(file.num_entries, max_entries)
         template, _ = file.read_all(file.num_entries)  # no events, every part
         counts: Counter[str] = Counter()
@@ -177,6 +181,7 @@ def inspect_file(
             calorimeter_hits=sum(counts[name] for name in kinds),
             absent=file.absent,
             has_truth=template.has_truth,
+            truth_tracks=file.truth_tracks,
             bad_entries=bad,
         )
 
@@ -189,6 +194,7 @@ def inspect_truth(
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
+    truth_tracks: bool = False,
 ) -> list[EventTruth]:
     """Targets and dropped particles of the first `entries` events under a truth rule; see `pflow.event.truth`.
 
@@ -201,7 +207,7 @@ def inspect_truth(
     ConfigError
         Unknown rule, schema, detector or layout.
     """
-    with open_events(path, detector=detector, schema=schema, layout=layout) as file:
+    with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
         events, _ = file.read_all(0, entries)
     targets = select_targets(events, rule=rule)
     return [

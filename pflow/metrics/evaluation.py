@@ -107,8 +107,9 @@ class EvaluationResult:
     ----------
     settings, name
         As given to `Evaluation`.
-    n_events, n_bad_input, n_max_particles
-        All events; those left out because of bad input; those that reached the maximum number of particles.
+    n_events, n_bad_input, n_max_particles, n_truth_tracks
+        All events; those left out because of bad input; those that reached the maximum number of particles; those whose
+        tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
     algorithms
         Results by algorithm, `name` first; ``oracle`` if asked for; ``classical`` if the truth file has a reference.
     titles
@@ -123,6 +124,7 @@ class EvaluationResult:
     n_events: int
     n_bad_input: int
     n_max_particles: int
+    n_truth_tracks: int = 0
     name: str
     algorithms: dict[str, Tree]
     titles: dict[str, str]
@@ -162,6 +164,7 @@ class Evaluation:
         self.n_events = 0
         self.n_bad_input = 0
         self.n_max_particles = 0
+        self.n_truth_tracks = 0
         self.algorithms: dict[str, AlgorithmMetrics] = {}
         self.titles: dict[str, str] = {}
         self.calibrations: dict[str, str] = {}
@@ -193,6 +196,8 @@ class Evaluation:
             good &= (reconstruction.flags & Flag.BAD_INPUT) == 0
         self.n_events += len(events)
         self.n_bad_input += int(np.sum(~good))
+        flags = np.bitwise_or.reduce([events.flags, *(found.flags for found in reconstructions.values())])
+        self.n_truth_tracks += int(np.sum((flags & Flag.TRUTH_TRACKS) != 0))
         if self.name in reconstructions:
             self.n_max_particles += int(np.sum((reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0))
 
@@ -272,6 +277,7 @@ class Evaluation:
         self.n_events += other.n_events
         self.n_bad_input += other.n_bad_input
         self.n_max_particles += other.n_max_particles
+        self.n_truth_tracks += other.n_truth_tracks
         for name, metrics in other.algorithms.items():
             self.algorithms[name] = merged(self.algorithms[name], metrics) if name in self.algorithms else metrics
         self.titles.update(other.titles)
@@ -285,6 +291,7 @@ class Evaluation:
             n_events=self.n_events,
             n_bad_input=self.n_bad_input,
             n_max_particles=self.n_max_particles,
+            n_truth_tracks=self.n_truth_tracks,
             name=self.name,
             algorithms={algorithm: metrics.result() for algorithm, metrics in self.algorithms.items()},
             titles=_distinct(self.titles),

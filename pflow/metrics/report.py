@@ -97,6 +97,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         "n_events_read": result.n_events,
         "n_bad_input": result.n_bad_input,
         "n_max_particles": result.n_max_particles,
+        "n_truth_tracks": result.n_truth_tracks,
         "name": result.name,
         **top,
         **known,
@@ -179,6 +180,8 @@ def summary(result: EvaluationResult) -> str:
         text += f", {result.n_bad_input} of them left out (bad input)"
     if result.n_max_particles:
         text += f", {result.n_max_particles} stopped at the maximum number of particles"
+    if result.n_truth_tracks:
+        text += f", {result.n_truth_tracks} with tracks made from Monte Carlo particles"
     return text
 
 

@@ -11,7 +11,7 @@ from pflow.errors import ConfigError
 from pflow.plain import from_plain, to_plain
 from pflow.resources import load_yaml, resolve
 
-__all__ = ["Calorimeter", "Detector", "load_detector"]
+__all__ = ["Calorimeter", "Detector", "TruthTracking", "load_detector"]
 
 KINDS = ("ecal", "hcal", "muon", "lumi")
 REGIONS = ("barrel", "endcap", "other")
@@ -32,7 +32,16 @@ class Calorimeter:
     sim_collections
         Names of the simulated ones (edm4hep::SimCalorimeterHit), read where a file holds no digitised hits at all.
     sim_scale
-        Factor from deposited energy to calibrated energy for simulated hits.
+        Factor from visible (deposited) energy to calibrated energy for simulated hits.
+    sim_deep_scale
+        For a calorimeter with two samplings: first layer of the deeper one, and the factor there.
+    sim_threshold
+        Visible energy above which a simulated cell is kept, GeV; None keeps all.
+    sim_time_window
+        Earliest and latest time of energy that counts, ns, relative to a straight flight at c
+        (`pflow.io.edm4hep.digitise`), as the hits' times then are. None counts all energy and keeps the times.
+    sim_measures_time
+        Whether the readout measures time; if not, simulated hits have time 0.
     required
         Whether a file without any of the collections is an error (otherwise it is reported).
     cell_encoding
@@ -45,6 +54,10 @@ class Calorimeter:
     collections: tuple[str, ...] = ()
     sim_collections: tuple[str, ...] = ()
     sim_scale: float = 1.0
+    sim_deep_scale: tuple[float, ...] | None = None
+    sim_threshold: float | None = None
+    sim_time_window: tuple[float, ...] | None = None
+    sim_measures_time: bool = True
     required: bool = True
     cell_encoding: str | None = None
 
@@ -53,6 +66,53 @@ class Calorimeter:
             raise ConfigError(f"calorimeter '{self.name}': kind '{self.kind}' is not one of {', '.join(KINDS)}")
         if self.region not in REGIONS:
             raise ConfigError(f"calorimeter '{self.name}': region '{self.region}' is not one of {', '.join(REGIONS)}")
+        window = self.sim_time_window
+        if window is not None and not (len(window) == 2 and window[0] < window[1]):
+            raise ConfigError(f"calorimeter '{self.name}': sim_time_window must be two times in ns, the earlier first")
+        if self.sim_deep_scale is not None and len(self.sim_deep_scale) != 2:
+            raise ConfigError(f"calorimeter '{self.name}': sim_deep_scale must be a layer and a factor")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TruthTracking:
+    """Tracks made from Monte Carlo particles for files without tracks (`pflow.event.truth_tracks`).
+
+    A resolution ``[a, b]`` means a (+) b / p, added in quadrature.
+
+    Parameters
+    ----------
+    sim_tracker_hits
+        Collections of simulated tracker hits (edm4hep::SimTrackerHit); those that a file holds are counted.
+    min_layers
+        Tracker layers that a particle must have crossed.
+    max_vertex_radius
+        Distance from the z axis within which it must have been made, mm.
+    sides
+        Sides of the ECAL barrel, whose normals point to multiples of 2 pi / `sides`; None for a cylinder.
+    inverse_pt
+        Resolution of 1/pt, 1/GeV; p is the transverse momentum.
+    angle
+        Resolution of phi, where p is the transverse momentum, and of lambda = atan(pz / pt), where it is the momentum;
+        rad.
+    impact
+        Resolution of d0, with p sin(theta)^1.5 in place of p, and of z0, with p sin(theta)^2.5; mm.
+    """
+
+    sim_tracker_hits: tuple[str, ...]
+    min_layers: int
+    max_vertex_radius: float
+    sides: int | None = None
+    inverse_pt: tuple[float, ...]
+    angle: tuple[float, ...]
+    impact: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for field in ("inverse_pt", "angle", "impact"):
+            terms = getattr(self, field)
+            if len(terms) != 2 or min(terms) < 0:
+                raise ConfigError(f"truth_tracks: {field} must be two numbers, none of them below 0")
+        if self.sides is not None and self.sides < 3:
+            raise ConfigError(f"truth_tracks: sides must be at least 3, found {self.sides}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +141,8 @@ class Detector:
         Collections of tracks (the first that a file holds is read) and of tracker hits (all are joined).
     tracks_required
         Whether a file without any of `tracks` is an error.
+    truth_tracks
+        How tracks are made from Monte Carlo particles where a file has none and they are asked for.
     truth_particles, hit_links, track_links
         Collections of Monte Carlo particles and of the links from hits and tracks to them.
     references
@@ -99,6 +161,7 @@ class Detector:
     phi_symmetry: int | None = None
     tracks: tuple[str, ...] = ()
     tracks_required: bool = False
+    truth_tracks: TruthTracking | None = None
     tracker_hits: tuple[str, ...] = ()
     truth_particles: tuple[str, ...] = ("MCParticles", "MCParticle")
     hit_links: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pflow.physics.units import GEV_PER_TESLA_MM
 
-__all__ = ["length_to_cylinder", "propagate"]
+__all__ = ["length_to_cylinder", "length_to_prism", "propagate"]
 
 Float = npt.NDArray[np.float64]
 
@@ -93,6 +93,54 @@ def length_to_cylinder(
         to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
     length = np.minimum(np.minimum(to_barrel, 2 * np.pi * max_turns / bend), np.nan_to_num(to_endcap, nan=np.inf))
     return np.where((missing <= 0) | (np.abs(x[:, 2]) >= half_length) | ~n.any(axis=1), 0.0, length)
+
+
+def length_to_prism(
+    start: npt.ArrayLike,
+    momentum: npt.ArrayLike,
+    charge: npt.ArrayLike,
+    *,
+    b_field: float,
+    apothem: float,
+    half_length: float,
+    sides: int,
+) -> Float:
+    """Path length of charged particles to the surface of a regular prism around the z axis, as calorimeter barrels are.
+
+    The path of `propagate` turns on a circle around c with radius R by kappa l. It meets the plane at distance d along
+    the unit vector m where c m + R cos(a - phi_m) = d, a being the angle on the circle; the first of all planes counts.
+
+    Parameters
+    ----------
+    start, momentum, charge, b_field
+        As for `propagate`; neither charge nor field may be 0.
+    apothem, half_length
+        Of the prism, mm: the apothem is the radius of the circle that fits inside.
+    sides
+        Number of sides, whose normals point to multiples of 2 pi / `sides`.
+
+    Returns
+    -------
+    float64 [n], mm; 0 for a particle that starts outside the prism or has a null momentum, inf for one that never
+    leaves it.
+    """
+    x, n, kappa = _track(start, momentum, charge, b_field)
+    phi = 2 * np.pi / sides * np.arange(sides)
+    normals = np.stack([np.cos(phi), np.sin(phi)])  # [2, sides]
+    inside = ((x[:, :2] @ normals).max(axis=1) < apothem) & (np.abs(x[:, 2]) < half_length)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        from_centre = np.stack([-n[:, 1], n[:, 0]], axis=-1) / kappa[:, None]  # [n, 2]
+        radius = np.hypot(n[:, 0], n[:, 1]) / np.abs(kappa)
+        cosine = (apothem - (x[:, :2] - from_centre) @ normals) / radius[:, None]  # [n, sides]
+        angle = np.arccos(np.where(np.abs(cosine) <= 1, cosine, np.nan))
+        ahead = np.arctan2(from_centre[:, 1], from_centre[:, 0])[:, None] - phi
+        turned = np.mod(
+            np.sign(kappa)[:, None, None] * (ahead[..., None] + np.stack([angle, -angle], axis=-1)), 2 * np.pi
+        )
+        to_barrel = np.nan_to_num(turned, nan=np.inf).min(axis=(1, 2)) / np.abs(kappa)
+        to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
+    length = np.minimum(to_barrel, np.where(n[:, 2] == 0, np.inf, to_endcap))
+    return np.where(inside & n.any(axis=1), length, 0.0)
 
 
 def _track(

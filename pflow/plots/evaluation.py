@@ -45,6 +45,8 @@ def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, 
     """
     trees = {result.titles.get(name, name): tree for name, tree in result.algorithms.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
+    if result.n_truth_tracks:
+        text += ", tracks from Monte Carlo particles"
     drawn: dict[str, Figure] = {}
     for axis, group, (metric, label, options) in itertools.product((ENERGY, THETA), ("all", *classes), BINNED):
         series = {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}

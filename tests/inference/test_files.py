@@ -74,6 +74,13 @@ def test_provenance_says_where_it_comes_from(bare, model, tmp_path):
     assert provenance["configuration"] == {"seed": 7}
 
 
+def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, data_dir, tmp_path):
+    path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
+    run([path], model, tmp_path / "out.root", detector="cld", truth_tracks=True)
+    assert read_provenance(tmp_path / "out.root")["inputs"][0]["truth_tracks"] is True
+    assert ((read_reco(tmp_path / "out.root").flags & Flag.TRUTH_TRACKS) != 0).all()
+
+
 def test_progress_counts_entries(bare, model, events, tmp_path):
     seen = []
     run(

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 
 import awkward as ak
 import numpy as np
@@ -11,7 +9,7 @@ import uproot
 
 from pflow.errors import ConfigError
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
-from pflow.event.events import PARTS, Events
+from pflow.event.events import PARTS, Events, Flag
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 from pflow.physics.detector import load_detector
@@ -19,7 +17,7 @@ from pflow.physics.detector import load_detector
 NAN = float("nan")
 
 
-def assert_same(a: Events, b: Events) -> None:
+def assert_same(a, b):
     """All parts and event numbers equal, NaN equal to NaN; shares to float32 rounding, as reading normalises them."""
     assert a.detector == b.detector
     assert a.event.tolist() == b.event.tolist()
@@ -36,7 +34,7 @@ def assert_same(a: Events, b: Events) -> None:
             np.testing.assert_allclose(left, right, rtol=tolerance, equal_nan=True, err_msg=f"{name}.{field}")
 
 
-def columns(one: ak.Array, two: ak.Array) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
+def columns(one, two):
     for field in one.fields:
         if one[field].fields:
             yield from columns(one[field], two[field])
@@ -44,7 +42,7 @@ def columns(one: ak.Array, two: ak.Array) -> Iterator[tuple[str, tuple[np.ndarra
             yield field, (ak.to_numpy(ak.flatten(one[field])), ak.to_numpy(ak.flatten(two[field])))
 
 
-def read_all(path: Path) -> Events:
+def read_all(path):
     reader = FlatReader(path)
     try:
         return reader.read(0, reader.num_entries)
@@ -52,7 +50,7 @@ def read_all(path: Path) -> Events:
         reader.close()
 
 
-def by_hand() -> Events:
+def by_hand():
     """Three events, the second empty, with every part and every oddity that an `Events` may have."""
     numbers = ak.Array([[1.5, 2.25, 0.125], [], [8.0]])
     two = ak.Array([[10.0, -20.0], [], []])
@@ -191,7 +189,7 @@ def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path):
 
 
 def test_a_failure_leaves_nothing(tmp_path):
-    def chunks() -> Iterator[Events]:
+    def chunks():
         yield by_hand()
         raise RuntimeError("half-way")
 
@@ -227,3 +225,10 @@ def test_the_input_is_not_overwritten(sample_dir):
 
 def test_the_small_samples_stay_small(sample_dir):
     assert 0 < sum(path.stat().st_size for path in sample_dir.iterdir()) <= 3_000_000
+
+
+def test_a_file_remembers_that_its_tracks_were_made_from_monte_carlo_particles(tmp_path):
+    events = by_hand()
+    flags = np.full(len(events), Flag.TRUTH_TRACKS, dtype=np.uint32)
+    write_events(tmp_path / "marked.root", dataclasses.replace(events, flags=flags))
+    assert read_all(tmp_path / "marked.root").flags.tolist() == flags.tolist()

@@ -16,6 +16,7 @@ from pflow.event.truth import select_targets
 from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
 from pflow.metrics.match import Matching
 from pflow.metrics.match_hits import HitMatching
+from pflow.metrics.report import summary
 from pflow.metrics.stats import Number, Series, leaves
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charge_of, mass_of
@@ -148,6 +149,15 @@ def test_bad_input_is_counted_and_left_out(make_records, bad):
     assert (result.n_events, result.n_bad_input) == (4, 1)
     assert result.algorithms["PFlow"]["n_events"] == 3
     assert result.algorithms["PFlow"]["n_truth"] == 3
+
+
+@pytest.mark.parametrize("where", ["truth", "reconstruction"])
+def test_events_with_tracks_from_monte_carlo_particles_are_counted(make_records, where):
+    flags = np.array([0, Flag.TRUTH_TRACKS, 0, Flag.TRUTH_TRACKS], dtype=np.uint32)
+    events = dataclasses.replace(events_of(TRUTH), flags=flags if where == "truth" else 0 * flags)
+    result = evaluate(events, answer(make_records(RECO), flags=flags if where == "reconstruction" else None))
+    assert result.n_truth_tracks == 2
+    assert "2 with tracks made from Monte Carlo particles" in summary(result)
 
 
 def test_events_at_the_maximum_are_counted_and_evaluated(make_records):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +14,7 @@ BUILTIN = builtin_names("detector")
 
 
 @pytest.fixture
-def plain() -> dict[str, Any]:
+def plain():
     return to_plain(load_detector("cld"))
 
 
@@ -138,6 +137,23 @@ def test_a_calorimeter_named_twice_is_refused(plain):
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match="kind 'tracker' is not one of"):
         Calorimeter(name="x", kind="tracker", region="barrel")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"sim_time_window": (10.0, -1.0)}, {"sim_time_window": (1.0,)}, {"sim_deep_scale": (20.0,)}]
+)
+def test_a_digitisation_that_makes_no_sense_is_refused(settings):
+    with pytest.raises(ConfigError, match=f"calorimeter 'x': {next(iter(settings))}"):
+        Calorimeter(name="x", kind="ecal", region="barrel", **settings)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("inverse_pt", [1e-5]), ("angle", [1e-3, -1.0]), ("impact", []), ("sides", 2)]
+)
+def test_truth_tracks_that_make_no_sense_are_refused(plain, field, value):
+    plain["truth_tracks"][field] = value
+    with pytest.raises(ConfigError, match=f"truth_tracks: {field}"):
+        from_plain(Detector, plain, "detector")
 
 
 def test_an_unknown_region_is_refused():

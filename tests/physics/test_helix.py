@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.io.open import read_events
-from pflow.physics.helix import length_to_cylinder, propagate
+from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
 
 CYLINDER = {"radius": 1800.0, "half_length": 2400.0}
 
@@ -116,3 +116,50 @@ def test_tracks_end_where_the_simulation_says_they_enter_the_calorimeter(sample_
     hard = np.isfinite(entry).all(axis=1) & (np.linalg.norm(momentum, axis=1) > 2.0)
     assert hard.sum() > 30
     assert np.median(np.linalg.norm(reached[hard, -1] - entry[hard], axis=1)) < 20.0
+
+
+PRISM = {"b_field": 2.0, "apothem": 2150.0, "half_length": 2307.0}
+
+
+def helices(n):
+    rng = np.random.default_rng(7)
+    start, momentum = rng.normal(0, 10.0, (n, 3)), rng.normal(0, 1.0, (n, 3)) * rng.uniform(0.3, 3, (n, 1))
+    return start, momentum, rng.choice([-1.0, 1.0], n)
+
+
+def depth(position, sides):
+    """Largest distance from the axis along the normals, or along z in the same units: 1 on the surface."""
+    phi = 2 * np.pi / sides * np.arange(sides)
+    across = (position[..., :2] @ np.stack([np.cos(phi), np.sin(phi)])).max(axis=-1)
+    return np.maximum(across / PRISM["apothem"], np.abs(position[..., 2]) / PRISM["half_length"])
+
+
+@pytest.mark.parametrize("sides", [4, 8, 12])
+def test_a_path_stays_inside_a_prism_until_it_ends_on_its_surface(sides):
+    start, momentum, charge = helices(300)
+    length = length_to_prism(start, momentum, charge, sides=sides, **PRISM)
+    along = length[:, None] * np.linspace(0.0, 1.0, 400)
+    position, _ = propagate(start, momentum, charge, along, b_field=2.0)
+    np.testing.assert_allclose(depth(position[:, -1], sides), 1.0)
+    assert depth(position[:, :-1], sides).max() < 1.0
+
+
+def test_a_prism_of_many_sides_is_a_cylinder():
+    start, momentum, charge = helices(300)
+    cylinder = length_to_cylinder(
+        start, momentum, charge, b_field=2.0, radius=2150.0, half_length=2307.0, max_turns=np.inf
+    )
+    prism = length_to_prism(start, momentum, charge, sides=2000, **PRISM)
+    tangent = np.abs(prism / cylinder - 1) > 1e-3  # a path that only just reaches the barrel
+    assert tangent.mean() < 0.02
+
+
+def test_a_looper_across_the_axis_never_leaves_a_prism():
+    assert length_to_prism([[0, 0, 0]], [[0.1, 0, 0]], [1], sides=12, **PRISM) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("start", "momentum"), [([2200.0, 0, 0], [1.0, 0, 0]), ([0, 0, 2400.0], [1.0, 0, 0]), ([0, 0, 0], [0, 0, 0])]
+)
+def test_a_particle_outside_a_prism_or_at_rest_has_no_path(start, momentum):
+    assert length_to_prism([start], [momentum], [1], sides=12, **PRISM) == 0.0

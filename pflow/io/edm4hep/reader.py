@@ -12,10 +12,13 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_truth
-from pflow.event.events import Events
+from pflow.event.events import Events, Flag
+from pflow.event.truth_tracks import make_truth_tracks
 from pflow.io.edm4hep.cellid import layer_from_cell_id
+from pflow.io.edm4hep.digitise import digitise
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
-from pflow.io.edm4hep.simulated import Contributions, earliest_times, read_contributions, shares
+from pflow.io.edm4hep.sim_tracker_hits import count_layers
+from pflow.io.edm4hep.simulated import Contributions, read_contributions, shares
 from pflow.io.edm4hep.tracks import read_tracks
 from pflow.physics.detector import Calorimeter, Detector
 
@@ -37,9 +40,14 @@ class Edm4hepReader:
     sim
         Read simulated instead of digitised hits. By default where the file holds no digitised calorimeter
         collection of the detector. The two are never mixed: their energies are on different scales.
+    truth_tracks
+        Where the file has none of the detector's track collections, make tracks from its Monte Carlo particles
+        (`pflow.event.truth_tracks`) and flag the events ``Flag.TRUTH_TRACKS``.
 
     Attributes
     ----------
+    truth_tracks
+        Whether tracks are made so.
     sources
         Collections that are read, by part: each calorimeter's name, ``tracks``, ``tracker_hits``, ``truth``,
         ``hit_links``, ``track_links``, ``reference``.
@@ -49,10 +57,13 @@ class Edm4hepReader:
     InputError
         A required collection is absent; names the nearest matches.
     ConfigError
-        Simulated hits are asked for, and the detector names no simulated collections.
+        Simulated hits are asked for, and the detector names no simulated collections; or tracks from Monte Carlo
+        particles, and the detector does not describe them.
     """
 
-    def __init__(self, file: PodioFile, *, detector: Detector, sim: bool | None = None) -> None:
+    def __init__(
+        self, file: PodioFile, *, detector: Detector, sim: bool | None = None, truth_tracks: bool = False
+    ) -> None:
         columns = file.columns
         self.file = file
         self.schema = file.schema
@@ -76,6 +87,9 @@ class Edm4hepReader:
             )
         self.sources: Mapping[str, tuple[str, ...]] = _sources(file, detector, sim=self.sim)
         wanted = _wanted(detector, sim=self.sim)
+        self.truth_tracks = truth_tracks and not self.sources["tracks"]
+        if self.truth_tracks:
+            self._check_truth_tracks()
         found = {name for names in self.sources.values() for name in names}
         self.absent = tuple(
             name
@@ -90,9 +104,9 @@ class Edm4hepReader:
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Entries `start` to `stop`; see `pflow.io.reader.Reader.read`."""
-        contributions = self._contributions(start, stop) if self.sim else {}
-        hits, joined = self._hits(start, stop, contributions)
+        hits, joined, contributions = self._hits(start, stop)
         parts: dict[str, Any] = {}
+        event = self._event_numbers(start, stop)
         if self.sources["tracks"]:
             (tracks,) = self.sources["tracks"]
             parts["tracks"] = read_tracks(self.file, tracks, start, stop, b_field=self.detector.b_field)
@@ -100,6 +114,12 @@ class Edm4hepReader:
             parts["tracker_hits"] = self._tracker_hits(start, stop)
         if truth and self.sources["truth"]:
             parts |= self._truth(start, stop, joined, contributions, parts.get("tracks"))
+        if self.truth_tracks:
+            tracks, track_links = self._truth_tracks(start, stop, event)
+            parts["tracks"] = tracks
+            parts["flags"] = np.full(stop - start, Flag.TRUTH_TRACKS, dtype=np.uint32)
+            if truth:
+                parts["track_links"] = track_links
         if truth and self.sources["reference"]:
             parts["reference"] = self._reference(start, stop)
             parts["reference_name"] = self.sources["reference"][0]
@@ -108,7 +128,7 @@ class Edm4hepReader:
             hits=hits,
             path=self.path,
             entry=np.arange(start, stop),
-            event=self._event_numbers(start, stop),
+            event=event,
             absent=self.absent,
             **parts,
         )
@@ -124,35 +144,33 @@ class Edm4hepReader:
         known = ~ak.to_numpy(ak.is_none(numbers))
         return np.where(known, ak.to_numpy(ak.fill_none(numbers, 0)), entries).astype(np.int64)
 
-    def _contributions(self, start: int, stop: int) -> dict[str, Contributions]:
-        """Contributions to the hits of each simulated collection that has them in the file."""
-        names = [name for calorimeter in self.detector.calorimeters for name in self.sources[calorimeter.name]]
-        found = {name: read_contributions(self.file, name, start, stop) for name in names}
-        return {name: own for name, own in found.items() if own is not None}
-
-    def _hits(self, start: int, stop: int, contributions: Mapping[str, Contributions]) -> tuple[ak.Array, Joined]:
-        """Hits of all calorimeters, one collection after the other, and their numbers."""
+    def _hits(self, start: int, stop: int) -> tuple[ak.Array, Joined, dict[str, Contributions]]:
+        """Hits of all calorimeters, where each collection went, and the contributions to each simulated one."""
         names: list[str] = []
+        contributions: dict[str, Contributions] = {}
         pieces: dict[str, list[ak.Array]] = {name: [] for name in _HIT_COLUMNS}
         for subdetector, calorimeter in enumerate(self.detector.calorimeters):
             for name in self.sources[calorimeter.name]:
                 names.append(name)
                 energy = self._get(start, stop, name, "energy")
-                pieces["energy"].append(energy * np.float32(calorimeter.sim_scale) if self.sim else energy)
-                for axis in "xyz":
-                    pieces[axis].append(self._get(start, stop, name, f"position.{axis}"))
-                if name in contributions:
-                    pieces["time"].append(earliest_times(contributions[name]))
+                columns = {"energy": energy}
+                columns |= {axis: self._get(start, stop, name, f"position.{axis}") for axis in "xyz"}
+                columns["layer"] = self._layers(start, stop, name, energy, calorimeter.cell_encoding)
+                if self.sim:
+                    columns, own = _digitised(calorimeter, columns, read_contributions(self.file, name, start, stop))
+                    if own is not None:
+                        contributions[name] = own
                 elif self.file.columns.has(name, "time"):
-                    pieces["time"].append(self._get(start, stop, name, "time"))
+                    columns["time"] = self._get(start, stop, name, "time")
                 else:
-                    pieces["time"].append(ak.full_like(energy, np.nan))
-                pieces["subdetector"].append(ak.full_like(energy, subdetector, dtype=np.int32))
-                pieces["layer"].append(self._layers(start, stop, name, energy, calorimeter.cell_encoding))
+                    columns["time"] = ak.full_like(energy, np.nan)
+                columns["subdetector"] = ak.full_like(columns["energy"], subdetector, dtype=np.int32)
+                for key, values in columns.items():
+                    pieces[key].append(values)
         counts = [jagged.count(energy) for energy in pieces["energy"]]
         joined = Joined(names, counts or np.zeros((1, stop - start)))
         none = ak.unflatten(np.zeros(0, dtype=np.float32), np.zeros(stop - start, dtype=np.int64))
-        return make_hits(**{key: _join(arrays, none) for key, arrays in pieces.items()}), joined
+        return make_hits(**{key: _join(arrays, none) for key, arrays in pieces.items()}), joined, contributions
 
     def _layers(self, start: int, stop: int, name: str, like: ak.Array, fallback: str | None) -> ak.Array:
         encoding = self.file.encodings.get(name, fallback)
@@ -178,14 +196,7 @@ class Edm4hepReader:
     def _truth(
         self, start: int, stop: int, joined: Joined, contributions: Mapping[str, Contributions], tracks: ak.Array | None
     ) -> dict[str, Any]:
-        (name,) = self.sources["truth"]
-        columns = {
-            key: self._get(start, stop, name, member)
-            for key, member in _TRUTH_MEMBERS.items()
-            if key not in ("vx", "vy", "vz") or self.file.columns.has(name, member)
-        }
-        particles = make_truth(**columns, parent=self._parents(start, stop, name, columns["pdg"]))
-        truth = Joined([name], [jagged.count(particles)])
+        particles, truth = self._particles(start, stop)
         found: dict[str, Any] = {"truth": particles}
         pieces = [self._links(start, stop, link, joined, truth) for link in self.sources["hit_links"]]
         pieces += [self._sim_links(name, own, joined, truth) for name, own in contributions.items()]
@@ -196,6 +207,47 @@ class Edm4hepReader:
             pieces = [self._links(start, stop, link, own, truth) for link in self.sources["track_links"]]
             found["track_links"] = _make_links(pieces, stop - start)
         return found
+
+    def _particles(self, start: int, stop: int) -> tuple[ak.Array, Joined]:
+        """Monte Carlo particles, and where their collection went."""
+        (name,) = self.sources["truth"]
+        columns = {
+            key: self._get(start, stop, name, member)
+            for key, member in _TRUTH_MEMBERS.items()
+            if key not in ("vx", "vy", "vz") or self.file.columns.has(name, member)
+        }
+        particles = make_truth(**columns, parent=self._parents(start, stop, name, columns["pdg"]))
+        return particles, Joined([name], [jagged.count(particles)])
+
+    def _check_truth_tracks(self) -> None:
+        """Refuse what tracks cannot be made from."""
+        settings = self.detector.truth_tracks
+        if settings is None:
+            raise ConfigError(f"detector '{self.detector.name}' does not describe truth_tracks, how they are made")
+        for names in (settings.sim_tracker_hits, self.detector.truth_particles):
+            if self.file.columns.first(*names) is None:
+                raise InputError(
+                    f"tracks from Monte Carlo particles need one of {', '.join(names)}, and the file has none of them",
+                    file=self.path,
+                    field=names[0] if names else None,
+                    suggestions=nearest(names[0], self.file.columns.collections) if names else (),
+                )
+
+    def _truth_tracks(self, start: int, stop: int, event: Ints) -> tuple[ak.Array, ak.Array]:
+        """Tracks made from Monte Carlo particles, and the links from them."""
+        settings = self.detector.truth_tracks
+        assert settings is not None  # checked when the file was opened
+        particles, truth = self._particles(start, stop)
+        names = [name for name in settings.sim_tracker_hits if self.file.columns.has(name)]
+        n_layers = count_layers(self.file, names, truth, start, stop)
+        return make_truth_tracks(
+            particles,
+            n_layers,
+            detector=self.detector,
+            settings=settings,
+            event=event,
+            entry=np.arange(start, stop),
+        )
 
     def _parents(self, start: int, stop: int, name: str, like: ak.Array) -> ak.Array:
         """First parent of each particle, -1 for none; an index outside the list stays as it is."""
@@ -329,6 +381,26 @@ def _sources(file: PodioFile, detector: Detector, *, sim: bool) -> dict[str, tup
         for part, names in _wanted(detector, sim=sim).items()
     }
     return {part: names[:1] if part in _ALTERNATIVES else names for part, names in there.items()}
+
+
+def _digitised(
+    calorimeter: Calorimeter, columns: dict[str, ak.Array], contributions: Contributions | None
+) -> tuple[dict[str, ak.Array], Contributions | None]:
+    """Columns of the hits that digitisation keeps, with their time, and the contributions that count to them."""
+    values = {key: jagged.flat(array) for key, array in columns.items()}
+    found = digitise(
+        calorimeter,
+        energy=values["energy"].astype(np.float64),
+        position=np.stack([values[axis] for axis in "xyz"], axis=-1).astype(np.float64),
+        layer=values["layer"],
+        contributions=contributions,
+    )
+    values |= {"energy": found.energy, "time": found.time}
+    event = jagged.event_index(jagged.count(columns["energy"]))
+    counts = np.bincount(event[found.kept], minlength=len(columns["energy"]))
+    if contributions is not None and found.counted is not None:
+        contributions = contributions.of_kept(found.kept, found.counted)
+    return {key: ak.unflatten(array[found.kept], counts) for key, array in values.items()}, contributions
 
 
 def _join(arrays: list[ak.Array], none: ak.Array) -> ak.Array:

@@ -13,7 +13,7 @@ from pflow.event import jagged
 from pflow.event.links import sum_by_pair
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 
-__all__ = ["Contributions", "earliest_times", "read_contributions", "shares"]
+__all__ = ["Contributions", "read_contributions", "shares"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,6 +43,19 @@ class Contributions:
     event: Ints
     particle_id: Ints
     particle: Ints
+
+    def of_kept(self, kept: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_]) -> Contributions:
+        """Those that count, bool [contribution], to the hits that are kept, bool [hit], which are numbered anew."""
+        use = counted & kept[self.hit]
+        return Contributions(
+            counts=np.diff(jagged.offsets(kept)[jagged.offsets(self.counts)]),
+            hit=(np.cumsum(kept) - 1)[self.hit[use]],
+            energy=self.energy[use],
+            time=self.time[use],
+            event=self.event[use],
+            particle_id=self.particle_id[use],
+            particle=self.particle[use],
+        )
 
 
 def read_contributions(file: PodioFile, collection: str, start: int, stop: int) -> Contributions | None:
@@ -94,13 +107,6 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
         particle_id=particle_id,
         particle=particle,
     )
-
-
-def earliest_times(contributions: Contributions) -> ak.Array:
-    """Time of the earliest contribution to each hit, [event, hit], ns; NaN for a hit without any."""
-    times = np.full(int(contributions.counts.sum()), np.inf)
-    np.minimum.at(times, contributions.hit, contributions.time)
-    return ak.unflatten(np.where(np.isfinite(times), times, np.nan), contributions.counts)
 
 
 def shares(

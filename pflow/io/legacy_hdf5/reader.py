@@ -69,6 +69,7 @@ class LegacyReader:
     """
 
     schema = "legacy-hdf5"
+    truth_tracks = False
     uuid = ""
     absent: tuple[str, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = {}

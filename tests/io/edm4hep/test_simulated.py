@@ -1,26 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import dataclasses
 
 import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.events import Events
+from measurements.simulated import compare_cells
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.edm4hep.simulated import earliest_times, read_contributions, shares
-from pflow.physics.detector import Detector, load_detector
-
-Write = Callable[..., Path]
+from pflow.io.edm4hep.simulated import read_contributions, shares
+from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
 
 IDS = {"MCParticles": 15, "SimAContributions": 21, "SimBContributions": 22}
 
 
 @pytest.fixture
-def sim_content(content: dict[str, Any]) -> dict[str, Any]:
+def sim_content(content):
     """Two events of simulated hits: three, the third without contributions, then one of two from one particle."""
     found = {key: values for key, values in content.items() if "MCParticles" in key}
     zeros: dict[str, list[list[float]]] = {"SimA": [[0, 0], [0]], "SimB": [[0], []]}
@@ -44,8 +41,8 @@ def sim_content(content: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def read(write: Write, toy: Detector) -> Callable[..., Events]:
-    def read_content(content: dict[str, Any], layout: str = "new", *, sim: bool | None = None) -> Events:
+def read(write, toy):
+    def read_content(content, layout="new", *, sim=None):
         reader = Edm4hepReader(open_podio(write(content, layout, ids=IDS)), detector=toy, sim=sim)
         try:
             return reader.read(0, 2)
@@ -55,7 +52,7 @@ def read(write: Write, toy: Detector) -> Callable[..., Events]:
     return read_content
 
 
-def links(array: ak.Array) -> list[list[tuple[int, int, float]]]:
+def links(array):
     return [
         [(link["source"], link["particle"], round(link["weight"], 6)) for link in event] for event in array.to_list()
     ]
@@ -125,7 +122,6 @@ def test_contributions_count_hits_over_all_events(write, sim_content):
     assert found.hit.tolist() == [0, 0, 1, 2, 2]
     assert found.event.tolist() == [0, 0, 0, 1, 1]
     np.testing.assert_allclose(found.energy, [0.3, 0.1, 0.5, 0.2, 0.2], rtol=1e-6)
-    assert earliest_times(found).to_list() == [[2.0, 9.0], [1.0]]
     assert read_contributions(file, "MCParticles", 0, 2) is None
     file.close()
 
@@ -138,19 +134,29 @@ def test_shares_sum_what_is_equal():
     assert weight.tolist() == [0.5, 2.25, 1.0]
 
 
-def test_cld_simulated_hits_are_on_the_scale_of_its_digitised_ones(data_dir):
-    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
-    events = []
-    for sim in (False, True):
-        reader = Edm4hepReader(open_podio(path), detector=load_detector("cld"), sim=sim)
-        events.append(reader.read(0, 1).validate())
-        reader.close()
-    digitised, simulated = events
-    for index in range(4):  # thresholds and the time window take a few per cent, more from neutrons in the HCAL
-        ratio = ak.sum(digitised.hits.energy[digitised.hits.subdetector == index]) / ak.sum(
-            simulated.hits.energy[simulated.hits.subdetector == index]
-        )
-        assert 0.75 < ratio < 1.0
+def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(write, toy, sim_content):
+    ecal = dataclasses.replace(toy.calorimeters[0], sim_threshold=0.15, sim_time_window=(0.0, 4.0), sim_scale=2.0)
+    detector = dataclasses.replace(toy, calorimeters=(ecal, *toy.calorimeters[1:]))
+    reader = Edm4hepReader(open_podio(write(sim_content, ids=IDS)), detector=detector)
+    events = reader.read(0, 2).validate()
+    reader.close()
+    np.testing.assert_allclose(ak.flatten(events.hits.energy), [0.6, 4.0, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(ak.flatten(events.hits.time), [2.1, np.nan, 1.1], rtol=1e-6)
+    assert links(events.hit_links) == [[(0, 2, 1.0)], [(0, 0, 1.0)]]
+
+
+def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(data_dir):
+    """The same event before and after CLD's own digitisation."""
+    standard, digitised = (read_events(data_dir / "edm4hep" / f"cld_{name}.edm4hep.root") for name in ("rec", "sim"))
+    table = compare_cells(standard, digitised)
+    assert list(table) == [own.name for own in load_detector("cld").calorimeters]
+    for row in table.values():
+        assert row["hits"] == pytest.approx(row["hits_standard"], rel=0.03)
+        assert row["energy"] == pytest.approx(row["energy_standard"], rel=0.01)
+        assert row["hits_common"] == row["hits_standard"]
+        if row["hits"]:
+            assert row["median_deviation"] < 0.01
+            assert row["median_time_deviation_ns"] < 1e-3
 
 
 def test_cld_contributions_and_links_agree_on_the_truth(data_dir):

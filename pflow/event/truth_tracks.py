@@ -1,0 +1,151 @@
+"""Tracks for events whose file has none: helices of charged Monte Carlo particles, smeared ("truth-seeded").
+
+They stand in for a tracking that finds every charged particle with enough hits, splits none and makes no fakes. Numbers
+measured with them do not hold for real tracks. Events that have them are flagged `Flag.TRUTH_TRACKS`.
+"""
+
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.event import jagged
+from pflow.event.build import make_links, make_tracks
+from pflow.physics import kinematics
+from pflow.physics.detector import Detector, TruthTracking
+from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
+from pflow.physics.units import GEV_PER_TESLA_MM
+
+__all__ = ["make_truth_tracks"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def make_truth_tracks(
+    truth: ak.Array,
+    n_layers: npt.NDArray[np.int64],
+    *,
+    detector: Detector,
+    settings: TruthTracking,
+    event: npt.NDArray[np.int64],
+    entry: npt.NDArray[np.int64],
+) -> tuple[ak.Array, ak.Array]:
+    """Tracks of charged particles, and the links from the tracks to them.
+
+    A particle gets a track if its charge is +-1, it was made within `max_vertex_radius` and it crossed `min_layers` of
+    the tracker. The helix through its vertex, without energy loss, gives the state closest to the z axis. Its 1/pt,
+    phi, lambda, d0 and z0 are smeared by independent Gaussians, and the smeared helix is followed to the calorimeter.
+    The noise depends on the event's number and entry alone, so that an event read again has the same tracks.
+
+    Parameters
+    ----------
+    truth
+        Records [event, particle] as `pflow.event.build.make_truth` makes them.
+    n_layers
+        int64 [all particles]: tracker layers that each particle crossed.
+    detector
+        Field and calorimeter.
+    settings
+        Which particles get tracks, and the resolutions.
+    event, entry
+        int64 [event]: event numbers, and entries of the file.
+
+    Returns
+    -------
+    tracks
+        Records [event, track] as `pflow.event.build.make_tracks` makes them.
+    links
+        Records [event, track]: source (the track), particle, weight 1.
+    """
+    counts = jagged.count(truth)
+    charge = jagged.flat(truth.charge, np.float64)
+    vertex = np.stack([jagged.flat(truth.vertex[axis], np.float64) for axis in "xyz"], axis=-1)  # [P, 3]
+    momentum = np.stack([jagged.flat(truth.momentum[axis], np.float64) for axis in ("px", "py", "pz")], axis=-1)
+    chosen = (
+        (np.abs(charge) == 1)
+        & (n_layers >= settings.min_layers)
+        & (np.hypot(vertex[:, 0], vertex[:, 1]) < settings.max_vertex_radius)
+        & (np.hypot(momentum[:, 0], momentum[:, 1]) > 0)
+    )
+    owner = jagged.event_index(counts)[chosen]
+    per_event = np.bincount(owner, minlength=len(counts))
+    columns = _smeared(
+        vertex[chosen], momentum[chosen], charge[chosen], detector, settings, _noise(event, entry, per_event)
+    )
+    tracks = make_tracks(
+        b_field=detector.b_field, **{name: ak.unflatten(values, per_event) for name, values in columns.items()}
+    )
+    links = make_links(
+        source=ak.unflatten(jagged.local_index(per_event), per_event),
+        particle=ak.unflatten(jagged.local_index(counts)[chosen], per_event),
+    )
+    return tracks, links
+
+
+def _noise(event: npt.NDArray[np.int64], entry: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Floats:
+    """Standard normal numbers [track, 5], the same for an event wherever it is read."""
+    draws = [
+        np.random.default_rng((abs(int(number)), int(at))).standard_normal((int(count), 5))
+        for number, at, count in zip(event, entry, counts, strict=True)
+    ]
+    return np.concatenate([np.zeros((0, 5)), *draws])
+
+
+def _smeared(
+    vertex: Floats, momentum: Floats, charge: Floats, detector: Detector, settings: TruthTracking, noise: Floats
+) -> dict[str, Floats]:
+    """Columns of `make_tracks` [track]; EDM4hep's track parameters, with respect to the origin."""
+    b_field = detector.b_field
+    (x, y, z), (px, py, pz) = vertex.T, momentum.T
+    px_perigee, py_perigee = kinematics.momentum_at_perigee(x, y, px, py, charge, b_field)
+    distance, z0 = kinematics.impact_parameters(x, y, z, px, py, pz, charge, b_field)
+    d0 = -np.sign(charge * b_field) * distance  # edm4hep::TrackState: the point is d0 (-sin phi, cos phi)
+    pt, p = np.hypot(px, py), np.linalg.norm(momentum, axis=1)
+    sin_theta = pt / p
+
+    inverse_pt = 1 / pt + noise[:, 0] * _resolution(settings.inverse_pt, pt)
+    phi = np.arctan2(py_perigee, px_perigee) + noise[:, 1] * _resolution(settings.angle, pt)
+    tan_lambda = np.tan(np.arctan2(pz, pt) + noise[:, 2] * _resolution(settings.angle, p))
+    d0 = d0 + noise[:, 3] * _resolution(settings.impact, p * sin_theta**1.5)
+    z0 = z0 + noise[:, 4] * _resolution(settings.impact, p * sin_theta**2.5)
+
+    new_charge = np.where(inverse_pt < 0, -charge, charge)
+    new_pt = 1 / np.abs(inverse_pt)
+    position, at_face = _at_calorimeter(
+        np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1),
+        new_pt[:, None] * np.stack([np.cos(phi), np.sin(phi), tan_lambda], axis=-1),
+        new_charge,
+        detector,
+        settings.sides,
+    )
+    columns = {
+        "omega": new_charge * np.abs(inverse_pt) * GEV_PER_TESLA_MM * abs(b_field),
+        "phi": np.mod(phi + np.pi, 2 * np.pi) - np.pi,
+        "tan_lambda": tan_lambda,
+        "d0": d0,
+        "z0": z0,
+    }
+    columns |= {f"calo_{axis}": position[:, i] for i, axis in enumerate("xyz")}
+    return columns | {f"calo_p{axis}": at_face[:, i] for i, axis in enumerate("xyz")}
+
+
+def _at_calorimeter(
+    position: Floats, momentum: Floats, charge: Floats, detector: Detector, sides: int | None
+) -> tuple[Floats, Floats]:
+    """Position and momentum [track, 3] where tracks enter the calorimeter; NaN where they never do."""
+    helix = (position, momentum, charge)
+    b_field, radius, half_length = detector.b_field, detector.ecal_inner_radius, detector.ecal_inner_z
+    if sides is None:
+        length = length_to_cylinder(*helix, b_field=b_field, radius=radius, half_length=half_length, max_turns=np.inf)
+    else:
+        length = length_to_prism(*helix, b_field=b_field, apothem=radius, half_length=half_length, sides=sides)
+    length = np.where(np.isfinite(length) & (length > 0), length, np.nan)
+    place, direction = propagate(*helix, length[:, None], b_field=b_field)
+    return place[:, 0], direction[:, 0] * np.linalg.norm(momentum, axis=1)[:, None]
+
+
+def _resolution(terms: tuple[float, ...], momentum: Floats) -> Floats:
+    """Constant term and multiple scattering added in quadrature, a (+) b / p."""
+    constant, scattering = terms
+    return np.hypot(constant, scattering / momentum)

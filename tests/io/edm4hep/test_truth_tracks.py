@@ -1,0 +1,112 @@
+"""Tracks made from Monte Carlo particles for EDM4hep files without tracks; what they are is tested in tests/event."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from measurements.simulated import compare_tracks, count_tracks
+from pflow.errors import ConfigError, InputError
+from pflow.event.events import Flag
+from pflow.io.open import open_events, read_events
+from pflow.physics.detector import TruthTracking
+
+
+@pytest.fixture
+def sim_file(data_dir):
+    return data_dir / "edm4hep" / "cld_sim.edm4hep.root"
+
+
+@pytest.fixture
+def tracking(toy):
+    """The small detector, with tracks made from particles."""
+    settings = TruthTracking(
+        sim_tracker_hits=("Inner", "Outer"),
+        min_layers=1,
+        max_vertex_radius=350.0,
+        inverse_pt=(0.0, 1e-3),
+        angle=(0.0, 1e-3),
+        impact=(0.0, 1e-2),
+    )
+    return dataclasses.replace(toy, truth_tracks=settings)
+
+
+def test_tracks_are_made_only_when_asked_for_and_flagged(sim_file):
+    assert read_events(sim_file).tracks is None
+    events = read_events(sim_file, truth_tracks=True)
+    assert events.tracks is not None
+    assert (events.flags == Flag.TRUTH_TRACKS).all()
+
+
+def test_they_are_the_same_without_truth_and_whatever_is_read_beside(data_dir):
+    path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
+    events = read_events(path, truth_tracks=True)
+    with open_events(path, truth_tracks=True) as file:
+        assert file.truth_tracks
+        alone = file.read(1, 2, truth=False)
+        assert len(file.read(3, 3).tracks) == 0
+    assert alone.truth is None
+    assert alone.track_links is None
+    assert ak.array_equal(alone.tracks, events.tracks[1:2])
+
+
+def test_a_file_with_tracks_keeps_them(data_dir):
+    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    with open_events(path, truth_tracks=True) as file:
+        assert not file.truth_tracks
+        assert file.read().flags.tolist() == [0]
+
+
+def test_on_the_real_event_they_are_near_those_of_the_standard_tracking(data_dir):
+    standard, made = (
+        read_events(data_dir / "edm4hep" / f"cld_{name}.edm4hep.root", truth_tracks=True) for name in ("rec", "sim")
+    )
+    found = compare_tracks(standard, made)
+    assert (found["standard"], found["made"], found["common"]) == (24, 24, 24)
+    assert found["median_pt_deviation"] < 0.01
+    assert found["median_distance_mm"] < 10.0
+    assert found["median_angle_deg"] < 0.5
+
+
+def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(data_dir):
+    rows = count_tracks(read_events(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root", truth_tracks=True))
+    assert [row["charged_stable"] for row in rows] == [22, 24, 12]
+    for row in rows:
+        assert row["charged_stable"] - 1 <= row["of_charged_stable"] <= row["tracks"] <= row["charged_stable"] + 3
+
+
+def test_the_electron_of_a_small_file_gets_one(write, content, tracking):
+    less = {key: values for key, values in content.items() if "Track" not in key}
+    less |= {
+        "Inner.cellID": [[0, 0], []],
+        "_Inner_particle.index": [[1, 2], []],
+        "_Inner_particle.collectionID": [[15, 15], []],
+        **{
+            f"Inner.{member}": [[0.0, 0.0], []] for member in ("position.x", "position.y", "position.z", "eDep", "time")
+        },
+    }
+    events = read_events(write(less), detector=tracking, truth_tracks=True)
+    assert events.track_links.particle.to_list() == [[2], []]
+    assert events.tracks.charge.to_list() == [[-1.0], []]
+    np.testing.assert_allclose(events.tracks.momentum.pt[0], [1.0], rtol=0.05)
+
+
+def test_a_file_without_tracker_hits_is_refused_by_name(write, content, tracking):
+    less = {key: values for key, values in content.items() if "Track" not in key}
+    with pytest.raises(InputError, match="need one of Inner, Outer") as caught:
+        open_events(write(less), detector=tracking, truth_tracks=True)
+    assert caught.value.field == "Inner"
+
+
+def test_a_detector_that_does_not_describe_them_is_refused(write, content, toy):
+    less = {key: values for key, values in content.items() if "Track" not in key}
+    with pytest.raises(ConfigError, match="'toy' does not describe truth_tracks"):
+        open_events(write(less), detector=toy, truth_tracks=True)
+
+
+def test_flat_ntuples_are_refused(sample_dir):
+    with pytest.raises(ConfigError, match="not of schema 'flat'"):
+        open_events(sample_dir / "gamma1_test_small.root", truth_tracks=True)
