@@ -79,7 +79,9 @@ def _run(verb: str, arguments: list[str]) -> int:
     command = import_module(f"pflow.cli.{verb}")
     parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)
     command.add_arguments(parser)
-    parsed = parser.parse_args(arguments)
+    # Options of `pflow fit` follow those of a recipe after a --.
+    parse = parser.parse_intermixed_args if verb == "recipe" else parser.parse_args
+    parsed = parse(arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _show_warning
