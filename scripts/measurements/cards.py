@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from measurements.files import read_json
 from measurements.markdown import fill, table
 from measurements.tables import confusion_table, loss_table, quantity_table
-from pflow.checkpoint.format import HEADER_FILE
+from pflow.checkpoint.format import Header
+from pflow.checkpoint.load import read_checkpoint
 from pflow.resources import shipped_models, weights_dir
+from pflow.tokens.recipe import Recipe
 
 __all__ = ["card_tables", "fill_cards", "training_table"]
 
@@ -19,12 +22,12 @@ def fill_cards(results: dict[str, Any]) -> None:
         if about["source"] not in shipped_models():
             continue
         folder = weights_dir() / about["source"]
-        header = read_json(folder / HEADER_FILE)
-        if header["sha256"] != about["sha256"]:
+        checkpoint = read_checkpoint(folder)
+        if checkpoint.digest != about["sha256"]:
             print(f"{folder}: its card is left alone, the results are of other weights")
             continue
         summary = read_json(folder / "training.json") if (folder / "training.json").is_file() else {}
-        training = training_table(header, summary, parameters=about["parameters"])
+        training = training_table(checkpoint.header, summary, parameters=about["parameters"])
         fill(folder / "README.md", {"training": training, **card_tables(results, role)})
 
 
@@ -41,38 +44,36 @@ def card_tables(results: dict[str, Any], role: str) -> dict[str, str]:
     }
 
 
-def training_table(header: dict[str, Any], summary: dict[str, Any], *, parameters: int) -> str:
+def training_table(header: Header, summary: dict[str, Any], *, parameters: int) -> str:
     """How the weights were made.
 
     Parameters
     ----------
     header
-        Content of ``model.json``.
+        Of the checkpoint.
     summary
         Content of ``training.json``, empty if there is none.
     parameters
         Their number.
     """
-    tokeniser, made = header["tokeniser"], header["provenance"]
-    recipe = tokeniser["recipe"]
-    network = dict(header["network"])
-    codes = ", ".join(map(str, tokeniser["pdg"]["codes"]))
+    made, recipe, detector = header.provenance, header.tokeniser.recipe, header.tokeniser.detector
+    codes = ", ".join(map(str, header.tokeniser.pdg.codes))
     rows = {
-        "detector": f"`{tokeniser['detector']['name']}`, B = {tokeniser['detector']['b_field']:g} T",
+        "detector": f"`{detector.name}`, B = {detector.b_field:g} T",
         "training files": ", ".join(f"`{name}`" for name in made["train"]),
         "training events": f"{made['n_events']:,}",
-        "targets": f"rule `{recipe['rule']}`, from {recipe['e_min']:g} GeV, order `{recipe['order']}`",
-        "classes": "five classes of particles" if recipe["coarse"] else f"PDG codes {codes}",
+        "targets": f"rule `{recipe.rule}`, from {recipe.e_min:g} GeV, order `{recipe.order}`",
+        "classes": "five classes of particles" if recipe.coarse else f"PDG codes {codes}",
         "hits": _cells(recipe),
-        "features of a hit token": _names(recipe["hit_features"]),
-        "features of a track token": _names(recipe["track_features"]) or "no tracks are read",
-        "network": f"`{network.pop('architecture')}`, {parameters:,} parameters: {_options(network)}",
-        "loss weights": _options(header["loss"].get("weights") or {}) or "1",
+        "features of a hit token": _names(recipe.hit_features),
+        "features of a track token": _names(recipe.track_features) or "no tracks are read",
+        "architecture": f"`{header.model['class_path']}`, {parameters:,} parameters",
+        **{name: _options(options) for name, options in header.model["init_args"].items()},
         "optimiser": f"AdamW, {made['batch_size']} events a batch at most, learning rate {made['lr']:g}, "
         f"schedule `{made['schedule']}`, weight decay {made['weight_decay']:g}, average of weights "
         f"{made['ema_decay'] or 'none'}, seed {made['seed']}, precision `{made['precision']}`",
         "steps": f"{made['step']:,}",
-        "versions": f"pflow {header['version']}, torch {made['torch']}",
+        "versions": f"pflow {header.version}, torch {made['torch']}",
     }
     if made.get("began_with"):
         rows["started from the weights"] = _start(made["began_with"])
@@ -100,18 +101,20 @@ def _time(summary: dict[str, Any]) -> str:
     return f"{summary['steps']:,} steps in {summary['wall_s'] / 60:.0f} minutes on {summary['device']}, {threads}"
 
 
-def _names(names: list[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
 def _options(options: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items())
+    """Options with their values, those of nested ones too."""
+    parts = (_options(value) if isinstance(value, dict) else f"{name} {value}" for name, value in options.items())
+    return ", ".join(parts)
 
 
-def _cells(recipe: dict[str, Any]) -> str:
-    text = f"above {recipe['hit_energy_min']:g} GeV" if recipe["hit_energy_min"] else "all"
-    merge = recipe["merge"]
-    if merge is None:
+def _cells(recipe: Recipe) -> str:
+    text = f"above {recipe.hit_energy_min:g} GeV" if recipe.hit_energy_min else "all"
+    if recipe.merge is None:
         return f"{text}, a token each"
-    cells = f"{merge['ecal_mm']:g} mm (ECAL) and {merge['hcal_mm']:g} mm (HCAL), {merge['layers']} layers deep"
+    merge = recipe.merge
+    cells = f"{merge.ecal_mm:g} mm (ECAL) and {merge.hcal_mm:g} mm (HCAL), {merge.layers} layers deep"
     return f"{text}, summed into cells of {cells}"

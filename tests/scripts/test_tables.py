@@ -9,8 +9,8 @@ from measurements.files import REPORT, RESULTS, ROOT, number, read_json
 from measurements.markdown import replace_table
 from measurements.quantities import QUANTITIES, SAMPLES, Quantity, judge
 from measurements.tables import report_tables, short_table
+from pflow.checkpoint.load import read_checkpoint
 from pflow.metrics.stats import Number
-from pflow.resources import weights_dir
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_results_of_other_weights_do_not_get_into_a_card(flagship, monkeypatch, 
 
 
 def test_without_a_note_of_the_time_a_card_says_nothing_of_it():
-    header = read_json(weights_dir() / "ild-g4-photon" / "model.json")
+    header = read_checkpoint("ild-g4-photon").header
     assert "minutes" not in training_table(header, {}, parameters=1)
 
 
