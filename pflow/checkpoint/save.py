@@ -64,16 +64,17 @@ def write_weights(
     # A copy of each: tensors that share memory are stored like all others.
     tensors = {name: value.contiguous().clone() for name, value in sorted(trained.state_dict.items())}
     content = save({name: _halved(name, value) for name, value in tensors.items()} if half else tensors)
-    header = trained.header
-    changes: dict[str, object] = {
-        "provenance": {"checkpoint_sha256": trained.digest, **header.provenance},
-    }
-    if calibration is not None:
-        changes["calibration"] = calibration
+    old = trained.header
+    init_args = dict(old.model["init_args"])
     if decoding is not None:
-        init_args = {**header.model["init_args"], "decoding": dataclasses.asdict(decoding)}
-        changes["model"] = {**header.model, "init_args": init_args}
-    text = dataclasses.replace(header, **changes).to_dict() | {"sha256": hashlib.sha256(content).hexdigest()}
+        init_args["decoding"] = dataclasses.asdict(decoding)
+    header = dataclasses.replace(
+        old,
+        model={**old.model, "init_args": init_args},
+        calibration=old.calibration if calibration is None else calibration,
+        provenance={"checkpoint_sha256": trained.digest, **old.provenance},
+    )
+    text = header.to_dict() | {"sha256": hashlib.sha256(content).hexdigest()}
     with replacing_folder(folder) as partial:
         (partial / WEIGHTS_FILE).write_bytes(content)
         (partial / HEADER_FILE).write_text(json.dumps(text, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

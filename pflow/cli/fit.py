@@ -95,7 +95,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         }
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Declare what is ours, and what follows from what."""
+        """Declare our options and links between options."""
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.add_argument(
             "--output",
@@ -121,7 +121,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             type=float | None,
             default=None,
             help="fit: average the weights exponentially, keeping this share (e.g. 0.999) at each step; the average "
-            "is what is validated and stored (default: no average)",
+            "is validated and stored (default: no average)",
         )
         parser.add_lightning_class_args(ModelCheckpoint, "model_checkpoint")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")

@@ -41,7 +41,7 @@ def collate(events: Sequence[EventTokens]) -> Batch:
     if not events:
         raise ConfigError("a batch needs at least one event")
     return Batch(
-        hits=_sentence([event.hits for event in events]),
+        hits=_token_set([event.hits for event in events]),
         tracks=_optional([event.tracks for event in events], "tracks"),
         tracker_hits=_optional([event.tracker_hits for event in events], "tracker hits"),
         target=_target(events),
@@ -63,7 +63,7 @@ def _mask(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
     return torch.arange(int(lengths.max()))[None, :] < lengths[:, None]  # [B, N]
 
 
-def _sentence(parts: Sequence[npt.NDArray[np.float32]]) -> TokenSet:
+def _token_set(parts: Sequence[npt.NDArray[np.float32]]) -> TokenSet:
     return TokenSet(features=_pad(parts), mask=_mask(parts))
 
 
@@ -77,7 +77,7 @@ def _given(parts: Sequence[Part | None], name: str) -> list[Part]:
 
 def _optional(parts: Sequence[npt.NDArray[np.float32] | None], name: str) -> TokenSet | None:
     given = _given(parts, name)
-    return _sentence(given) if given else None
+    return _token_set(given) if given else None
 
 
 def _target(events: Sequence[EventTokens]) -> Target | None:

@@ -27,24 +27,21 @@ __all__ = ["EventDataset", "LabelledBatch"]
 
 
 class LabelledBatch(NamedTuple):
-    """A batch with what is needed to write its events out.
+    """A batch and the numbers of its events.
 
     Parameters
     ----------
     batch : Batch
-    event : int64 [B], event numbers
-    flags : int64 [B], `pflow.event.events.Flag` bits
+    event : int64 [B]
     """
 
     batch: Batch
     event: Tensor
-    flags: Tensor
 
 
 class _Item(NamedTuple):
     tokens: EventTokens
     event: int
-    flags: int
 
 
 class EventDataset(IterableDataset[LabelledBatch]):
@@ -66,17 +63,15 @@ class EventDataset(IterableDataset[LabelledBatch]):
         Most events, and most source tokens with padding, in a batch.
     shuffle
         Whether to shuffle and to batch by length; else events come in the order of the chunks.
-    truth
-        Whether to encode targets.
     buffer
         Events that are shuffled together.
     seed
         Of the shuffling.
     num_workers
-        Workers that the loader will use (0: none), to know the number of batches beforehand.
+        Workers of the loader (0: none), from which the number of batches follows.
     augmentation
-        What to do to the events of a chunk before they are encoded, from (seed, epoch, worker, chunk); for training
-        alone. Their number stays the same.
+        Changes the events of a chunk before they are encoded, drawn from (seed, epoch, worker, chunk); their number
+        stays the same.
 
     Raises
     ------
@@ -93,7 +88,6 @@ class EventDataset(IterableDataset[LabelledBatch]):
         batch_size: int,
         max_tokens: int | None = None,
         shuffle: bool = False,
-        truth: bool = True,
         buffer: int = 1024,
         seed: int = 0,
         num_workers: int = 0,
@@ -112,18 +106,12 @@ class EventDataset(IterableDataset[LabelledBatch]):
         self.batch_size = batch_size
         self.max_tokens = max_tokens
         self.shuffle = shuffle
-        self.truth = truth
         self.buffer = buffer
         self.seed = seed
         self.num_workers = num_workers
         self.augmentation = augmentation
         self.epoch = 0
         self.skip = 0
-
-    @property
-    def n_events(self) -> int:
-        """Number of events in a pass."""
-        return sum(len(chunk) for chunk in self.chunks)
 
     def set_epoch(self, epoch: int, *, skip: int = 0) -> None:
         """Choose the shuffling of the next pass.
@@ -133,8 +121,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         epoch
             Its number.
         skip
-            Batches to leave out at its beginning, which a training that goes on has seen. It is for loading in the
-            training process itself.
+            Batches at its beginning to leave out, which a training that goes on has seen; without workers only.
         """
         self.epoch, self.skip = epoch, skip
 
@@ -164,22 +151,21 @@ class EventDataset(IterableDataset[LabelledBatch]):
             yield LabelledBatch(
                 batch=collate([item.tokens for item in items]),
                 event=torch.tensor([item.event for item in items]),
-                flags=torch.tensor([item.flags for item in items]),
             )
 
     def _items(self, numbers: Sequence[int], worker: int) -> Iterator[_Item]:
         """Encoded events of some chunks, one by one; warns at the end of codes that training did not show."""
         unknown: Counter[int] = Counter()
-        chunks = read_chunks([self.chunks[number] for number in numbers], self.options, truth=self.truth)
+        chunks = read_chunks([self.chunks[number] for number in numbers], self.options)
         for number, events in zip(numbers, chunks, strict=True):
             if self.augmentation is not None:
                 # One more than the number: trailing zeros do not change a seed, and the shuffling has one without it.
                 generator = np.random.default_rng([self.seed, self.epoch, worker, number + 1])
                 events = augment(events, self.augmentation, generator)
-            tokens = self.tokeniser.encode(events, truth=self.truth, warn=False)
+            tokens = self.tokeniser.encode(events, warn=False)
             unknown.update(tokens.unknown)
             for i in range(len(tokens)):
-                yield _Item(tokens[i], int(tokens.event[i]), int(tokens.flags[i]))
+                yield _Item(tokens[i], int(tokens.event[i]))
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
 

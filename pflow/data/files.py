@@ -1,4 +1,4 @@
-"""Event files as a list of chunks: what is read at once, and by whom."""
+"""Event files as a list of chunks, each of which is read at once."""
 
 from __future__ import annotations
 

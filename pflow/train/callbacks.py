@@ -45,7 +45,7 @@ class EpochLine(pl.Callback):  # type: ignore[misc]
 
 
 class AveragedWeights(WeightAveraging):  # type: ignore[misc]
-    """Exponential moving average of the parameters, updated at each step; it is what is validated and stored.
+    """Exponential moving average of the parameters, updated at each step; validation and checkpoints use it.
 
     An update keeps the share ``min(decay, (1 + n) / (10 + n))`` of the average after n updates, so that the first
     weights are soon forgotten, as in TensorFlow's ``ExponentialMovingAverage``.

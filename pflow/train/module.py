@@ -1,4 +1,4 @@
-"""The Lightning module: losses, optimiser, what is logged, and what goes into a checkpoint."""
+"""The Lightning module: training step, optimiser, logged metrics, and the header of its checkpoints."""
 
 from __future__ import annotations
 

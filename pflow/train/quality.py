@@ -13,10 +13,10 @@ __all__ = ["next_particle_errors"]
 
 
 def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energy_std: float) -> dict[str, Tensor]:
-    """Mean errors over all true particles, each against the prediction at its own place in the sentence.
+    """Mean errors over all true particles, each against the prediction at its own place in the sequence.
 
-    They pair the i-th with the i-th, which is right under teacher forcing and only there; what a free-running model
-    writes is for `pflow evaluate` to match.
+    They pair the i-th with the i-th, which is right under teacher forcing only; `pflow evaluate` matches decoded
+    particles to true ones.
 
     Parameters
     ----------

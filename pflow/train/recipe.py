@@ -65,7 +65,7 @@ class TrainingRecipe:
         """
         chosen = list(self.stages[: stage + 1])
         if self.variants or variant is not None:
-            if variant not in self.variants:
+            if variant is None or variant not in self.variants:
                 raise ConfigError(f"no variant '{variant}': expected one of {', '.join(self.variants) or 'none'}")
             chosen.append(self.variants[variant])
         return chosen

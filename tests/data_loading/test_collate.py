@@ -75,7 +75,7 @@ def test_without_truth_there_is_no_target():
     assert collate([event(3, None), event(2, None)]).target is None
 
 
-def test_events_without_any_hits_make_an_empty_sentence():
+def test_events_without_any_hits_have_no_tokens():
     batch = collate([event(0, 0), event(0, 0)])
     assert batch.hits.features.shape == (2, 0, 4)
     assert batch.target.mask.shape == (2, 0)

@@ -464,16 +464,14 @@ def test_the_order_of_events_is_that_without_augmentation(build):
 
 def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files, val_file):
     def data(**more) -> ParticleFlowData:
-        made = ParticleFlowData(
-            train=train_files, val=val_file, test=val_file, predict=val_file, batch_size=8, chunk=16, **more
-        )
-        for stage in ("fit", "test", "predict"):
+        made = ParticleFlowData(train=train_files, val=val_file, test=val_file, batch_size=8, chunk_size=16, **more)
+        for stage in ("fit", "test"):
             made.setup(stage)
         return made
 
     plain, augmented = data(), data(augment=EVERYTHING)
     assert augmented.tokeniser == plain.tokeniser
-    for name in ("val", "test", "predict"):
+    for name in ("val", "test"):
         for one, other in zip(
             getattr(plain, f"{name}_dataloader")(), getattr(augmented, f"{name}_dataloader")(), strict=True
         ):
