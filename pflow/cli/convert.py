@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     suffix = Path(args.output).suffix.lower()
     if suffix not in ROOT + HDF5:
         raise ConfigError(f"cannot tell the format of {args.output}: expected {', '.join(ROOT + HDF5)} at its end")
-    if args.truth_tracks and suffix in HDF5:
-        raise ConfigError(f"{args.output}: the format cannot say that tracks were made from Monte Carlo particles")
     check_output(args.output, inputs=[args.input])
     write = write_events if suffix in ROOT else write_legacy
     options = {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
     with open_events(args.input, **options) as file:
+        if file.truth_tracks and suffix in HDF5:
+            raise ConfigError(f"{args.output}: the format cannot say that tracks were made from Monte Carlo particles")
         written = write(args.output, _chunks(file, args.chunk_size, args.on_error), inputs=[args.input])
     made = ", with tracks made from Monte Carlo particles" if file.truth_tracks else ""
     print(f"{args.output}: {written} events of {file.detector.name}, from {args.input} ({file.schema}){made}")

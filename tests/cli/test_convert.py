@@ -9,7 +9,7 @@ import uproot
 from pflow.cli import convert
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits
-from pflow.event.events import Events
+from pflow.event.events import Events, Flag
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 from pflow.io.legacy_hdf5.reader import LegacyReader
@@ -120,3 +120,12 @@ def test_bad_entries_can_be_left_empty(tmp_path):
     with pytest.warns(UserWarning, match="1 of 3 entries"):
         run(tmp_path / "in.root", tmp_path / "new.root", "--on-error", "skip")
     assert FlatReader(tmp_path / "new.root").read(0, 3).hits.energy.to_list() == [[1.0], [], [3.0]]
+
+
+def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, data_dir, capsys):
+    source, flat = data_dir / "edm4hep" / "cld_sim.edm4hep.root", tmp_path / "flat.root"
+    assert run(source, flat, "--truth-tracks") == 0
+    assert "with tracks made from Monte Carlo particles" in capsys.readouterr().out
+    assert FlatReader(flat).read(0, 1).flags.tolist() == [Flag.TRUTH_TRACKS]
+    with pytest.raises(ConfigError, match="the format cannot say"):
+        run(flat, tmp_path / "flat.h5")

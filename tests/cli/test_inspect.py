@@ -85,3 +85,11 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path):
 def test_an_unknown_detector_is_an_error(sample_dir):
     with pytest.raises(ConfigError):
         run(str(sample_dir / "gamma1_val_small.root"), "--detector", "atlas")
+
+
+def test_tracks_from_monte_carlo_particles_are_named(data_dir, capsys):
+    path = str(data_dir / "edm4hep" / "cld_sim.edm4hep.root")
+    assert run(path, "--truth-tracks") == 0
+    assert "made from Monte Carlo particles" in capsys.readouterr().out
+    assert run(path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["truth_tracks"] is False

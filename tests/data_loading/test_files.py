@@ -53,3 +53,11 @@ def test_chunks_are_read_in_the_order_given(train_files):
 def test_truth_is_left_out_where_it_is_not_asked_for(train_files):
     (events,) = read_chunks([Chunk(train_files[0], 0, 3)], FileOptions(), truth=False)
     assert events.truth is None
+
+
+def test_tracks_from_monte_carlo_particles_are_made_when_asked_for(data_dir):
+    path = str(data_dir / "edm4hep" / "cld_sim.edm4hep.root")
+    with FileOptions(truth_tracks=True).open(path) as file:
+        assert file.truth_tracks
+    with FileOptions().open(path) as file:
+        assert not file.truth_tracks
