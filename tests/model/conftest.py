@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from torch.nn.functional import normalize
 from pflow.data.batch import Batch, Target, TokenSet
 from pflow.model.api import ModelInputs
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.network import ParticleTransformer
+from pflow.model.translation.network import TranslationNetwork
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
@@ -87,14 +88,17 @@ def _make_inputs(source: str = "hits", **changes: Any) -> ModelInputs:
     return ModelInputs(**{**values, **changes})
 
 
-def _make_model(*, seed: int = 0, **arguments: Any) -> ParticleTransformer:
+def _make_model(*, seed: int = 0, **arguments: Any) -> TranslationNetwork:
     """A small network that reads what its source and decoder need."""
     source = arguments.get("source", "hits")
     sizes: dict[str, Any] = {"width": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 32}
     if arguments.get("decoder") == "multi_projection":
         sizes["n_projections"] = 2
+    names = {field.name for field in dataclasses.fields(ModelInputs)}
+    inputs = _make_inputs(source, **{name: value for name, value in arguments.items() if name in names})
+    options = {name: value for name, value in arguments.items() if name not in names}
     torch.manual_seed(seed)
-    return ParticleTransformer(_make_inputs(source), TranslationNetworkConfig(**{**sizes, **arguments})).eval()
+    return TranslationNetwork(inputs, TranslationNetworkConfig(**{**sizes, **options})).eval()
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +112,7 @@ def make_inputs() -> Callable[..., ModelInputs]:
 
 
 @pytest.fixture(scope="session")
-def make_model() -> Callable[..., ParticleTransformer]:
+def make_model() -> Callable[..., TranslationNetwork]:
     return _make_model
 
 
@@ -121,7 +125,3 @@ def naive() -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
-
-
-collect_ignore = ["pointing", "translation", "test_api.py"]
-"""These are being moved to the interface of `pflow.model.api`."""

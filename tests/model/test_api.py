@@ -1,74 +1,169 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from pflow.model.api import architecture, build_network
-from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.network import PointingTransformer
-from pflow.model.translation.loss import ParticleLoss
-from pflow.model.translation.network import ParticleTransformer
+import pflow.model
+from pflow.model.api import (
+    DecodingConfig,
+    ModelInputs,
+    Reconstructor,
+    build_reconstructor,
+    describe,
+    reconstructor_class,
+)
+from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
+from pflow.model.translation import TranslationReconstructor
 
-SIZES = {"n_charge": 3, "n_pdg": 4, "hit_features": 4}
-ALL_SIZES = {
-    **SIZES,
-    "track_features": 0,
-    "tracker_hit_features": 0,
-    "n_subdetectors": 2,
-    "masses": (0.0, 0.1, 0.9, 0.5),
-    "charged": (False, True, False, True),
-    "energy_mean": 1.0,
-    "energy_std": 0.5,
-}
-"""All that a tokeniser decides."""
+POINTING = "pflow.model.pointing.PointingReconstructor"
+TRANSLATION = "pflow.model.translation.TranslationReconstructor"
 SMALL = {"width": 16, "heads": 2}
+INPUTS = ModelInputs(
+    n_charge=3,
+    n_pdg=4,
+    hit_features=4,
+    n_subdetectors=2,
+    masses=(0.0, 0.1, 0.9, 0.5),
+    charged=(False, True, False, True),
+    energy_mean=1.0,
+    energy_std=0.5,
+)
 
 
-@pytest.mark.parametrize("named", [{}, {"architecture": "translation"}])
-def test_translation_is_the_default(named):
-    assert isinstance(build_network({**SIZES, **SMALL, **named}), ParticleTransformer)
+@pytest.mark.parametrize(("path", "kind"), [(POINTING, PointingReconstructor), (TRANSLATION, TranslationReconstructor)])
+def test_a_reconstructor_is_built_from_its_description(path, kind):
+    options = {"network": SMALL, "decoding": {"max_particles": 7}}
+    reconstructor = build_reconstructor({"class_path": path, "init_args": options}, INPUTS)
+    assert type(reconstructor) is kind
+    assert reconstructor.inputs == INPUTS
+    described = describe(reconstructor)
+    assert described["class_path"] == path
+    assert described["init_args"]["network"]["width"] == 16
+    assert described["init_args"]["decoding"]["max_particles"] == 7
+    again = build_reconstructor(described, INPUTS)
+    assert describe(again) == described
+    assert again.state_dict().keys() == reconstructor.state_dict().keys()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("translation", ParticleTransformer), ("pointing", PointingTransformer)])
-def test_each_network_takes_the_sizes_it_has_arguments_for(name, kind):
-    network = build_network({"architecture": name, **SMALL}, ALL_SIZES)
-    assert type(network) is kind
+def test_the_description_has_the_present_decoding():
+    reconstructor = PointingReconstructor(INPUTS, network=PointingNetworkConfig(**SMALL))
+    reconstructor.decoding = type(reconstructor.decoding)(eos_threshold=0.9)
+    assert describe(reconstructor)["init_args"]["decoding"]["eos_threshold"] == 0.9
 
 
-def test_arguments_go_before_sizes():
-    network = build_network({"architecture": "pointing", **SMALL, "energy_mean": 2.0}, ALL_SIZES)
-    assert (network.energy_mean, network.energy_std) == (2.0, 0.5)
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"class_path": POINTING, "init_args": {"network": {"widht": 8}}},
+            "network: .*'widht'; nearest matches: width",
+        ),
+        ({"class_path": POINTING, "init_args": {"netwrok": {}}}, "'netwrok'; nearest matches: network"),
+        ({"class_path": POINTING, "init_args": {"network": {"width": 0}}}, "width: 0 is not positive"),
+        ({"class_path": TRANSLATION, "init_args": {"training": {}}}, "there is no option 'training'"),
+        ({"class_path": POINTING, "arguments": {}}, "expected class_path and init_args"),
+        ({"init_args": {}}, "expected class_path and init_args"),
+    ],
+)
+def test_a_description_that_makes_no_model_is_an_error(spec, message):
+    with pytest.raises(ValueError, match=message):
+        build_reconstructor(spec, INPUTS)
 
 
-def test_a_source_that_a_network_does_not_read_is_an_error():
-    sizes = {**ALL_SIZES, "tracker_hit_features": 3}
-    with pytest.raises(ValueError, match="tracker_hit_features: PointingTransformer does not read them"):
-        build_network({"architecture": "pointing", **SMALL}, sizes)
+@pytest.mark.parametrize("path", ["os.system", "subprocess.Popen", "pflow.train.module.ParticleFlow", "pflow.model.."])
+def test_no_other_module_can_be_named(path):
+    with pytest.raises(ValueError, match=r"neither below pflow\.model nor an installed entry point"):
+        reconstructor_class(path)
 
 
-@pytest.mark.parametrize(("name", "loss"), [("translation", ParticleLoss), ("pointing", PointingLoss)])
-def test_the_architecture_of_a_network_is_found(name, loss):
-    network = build_network({"architecture": name, **SMALL}, ALL_SIZES)
-    assert architecture(network) is architecture(name)
-    assert architecture(network).loss is loss
+@pytest.mark.parametrize(
+    "path", ["pflow.model.other.Model", "pflow.model.pointing.Other", "pflow.model.api.ModelInputs"]
+)
+def test_a_class_that_is_no_reconstructor_is_an_error(path):
+    with pytest.raises(ValueError, match="there is no Reconstructor"):
+        reconstructor_class(path)
 
 
-def test_an_option_that_a_network_does_not_have_is_an_error():
-    with pytest.raises(TypeError, match="special"):
-        build_network({"architecture": "pointing", **SMALL, "special": "flags"}, ALL_SIZES)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"masses": (0.0,)}, "masses, charged: 1 and 4 values for 4 codes"),
+        ({"n_pdg": 0}, "n_pdg: 0 is not positive"),
+        ({"track_features": -1}, "track_features: -1 is negative"),
+    ],
+)
+def test_inputs_that_do_not_belong_together_are_an_error(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ModelInputs(**{**vars(INPUTS), **changes})
 
 
-def test_an_unknown_architecture_is_an_error_that_names_the_known_ones():
-    with pytest.raises(ValueError, match="no architecture 'recurrent': expected one of translation, pointing"):
-        build_network({**SIZES, "architecture": "recurrent"})
+def test_a_decoding_without_particles_is_an_error():
+    with pytest.raises(ValueError, match="max_particles: 0 is not positive"):
+        DecodingConfig(max_particles=0)
 
 
-def test_the_given_arguments_stay_as_they_are():
-    arguments = {**SIZES, "architecture": "translation"}
-    build_network(arguments)
-    assert arguments == {**SIZES, "architecture": "translation"}
+TOY = """
+import dataclasses, torch
+from pflow.model.api import DecodingConfig, GeneratedParticles, Reconstructor, TrainingOutput
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToyNetworkConfig:
+    scale: float = 1.0
+
+class ToyReconstructor(Reconstructor):
+    def __init__(
+        self,
+        inputs,
+        *,
+        network: ToyNetworkConfig = ToyNetworkConfig(),
+        decoding: DecodingConfig = DecodingConfig(),
+    ):
+        super().__init__(inputs, network=network, decoding=decoding)
+        self.energy = torch.nn.Parameter(torch.tensor(network.scale))
+
+    def training_step(self, batch):
+        target = batch.target
+        energy = self.energy.expand(target.energy.shape)
+        loss = (energy - target.energy).square()[target.mask].mean()
+        prediction = {"energy": energy, "direction": target.direction}
+        return TrainingOutput({"energy": loss, "total": loss}, prediction, target)
+
+    def generate(self, batch, *, decoding=None, sampler=None):
+        n = len(batch)
+        none = torch.zeros(n, 1, dtype=torch.int64)
+        energy = self.energy.detach().expand(n, 1)
+        direction = torch.tensor([0.0, 0.0, 1.0]).expand(n, 1, 3)
+        return GeneratedParticles(none, none, energy, direction, energy, none == 0, torch.zeros(n, dtype=torch.bool))
+"""
 
 
-def test_teaching_without_a_target_is_an_error(make_batch):
-    network = build_network({"architecture": "pointing", **SMALL}, ALL_SIZES)
-    with pytest.raises(ValueError, match="target: the batch has none"):
-        architecture("pointing").teach(network, PointingLoss(), make_batch([2]))
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A third architecture: one folder."""
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(TOY)
+    monkeypatch.setattr(pflow.model, "__path__", [*pflow.model.__path__, str(tmp_path)])
+    yield "pflow.model.toy.ToyReconstructor"
+    sys.modules.pop("pflow.model.toy", None)
+
+
+def test_another_architecture_is_one_folder(toy, make_batch):
+    reconstructor = build_reconstructor({"class_path": toy, "init_args": {"network": {"scale": 2.0}}}, INPUTS)
+    assert isinstance(reconstructor, Reconstructor)
+    assert not reconstructor.needs_readout
+    batch = make_batch([3, 5], [2, 1])
+    assert reconstructor.training_step(batch).losses["total"].isfinite()
+    assert reconstructor.eval().generate(batch).mask.all()
+    assert describe(reconstructor) == {
+        "class_path": toy,
+        "init_args": {"network": {"scale": 2.0}, "decoding": {"max_particles": 150}},
+    }
+
+
+def test_training_without_a_target_is_an_error(make_batch):
+    for path in (POINTING, TRANSLATION):
+        reconstructor = build_reconstructor({"class_path": path, "init_args": {"network": SMALL}}, INPUTS)
+        with pytest.raises(ValueError, match="target: the batch has none"):
+            reconstructor.training_step(make_batch([2]))

@@ -30,7 +30,7 @@ class Packing(NamedTuple):
     @classmethod
     def of(cls, mask: Tensor | None) -> Packing | None:
         """The packing of `mask`, or None where it does not pay: no mask or event, not on a CPU, in a compiled graph."""
-        if mask is None or len(mask) == 0 or mask.device.type != "cpu" or torch.compiler.is_compiling():
+        if mask is None or mask.device.type != "cpu" or torch.compiler.is_compiling() or len(mask) == 0:
             return None
         return cls(mask, tuple(mask.sum(1).tolist()))
 

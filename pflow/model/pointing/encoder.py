@@ -81,17 +81,14 @@ class SourceEncoder(nn.Module):
         for layer in self.stack.layers:
             layer.attention.initialise()
 
-    def forward(self, batch: Batch, scene: Scene) -> Tensor:
-        """Encoder states float [B, S, W].
-
-        Raises
-        ------
-        ValueError
-            The batch lacks the tracks that the network reads, or has tracks that it does not read.
-        """
+    def check(self, batch: Batch) -> None:
+        """Raise ValueError if the batch lacks tracks that the network reads, or has tracks that it does not read."""
         if (batch.tracks is None) != (self.embed_track is None):
             reads, has = ("reads", "none") if batch.tracks is None else ("does not read", "some")
             raise ValueError(f"tracks: the network {reads} them and the batch has {has}")
+
+    def forward(self, batch: Batch, scene: Scene) -> Tensor:
+        """Encoder states float [B, S, W] of a batch and its scene."""
         with torch.autocast(batch.hits.features.device.type, enabled=False):  # bfloat16 would round a hit's position
             x = self.embed_hit(batch.hits.features)
             if self.embed_track is not None and batch.tracks is not None:

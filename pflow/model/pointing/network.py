@@ -82,6 +82,7 @@ class PointingNetwork(nn.Module):
         ValueError
             The batch has no readout, lacks the tracks that the network reads, or has tracks that it does not read.
         """
+        self.encoder.check(batch)
         if batch.hits.mask.shape[1] == 0:
             batch = _with_padding(batch)
         scene = make_scene(batch, n_subdetectors=self.n_subdetectors)

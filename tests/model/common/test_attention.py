@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.common.attention import CrossAttention, MemoryAttention, SelfAttention
+from pflow.model.common.attention import AbsorbedCrossAttention, CrossAttention, SelfAttention
 from pflow.model.common.cache import KVCache
 
 W, H = 8, 2
@@ -87,7 +87,9 @@ def test_one_token_at_a_time_with_a_cache_equals_all_at_once(generator):
         torch.testing.assert_close(torch.cat(steps, dim=1), attention(x, causal=True))
 
 
-@pytest.mark.parametrize("build", [SelfAttention, MemoryAttention, lambda **k: CrossAttention(memory_width=W, **k)])
+@pytest.mark.parametrize(
+    "build", [SelfAttention, AbsorbedCrossAttention, lambda **k: CrossAttention(memory_width=W, **k)]
+)
 @pytest.mark.parametrize("heads", [0, 3])
 def test_heads_must_divide_the_width(build, heads):
     with pytest.raises(ValueError, match="heads"):
@@ -108,7 +110,7 @@ def test_cache_takes_one_token():
 @pytest.fixture
 def to_memory():
     torch.manual_seed(0)
-    attention = MemoryAttention(width=12, heads=3)
+    attention = AbsorbedCrossAttention(width=12, heads=3)
     nn.init.normal_(attention.key_value.bias)
     return attention
 
@@ -134,4 +136,4 @@ def test_what_a_bias_hides_of_a_memory_says_nothing(to_memory):
 
 def test_heads_that_do_not_divide_the_width_are_told():
     with pytest.raises(ValueError, match="5 heads do not divide a width of 12"):
-        MemoryAttention(width=12, heads=5)
+        AbsorbedCrossAttention(width=12, heads=5)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.layers import DecoderLayer, EncoderLayer, FullyConnected, LayerStyle
+from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.decoder import MultiProjectionDecoder
 
 W, H, FF = 8, 2, 12
@@ -41,7 +43,8 @@ def test_encoder_layer_is_torchs(norm, activation):
             W, H, FF, 0.0, activation, batch_first=True, norm_first=norm == "pre"
         ).train()
         randomise(theirs)
-        ours = EncoderLayer(width=W, heads=H, feedforward=FF, style=LayerStyle(norm=norm, activation=activation))
+        style = LayerStyle(norm=norm, activation=activation)
+        ours = EncoderLayer(SelfAttention(width=W, heads=H), width=W, feedforward=FF, style=style)
         copy_attention(theirs.self_attn, ours.attention)
         ours.feedforward[0].load_state_dict(theirs.linear1.state_dict())
         ours.feedforward[-1].load_state_dict(theirs.linear2.state_dict())
@@ -58,7 +61,8 @@ def test_decoder_layer_is_torchs(norm):
     with torch.no_grad():
         theirs = torch.nn.TransformerDecoderLayer(W, H, FF, 0.0, batch_first=True, norm_first=norm == "pre")
         randomise(theirs)
-        ours = DecoderLayer(width=W, heads=H, feedforward=FF, memory_width=W, style=LayerStyle(norm=norm))
+        attentions = SelfAttention(width=W, heads=H), CrossAttention(width=W, heads=H, memory_width=W)
+        ours = DecoderLayer(*attentions, width=W, feedforward=FF, style=LayerStyle(norm=norm))
         copy_attention(theirs.self_attn, ours.attention)
         copy_cross(theirs.multihead_attn, ours.memory_attention)
         ours.feedforward[0].load_state_dict(theirs.linear1.state_dict())
@@ -78,9 +82,9 @@ def test_decoder_layer_is_torchs(norm):
 def test_multi_projection_layer_is_its_description():
     """Project n times, each through its own decoder layer, join, add & norm, feed-forward 2 D_t, add & norm."""
     with torch.no_grad():
-        decoder = MultiProjectionDecoder(
-            n_projections=3, heads=H, feedforward=FF, layers=1, memory_width=W, style=LayerStyle()
-        )
+        sizes = {"width": W, "heads": H, "feedforward": FF, "decoder_layers": 1}
+        config = TranslationNetworkConfig(decoder="multi_projection", n_projections=3, **sizes)
+        decoder = MultiProjectionDecoder(config)
         randomise(decoder)
         generator = torch.Generator().manual_seed(1)
         x, memory = torch.randn(2, 4, 3 * W, generator=generator), torch.randn(2, 5, W, generator=generator)

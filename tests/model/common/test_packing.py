@@ -7,11 +7,12 @@ import torch
 
 from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.cache import KVCache
-from pflow.model.common.layers import LayerStyle
 from pflow.model.common.packing import Packing
-from pflow.model.translation.encoder import CrossEncoder, Encoder
+from pflow.model.translation import TranslationNetworkConfig
+from pflow.model.translation.encoder import CrossEncoder, make_encoder
 
 W, H = 8, 2
+CONFIG = TranslationNetworkConfig(width=W, heads=H, feedforward=16, encoder_layers=2)
 MASK = torch.tensor([[True, False, True, True], [True, False, False, False], [False, True, True, False]])
 
 
@@ -50,7 +51,7 @@ def test_nothing_is_packed_off_the_cpu():
 
 
 def test_encoder_is_the_same_packed_and_padded(x, unpacked):
-    encoder = Encoder(width=W, heads=H, feedforward=16, layers=2, style=LayerStyle())
+    encoder = make_encoder(CONFIG)
     packed = encoder(x, mask=MASK)
     unpacked()
     torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK)[MASK])
@@ -58,7 +59,7 @@ def test_encoder_is_the_same_packed_and_padded(x, unpacked):
 
 @pytest.mark.parametrize("other_mask", [None, torch.tensor([[True, True], [True, False], [False, True]])])
 def test_cross_encoder_is_the_same_packed_and_padded(other_mask, x, unpacked):
-    encoder = CrossEncoder(width=W, heads=H, feedforward=16, layers=2, style=LayerStyle())
+    encoder = CrossEncoder(CONFIG)
     other = torch.randn(3, 2, W, generator=torch.Generator().manual_seed(1))
     packed = encoder(x, other, mask=MASK, other_mask=other_mask)
     unpacked()
@@ -66,7 +67,7 @@ def test_cross_encoder_is_the_same_packed_and_padded(other_mask, x, unpacked):
 
 
 def test_gradients_are_the_same_packed_and_padded(x, unpacked):
-    encoder = Encoder(width=W, heads=H, feedforward=16, layers=1, style=LayerStyle())
+    encoder = make_encoder(CONFIG)
     gradients = []
     for _ in range(2):
         leaf = x.clone().requires_grad_()
@@ -78,7 +79,7 @@ def test_gradients_are_the_same_packed_and_padded(x, unpacked):
 
 def test_an_event_without_any_token_packs(x):
     mask = torch.tensor([[False] * 4, [True] * 4, [False] * 4])
-    encoder = Encoder(width=W, heads=H, feedforward=16, layers=1, style=LayerStyle())
+    encoder = make_encoder(CONFIG)
     encoded = encoder(x, mask=mask)
     assert encoded.isfinite().all()
     torch.testing.assert_close(encoded[1:2], encoder(x[1:2]))

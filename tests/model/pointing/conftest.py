@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
-from pflow.model.pointing.network import PointingTransformer
+from pflow.model.api import GeneratedParticles, ModelInputs, Sampler
+from pflow.model.pointing import (
+    PointingDecodingConfig,
+    PointingLossConfig,
+    PointingNetworkConfig,
+    PointingReconstructor,
+    PointingTrainingConfig,
+)
 
 MASSES = (0.0, 0.1395704, 0.9395654, 0.00051099895)
 CHARGED = (False, True, False, True)
@@ -41,7 +48,7 @@ SMALL: dict[str, Any] = {
     "feedforward": 32,
     "encoder_layers": 1,
     "decoder_layers": 2,
-    "hidden": 16,
+    "hidden_width": 16,
 }
 
 
@@ -190,19 +197,47 @@ def _collate(events: Sequence[Event], *, extra: int = 0) -> Batch:
 EVENTS = ((PHOTON, PION), (NEUTRON,), (PION, ELECTRON, PHOTON, NEUTRON), (PHOTON, PHOTON, PION))
 
 
-def _make_network(*, seed: int = 0, at_birth: bool = False, **arguments: Any) -> PointingTransformer:
-    """A small network with random weights, in evaluation mode.
+class Model(PointingReconstructor):
+    """With shorthands for tests."""
 
-    At birth corrections are none and the end comes at once, so that little of a network would be seen in what it
-    writes: unless this is asked for, corrections are random and the end is put off.
+    def decode(self, batch: Batch, *, max_particles: int = 8, **sampling: Any) -> GeneratedParticles:
+        decoding = dataclasses.replace(self.decoding, max_particles=max_particles)
+        return self.generate(batch, decoding=decoding, sampler=Sampler(**sampling))
+
+    def set_decoding(self, **options: Any) -> None:
+        self.decoding = dataclasses.replace(self.decoding, **options)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return self.training_step(batch).losses
+
+
+def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Model:
+    """A small model with random weights, in evaluation mode; each option goes where it belongs.
+
+    Initially corrections are none and the end is probable, so that little is decoded: unless `initial`, corrections are
+    random and the end is less probable.
     """
+    kinds = {
+        "inputs": ModelInputs,
+        "network": PointingNetworkConfig,
+        "decoding": PointingDecodingConfig,
+        "training": PointingTrainingConfig,
+        "loss": PointingLossConfig,
+    }
+    given = {**SIZES, **SMALL, **options}
+    parts: dict[str, Any] = {}
+    for part, kind in kinds.items():
+        names = [field.name for field in dataclasses.fields(kind)]
+        parts[part] = kind(**{name: given.pop(name) for name in names if name in given})
+    assert not given
     torch.manual_seed(seed)
-    network = PointingTransformer(**{**SIZES, **SMALL, **arguments})
-    if not at_birth:
+    model = Model(parts.pop("inputs"), **parts)
+    if not initial:
         with torch.no_grad():
-            network.correct.weight.add_(0.3 * torch.randn_like(network.correct.weight))
-            network.pointer.stop[-1].bias.sub_(2.0)
-    return network.eval()
+            correct = model.network.head.correct
+            correct.weight.add_(0.3 * torch.randn_like(correct.weight))
+            model.network.decoder.pointer.eos[-1].bias.sub_(2.0)
+    return model.eval()
 
 
 def _by_hand(
@@ -261,11 +296,11 @@ def batch(events) -> Batch:
 
 
 @pytest.fixture(scope="session")
-def make_network() -> Callable[..., PointingTransformer]:
-    return _make_network
+def make_model() -> Callable[..., Model]:
+    return _make_model
 
 
 @pytest.fixture
-def network() -> PointingTransformer:
+def model() -> Model:
     """With it the events of `batch` get unequal numbers of particles."""
-    return _make_network()
+    return _make_model()

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
+from pflow.model.pointing import PointingLossConfig
+from pflow.model.pointing.head import EnergyScale, Particles
 from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.particles import Particles
-from pflow.model.pointing.pointer import Pairs
+from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.proxies import Proxies
-from pflow.model.pointing.teacher_forcing import Taught, teach
+from pflow.model.pointing.teacher_forcing import TeacherForcing
 
 LN10 = math.log(10.0)
 
@@ -24,11 +25,11 @@ def one_particle(
     log_energy=LN10 * 0.8,
     direction=(1.0, 0.0, 0.0),
     log_widths=(0.0, 0.0),
-) -> Taught:
+) -> TeacherForcing:
     """An event of one photon of mean energy along x, and two tokens."""
     index = torch.zeros(1, dtype=torch.int64)
     none = torch.zeros(1, 1, 3)
-    return Taught(
+    return TeacherForcing(
         target=Target(
             charge=torch.tensor([[1]]),
             pdg=torch.tensor([[0]]),
@@ -38,8 +39,8 @@ def one_particle(
         ),
         pointer=torch.tensor([pointer]).log(),
         seed_weight=torch.tensor([[seed_weight]]),
-        incidence=torch.tensor([logit]),
-        wanted=torch.tensor([wanted]),
+        logits=torch.tensor([logit]),
+        target_fraction=torch.tensor([wanted]),
         weight=torch.tensor([2.0]),
         pairs=Pairs(index, index, index, index, index),
         particles=Particles(
@@ -47,8 +48,8 @@ def one_particle(
             charge=torch.tensor([[[0.0, 2.0, 0.0]]]),
             log_energy=torch.tensor([[log_energy]]),
             direction=torch.tensor([[direction]]),
-            energy_log_width=torch.tensor([[log_widths[0]]]),
-            direction_log_width=torch.tensor([[log_widths[1]]]),
+            energy_log_sigma=torch.tensor([[log_widths[0]]]),
+            direction_log_sigma=torch.tensor([[log_widths[1]]]),
             pooled=torch.zeros(1, 1, 2),
             proxies=Proxies(torch.zeros(1, 1), none, none, none, none, none),
             by_track=torch.tensor([[False]]),
@@ -56,9 +57,13 @@ def one_particle(
     )
 
 
+def make_loss(**weights) -> PointingLoss:
+    return PointingLoss(PointingLossConfig(weights=weights), EnergyScale(0.8, 0.5))
+
+
 @pytest.fixture
-def losses(network):
-    return lambda **values: {k: v.item() for k, v in PointingLoss()(one_particle(**values), network).items()}
+def losses():
+    return lambda **values: {k: v.item() for k, v in make_loss()(one_particle(**values)).items()}
 
 
 def test_the_pointers_loss_is_that_of_a_good_seed(losses):
@@ -66,7 +71,7 @@ def test_the_pointers_loss_is_that_of_a_good_seed(losses):
 
 
 def test_the_loss_of_the_end_is_that_behind_the_last_particle(losses):
-    assert losses()["end"] == pytest.approx(-math.log(0.8))
+    assert losses()["eos"] == pytest.approx(-math.log(0.8))
 
 
 def test_a_particle_without_a_seed_costs_no_pointer(losses):
@@ -90,7 +95,7 @@ def test_the_loss_of_the_direction_counts_two_angles(losses):
 
 def test_the_loss_of_the_incidence_is_relative_to_what_is_wanted(losses):
     cost = -(0.7 * math.log(0.6) + 0.3 * math.log(0.4))
-    found = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["incidence"]
+    found = losses(logit=math.log(0.6 / 0.4), wanted=0.7)["assignment"]
     assert found == pytest.approx(2.0 * cost / (2.0 * 0.75))
 
 
@@ -100,82 +105,60 @@ def test_classes_cost_their_cross_entropy(losses):
     assert found["charge"] == pytest.approx(math.log(2.0 + math.e**2) - 2.0)
 
 
-def test_the_total_is_the_weighted_sum(network):
-    taught = one_particle(log_energy=3.0, logit=1.0)
+def test_the_total_is_the_weighted_sum():
+    output = one_particle(log_energy=3.0, logit=1.0)
     plain, weighted = (
-        PointingLoss()(taught, network),
-        PointingLoss(weights={"energy": 0.5, "charge": 0.0})(taught, network),
+        make_loss()(output),
+        make_loss(energy=0.5, charge=0.0)(output),
     )
-    names = ("pointer", "end", "incidence", "pdg", "charge", "energy", "direction")
+    names = ("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction")
     torch.testing.assert_close(plain["total"], sum(plain[name] for name in names))
     torch.testing.assert_close(weighted["total"], plain["total"] - 0.5 * plain["energy"] - plain["charge"])
 
 
-def losses_of(network, batch):
+def losses_of(model, batch):
     with torch.no_grad():
-        return PointingLoss()(teach(network, network(batch), batch.target), network)
+        return model.losses(batch)
 
 
-def test_padding_costs_nothing(network, batch, events, collate):
-    one, other = losses_of(network, batch), losses_of(network, collate(events, extra=3))
+def test_padding_costs_nothing(model, batch, events, collate):
+    one, other = losses_of(model, batch), losses_of(model, collate(events, extra=3))
     for name, value in one.items():
         torch.testing.assert_close(value, other[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_losses_are_means_over_particles_of_the_whole_batch(network, events, collate):
+def test_losses_are_means_over_particles_of_the_whole_batch(model, events, collate):
     """Two events of four and one particles: the mean over five, not over two events."""
-    together = losses_of(network, collate([events[1], events[2]]))
-    four, one = losses_of(network, collate([events[2]])), losses_of(network, collate([events[1]]))
+    together = losses_of(model, collate([events[1], events[2]]))
+    four, one = losses_of(model, collate([events[2]])), losses_of(model, collate([events[1]]))
     torch.testing.assert_close(together["pdg"], (4 * four["pdg"] + one["pdg"]) / 5, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kinds", [[()], [(), (0,)], [(), ()]], ids=["one", "besides another", "all"])
 @pytest.mark.parametrize("training", [False, True])
-def test_an_event_without_tokens_and_particles_has_finite_losses(make_network, make_event, collate, kinds, training):
-    network = make_network(own_incidence=1.0).train(training)
+def test_an_event_without_tokens_and_particles_has_finite_losses(make_model, make_event, collate, kinds, training):
+    model = make_model(scheduled_sampling_prob=1.0).train(training)
     batch = collate([make_event(part, seed=1) for part in kinds])
-    losses = PointingLoss()(teach(network, network(batch), batch.target), network)
+    losses = model.losses(batch)
     losses["total"].backward()
     assert all(value.isfinite() for value in losses.values())
-    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_particle_without_any_token_has_finite_losses(make_network, by_hand, training):
-    network = make_network(own_incidence=1.0).train(training)
+def test_a_particle_without_any_token_has_finite_losses(make_model, by_hand, training):
+    model = make_model(scheduled_sampling_prob=1.0).train(training)
     batch = by_hand(particles=[(0, 1, 2.0)], hit_fraction=[[]], track_fraction=[[]])
-    losses = PointingLoss()(teach(network, network(batch), batch.target), network)
+    losses = model.losses(batch)
     losses["total"].backward()
     assert all(value.isfinite() for value in losses.values())
-    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_end_and_pointer_are_the_likelihood_of_the_sentence(network, events, collate):
-    """The end counts as much as one seed, however long the sentence is: one in five steps of these events' four is."""
-    batch = collate([events[2]])
-    network.eval()
-    taught = teach(network, network(batch), batch.target)
-    losses = PointingLoss()(taught, network)
-    torch.testing.assert_close(losses["end"], -taught.pointer[0, 4, -1] / 4)
-
-
-def test_tokens_without_particles_teach_the_end(network, by_hand):
+def test_tokens_without_particles_teach_the_end(model, by_hand):
     batch = by_hand(energy=[1.0], position=[[2000, 0, 0]], token=[0])
-    losses = PointingLoss()(teach(network, network(batch), batch.target), network)
+    losses = model.losses(batch)
     losses["total"].backward()
-    assert losses["end"] > 0
-    assert losses["total"] == losses["end"]
-    assert network.pointer.stop[-1].bias.grad.item() != 0
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ({"energi": 1.0}, "there is no loss 'energi'"),
-        ({"energy": -1.0}, "-1.0 of 'energy'"),
-        ({"pdg": math.inf}, "inf"),
-    ],
-)
-def test_weights_that_make_no_sense_are_errors(weights, message):
-    with pytest.raises(ValueError, match=message):
-        PointingLoss(weights=weights)
+    assert losses["eos"] > 0
+    assert losses["total"] == losses["eos"]
+    assert model.network.decoder.pointer.eos[-1].bias.grad.item() != 0

@@ -5,33 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pflow.model.pointing.generate import generate_pointing
-from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.teacher_forcing import teach
-
 STEPS = 70
 LN10 = 2.302585092994046
 
 
 @pytest.fixture(scope="module")
-def learned(make_network, batch, events, collate):
+def learned(make_model, batch, events, collate):
     """What is written after training, the truth, and the losses before and after."""
     torch.manual_seed(0)
     two = collate([events[0], events[2]])
-    network = make_network(at_birth=True).train()
-    loss = PointingLoss()
-    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-2)
+    model = make_model(seed=0, initial=True).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=STEPS)
     totals = []
     for _ in range(STEPS):
         optimiser.zero_grad()
-        total = loss(teach(network, network(two), two.target), network)["total"]
+        total = model.losses(two)["total"]
         total.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
         totals.append(total.item())
-    return network, generate_pointing(network.eval(), two, max_particles=8), two, totals
+    return model, model.eval().decode(two, max_particles=8), two, totals
 
 
 def test_the_loss_falls(learned):
@@ -51,14 +46,14 @@ def in_order_of_energy(written, mask, values):
 
 
 def test_energies_and_directions_are_those_learned(learned):
-    network, written, two, _ = learned
+    model, written, two, _ = learned
     target = two.target
     for ours, truth in zip(
         in_order_of_energy(written.energy, written.mask, written.energy),
         in_order_of_energy(target.energy, target.mask, target.energy),
         strict=True,
     ):
-        assert (LN10 * network.energy_std * (ours - truth)).abs().max() < 0.05
+        assert (LN10 * model.inputs.energy_std * (ours - truth)).abs().max() < 0.05
     for ours, truth in zip(
         in_order_of_energy(written.energy, written.mask, written.direction),
         in_order_of_energy(target.energy, target.mask, target.direction),

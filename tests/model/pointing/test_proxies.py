@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.pointing.geometry import make_scene
-from pflow.model.pointing.pointer import find_pairs
-from pflow.model.pointing.proxies import make_proxies, n_proxy_features, tangent_basis
+from pflow.model.common.directions import tangent_basis
+from pflow.model.pointing.pairs import find_pairs
+from pflow.model.pointing.proxies import make_proxies, n_proxy_features
+from pflow.model.pointing.scene import make_scene
 
 SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
 """Of three hits and a track."""
@@ -29,10 +30,10 @@ def readout(by_hand):
     )
 
 
-def proxies(batch, shares, *, seed=0, cone=0.5):
+def proxies(batch, shares, *, seed=0, min_cosine=0.5):
     scene = make_scene(batch, n_subdetectors=2)
     seeds = torch.tensor([[seed]])
-    pairs = find_pairs(scene, seeds, NOTHING, torch.ones(1, 1, dtype=torch.bool), cone=cone)
+    pairs = find_pairs(scene, seeds, NOTHING, torch.ones(1, 1, dtype=torch.bool), min_cosine=min_cosine)
     share = torch.tensor([shares.get(item, 0.0) for item in pairs.item.tolist()])
     return make_proxies(share, pairs, scene, seeds, n_subdetectors=2)
 
@@ -95,7 +96,7 @@ def test_there_are_as_many_features_as_said_and_all_are_of_order_one(readout, sh
 def test_a_particle_that_is_padding_has_finite_proxies(readout):
     scene = make_scene(readout, n_subdetectors=2)
     seed, mask = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]])
-    pairs = find_pairs(scene, seed, NOTHING, mask, cone=0.5)
+    pairs = find_pairs(scene, seed, NOTHING, mask, min_cosine=0.5)
     made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed, n_subdetectors=2)
     assert made.energy[0, 1] == 0.0
     assert made.features.isfinite().all()

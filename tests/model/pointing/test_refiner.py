@@ -1,112 +1,111 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from pflow.model.common.decode import Sampler
-from pflow.model.pointing.decode import write
-from pflow.model.pointing.generate import generate_pointing
-from pflow.model.pointing.geometry import make_scene
-from pflow.model.pointing.refiner import MIN_SHARE, Relation, _least_probability
+from pflow.model.common.sampler import Sampler
+from pflow.model.pointing.decode import decode_first_stage
+from pflow.model.pointing.refiner import EPS_FRACTION, DecodedParticles, _min_probability
 
 
-def awake(network):
-    """As after training: at birth the second reading repeats the first."""
+def awake(model):
+    """As after training: initially the refinement repeats the first stage."""
     torch.manual_seed(7)
+    refiner = model.network.refiner
     with torch.no_grad():
-        for part in (network.revision.change, network.revision.incidence.out, network.revision.real):
+        for part in (refiner.query_update, refiner.pair_logits.out, refiner.existence):
             part[-1].weight.add_(0.5 * torch.randn_like(part[-1].weight))
-        network.revision.nobody.weight.add_(0.3 * torch.randn_like(network.revision.nobody.weight))
-        network.revision.real[-1].bias.fill_(0.5)
-    return network
+        refiner.unassigned.weight.add_(0.3 * torch.randn_like(refiner.unassigned.weight))
+        refiner.existence[-1].bias.fill_(0.5)
+    return model
 
 
 @pytest.fixture
-def network(make_network):
-    return awake(make_network(revise_layers=1))
+def model(make_model):
+    return awake(make_model(refine_layers=1))
 
 
-def first_reading(network, batch, n=3):
-    """The first n particles of each event, as the revision wants them; and their source."""
-    network.end = 1.0
+def first_stage(model, batch, n=3):
+    """The first n particles of each event, and their source."""
+    decoding = dataclasses.replace(model.decoding, eos_threshold=1.0, max_particles=n)
     with torch.no_grad():
-        source = network.encode(batch)
-        choice = Sampler(temperature=None, generator=None, batch=len(batch))
-        kept = source.kept()
-        columns = write(network, source, max_particles=n, choice=choice).columns
-    assert columns["written"].all()
-    return [columns[name] for name in ("read", "query", "seed", "taken")], kept
+        source = model.network.encode(batch)
+        columns, mask, _ = decode_first_stage(model.network, source.copy(), decoding, Sampler())
+    assert mask.all()
+    return DecodedParticles.of(columns, mask), source
 
 
-def revise(network, first, source, *, mask=None, **options):
-    mask = torch.ones(first[2].shape, dtype=torch.bool) if mask is None else mask
+def refine(model, decoded, source, **options):
     with torch.no_grad():
-        return network.revision(*first, mask, source.scene, source.states, **options)
+        return model.network.refiner(decoded, source, **options)
 
 
-def test_at_birth_shares_are_those_of_the_first_reading(make_network, batch):
-    network = make_network(revise_layers=1)
-    first, source = first_reading(network, batch)
-    revised = revise(network, first, source)
-    torch.testing.assert_close(revised.query, first[1])
-    torch.testing.assert_close(revised.real, torch.full((4, 3), 3.0))
-    pairs, share = revised.pairs, first[3]
+def reordered(decoded, order):
+    return DecodedParticles(*(part[:, order] for part in decoded))
+
+
+def dense(refined, decoded):
+    return refined.pairs.dense(refined.log_fraction.exp(), decoded.hit_fraction.shape)
+
+
+def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
+    model = make_model(refine_layers=1)
+    decoded, source = first_stage(model, batch)
+    refined = refine(model, decoded, source)
+    torch.testing.assert_close(refined.query, decoded.query)
+    torch.testing.assert_close(refined.existence_logit, torch.full((4, 3), 3.0))
+    pairs, fraction = refined.pairs, decoded.hit_fraction
     e, i = int(pairs.event[0]), int(pairs.item[0])
     mine = (pairs.event == e) & (pairs.item == i)
-    strength = (share[e, pairs.particle[mine], i] + MIN_SHARE) / (1.0 + math.exp(-3.0))
-    rest = 1.0 - share[e, :, i].sum() + MIN_SHARE
+    strength = (fraction[e, pairs.particle[mine], i] + EPS_FRACTION) / (1.0 + math.exp(-3.0))
+    rest = 1.0 - fraction[e, :, i].sum() + EPS_FRACTION
     expected = strength / (strength.sum() + rest)
-    torch.testing.assert_close(revised.log_share[mine].exp(), expected)
-    torch.testing.assert_close(revised.log_nobody[e, i].exp(), rest / (strength.sum() + rest))
+    torch.testing.assert_close(refined.log_fraction[mine].exp(), expected)
+    torch.testing.assert_close(refined.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
 
 
-def test_every_item_is_divided_without_rest(network, batch):
-    first, source = first_reading(network, batch)
-    revised = revise(network, first, source)
-    shape = (*first[2].shape, source.scene.item_mask.shape[1])
-    total = revised.pairs.dense(revised.log_share.exp(), shape).sum(1) + revised.log_nobody.exp()
+def test_fractions_of_an_item_sum_to_one(model, batch):
+    decoded, source = first_stage(model, batch)
+    refined = refine(model, decoded, source)
+    total = dense(refined, decoded).sum(1) + refined.log_unassigned.exp()
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_all_particles_are_seen_together_in_no_order(network, batch):
-    first, source = first_reading(network, batch)
+def test_all_particles_are_refined_together_in_no_order(model, batch):
+    decoded, source = first_stage(model, batch)
     order = torch.tensor([2, 0, 1])
-    one, other = revise(network, first, source), revise(network, [part[:, order] for part in first], source)
-    torch.testing.assert_close(one.real[:, order], other.real)
-    shape = (*first[2].shape, source.scene.item_mask.shape[1])
-    before, after = (made.pairs.dense(made.log_share.exp(), shape) for made in (one, other))
-    torch.testing.assert_close(before[:, order], after)
-    changed = [part.clone() for part in first]
-    changed[0][:, 2] = changed[0][:, 2].flip(-1)
-    assert (revise(network, changed, source).real[:, 0] - one.real[:, 0]).abs().min() > 1e-5
+    one, other = refine(model, decoded, source), refine(model, reordered(decoded, order), source)
+    torch.testing.assert_close(one.existence_logit[:, order], other.existence_logit)
+    torch.testing.assert_close(dense(one, decoded)[:, order], dense(other, decoded))
+    changed = decoded.embedded.clone()
+    changed[:, 2] = changed[:, 2].flip(-1)
+    third = refine(model, decoded._replace(embedded=changed), source)
+    assert (third.existence_logit[:, 0] - one.existence_logit[:, 0]).abs().min() > 1e-5
 
 
-def test_what_is_not_written_has_no_part(network, batch):
-    """Padding behind the particles of an event: as if it were not there."""
-    first, source = first_reading(network, batch)
-    two = revise(network, [part[:, :2] for part in first], source)
-    first[3][:, 2] = 0.0
-    mask = torch.tensor([[True, True, False]] * 4)
-    padded = revise(network, first, source, mask=mask)
+def test_padding_has_no_effect(model, batch):
+    decoded, source = first_stage(model, batch)
+    two = refine(model, reordered(decoded, torch.tensor([0, 1])), source)
+    decoded.hit_fraction[:, 2] = 0.0
+    padded = refine(model, decoded._replace(mask=torch.tensor([[True, True, False]] * 4)), source)
     assert (padded.pairs.particle < 2).all()
-    torch.testing.assert_close(padded.real[:, :2], two.real)
-    torch.testing.assert_close(padded.log_share, two.log_share)
+    torch.testing.assert_close(padded.existence_logit[:, :2], two.existence_logit)
+    torch.testing.assert_close(padded.log_fraction, two.log_fraction)
 
 
-def test_what_is_improbable_gives_back_what_it_took(network, batch):
-    first, source = first_reading(network, batch)
-    free = revise(network, first, source)
-    keep = float(free.real.sigmoid().median())
-    gone = ~revise(network, first, source, keep=keep).kept
+def test_improbable_particles_get_nothing(model, batch):
+    decoded, source = first_stage(model, batch)
+    free = refine(model, decoded, source)
+    threshold = float(free.existence_logit.sigmoid().median())
+    refined = refine(model, decoded, source, existence_threshold=threshold)
+    gone = ~refined.kept
     assert free.kept.all()
-    assert gone[free.real.sigmoid() < keep].all()
+    assert gone[free.existence_logit.sigmoid() < threshold].all()
     assert 0 < gone.sum() < gone.numel()
-    shape = (*first[2].shape, source.scene.item_mask.shape[1])
-    before, after = (
-        made.pairs.dense(made.log_share.exp(), shape) for made in (free, revise(network, first, source, keep=keep))
-    )
+    before, after = dense(free, decoded), dense(refined, decoded)
     assert before[gone].sum() > 1e-3
     assert after[gone].sum() == 0.0
     assert (after[~gone] >= before[~gone] - 1e-6).all()
@@ -126,104 +125,48 @@ def test_what_is_improbable_gives_back_what_it_took(network, batch):
 def test_where_few_particles_are_expected_each_must_be_more_probable(probabilities, keep, least):
     probability = torch.tensor([[*probabilities, 0.99]])
     mask = torch.tensor([[True] * len(probabilities) + [False]])
-    assert float(_least_probability(probability, mask, keep)) == pytest.approx(least, rel=1e-5)
+    assert float(_min_probability(probability, mask, keep)) == pytest.approx(least, rel=1e-5)
 
 
-def test_what_is_written_is_the_second_reading(make_network, events, batch, collate):
+def test_what_is_written_is_the_second_reading(make_model, events, batch, collate):
     """In one batch and one by one; and with a threshold that no particle meets, nothing."""
-    network = awake(make_network(revise_layers=2, end=0.4, keep=0.0))
-    written = generate_pointing(network, batch, max_particles=6)
+    model = awake(make_model(refine_layers=2, eos_threshold=0.4, existence_threshold=0.0))
+    written = model.decode(batch, max_particles=6)
     assert len(written.mask.sum(1).unique()) > 1
     for i, event in enumerate(events):
-        alone = generate_pointing(network, collate([event]), max_particles=6)
+        alone = model.decode(collate([event]), max_particles=6)
         n = alone.mask.shape[1]
         assert int(written.mask[i].sum()) == n
         torch.testing.assert_close(written.energy[i, :n], alone.energy[0], rtol=1e-3, atol=1e-3)
         hits = alone.hit_fraction.shape[-1]
         torch.testing.assert_close(written.hit_fraction[i, :n, :hits], alone.hit_fraction[0], rtol=1e-3, atol=1e-4)
     assert written.hit_fraction.sum(1).amax() <= 1.0 + 1e-5
-    network.keep = 0.999
-    assert generate_pointing(network, batch, max_particles=6).mask.shape == (4, 0)
+    model.set_decoding(existence_threshold=0.999)
+    assert model.decode(batch, max_particles=6).mask.shape == (4, 0)
 
 
-def test_energies_that_no_track_measures_are_the_expected_ones(make_network, batch):
-    network = awake(make_network(revise_layers=1, keep=0.0))
-    first, source = first_reading(network, batch)
-    columns = dict(zip(("read", "query", "seed", "taken"), first, strict=True))
+def test_energies_that_no_track_measures_are_the_expected_ones(make_model, batch):
+    model = awake(make_model(seed=0, refine_layers=1, existence_threshold=0.0, eos_threshold=1.0))
+    decoded, source = first_stage(model, batch)
+    refined = refine(model, decoded, source)
     with torch.no_grad():
-        revised = network.reread({**columns, "written": torch.ones_like(first[2], dtype=torch.bool)}, source)
-        made = network.remake(revised, first[2], source)
-    by_track = made.by_track
+        particles = model.network.predict_refined(refined, decoded.seed, source)
+    by_track = particles.by_track
     assert by_track.any()
     assert not by_track.all()
-    expected = made.log_energy.exp() * torch.where(by_track, 1.0, revised.real.sigmoid())
-    written = generate_pointing(network, batch, max_particles=3)
-    torch.testing.assert_close(network.log_energy_of(written.energy).exp(), expected)
+    expected = particles.log_energy.exp() * torch.where(by_track, 1.0, refined.existence_logit.sigmoid())
+    found = model.decode(batch, max_particles=3)
+    torch.testing.assert_close(model.network.energy_scale.log_energy(found.energy).exp(), expected)
 
 
-@pytest.fixture
-def relation():
-    torch.manual_seed(3)
-    return Relation(width=8)
-
-
-@pytest.fixture
-def no_hits(by_hand):
-    return make_scene(by_hand(), n_subdetectors=2)
-
-
-def four_particles():
-    """Two 2 mrad apart in polar angle, one 2 mrad away in azimuth, one far off; and padding."""
-    theta = torch.tensor([1.0, 1.002, 1.0, 2.0, 0.0])
-    phi = torch.tensor([0.3, 0.3, 0.3 + 0.002 / math.sin(1.0), 2.5, 0.0])
-    direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)[None]
-    mask = torch.tensor([[True, True, True, True, False]])
-    share = torch.zeros(1, 5, 0)  # of no hits: what is inclined is tested with the slopes
-    return torch.randn(1, 5, 8), torch.tensor([[2.0, 1.0, 1.0, 3.0, 0.0]]), direction, mask, share
-
-
-def test_near_particles_tell_each_other_how_they_lie(relation, no_hits):
-    parts = four_particles()
-    parts[0][:, 2] = parts[0][:, 1]  # the same but for where they are
-
-    def said(*who):
-        return relation(*(part[:, list(who)] for part in parts), no_hits)[0, 0]
-
-    beside, across, alone, far = said(0, 1), said(0, 2), said(0), said(0, 3)
-    assert (beside - across).abs().max() > 0.05
-    torch.testing.assert_close(alone, relation.out.bias)
-    assert (far - alone).abs().max() < 0.1 * (beside - alone).abs().max()
-
-
-def test_relations_know_no_order_and_no_padding(relation, no_hits):
-    parts = four_particles()
-    one = relation(*parts, no_hits)
-    order = torch.tensor([3, 1, 0, 2, 4])
-    torch.testing.assert_close(relation(*(part[:, order] for part in parts), no_hits), one[:, order])
-    torch.testing.assert_close(relation(*(part[:, :4] for part in parts), no_hits), one[:, :4])
-
-
-def test_at_birth_relations_say_nothing(make_network, batch):
-    related, plain = (awake(make_network(revise_layers=1, relate=relate)) for relate in (True, False))
-    plain.load_state_dict({k: v for k, v in related.state_dict().items() if not k.startswith("relation")})
-    one, other = (generate_pointing(network, batch, max_particles=6) for network in (related, plain))
+def test_initially_there_are_no_messages(make_model, batch):
+    with_messages, plain = (awake(make_model(refine_layers=1, pairwise_messages=on)) for on in (True, False))
+    state = {name: value for name, value in with_messages.state_dict().items() if ".messages." not in name}
+    plain.load_state_dict(state)
+    one, other = (model.decode(batch, max_particles=6) for model in (with_messages, plain))
     assert torch.equal(one.mask, other.mask)
     torch.testing.assert_close(one.energy, other.energy)
     with torch.no_grad():
-        related.relation.out.weight.normal_()
-    changed = generate_pointing(related, batch, max_particles=6)
+        with_messages.network.refiner.messages.out.weight.normal_()
+    changed = with_messages.decode(batch, max_particles=6)
     assert changed.energy.shape != one.energy.shape or (changed.energy - one.energy).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"relate": True}, "relate: there is no second reading"),
-        ({"revise_bend": True}, "revise_bend: there is no second reading"),
-        ({"keep": 1.0}, "keep: 1.0"),
-        ({"revise_layers": -1}, "revise_layers: -1"),
-    ],
-)
-def test_options_that_make_no_sense_are_errors(make_network, options, message):
-    with pytest.raises(ValueError, match=message):
-        make_network(**options)

@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
-from pflow.model.pointing.geometry import gather
-from pflow.model.pointing.teacher_forcing import reordered, seed_weights, teach
+from pflow.model.pointing import PointingTrainingConfig
+from pflow.model.pointing.scene import gather
+from pflow.model.pointing.teacher_forcing import reordered, seed_weights, teacher_forcing
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 NEGATIVE, NEUTRAL, POSITIVE = 0, 1, 2
 
 
-def taught(network, batch, target=None):
+def taught(model, batch, target=None):
     with torch.no_grad():
-        return teach(network, network(batch), batch.target if target is None else target)
+        source = model.network.encode(batch)
+        return teacher_forcing(model.network, source, batch.target if target is None else target, model.training_config)
 
 
 def changed(target, j):
@@ -31,58 +33,58 @@ def changed(target, j):
 
 
 @pytest.mark.parametrize("j", [1, 2])
-def test_what_is_said_of_a_particle_does_not_depend_on_later_ones(network, batch, j):
-    one, other = taught(network, batch), taught(network, batch, changed(batch.target, j))
+def test_what_is_said_of_a_particle_does_not_depend_on_later_ones(model, batch, j):
+    one, other = taught(model, batch), taught(model, batch, changed(batch.target, j))
     torch.testing.assert_close(one.pointer[2, : j + 1], other.pointer[2, : j + 1])
     assert (one.pointer[2, j + 1] - other.pointer[2, j + 1]).abs().max() > 1e-3
-    for name in ("pdg", "charge", "log_energy", "direction", "energy_log_width", "pooled"):
+    for name in ("pdg", "charge", "log_energy", "direction", "energy_log_sigma", "pooled"):
         before, after = getattr(one.particles, name)[2], getattr(other.particles, name)[2]
         torch.testing.assert_close(before[:j], after[:j], msg=name)
     assert (one.particles.log_energy[2, j:] - other.particles.log_energy[2, j:]).abs().max() > 1e-3
 
 
-def test_incidences_do_not_look_ahead(network, batch):
-    one, other = taught(network, batch), taught(network, batch, changed(batch.target, 2))
+def test_incidences_do_not_look_ahead(model, batch):
+    one, other = taught(model, batch), taught(model, batch, changed(batch.target, 2))
     shape = batch.target.hit_fraction.shape[:2]
     n_items = one.pairs.item.max() + 1
-    before, after = (made.pairs.dense(made.incidence, (*shape, n_items))[2, :2] for made in (one, other))
+    before, after = (made.pairs.dense(made.logits, (*shape, n_items))[2, :2] for made in (one, other))
     assert before.any()
     torch.testing.assert_close(before, after)
 
 
-def test_an_incidence_does_not_know_its_own_answer(network, batch):
+def test_an_incidence_does_not_know_its_own_answer(model, batch):
     """A particle that has half of each of its hits begins where one that has them whole does."""
     half = dataclasses.replace(batch.target, hit_fraction=0.5 * batch.target.hit_fraction)
-    one, other = taught(network, batch), taught(network, batch, half)
+    one, other = taught(model, batch), taught(model, batch, half)
     first = one.pairs.particle == 0
-    torch.testing.assert_close(one.incidence[first], other.incidence[other.pairs.particle == 0])
+    torch.testing.assert_close(one.logits[first], other.logits[other.pairs.particle == 0])
     assert first.any()
 
 
-def test_other_events_do_not_matter(network, batch):
-    one, other = taught(network, batch), taught(network, batch, changed(batch.target, 1))
+def test_other_events_do_not_matter(model, batch):
+    one, other = taught(model, batch), taught(model, batch, changed(batch.target, 1))
     torch.testing.assert_close(one.pointer[[0, 1, 3]], other.pointer[[0, 1, 3]])
 
 
-def test_evaluation_is_not_random(network, batch):
-    one, other = taught(network, batch), taught(network, batch)
+def test_evaluation_is_not_random(model, batch):
+    one, other = taught(model, batch), taught(model, batch)
     assert torch.equal(one.pointer, other.pointer)
     assert torch.equal(one.particles.log_energy, other.particles.log_energy)
     assert torch.equal(one.target.pdg, batch.target.pdg)
 
 
-def test_training_goes_on_from_the_networks_own_particles(make_network, batch):
+def test_training_goes_on_from_the_networks_own_particles(make_model, batch):
     """Without own incidences what is said of the first position of events is all that is the same."""
     states = []
     for own in (0.0, 1.0):
-        network = make_network(own_incidence=own, order_jitter=0.0).train()
+        model = make_model(scheduled_sampling_prob=own, order_noise_std=0.0).train()
         torch.manual_seed(0)
-        states.append(taught(network, batch).pointer)
+        states.append(taught(model, batch).pointer)
     torch.testing.assert_close(states[0][:, 0], states[1][:, 0])
     assert (states[0][:, 1] - states[1][:, 1]).abs().max() > 1e-3
 
 
-def test_what_is_wanted_is_the_share_of_what_is_left(network, by_hand):
+def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
     """Of a hit two particles have 40% and 60%: the second is to take all that the first leaves."""
     batch = by_hand(
         energy=[2.0, 1.0],
@@ -92,8 +94,8 @@ def test_what_is_wanted_is_the_share_of_what_is_left(network, by_hand):
         hit_fraction=[[0.4, 1.0], [0.6, 0.0]],
         track_fraction=[[], []],
     )
-    made = taught(network, batch)
-    wanted = made.pairs.dense(made.wanted, (1, 2, 2))[0]
+    made = taught(model, batch)
+    wanted = made.pairs.dense(made.target_fraction, (1, 2, 2))[0]
     torch.testing.assert_close(wanted, torch.tensor([[0.4, 1.0], [1.0, 0.0]]))
     weight = made.pairs.dense(made.weight, (1, 2, 2))[0]
     torch.testing.assert_close(weight, torch.tensor([[2.0**0.5, 1.0], [0.6 * 2.0**0.5, 0.0]]))
@@ -114,31 +116,31 @@ def mixed(by_hand):
     )
 
 
-def weights(network, batch):
+def weights(model, batch):
     share = torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1)
     with torch.no_grad():
-        return seed_weights(share, batch.target, network(batch))[0]
+        return seed_weights(share, batch.target, model.network.encode(batch))[0]
 
 
-def test_a_charged_particle_with_a_track_begins_there(network, mixed):
-    assert weights(network, mixed)[0].tolist() == [0, 0, 0, 1, 0]
+def test_a_charged_particle_with_a_track_begins_there(model, mixed):
+    assert weights(model, mixed)[0].tolist() == [0, 0, 0, 1, 0]
 
 
-def test_a_neutral_particle_begins_at_hits_the_more_energy_the_better(network, mixed):
+def test_a_neutral_particle_begins_at_hits_the_more_energy_the_better(model, mixed):
     """Of 4 and 1 GeV: the square root of the ratio."""
-    assert weights(network, mixed)[1].tolist() == [1, 0.5, 0, 0, 0]
+    assert weights(model, mixed)[1].tolist() == [1, 0.5, 0, 0, 0]
 
 
-def test_a_particle_without_hits_begins_at_a_track(network, mixed):
-    assert weights(network, mixed)[2].tolist() == [0, 0, 0, 0, 1]
+def test_a_particle_without_hits_begins_at_a_track(model, mixed):
+    assert weights(model, mixed)[2].tolist() == [0, 0, 0, 0, 1]
 
 
-def test_a_token_of_several_particles_counts_by_what_is_ones_own(network, mixed):
+def test_a_token_of_several_particles_counts_by_what_is_ones_own(model, mixed):
     """A charged particle without a track, with a quarter of a token's energy."""
-    assert weights(network, mixed)[3].tolist() == pytest.approx([0, 0, 0.25, 0, 0])
+    assert weights(model, mixed)[3].tolist() == pytest.approx([0, 0, 0.25, 0, 0])
 
 
-def test_padding_and_particles_without_anything_have_no_seed(network, by_hand, events, collate):
+def test_padding_and_particles_without_anything_have_no_seed(model, by_hand, events, collate):
     lost = by_hand(
         energy=[1.0],
         position=[[2000, 0, 0]],
@@ -147,21 +149,23 @@ def test_padding_and_particles_without_anything_have_no_seed(network, by_hand, e
         hit_fraction=[[0.0]],
         track_fraction=[[]],
     )
-    assert not weights(network, lost).any()
+    assert not weights(model, lost).any()
     padded = collate(events[:2])
     share = torch.cat([padded.target.hit_fraction, padded.target.track_fraction], dim=-1)
-    found = seed_weights(share, padded.target, network(padded))
+    found = seed_weights(share, padded.target, model.network.encode(padded))
     assert torch.equal(found.amax(-1) > 0, padded.target.mask)
 
 
-def test_the_seed_is_a_good_one(network, batch):
+def test_the_seed_is_a_good_one(model, batch):
     """In training too, where it is drawn."""
     for training in (False, True):
-        made = taught(network.train(training), batch)
+        made = taught(model.train(training), batch)
         first = made.pairs.sums(torch.ones(len(made.pairs.item)), batch.target.mask.numel())
         assert (first.view_as(batch.target.mask)[batch.target.mask] > 0).all()
         at_track = made.particles.by_track
-        expected = made.target.mask & (made.target.track_fraction > 0.5).any(-1) & network.charged[made.target.pdg]
+        expected = (
+            made.target.mask & (made.target.track_fraction > 0.5).any(-1) & model.network.head.charged[made.target.pdg]
+        )
         assert torch.equal(at_track & made.target.mask, expected)
 
 
@@ -174,38 +178,38 @@ def by_fingerprint(target, i):
     return sorted(rows)
 
 
-def test_reordering_keeps_particles_together_with_their_shares(make_network, batch):
-    torch.manual_seed(0)
-    other = reordered(batch.target, make_network(order_jitter=10.0))
+def test_reordering_keeps_particles_together_with_their_shares(make_model, batch):
+    torch.manual_seed(1)
+    other = reordered(batch.target, PointingTrainingConfig(order_noise_std=10.0), energy_std=0.5)
     assert torch.equal(other.mask, batch.target.mask)
     assert not torch.equal(other.energy, batch.target.energy)
     for i in range(4):
         assert by_fingerprint(other, i) == by_fingerprint(batch.target, i)
 
 
-def test_reordering_keeps_those_with_a_track_first(make_network, batch):
+def test_reordering_keeps_those_with_a_track_first(make_model, batch):
     torch.manual_seed(0)
-    network = make_network(order_jitter=10.0)
-    other = reordered(batch.target, network)
+    training = PointingTrainingConfig(order_noise_std=10.0)
+    other = reordered(batch.target, training, energy_std=0.5)
     has_track = (other.track_fraction > 0.5).any(-1) & (other.charge != NEUTRAL)
     assert not (has_track[:, 1:] & ~has_track[:, :-1]).any()
 
 
-def test_without_jitter_particles_are_in_the_order_of_falling_energy(make_network, batch):
-    network = make_network(order_jitter=0.0)
+def test_without_jitter_particles_are_in_the_order_of_falling_energy(make_model, batch):
+    training = PointingTrainingConfig(order_noise_std=0.0)
     target: Target = batch.target
     order = torch.tensor([[1, 0, 2, 3], [0, 1, 2, 3], [2, 3, 1, 0], [2, 1, 0, 3]])
     mixed = Target(**{f.name: gather(getattr(target, f.name), order) for f in dataclasses.fields(target)})
-    other = reordered(mixed, network)
+    other = reordered(mixed, training, energy_std=0.5)
     assert torch.equal(other.energy[target.mask], target.energy[target.mask])
 
 
-def test_what_is_put_off_is_written_last_in_the_same_order(make_network, batch):
+def test_what_is_put_off_is_written_last_in_the_same_order(make_model, batch):
     torch.manual_seed(0)
-    network = make_network(order_jitter=0.0, postpone=0.4)
+    training = PointingTrainingConfig(order_noise_std=0.0, deferred_target_prob=0.4)
     changed = 0
     for _ in range(10):
-        other = reordered(batch.target, network)
+        other = reordered(batch.target, training, energy_std=0.5)
         changed += not torch.equal(other.energy, batch.target.energy)
         for i in range(4):
             before = batch.target.energy[i][batch.target.mask[i]].tolist()
@@ -216,7 +220,7 @@ def test_what_is_put_off_is_written_last_in_the_same_order(make_network, batch):
     assert changed > 5
 
 
-def test_a_target_without_shares_is_an_error(network, batch):
+def test_a_target_without_shares_is_an_error(model, batch):
     for name in ("hit_fraction", "track_fraction"):
-        with pytest.raises(ValueError, match="target: it has no shares of hits and tracks"):
-            taught(network, batch, dataclasses.replace(batch.target, **{name: None}))
+        with pytest.raises(ValueError, match="target: it has no fractions of hits and tracks"):
+            taught(model, batch, dataclasses.replace(batch.target, **{name: None}))

@@ -7,7 +7,8 @@ import torch
 
 from pflow.data.batch import TokenSet
 from pflow.model.common.initialise import initialise
-from pflow.model.translation.embed import EmbedderStyle, SourceEmbedder, TargetEmbedder, TargetTokens, TokenEmbedder
+from pflow.model.translation import TranslationNetworkConfig
+from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens, TokenEmbedder
 from pflow.model.translation.special import BOS, EOS, SAMPLE, special_tokens
 
 W = 8
@@ -18,36 +19,16 @@ def widths(network):
     return [linear[0].in_features, *(part.out_features for part in linear)]
 
 
-def test_version_1_is_features_to_width_to_width():
-    assert widths(EmbedderStyle().build(5, W)) == [5, W, W]
-
-
-def test_version_2_has_hidden_layers_of_its_own_width():
-    assert widths(EmbedderStyle(version="v2", feedforward=20, hidden_layers=3).build(5, W)) == [5, 20, 20, 20, W]
-
-
-def test_version_2_by_default():
-    assert widths(EmbedderStyle(version="v2").build(5, W)) == [5, 2 * W, 2 * W, W]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"version": "v3"}, "embedder"),
-        ({"feedforward": 4}, "embedder_feedforward"),
-        ({"hidden_layers": 4}, "embedder_hidden_layers"),
-        ({"version": "v2", "feedforward": 0}, "embedder_feedforward"),
-        ({"version": "v2", "hidden_layers": 0}, "embedder_hidden_layers"),
-    ],
-)
-def test_styles_that_make_no_sense(arguments, name):
-    with pytest.raises(ValueError, match=name):
-        EmbedderStyle(**arguments)
+@pytest.mark.parametrize(("version", "expected"), [("v1", [5, W, W]), ("v2", [5, 2 * W, 2 * W, W])])
+def test_versions_of_the_embedder(version, expected):
+    config = TranslationNetworkConfig(embedder=version)
+    embedder = TokenEmbedder(features=5, width=W, special=special_tokens("learned"), config=config)
+    assert widths(embedder.network) == expected
 
 
 def source(special, framed=True):
     embedder = SourceEmbedder(
-        features=4, width=W, special=special_tokens(special), style=EmbedderStyle(), framed=framed
+        features=4, special=special_tokens(special), config=TranslationNetworkConfig(width=W), framed=framed
     )
     initialise(embedder, torch.Generator().manual_seed(0))
     return embedder
@@ -75,7 +56,7 @@ def test_a_full_sentence_needs_no_mask():
 
 
 def test_learned_vectors_stand_for_bos_and_eos():
-    embedder = TokenEmbedder(features=4, width=W, special=special_tokens("learned"), style=EmbedderStyle())
+    embedder = TokenEmbedder(features=4, width=W, special=special_tokens("learned"), config=TranslationNetworkConfig())
     initialise(embedder, torch.Generator().manual_seed(0))
     x = embedder(torch.ones(1, 3, 4), torch.tensor([[BOS, EOS, SAMPLE]]))
     assert torch.equal(x[0, :2], torch.stack([embedder.bos, embedder.eos]))
@@ -85,7 +66,10 @@ def test_learned_vectors_stand_for_bos_and_eos():
 @pytest.mark.parametrize("special", ["flags", "kind", "learned"])
 def test_bos_is_the_same_alone_and_before_particles(special, make_batch):
     embedder = TargetEmbedder(
-        n_charge=3, n_pdg=6, width=W, special=special_tokens(special), style=EmbedderStyle(), position=True
+        n_charge=3,
+        n_pdg=6,
+        special=special_tokens(special),
+        config=TranslationNetworkConfig(width=W, target_position=True),
     )
     initialise(embedder, torch.Generator().manual_seed(0))
     teacher = embedder(TargetTokens.teacher(make_batch([1, 1], [2, 0]).target))
@@ -95,7 +79,10 @@ def test_bos_is_the_same_alone_and_before_particles(special, make_batch):
 @pytest.mark.parametrize("width", [7, 8])
 def test_position_of_a_token_does_not_depend_on_where_reading_starts(width, make_batch):
     embedder = TargetEmbedder(
-        n_charge=3, n_pdg=6, width=width, special=special_tokens("flags"), style=EmbedderStyle(), position=True
+        n_charge=3,
+        n_pdg=6,
+        special=special_tokens("flags"),
+        config=TranslationNetworkConfig(width=width, target_position=True),
     )
     tokens = TargetTokens.teacher(make_batch([1], [3]).target)
     last = TargetTokens(*(part[:, 3:] for part in tokens))
@@ -107,7 +94,10 @@ def test_equal_particles_differ_by_their_index_alone_and_only_where_asked_for():
     tokens = TargetTokens(one.long(), one.long(), one, torch.ones(1, 2, 3), torch.full((1, 2), SAMPLE))
     for position in (False, True):
         embedder = TargetEmbedder(
-            n_charge=3, n_pdg=6, width=W, special=special_tokens("flags"), style=EmbedderStyle(), position=position
+            n_charge=3,
+            n_pdg=6,
+            special=special_tokens("flags"),
+            config=TranslationNetworkConfig(width=W, target_position=position),
         )
         x = embedder(tokens)
         assert torch.allclose(x[0, 0], x[0, 1]) is not position

@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from pflow.model.translation.heads import Heads, unit_vector
+from pflow.model.common.directions import unit_vector
+from pflow.model.translation import TranslationNetworkConfig
+from pflow.model.translation.heads import Heads
 
 
 @pytest.mark.parametrize(
@@ -31,8 +33,12 @@ def test_unit_vector_has_no_jump_at_two_pi():
     assert (below - above).norm() < 3e-4
 
 
+def make_heads(classes, **options):
+    return Heads(classes=classes, config=TranslationNetworkConfig(width=4, **options))
+
+
 def test_small_outputs_point_to_the_equator():
-    heads = Heads(width=4, classes={"pdg": 3})
+    heads = make_heads({"pdg": 3})
     with torch.no_grad():
         for parameter in heads.continuous.parameters():
             parameter.zero_()
@@ -41,7 +47,7 @@ def test_small_outputs_point_to_the_equator():
 
 
 def test_each_classifier_has_its_classes():
-    prediction = Heads(width=4, classes={"pdg": 3, "stop": 2}, feedforward=5)(torch.ones(2, 7, 4))
+    prediction = make_heads({"pdg": 3, "stop": 2}, head_feedforward=5)(torch.ones(2, 7, 4))
     assert {name: tuple(value.shape) for name, value in prediction.items()} == {
         "pdg": (2, 7, 3),
         "stop": (2, 7, 2),
@@ -50,13 +56,13 @@ def test_each_classifier_has_its_classes():
     }
 
 
-def test_energy_width_is_predicted_where_asked_for():
-    prediction = Heads(width=4, classes={}, energy_width=True)(torch.ones(2, 7, 4))
-    assert prediction["energy_log_width"].shape == (2, 7)
+def test_sigma_of_the_energy_is_predicted_where_asked_for():
+    prediction = make_heads({}, energy_sigma=True)(torch.ones(2, 7, 4))
+    assert prediction["energy_log_sigma"].shape == (2, 7)
 
 
 def test_heads_stay_in_full_precision_under_autocast():
-    heads = Heads(width=4, classes={"pdg": 3})
+    heads = make_heads({"pdg": 3})
     x = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = heads(x)

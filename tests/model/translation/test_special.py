@@ -103,29 +103,29 @@ def logits(*rows):
 
 def test_flags_ends_where_the_charge_head_says_eos():
     """Event 0: eos is the best. Event 1: charge 1 (class 4), though pad and bos are better still."""
-    pick = special_tokens("flags").pick(
+    choice = special_tokens("flags").choose(
         {
             "charge": logits([0, 0, 5, 1, 2, 3], [9, 9, 0, 1, 2, 1]),
             "pdg": logits([0, 0, 0, 1, 0], [9, 9, 9, 1, 2]),
         },
         greedy,
     )
-    assert pick.ended.tolist() == [True, False]
-    assert pick.charge[1] == 1
-    assert pick.pdg[1] == 1
+    assert choice.ended.tolist() == [True, False]
+    assert choice.charge[1] == 1
+    assert choice.pdg[1] == 1
 
 
 def test_flags_pdg_head_does_not_end_a_sentence():
     prediction = {"charge": logits([0, 0, 0, 1, 2, 3]), "pdg": logits([0, 0, 9, 1, 0])}
-    pick = special_tokens("flags").pick(prediction, greedy)
-    assert pick.ended.tolist() == [False]
-    assert pick.charge.tolist() == [2]
-    assert pick.pdg.tolist() == [0]
+    choice = special_tokens("flags").choose(prediction, greedy)
+    assert choice.ended.tolist() == [False]
+    assert choice.charge.tolist() == [2]
+    assert choice.pdg.tolist() == [0]
 
 
 def test_kind_head_alone_ends_a_sentence():
     """Event 0: eos beats sample, though pad and bos are better. Event 1: sample; special class 0 is never chosen."""
-    pick = special_tokens("kind").pick(
+    choice = special_tokens("kind").choose(
         {
             "kind": logits([9, 9, 2, 1], [9, 9, 1, 2]),
             "charge": logits([9, 0, 1, 0], [9, 0, 1, 0]),
@@ -133,17 +133,17 @@ def test_kind_head_alone_ends_a_sentence():
         },
         greedy,
     )
-    assert pick.ended.tolist() == [True, False]
-    assert pick.charge[1] == 1
-    assert pick.pdg[1] == 0
+    assert choice.ended.tolist() == [True, False]
+    assert choice.charge[1] == 1
+    assert choice.pdg[1] == 0
 
 
 def test_stop_head_alone_ends_a_sentence():
-    pick = special_tokens("learned").pick(
+    choice = special_tokens("learned").choose(
         {"stop": logits([0, 1], [1, 0]), "charge": logits([0, 1, 0], [0, 1, 0]), "pdg": logits([0, 1], [0, 1])}, greedy
     )
-    assert pick.ended.tolist() == [True, False]
-    assert pick.charge[1] == 1
+    assert choice.ended.tolist() == [True, False]
+    assert choice.charge[1] == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,8 +158,8 @@ def test_score_is_the_probability_of_the_pdg_among_physical_ones(name):
         "kind": logits([0, 0, 0, 1]),
         "stop": logits([1, 0]),
     }
-    pick = special.pick(prediction, greedy)
-    torch.testing.assert_close(pick.score, torch.tensor([0.75]))
+    choice = special.choose(prediction, greedy)
+    torch.testing.assert_close(choice.score, torch.tensor([0.75]))
 
 
 def test_unknown_name_is_rejected():

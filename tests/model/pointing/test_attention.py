@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from pflow.model.common import layers
+from pflow.model.common.layers import Encoder, EncoderLayer, LayerStyle
 from pflow.model.common.packing import Packing
-from pflow.model.pointing import encoder
-from pflow.model.pointing.encoder import LocalEncoder, LocalSelfAttention
+from pflow.model.pointing.attention import DirectionalSelfAttention
 
 B, S, W, H = 3, 7, 24, 2
 MASK = torch.arange(S)[None] < torch.tensor([7, 0, 4])[:, None]
@@ -22,7 +23,7 @@ def inputs():
 @pytest.fixture
 def attention():
     torch.manual_seed(0)
-    attention = LocalSelfAttention(width=W, heads=H)
+    attention = DirectionalSelfAttention(width=W, heads=H)
     with torch.no_grad():
         attention.log_strength.copy_(torch.tensor([0.3, -0.5]))
     return attention.eval()
@@ -45,76 +46,75 @@ def plain(attention, x, unit, mask):
 
 def test_it_is_softmax_attention_with_a_bias_of_nearness(attention, inputs):
     expected = plain(attention, *inputs, torch.ones(B, S, dtype=torch.bool))
-    torch.testing.assert_close(attention(*inputs), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(attention(inputs[0], unit=inputs[1]), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_under_autocast_directions_are_not_rounded(attention, inputs):
     x, unit = inputs
     unit = normalize(unit[:, :1] + 0.02 * unit, dim=-1)  # some 20 mrad apart: the narrow head's width
     with torch.no_grad():
-        expected = attention(x, unit)
+        expected = attention(x, unit=unit)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            torch.testing.assert_close(attention(x, unit).float(), expected, rtol=0, atol=0.05)
+            torch.testing.assert_close(attention(x, unit=unit).float(), expected, rtol=0, atol=0.05)
 
 
 def test_padding_is_not_seen(attention, inputs):
     seen = MASK.any(1)
     expected = plain(attention, *inputs, MASK)[seen]
-    torch.testing.assert_close(attention(*inputs, mask=MASK)[seen], expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(attention(inputs[0], unit=inputs[1], mask=MASK)[seen], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_packed_events_equal_padded_ones(attention, inputs):
     x, unit = inputs
     packing = Packing.of(MASK)
-    packed = attention(packing.pack(x), packing.pack(unit), packing=packing)
-    torch.testing.assert_close(packing.unpack(packed)[MASK], attention(x, unit, mask=MASK)[MASK], rtol=1e-4, atol=1e-5)
+    packed = attention(packing.pack(x), unit=packing.pack(unit), lengths=packing.lengths)
+    torch.testing.assert_close(
+        packing.unpack(packed)[MASK], attention(x, unit=unit, mask=MASK)[MASK], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_permutation_of_tokens_permutes_the_output(attention, inputs):
     order = torch.randperm(S, generator=torch.Generator().manual_seed(2))
     x, unit = inputs
-    torch.testing.assert_close(attention(x[:, order], unit[:, order]), attention(x, unit)[:, order])
+    torch.testing.assert_close(attention(x[:, order], unit=unit[:, order]), attention(x, unit=unit)[:, order])
 
 
 def test_a_rotation_of_all_directions_changes_nothing(attention, inputs):
     x, unit = inputs
     turn, _ = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(3)))
-    torch.testing.assert_close(attention(x, unit @ turn), attention(x, unit), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(attention(x, unit=unit @ turn), attention(x, unit=unit), rtol=1e-3, atol=1e-4)
 
 
 def test_directions_matter(attention, inputs):
     x, unit = inputs
-    assert (attention(x, unit.flip(1)) - attention(x, unit)).abs().max() > 0.01
+    assert (attention(x, unit=unit.flip(1)) - attention(x, unit=unit)).abs().max() > 0.01
 
 
 def test_without_the_preference_directions_do_not_matter(inputs):
     x, unit = inputs
-    attention = LocalSelfAttention(width=W, heads=H, local=False)
-    assert torch.equal(attention(x, unit.flip(1)), attention(x, unit))
+    attention = DirectionalSelfAttention(width=W, heads=H, local=False)
+    assert torch.equal(attention(x, unit=unit.flip(1)), attention(x, unit=unit))
 
 
 @pytest.mark.parametrize(("width", "heads"), [(24, 5), (24, 8)])
 def test_heads_that_do_not_fit_are_an_error(width, heads):
     with pytest.raises(ValueError, match=f"{heads} heads do not divide a width of {width}"):
-        LocalSelfAttention(width=width, heads=heads)
+        DirectionalSelfAttention(width=width, heads=heads)
 
 
-@pytest.fixture
-def stack():
-    torch.manual_seed(0)
-    return LocalEncoder(width=W, heads=H, feedforward=16, layers=2).eval()
-
-
-def test_the_encoder_gives_the_same_packed_and_padded(stack, inputs, monkeypatch):
-    packed = stack(*inputs, MASK)
-    monkeypatch.setattr(encoder.Packing, "of", lambda mask: None)
-    torch.testing.assert_close(packed[MASK], stack(*inputs, MASK)[MASK], rtol=1e-4, atol=1e-5)
-
-
-def test_heads_begin_with_the_stated_reach(stack):
+def test_initial_strengths(attention):
     with torch.no_grad():
-        stack.layers[0].attention.log_strength.fill_(5.0)
-    stack.initialise()
-    attention = stack.layers[0].attention
-    strength = attention.birth * attention.log_strength.exp()
+        attention.log_strength.fill_(5.0)
+    attention.initialise()
+    strength = attention.initial_strength * attention.log_strength.exp()
     torch.testing.assert_close(strength, torch.tensor([3.0, 3000.0]))
+
+
+def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
+    torch.manual_seed(0)
+    style = LayerStyle(norm="pre", activation="gelu")
+    layer = EncoderLayer(DirectionalSelfAttention(width=W, heads=H), width=W, feedforward=16, style=style)
+    encoder, (x, unit) = Encoder([layer], torch.nn.Identity()).eval(), inputs
+    packed = encoder(x, mask=MASK, unit=unit)
+    monkeypatch.setattr(layers.Packing, "of", lambda mask: None)
+    torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, unit=unit)[MASK], rtol=1e-4, atol=1e-5)

@@ -5,9 +5,16 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing import pointer as point
-from pflow.model.pointing.geometry import make_scene
-from pflow.model.pointing.pointer import N_BEND, N_GEOMETRY, Incidence, Pointer, find_pairs
+from pflow.model.pointing.assignment import (
+    N_DELTA_FEATURES,
+    N_GEOMETRY,
+    AssignmentLogits,
+    _relative_position,
+    delta_theta_phi_features,
+)
+from pflow.model.pointing.pairs import find_pairs
+from pflow.model.pointing.scene import make_scene
+from pflow.model.pointing.seed import SeedPointer
 
 NOTHING = torch.zeros(1, 1, 1)
 """Is spoken for: of any items."""
@@ -29,20 +36,20 @@ def fan(by_hand):
 
 
 def test_pairs_are_within_the_cone_of_the_seed(fan):
-    pairs = find_pairs(fan, torch.tensor([[0]]), NOTHING, torch.tensor([[True]]), cone=math.cos(0.3))
+    pairs = find_pairs(fan, torch.tensor([[0]]), NOTHING, torch.tensor([[True]]), min_cosine=math.cos(0.3))
     assert pairs.item.tolist() == [0, 1, 2]
 
 
 def test_items_that_are_taken_have_no_pairs(fan):
     taken = torch.tensor([[[0.0, 0.98, 0.995, 0.0, 0.0]]])
-    pairs = find_pairs(fan, torch.tensor([[0]]), taken, torch.tensor([[True]]), cone=math.cos(0.3))
+    pairs = find_pairs(fan, torch.tensor([[0]]), taken, torch.tensor([[True]]), min_cosine=math.cos(0.3))
     assert pairs.item.tolist() == [0, 1]
 
 
 def test_padding_has_no_pairs(batch):
     scene = scene_of(batch)
     mask = torch.tensor([[True, False]] * 4)
-    pairs = find_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), NOTHING, mask, cone=-1.1)
+    pairs = find_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), NOTHING, mask, min_cosine=-1.1)
     assert set(pairs.particle.tolist()) == {0}
     assert scene.item_mask[pairs.event, pairs.item].all()
     assert len(pairs.item) == int(scene.item_mask.sum())
@@ -53,7 +60,7 @@ def several(batch):
     """Pairs of two particles an event, and a number for each."""
     scene = scene_of(batch)
     seed = torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
-    pairs = find_pairs(scene, seed, NOTHING, torch.ones(4, 2, dtype=torch.bool), cone=math.cos(0.6))
+    pairs = find_pairs(scene, seed, NOTHING, torch.ones(4, 2, dtype=torch.bool), min_cosine=math.cos(0.6))
     return scene, pairs, torch.rand(len(pairs.item), generator=torch.Generator().manual_seed(0))
 
 
@@ -102,8 +109,8 @@ def test_geometry_by_hand(by_hand):
     """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
     scene = scene_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
     seed = torch.tensor([[0]])
-    pairs = find_pairs(scene, seed, NOTHING, torch.tensor([[True]]), cone=0.9)
-    found = point._geometry(scene, seed, pairs)
+    pairs = find_pairs(scene, seed, NOTHING, torch.tensor([[True]]), min_cosine=0.9)
+    found = _relative_position(scene, seed, pairs)
     angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
     expected = [
         math.log1p(4.0),
@@ -125,13 +132,10 @@ def test_the_bend_by_hand(by_hand):
     angles = torch.tensor([[1.2, 0.5], [1.204, 0.52]], dtype=torch.float64)
     (sin, cos) = (angles.sin(), angles.cos())
     unit = torch.stack([sin[:, 0] * cos[:, 1], sin[:, 0] * sin[:, 1], cos[:, 0]], dim=-1)
-    scene = scene_of(by_hand(energy=[1.0, 1.0], position=(2000 * unit).tolist(), token=[0, 1]))
-    seed = torch.tensor([[0]])
-    pairs = find_pairs(scene, seed, NOTHING, torch.tensor([[True]]), cone=0.9)
-    found = point._bend(scene, seed, pairs)
+    found = delta_theta_phi_features(unit[:1].float(), unit.float())
     arc, same = math.sin(1.204) * math.sin(0.02), math.exp(-4 / 3)
     expected = [math.asinh(4 / 3), same, math.asinh(arc / 0.01), same * math.asinh(arc / 0.01)]
-    assert found.shape == (2, N_BEND)
+    assert found.shape == (2, N_DELTA_FEATURES)
     torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 0.0, 0.0]), rtol=1e-4, atol=1e-4)
 
@@ -139,7 +143,7 @@ def test_the_bend_by_hand(by_hand):
 @pytest.fixture
 def pointer():
     torch.manual_seed(0)
-    pointer = Pointer(width=12, hidden=4)
+    pointer = SeedPointer(width=12, hidden_width=4)
     pointer.initialise()
     return pointer
 
@@ -167,7 +171,7 @@ def test_the_pointers_logits_by_hand(pointer, asked):
     with torch.no_grad():
         said = pointer(state, memory, scene, covered)[b, t]
         queries, keys = pointer.state(state[b, t]).view(3, 4), pointer.token(memory[b]).view(-1, 3, 4)
-        end = float(pointer.stop(state[b, t]))
+        end = float(pointer.eos(state[b, t]))
     real = scene.token_mask[b].nonzero().flatten().tolist()
     assert len(real) < len(scene.token_mask[b])
     evidence = []
@@ -191,12 +195,12 @@ def test_without_tokens_the_end_is_certain(pointer, by_hand):
 def test_what_is_spoken_for_of_an_item_matters_to_its_own_logits_only(several, batch):
     torch.manual_seed(0)
     scene, pairs, _ = several
-    incidence = Incidence(width=12, hidden=8, n_subdetectors=2)
-    items = incidence.items(torch.randn(4, scene.token_mask.shape[1], 12), scene)
+    logits = AssignmentLogits(width=12, hidden_width=8, n_subdetectors=2)
+    items = logits.items(torch.randn(4, scene.token_mask.shape[1], 12), scene)
     query, seed = torch.randn(4, 2, 12), torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
     known = torch.zeros(len(pairs.item), 1)
-    before = incidence(query, items, scene, seed, known, pairs)
+    before = logits(query, items, scene, seed, known, pairs)
     chosen = len(before) // 2
     known[chosen] = 0.8
-    after = incidence(query, items, scene, seed, known, pairs)
+    after = logits(query, items, scene, seed, known, pairs)
     assert (after != before).nonzero().flatten().tolist() == [chosen]

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing.generate import generate_pointing
-from pflow.model.pointing.geometry import make_scene
-from pflow.model.pointing.pointer import Pairs
-from pflow.model.pointing.refiner import Relation
-from pflow.model.pointing.shower_direction import CORE, Unbend, shower_slopes
+from pflow.model.pointing.conversion import CORE_ANGLE, ConversionDirectionCorrection, shower_slopes
+from pflow.model.pointing.messages import PairwiseMessages
+from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.scene import make_scene
 
 R = 1900.0
 """Where showers begin, mm from the vertex, in the plane of the beam's origin."""
@@ -68,7 +67,7 @@ def test_hits_far_from_the_core_and_behind_the_vertex_do_not_count(by_hand):
     shower = hits_of(0.4, 0.08)
     scene, share = scene_of(by_hand, shower)
     alone = slopes_of(scene, share)
-    stray = [[0.01, *hits_of(0.4 + 3 * CORE, 0.0)[5][1:]], [0.01, -2500.0, 300.0, 100.0]]
+    stray = [[0.01, *hits_of(0.4 + 3 * CORE_ANGLE, 0.0)[5][1:]], [0.01, -2500.0, 300.0, 100.0]]
     scene, share = scene_of(by_hand, shower, stray=stray)
     torch.testing.assert_close(slopes_of(scene, share), alone, atol=1e-3, rtol=0.0)
 
@@ -98,10 +97,10 @@ def test_a_shower_of_many_small_hits_has_one_too(by_hand, energy):
     assert slopes_of(scene, share)[0, 0, 1] == pytest.approx(0.08, rel=0.3)
 
 
-def test_relations_of_one_bend_tell_electrons_of_a_conversion_from_photons(by_hand):
+def test_messagess_of_one_bend_tell_electrons_of_a_conversion_from_photons(by_hand):
     """The same places, energies and words: only the inclination of the showers differs."""
     torch.manual_seed(3)
-    relation = Relation(width=8, bend=True)
+    messages = PairwiseMessages(width=8, slopes=True)
     x, log_energy, mask = torch.randn(1, 1, 8).expand(1, 2, 8), torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
 
     def said(inclination, *, turned=0.0):
@@ -109,17 +108,18 @@ def test_relations_of_one_bend_tell_electrons_of_a_conversion_from_photons(by_ha
         direction = torch.stack([arcs.cos(), arcs.sin(), torch.zeros(2)], dim=-1)[None]
         scene, share = scene_of(by_hand, hits_of(0.42 + turned, inclination), hits_of(0.38 + turned, -inclination))
         with torch.no_grad():
-            return relation(x, log_energy, direction, mask, share, scene)
+            return messages(x, log_energy, direction, mask, share, scene)
 
     photons, electrons = said(0.0), said(0.03)
     assert (photons - electrons).abs().max() > 0.01
     torch.testing.assert_close(said(0.03, turned=2.0), electrons, atol=2e-3, rtol=1e-2)
 
 
-def azimuth(unbend, scene, share, arc):
+def azimuth(correction, scene, share, arc):
     direction = torch.tensor([[[math.cos(arc), math.sin(arc), 0.0]]])
+    pairs = Pairs.where(share > 0)
     with torch.no_grad():
-        turned = unbend(torch.zeros(1, 1, 5), direction, slopes_of(scene, share))
+        turned = correction(torch.zeros(1, 1, 5), direction, pairs.at(share), pairs, scene)
     torch.testing.assert_close(turned.norm(dim=-1), torch.ones(1, 1))
     return math.atan2(float(turned[0, 0, 1]), float(turned[0, 0, 0]))
 
@@ -128,28 +128,34 @@ def azimuth(unbend, scene, share, arc):
 def test_an_electron_that_is_turned_back_lies_where_its_photon_went(by_hand, missed):
     """Made at the vertex, it misses the place by the angle by which it comes in inclined."""
     torch.manual_seed(0)
-    unbend = Unbend(features=5, hidden=8)
+    correction = ConversionDirectionCorrection(features=5, hidden_width=8)
     scene, share = scene_of(by_hand, hits_of(0.4 + missed, missed, n=20))
     with torch.no_grad():
-        unbend.share[-1].weight.zero_()
-        unbend.share[-1].bias.fill_(20.0)
-    assert azimuth(unbend, scene, share, 0.4 + missed) == pytest.approx(0.4, abs=0.15 * abs(missed))
+        correction.fraction[-1].weight.zero_()
+        correction.fraction[-1].bias.fill_(20.0)
+    assert azimuth(correction, scene, share, 0.4 + missed) == pytest.approx(0.4, abs=0.15 * abs(missed))
 
 
 def test_at_birth_next_to_nothing_is_turned(by_hand):
-    unbend = Unbend(features=5, hidden=8)
-    unbend.initialise()
+    correction = ConversionDirectionCorrection(features=5, hidden_width=8)
+    correction.initialise()
     scene, share = scene_of(by_hand, hits_of(0.46, 0.06, n=20))
-    assert azimuth(unbend, scene, share, 0.46) == pytest.approx(0.46, abs=0.03 * 0.06)
+    assert azimuth(correction, scene, share, 0.46) == pytest.approx(0.46, abs=0.03 * 0.06)
 
 
-def test_the_second_reading_of_a_bent_network_turns_directions_of_its_particles(make_network, batch):
+def test_the_second_reading_of_a_bent_network_turns_directions_of_its_particles(make_model, batch):
     torch.manual_seed(0)
-    network = make_network(revise_layers=1, bend=True, revise_bend=True, end=0.9, keep=0.0)
-    before = generate_pointing(network, batch, max_particles=4)
+    model = make_model(
+        refine_layers=1,
+        delta_theta_phi_features=True,
+        refine_delta_theta_phi_features=True,
+        eos_threshold=0.9,
+        existence_threshold=0.0,
+    )
+    before = model.decode(batch, max_particles=4)
     with torch.no_grad():
-        network.unbend.share[-1].bias.fill_(20.0)
-    after = generate_pointing(network, batch, max_particles=4)
+        model.network.refiner.direction_correction.fraction[-1].bias.fill_(20.0)
+    after = model.decode(batch, max_particles=4)
     for name in ("pdg", "energy", "hit_fraction"):
         torch.testing.assert_close(getattr(before, name), getattr(after, name))
     assert (before.direction - after.direction).abs().max() > 1e-3

@@ -7,18 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.common.decode import GeneratedParticles
-from pflow.model.pointing.generate import generate_pointing
-from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.network import PointingTransformer
-from pflow.model.pointing.teacher_forcing import teach
+from pflow.model.api import GeneratedParticles
 
 PHOTON, PION, NEUTRON = 0, 1, 2
 CONTINUOUS = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")
-
-
-def write(network, batch, **options):
-    return generate_pointing(network, batch, max_particles=8, **options)
 
 
 def assert_same(one: GeneratedParticles, other: GeneratedParticles, *names: str) -> None:
@@ -28,23 +20,22 @@ def assert_same(one: GeneratedParticles, other: GeneratedParticles, *names: str)
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-4, msg=name)
 
 
-def one_particle(network, batch, seed, pdg=None, share=1.0):
-    """The particle of event 0 that begins at a token and takes a share of every item near it."""
+def one_particle(model, batch, seed, pdg=None):
+    """The particle of event 0 with a token as its seed and all items near it."""
+    network = model.network
     with torch.no_grad():
         source = network.encode(batch)
         seeds, real = torch.tensor([[seed]]), torch.ones(1, 1, dtype=torch.bool)
-        covered = torch.zeros(1, 1, source.scene.item_mask.shape[1])
-        states, _ = network.state(network.begin.expand(1, 1, -1), source, covered)
-        query, pairs, _ = network.point(states, seeds, source, covered, real)
-        shares = torch.full((len(pairs.item),), share)
-        return network.particles(
-            query, seeds, shares, pairs, source, pdg=None if pdg is None else torch.tensor([[pdg]])
-        )
+        nothing = torch.zeros(1, 1, source.scene.item_mask.shape[1])
+        states, _ = network.decoder(network.decoder.first(1), source, nothing)
+        assignment = network.assignment(states, seeds, source, nothing, real)
+        assignment = assignment._replace(hit_fraction=torch.ones(len(assignment.pairs.item)))
+        return network.predict(assignment, seeds, source, pdg=None if pdg is None else torch.tensor([[pdg]]))
 
 
-def test_the_events_of_the_batch_get_unequal_numbers_of_particles(network, batch):
+def test_the_events_of_the_batch_get_unequal_numbers_of_particles(model, batch):
     """What the other tests need to be worth anything."""
-    written = write(network, batch)
+    written = model.decode(batch)
     assert len(written.mask.sum(1).unique()) > 2
     assert not written.truncated.any()
 
@@ -66,18 +57,18 @@ def shuffled(event, *, seed):
     return other, hits, tracks
 
 
-def test_the_order_of_hits_tokens_and_tracks_does_not_matter(network, events, collate):
+def test_the_order_of_hits_tokens_and_tracks_does_not_matter(model, events, collate):
     event = events[2]
     other, hits, tracks = shuffled(event, seed=5)
-    one, two = write(network, collate([event])), write(network, collate([other]))
+    one, two = model.decode(collate([event])), model.decode(collate([other]))
     assert one.mask.sum() > 1
     assert_same(one, two)
     torch.testing.assert_close(two.hit_fraction, one.hit_fraction[..., hits], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(two.track_fraction, one.track_fraction[..., tracks], rtol=1e-3, atol=1e-4)
 
 
-def test_padding_does_not_matter(network, events, batch, collate):
-    one, two = write(network, batch), write(network, collate(events, extra=3))
+def test_padding_does_not_matter(model, events, batch, collate):
+    one, two = model.decode(batch), model.decode(collate(events, extra=3))
     assert_same(one, two)
     for name in ("hit_fraction", "track_fraction"):
         kept = getattr(two, name)[..., :-3]
@@ -86,8 +77,8 @@ def test_padding_does_not_matter(network, events, batch, collate):
 
 
 @pytest.mark.parametrize("i", range(4))
-def test_a_batch_equals_its_events_one_by_one(network, events, batch, collate, i):
-    together, alone = write(network, batch), write(network, collate([events[i]]))
+def test_a_batch_equals_its_events_one_by_one(model, events, batch, collate, i):
+    together, alone = model.decode(batch), model.decode(collate([events[i]]))
     n, n_hits, n_tracks = alone.mask.shape[1], alone.hit_fraction.shape[2], alone.track_fraction.shape[2]
     row = {f.name: getattr(together, f.name)[i : i + 1] for f in dataclasses.fields(GeneratedParticles)}
     cut = GeneratedParticles(**{name: value if name == "truncated" else value[:, :n] for name, value in row.items()})
@@ -98,20 +89,20 @@ def test_a_batch_equals_its_events_one_by_one(network, events, batch, collate, i
     assert not cut.hit_fraction[..., n_hits:].any()
 
 
-def test_shares_of_a_hit_sum_to_at_most_one(make_network, batch):
-    network = make_network()
+def test_shares_of_a_hit_sum_to_at_most_one(make_model, batch):
+    model = make_model()
     with torch.no_grad():
-        network.pointer.stop[-1].bias.sub_(6.0)  # more particles than there is energy for
-        network.incidence.out[-1].bias.add_(1.0)
-    written = write(network, batch)
+        model.network.decoder.pointer.eos[-1].bias.sub_(6.0)  # more particles than there is energy for
+        model.network.assignment.pair_logits.out[-1].bias.add_(1.0)
+    written = model.decode(batch)
     for share in (written.hit_fraction, written.track_fraction):
         assert share.min() >= 0.0
         assert 0.9 < share.sum(1).max() <= 1.0 + 1e-5
 
 
-def test_a_charged_particle_that_begins_at_a_track_has_its_momentum(network, batch):
+def test_a_charged_particle_that_begins_at_a_track_has_its_momentum(model, batch):
     track = batch.hits.mask.shape[1]
-    made = one_particle(network, collate_first(batch), track, pdg=PION)
+    made = one_particle(model, collate_first(batch), track, pdg=PION)
     momentum = batch.readout.track_momentum[0, 0]
     assert made.by_track.all()
     torch.testing.assert_close(made.direction[0, 0], normalize(momentum, dim=0))
@@ -129,9 +120,9 @@ def collate_first(batch):
 
 
 @pytest.mark.parametrize(("seed", "pdg"), [("track", PHOTON), ("hit", PION)])
-def test_others_are_made_of_their_hits(network, batch, seed, pdg):
+def test_others_are_made_of_their_hits(model, batch, seed, pdg):
     at = batch.hits.mask.shape[1] if seed == "track" else 0
-    made = one_particle(network, collate_first(batch), at, pdg=pdg)
+    made = one_particle(model, collate_first(batch), at, pdg=pdg)
     assert not made.by_track.any()
     assert abs(made.log_energy.item() - made.proxies.energy.log().item()) < 0.5
 
@@ -144,117 +135,123 @@ def towards(made, *trust):
     return normalize(sum(weight * part for weight, part in zip(weights, parts, strict=True)), dim=-1)
 
 
-def test_at_birth_nothing_is_corrected(make_network, events, collate):
+def test_at_birth_nothing_is_corrected(make_model, events, collate):
     """The energy is the sum of the hits', but for the trust in tracks (of which there are none) and 10 MeV."""
-    network = make_network(at_birth=True)
-    made = one_particle(network, collate([events[1]]), 0)
+    model = make_model(initial=True)
+    made = one_particle(model, collate([events[1]]), 0)
     trust = 1.0 / (1.0 + math.exp(3.0))
     torch.testing.assert_close(made.log_energy.exp(), (1.0 - trust) * made.proxies.energy + 0.01)
     torch.testing.assert_close(made.direction, towards(made, -3.0, -3.0))
-    assert (made.energy_log_width.item(), made.direction_log_width.item()) == (-2.0, -4.0)
+    assert (made.energy_log_sigma.item(), made.direction_log_sigma.item()) == (-2.0, -4.0)
 
 
-def test_energy_and_direction_follow_the_trust_in_tracks(make_network, batch):
+def test_energy_and_direction_follow_the_trust_in_tracks(make_model, batch):
     """A neutral particle that turned into charged ones, as a photon in the tracker."""
-    network = make_network(at_birth=True)
+    model = make_model(initial=True)
     with torch.no_grad():
-        network.correct.bias[1] = 1.0
-        network.correct.bias[6:] = torch.tensor([0.5, 2.0])
-    made = one_particle(network, collate_first(batch), batch.hits.mask.shape[1], pdg=PHOTON)
+        model.network.head.correct.bias[1] = 1.0
+        model.network.head.correct.bias[6:] = torch.tensor([0.5, 2.0])
+    made = one_particle(model, collate_first(batch), batch.hits.mask.shape[1], pdg=PHOTON)
     trust, tracks = 1.0 / (1.0 + math.exp(-1.0)), made.proxies.track_momentum.norm(dim=-1)
     assert tracks > 1.0
     torch.testing.assert_close(made.log_energy.exp(), (1.0 - trust) * made.proxies.energy + trust * tracks + 0.01)
     torch.testing.assert_close(made.direction, towards(made, 0.5, 2.0))
 
 
-def test_the_energy_is_corrected_by_the_first_number(make_network, events, collate):
-    network, batch = make_network(at_birth=True), collate([events[1]])
-    before = one_particle(network, batch, 0).log_energy
+def test_the_energy_is_corrected_by_the_first_number(make_model, events, collate):
+    model, batch = make_model(initial=True), collate([events[1]])
+    before = one_particle(model, batch, 0).log_energy
     with torch.no_grad():
-        network.correct.bias[0] = 2.0
-    torch.testing.assert_close(one_particle(network, batch, 0).log_energy, before + 0.2)
+        model.network.head.correct.bias[0] = 2.0
+    torch.testing.assert_close(one_particle(model, batch, 0).log_energy, before + 0.2)
 
 
-def test_the_direction_is_turned_in_units_of_its_width(make_network, events, collate):
-    network, batch = make_network(at_birth=True), collate([events[1]])
-    before = one_particle(network, batch, 0).direction[0, 0]
+def test_the_direction_is_turned_in_units_of_its_width(make_model, events, collate):
+    model, batch = make_model(initial=True), collate([events[1]])
+    before = one_particle(model, batch, 0).direction[0, 0]
     with torch.no_grad():
-        network.correct.bias[3] = 2.0
-    after = one_particle(network, batch, 0).direction[0, 0]
+        model.network.head.correct.bias[3] = 2.0
+    after = one_particle(model, batch, 0).direction[0, 0]
     assert torch.linalg.vector_norm(after - before).item() == pytest.approx(2.0 * math.exp(-4.0), rel=1e-2)
     assert abs(after[2] - before[2]) < 1e-3  # about the beam axis, not towards it
 
 
-def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(make_network, by_hand):
+def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(make_model, by_hand):
     """None of them has a log weight above 0: that barycentre is nowhere, and has no part in the direction."""
     generator = torch.Generator().manual_seed(0)
     position = torch.tensor([1900.0, 300.0, 50.0]) + 20.0 * torch.randn(100, 3, generator=generator)
     batch = by_hand(energy=[0.1] * 100, position=position.tolist(), token=[0] * 100)
-    made = one_particle(make_network(at_birth=True), batch, 0)
+    made = one_particle(make_model(initial=True), batch, 0)
     assert not made.proxies.direction.any()
     torch.testing.assert_close(made.direction[0, 0], normalize(position.mean(0), dim=0))
 
 
-def test_widths_stay_in_their_bounds(make_network, events, collate):
-    network, batch = make_network(at_birth=True), collate([events[1]])
+def test_widths_stay_in_their_bounds(make_model, events, collate):
+    model, batch = make_model(initial=True), collate([events[1]])
     with torch.no_grad():
-        network.correct.bias[4:6] = torch.tensor([100.0, -100.0])
-    made = one_particle(network, batch, 0)
-    assert (made.energy_log_width.item(), made.direction_log_width.item()) == (1.5, -9.5)
+        model.network.head.correct.bias[4:6] = torch.tensor([100.0, -100.0])
+    made = one_particle(model, batch, 0)
+    assert (made.energy_log_sigma.item(), made.direction_log_sigma.item()) == (1.5, -9.5)
 
 
-def test_the_same_seed_gives_the_same_weights(make_network):
-    one, two, other = (make_network(seed=seed).state_dict() for seed in (1, 1, 2))
+def test_the_same_seed_gives_the_same_weights(make_model):
+    one, two, other = (make_model(seed=seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_initialise_with_a_generator_is_reproducible(make_network):
-    one, two = make_network(seed=1), make_network(seed=2)
-    for network in (one, two):
-        network.initialise(torch.Generator().manual_seed(3))
+def test_initialise_with_a_generator_is_reproducible(make_model):
+    one, two = make_model(seed=1), make_model(seed=2)
+    for model in (one, two):
+        model.network.initialise(torch.Generator().manual_seed(3))
     assert all(torch.equal(value, two.state_dict()[name]) for name, value in one.state_dict().items())
-    assert not one.correct.weight.any()
+    assert not one.network.head.correct.weight.any()
 
 
-def test_what_the_data_decide_is_not_in_the_weights(network):
-    assert not {"masses", "charged"} & set(network.state_dict())
+def test_what_the_data_decide_is_not_in_the_weights(model):
+    assert not [name for name in model.state_dict() if name.endswith(("masses", "charged"))]
 
 
 @pytest.mark.parametrize(
-    "option", [{"proxies": False}, {"coverage": False}, {"local": False}, {"bend": True}, {"own_incidence": 1.0}]
+    "option",
+    [
+        {"use_proxies": False},
+        {"coverage": False},
+        {"local_attention": False},
+        {"delta_theta_phi_features": True},
+        {"scheduled_sampling_prob": 1.0},
+    ],
 )
-def test_parts_can_be_switched(make_network, batch, option):
-    network = make_network(**option).train()
-    taught = teach(network, network(batch), batch.target)
-    PointingLoss()(taught, network)["total"].backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
-    written = write(network.eval(), batch)
+def test_parts_can_be_switched(make_model, batch, option):
+    model = make_model(**option).train()
+    model.losses(batch)["total"].backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    written = model.eval().decode(batch)
     assert written.mask.any()
     assert written.energy.isfinite().all()
     torch.testing.assert_close(written.direction.norm(dim=-1)[written.mask], torch.ones(int(written.mask.sum())))
 
 
-def test_without_proxies_the_hits_energies_do_not_enter_directly(make_network, events, collate):
-    network, batch = make_network(proxies=False), collate([events[1]])
+def test_without_proxies_the_hits_energies_do_not_enter_directly(make_model, events, collate):
+    model, batch = make_model(use_proxies=False), collate([events[1]])
     with torch.no_grad():
-        network.correct.weight.zero_()
-    made = one_particle(network, batch, 0)
+        model.network.head.correct.weight.zero_()
+    made = one_particle(model, batch, 0)
     assert made.log_energy.item() == pytest.approx(math.log(10.0) * 0.8)  # the mean of the targets
 
 
-def test_without_coverage_an_item_can_be_given_away_again(make_network, batch):
-    network = make_network(coverage=False)
+def test_without_coverage_an_item_can_be_given_away_again(make_model, batch):
+    model = make_model(coverage=False)
     with torch.no_grad():
-        network.pointer.stop[-1].bias.sub_(10.0)
-    assert write(network, batch).hit_fraction.sum(1).max() > 1.5
+        model.network.decoder.pointer.eos[-1].bias.sub_(10.0)
+    assert model.decode(batch).hit_fraction.sum(1).max() > 1.5
 
 
-def test_a_network_may_read_hits_alone(make_network, batch):
+def test_a_network_may_read_hits_alone(make_model, batch):
     readout = batch.readout
     none = {name: getattr(readout, name)[:, :0] for name in vars(readout) if name.startswith("track_")}
     hits = dataclasses.replace(batch, tracks=None, readout=dataclasses.replace(readout, **none))
-    written = write(make_network(track_features=0), hits)
+    written = make_model(track_features=0).decode(hits)
     assert written.mask.any()
     assert written.track_fraction.shape == (*written.mask.shape, 0)
 
@@ -264,30 +261,34 @@ def test_a_network_may_read_hits_alone(make_network, batch):
     [
         ({"masses": (0.0,)}, "masses, charged: 1 and 4 values for 4 codes"),
         ({"n_charge": 2}, "the charges are -1, 0 and"),
-        ({"cone": 0.0}, "cone: 0.0 is not an angle"),
-        ({"cone": 4.0}, "cone: 4.0 is not an angle"),
-        ({"own_incidence": 1.5}, r"1.5 is not in \[0, 1\]"),
-        ({"order_jitter": -0.1}, "-0.1 is negative"),
-        ({"all_tracks": True, "coverage": False}, "all_tracks: without coverage"),
-        ({"postpone": 1.0}, r"postpone: 1.0 is not a probability in \[0, 1\)"),
+        ({"cone_angle": 0.0}, "cone_angle: 0.0 is not in"),
+        ({"cone_angle": 4.0}, "cone_angle: 4.0 is not in"),
+        ({"scheduled_sampling_prob": 1.5}, r"1.5 is not in \[0, 1\]"),
+        ({"order_noise_std": -0.1}, "-0.1 is negative"),
+        ({"require_all_tracks": True, "coverage": False}, "require_all_tracks: without coverage"),
+        ({"deferred_target_prob": 1.5}, r"deferred_target_prob: 1.5 is not in \[0, 1\]"),
         ({"heads": 5}, "5 heads do not divide"),
+        ({"pairwise_messages": True}, "pairwise_messages: there is no refinement"),
+        ({"refine_delta_theta_phi_features": True}, "refine_delta_theta_phi_features: there is no refinement"),
+        ({"existence_threshold": 1.0}, "existence_threshold: 1.0"),
+        ({"eos_threshold": 0.0}, "eos_threshold: 0.0"),
+        ({"refine_layers": -1}, "refine_layers: -1"),
+        ({"tracker_hit_features": 3}, "tracker_hit_features: the pointing network does not read them"),
+        ({"weights": {"energi": 1.0}}, "there is no loss 'energi'"),
+        ({"weights": {"energy": -1.0}}, "-1.0 of 'energy'"),
+        ({"weights": {"pdg": math.inf}}, "inf"),
     ],
 )
-def test_sizes_that_make_no_sense_are_errors(make_network, option, message):
+def test_sizes_that_make_no_sense_are_errors(make_model, option, message):
     with pytest.raises(ValueError, match=message):
-        make_network(**option)
+        make_model(**option)
 
 
-def test_tracks_that_the_network_reads_must_be_there(network, batch):
+def test_tracks_that_the_network_reads_must_be_there(model, batch):
     with pytest.raises(ValueError, match="tracks: the network reads them and the batch has none"):
-        network(dataclasses.replace(batch, tracks=None))
+        model.generate(dataclasses.replace(batch, tracks=None))
 
 
-def test_tracks_that_the_network_does_not_read_are_an_error(make_network, batch):
+def test_tracks_that_the_network_does_not_read_are_an_error(make_model, batch):
     with pytest.raises(ValueError, match="tracks: the network does not read them and the batch has some"):
-        make_network(track_features=0)(batch)
-
-
-def test_a_network_is_made_of_keywords_only():
-    with pytest.raises(TypeError):
-        PointingTransformer(3, 4)
+        make_model(track_features=0).generate(batch)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.model.common.cache import Compaction
-from pflow.model.pointing.geometry import FAR, gather, make_scene
+from pflow.model.pointing.scene import FAR, gather, make_scene
 
 
 def scene_of(batch):
@@ -70,7 +70,7 @@ def test_on_tokens_is_the_energy_weighted_mean(scene):
 def test_cosines_between_a_token_and_all_items_also_under_autocast(scene):
     expected = (scene.token_unit[0, 1] * scene.item_unit[0]).sum(-1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        towards = scene.towards(torch.tensor([[1]]))
+        towards = scene.cosines(torch.tensor([[1]]))
     assert towards.dtype == torch.float32
     torch.testing.assert_close(towards[0, 0], expected)
 

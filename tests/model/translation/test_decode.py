@@ -8,13 +8,23 @@ import pytest
 import torch
 
 from pflow.data.batch import Batch, TokenSet
-from pflow.model.common.decode import GeneratedParticles, Sampler, generate
-from pflow.model.translation.loss import ParticleLoss
+from pflow.model.api import DecodingConfig, GeneratedParticles, Sampler
+from pflow.model.translation import TranslationLossConfig
+from pflow.model.translation.decode import generate as generate_particles
+from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.special import EOS
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
 CONTINUOUS = ("energy", "direction", "score")
 WRITTEN = ("charge", "pdg", *CONTINUOUS, "mask", "truncated")
+
+
+def make_loss(*, special="flags", **options):
+    return TranslationLoss(special=special, config=TranslationLossConfig(**options))
+
+
+def generate(model, batch, *, max_particles, **sampling):
+    return generate_particles(model, batch, DecodingConfig(max_particles=max_particles), Sampler(**sampling))
 
 
 def assert_same(a: GeneratedParticles, b: GeneratedParticles) -> None:
@@ -61,7 +71,7 @@ def trained(make_batch, make_model):
 
     def train(special: str):
         model = make_model(special=special, width=32, norm="pre").train()
-        loss = ParticleLoss(special=special)
+        loss = make_loss(special=special)
         optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
         for _ in range(150):
             optimiser.zero_grad()
@@ -98,9 +108,16 @@ def test_trained_network_writes_what_it_learned(special, trained):
 def test_cached_equals_naive_with_sampling(variant, make_batch, make_model, naive):
     batch = make_batch(UNEQUAL)
     model = make_model(**variant)
+
+    def generator():
+        return torch.Generator().manual_seed(3)
+
+    def uncached(model, batch, decoding, sampler):
+        return naive.generate_naively(model, batch, max_particles=decoding.max_particles, sampler=sampler)
+
     results = [
-        write(model, batch, max_particles=8, temperature=5.0, generator=torch.Generator().manual_seed(3))
-        for write in (generate, naive.generate_naively)
+        decode(model, batch, DecodingConfig(max_particles=8), Sampler(temperature=5.0, generator=generator()))
+        for decode in (generate_particles, uncached)
     ]
     assert len(set(results[0].mask.sum(1).tolist())) > 1
     assert_same(*results)
@@ -245,8 +262,7 @@ def test_draws_follow_the_softmax():
     logits = torch.tensor([1 / 2, 1 / 3, 1 / 6]).log().expand(200_000, 3)
     for temperature, expected in ((1.0, [1 / 2, 1 / 3, 1 / 6]), (0.5, [9 / 14, 4 / 14, 1 / 14])):
         generator = torch.Generator().manual_seed(0)
-        choice = Sampler(temperature=temperature, generator=generator, batch=len(logits))
-        drawn = choice(logits, torch.arange(len(logits))).bincount() / len(logits)
+        drawn = Sampler(temperature=temperature, generator=generator)(logits).bincount() / len(logits)
         torch.testing.assert_close(drawn, torch.tensor(expected), atol=0.005, rtol=0)
 
 

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from pflow.data.batch import Batch
+
+PHOTON, PION = 0, 1
+LN10 = 2.302585092994046
+
+
+def uncached(network, batch, *, max_particles):
+    """ln E, PDG, direction and fractions of the particles of one event, all decoded anew at each step."""
+    source = network.encode(batch)
+    nothing = torch.zeros(1, 1, source.scene.item_mask.shape[1])
+    assigned, x, found = [nothing], network.decoder.first(1), []
+    while len(found) < max_particles:
+        states, pointer = network.decoder(x, source, torch.cat(assigned, dim=1))
+        if pointer[0, -1, -1].exp() >= 0.5:
+            break
+        seed = pointer[:, -1:, :-1].argmax(-1)
+        real = torch.ones_like(seed, dtype=torch.bool)
+        assignment = network.assignment(states[:, -1:], seed, source, assigned[-1], real)
+        particles = network.predict(assignment, seed, source)
+        fraction = assignment.pairs.dense(assignment.hit_fraction, assigned[-1].shape)
+        pdg = particles.pdg.argmax(-1)
+        charge = network.head.choose_charge(particles, pdg, seed, source)
+        assigned.append((assigned[-1] + fraction).clamp(max=1.0) if network.coverage else nothing)
+        previous = particles.as_previous(seed, pdg=pdg, charge=charge)
+        x = torch.cat([x, network.decoder.embed(previous, source)], dim=1)
+        found.append((particles.log_energy[0, 0], pdg[0, 0], particles.direction[0, 0], fraction[0, 0]))
+    return found
+
+
+@pytest.mark.parametrize("option", [{}, {"coverage": False}, {"use_proxies": False}])
+def test_cached_equals_uncached(make_model, events, batch, collate, option):
+    model = make_model(**option)
+    with torch.inference_mode():
+        expected = [uncached(model.network, collate([event]), max_particles=6) for event in events]
+    written = model.decode(batch, max_particles=6)
+    assert max(map(len, expected)) > 2
+    assert written.mask.sum(1).tolist() == [len(found) for found in expected]
+    for i, found in enumerate(expected):
+        n_hits = len(events[i].energy)
+        for t, (log_energy, pdg, direction, taken) in enumerate(found):
+            assert written.pdg[i, t] == pdg
+            energy = LN10 * (model.inputs.energy_mean + model.inputs.energy_std * written.energy[i, t])
+            torch.testing.assert_close(energy, log_energy, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(written.direction[i, t], direction, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(written.hit_fraction[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
+
+
+def test_an_event_that_does_not_end_is_flagged(model, batch):
+    whole = model.decode(batch, max_particles=20)
+    n = whole.mask.sum(1)
+    assert not whole.truncated.any()
+    cut = model.decode(batch, max_particles=int(n.max()) - 1)
+    assert cut.truncated.tolist() == (n == n.max()).tolist()
+    assert cut.mask.sum(1).tolist() == n.clamp(max=int(n.max()) - 1).tolist()
+
+
+def test_an_event_that_ends_at_the_maximum_is_not_flagged(model, batch):
+    n = int(model.decode(batch, max_particles=20).mask.sum(1).max())
+    assert not model.decode(batch, max_particles=n).truncated.any()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 2, 0, 3), (3, 2, 1, 0), (2, 1, 3, 0)])
+def test_events_that_are_finished_leave_without_changing_others(model, events, batch, collate, order):
+    """Whichever event ends first, the first, the last or one between."""
+    one = model.decode(batch, max_particles=8)
+    other = model.decode(collate([events[i] for i in order]), max_particles=8)
+    assert torch.equal(other.mask, one.mask[list(order)])
+    assert torch.equal(other.pdg, one.pdg[list(order)])
+    torch.testing.assert_close(other.energy, one.energy[list(order)], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(other.hit_fraction, one.hit_fraction[list(order)], rtol=1e-3, atol=1e-4)
+
+
+def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):
+    """It takes its hits all the same, so that what is written after it stays as it is."""
+    whole = make_model().decode(batch, max_particles=8)
+    energy = torch.exp(LN10 * (0.8 + 0.5 * whole.energy))
+    below, above = energy[whole.mask].sort().values[2:4].tolist()
+    least = (below + above) / 2
+    cut = make_model(min_energy=least).decode(batch, max_particles=8)
+    kept = whole.mask & (energy > least)
+    assert cut.mask.sum(1).tolist() == kept.sum(1).tolist() != whole.mask.sum(1).tolist()
+    for name in ("energy", "pdg", "hit_fraction", "track_fraction"):
+        torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(whole, name)[kept], msg=name)
+    assert not cut.truncated.any()
+
+
+def test_three_crumbs_one_after_the_other_end_an_event(make_model, batch):
+    """Without that an event of which only crumbs are left would go on to the maximum."""
+    model = make_model(min_energy=1e9)
+    with torch.no_grad():
+        model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
+    written = model.decode(batch, max_particles=8)
+    assert written.mask.shape == (4, 0)
+    assert not written.truncated.any()
+    assert model.decode(batch, max_particles=3).truncated.sum() == 0
+    assert model.decode(batch, max_particles=2).truncated.all()
+
+
+def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_given(make_model, batch):
+    """When all hits are spoken for, the same may be written over and over, each with an energy above the least."""
+    model = make_model(min_energy=0.005)  # below that of a particle of no hits before its correction
+    with torch.no_grad():
+        model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
+        model.network.head.correct.bias[0].fill_(1.0)
+        model.network.assignment.pair_logits.out[-1].bias.add_(20.0)
+    written = model.decode(batch, max_particles=60)
+    assert not written.truncated.any()
+    deposit = (written.hit_fraction * batch.readout.energy[:, None]).sum(-1)
+    nothing = written.mask & (deposit < 0.0025) & (written.track_fraction.amax(-1) < 0.5)
+    assert nothing.sum(1).min() >= 3
+    assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, written.mask, strict=True))
+    model.set_decoding(min_deposit_fraction=0.0)
+    assert model.decode(batch, max_particles=60).truncated.all()
+
+
+def test_no_track_is_passed_over(make_model, batch):
+    """The end comes at once: without being told to, nothing is written."""
+    model = make_model(require_all_tracks=False)
+    with torch.no_grad():
+        model.network.decoder.pointer.eos[-1].bias.add_(40.0)
+    assert model.decode(batch, max_particles=6).mask.shape == (4, 0)
+    model.set_decoding(require_all_tracks=True)
+    written = model.decode(batch, max_particles=6)
+    assert not written.truncated.any()
+    real = batch.readout.track_mask
+    torch.testing.assert_close(written.track_fraction.sum(1)[real], torch.ones(int(real.sum())))
+    assert (written.mask.sum(1) <= real.sum(1)).all()
+    assert written.mask.sum(1).max() > 1
+    cut = model.decode(batch, max_particles=1)
+    assert cut.truncated.tolist() == (written.mask.sum(1) > 1).tolist()
+
+
+def test_a_track_without_momentum_is_spoken_for_once(make_model, by_hand):
+    model = make_model(require_all_tracks=True)
+    with torch.no_grad():
+        model.network.decoder.pointer.eos[-1].bias.add_(40.0)
+    batch = by_hand(energy=[2.0], position=[[2000, 0, 0]], token=[0], momentum=[[0.0, 0.0, 0.0]], charge=[1.0])
+    written = model.decode(batch, max_particles=6)
+    assert not written.truncated.any()
+    assert written.mask.sum() <= 1
+
+
+def test_all_tracks_are_written_beside_what_is_written_anyway(make_model, batch):
+    """Events in which every track is spoken for stay as they are."""
+    plain, model = make_model(), make_model(require_all_tracks=True)
+    one, other = (each.decode(batch, max_particles=12) for each in (plain, model))
+    done = (one.track_fraction.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
+    assert done.any()
+    assert torch.equal(one.mask.sum(1)[done], other.mask.sum(1)[done])
+    assert ((other.track_fraction.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
+
+
+def test_the_same_seed_gives_the_same_particles(model, batch):
+    a, b, c = (
+        model.decode(batch, max_particles=6, temperature=2.0, generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    )
+    for field in dataclasses.fields(a):
+        assert torch.equal(getattr(a, field.name), getattr(b, field.name)), field.name
+    assert a.pdg.shape != c.pdg.shape or not torch.equal(a.pdg, c.pdg)
+
+
+def test_a_low_temperature_is_greedy(model, batch):
+    cold = model.decode(batch, max_particles=6, temperature=1e-6, generator=torch.Generator().manual_seed(0))
+    greedy = model.decode(batch, max_particles=6)
+    assert torch.equal(cold.pdg, greedy.pdg)
+    torch.testing.assert_close(cold.energy, greedy.energy)
+
+
+def test_dtypes_and_padding(model, batch):
+    written = model.decode(batch, max_particles=8)
+    expected = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
+    for field in dataclasses.fields(written):
+        value = getattr(written, field.name)
+        assert value.dtype == expected.get(field.name, torch.float32), field.name
+        if field.name not in ("truncated", "mask"):
+            assert not value[~written.mask].any(), field.name
+
+
+def test_charges_fit_the_identities(model, batch):
+    written = model.decode(batch, max_particles=8)
+    charged = model.network.head.charged[written.pdg]
+    assert torch.equal((written.charge != 1)[written.mask], charged[written.mask])
+
+
+def test_the_score_is_the_probability_of_the_chosen_class(model, batch):
+    written = model.decode(batch, max_particles=8)
+    torch.testing.assert_close(written.pdg_probability.sum(-1)[written.mask], torch.ones(int(written.mask.sum())))
+    torch.testing.assert_close(written.score, written.pdg_probability.amax(-1))
+
+
+def test_a_charged_particle_has_the_charge_of_its_track(model, batch):
+    network = model.network
+    source = network.encode(batch)
+    seed = torch.full((4, 1), batch.hits.mask.shape[1])
+    nothing = torch.zeros(4, 1, source.scene.item_mask.shape[1])
+    assignment = network.assignment(torch.zeros(4, 1, 24), seed, source, nothing, seed > 0)
+    pdg = torch.full((4, 1), PION)
+    particles = network.predict(assignment, seed, source, pdg=pdg)
+    found = network.head.choose_charge(particles, pdg, seed, source)[:, 0]
+    has_track = batch.readout.track_mask[:, 0]
+    assert torch.equal(found[has_track], 1 + batch.readout.track_charge[has_track, 0].long())
+
+
+def test_an_event_without_tokens_has_no_particles(model, events, make_event, collate):
+    nothing = make_event((), seed=0)
+    written = model.decode(collate([nothing, events[0], nothing]), max_particles=4)
+    assert written.mask.any(1).tolist() == [False, True, False]
+    assert not written.truncated.any()
+    assert model.decode(collate([nothing]), max_particles=4).mask.shape == (1, 0)
+
+
+def test_a_batch_without_events_can_be_written(model, batch):
+    def cut(part):
+        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+        return type(part)(**{name: value[:0] for name, value in values.items() if isinstance(value, torch.Tensor)})
+
+    nothing = Batch(hits=cut(batch.hits), tracks=cut(batch.tracks), readout=cut(batch.readout))
+    written = model.decode(nothing, max_particles=3)
+    assert len(written.mask) == len(written.truncated) == 0
+
+
+def test_the_target_is_not_looked_at(model, batch):
+    one, other = (model.decode(given, max_particles=8) for given in (batch, dataclasses.replace(batch, target=None)))
+    assert torch.equal(one.energy, other.energy)
+
+
+def test_options_that_make_no_sense_are_errors(model, batch):
+    with pytest.raises(ValueError, match="max_particles: 0 is not positive"):
+        model.decode(batch, max_particles=0)
+    with pytest.raises(ValueError, match="training mode"):
+        model.train().decode(batch, max_particles=1)
+    with pytest.raises(ValueError, match=r"temperature: -1\.0"):
+        model.eval().decode(batch, max_particles=1, temperature=-1.0)
