@@ -61,7 +61,7 @@ class TokenSet:
 
 @dataclasses.dataclass(frozen=True)
 class Readout:
-    """What the detector measured, in physical units: what a written particle can point at.
+    """What the detector measured, in physical units: what a particle can point at.
 
     Parameters
     ----------
