@@ -47,7 +47,7 @@ def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: in
     """Events with so many hits and particles each, and a few tracks; padding holds zeros."""
     generator = torch.Generator().manual_seed(seed)
 
-    def sentence(name: str, lengths: list[int]) -> TokenSet:
+    def tokens(name: str, lengths: list[int]) -> TokenSet:
         mask = _mask(lengths, max(lengths))
         features = torch.randn(*mask.shape, FEATURES[name], generator=generator)
         return TokenSet(features * mask[..., None], mask)
@@ -65,9 +65,9 @@ def _make_batch(hits: list[int], particles: list[int] | None = None, *, seed: in
             mask=mask,
         )
     return Batch(
-        hits=sentence("hits", hits),
-        tracks=sentence("tracks", [i % 4 for i in range(B)]),
-        tracker_hits=sentence("tracker_hits", [(i + 2) % 5 for i in range(B)]),
+        hits=tokens("hits", hits),
+        tracks=tokens("tracks", [i % 4 for i in range(B)]),
+        tracker_hits=tokens("tracker_hits", [(i + 2) % 5 for i in range(B)]),
         target=target,
     )
 

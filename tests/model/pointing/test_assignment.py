@@ -17,7 +17,7 @@ from pflow.model.pointing.scene import make_scene
 from pflow.model.pointing.seed import SeedPointer
 
 NOTHING = torch.zeros(1, 1, 1)
-"""Is spoken for: of any items."""
+"""Is assigned: of any items."""
 
 
 def scene_of(batch):
@@ -150,26 +150,31 @@ def pointer():
 
 @pytest.fixture
 def asked(batch):
-    """Scene, states of two positions, memory, and what is spoken for."""
+    """Scene, states of two positions, memory, and what is assigned."""
     generator = torch.Generator().manual_seed(1)
     scene = scene_of(batch)
     n_tokens = scene.token_mask.shape[1]
-    covered = torch.rand(4, 2, n_tokens, generator=generator)
-    return scene, torch.randn(4, 2, 12, generator=generator), torch.randn(4, n_tokens, 12, generator=generator), covered
+    assigned = torch.rand(4, 2, n_tokens, generator=generator)
+    return (
+        scene,
+        torch.randn(4, 2, 12, generator=generator),
+        torch.randn(4, n_tokens, 12, generator=generator),
+        assigned,
+    )
 
 
 def test_probabilities_of_all_tokens_and_the_end_sum_to_one(pointer, asked):
-    scene, state, memory, covered = asked
-    said = pointer(state, memory, scene, covered).exp()
+    scene, state, memory, assigned = asked
+    said = pointer(state, memory, scene, assigned).exp()
     torch.testing.assert_close(said.sum(-1), torch.ones(4, 2))
     assert not said[..., :-1].masked_select(~scene.token_mask[:, None]).any()
 
 
 def test_the_pointers_logits_by_hand(pointer, asked):
-    scene, state, memory, covered = asked
+    scene, state, memory, assigned = asked
     b, t = 1, 1
     with torch.no_grad():
-        said = pointer(state, memory, scene, covered)[b, t]
+        said = pointer(state, memory, scene, assigned)[b, t]
         queries, keys = pointer.state(state[b, t]).view(3, 4), pointer.token(memory[b]).view(-1, 3, 4)
         end = float(pointer.eos(state[b, t]))
     real = scene.token_mask[b].nonzero().flatten().tolist()
@@ -179,7 +184,7 @@ def test_the_pointers_logits_by_hand(pointer, asked):
         plain, taken, energetic = (
             float(queries[i] @ keys[s, i]) / 2.0 + offset for i, offset in enumerate((-3.0, -3.0, 0.5))
         )
-        c = float(covered[b, t, s])
+        c = float(assigned[b, t, s])
         left = math.log(float(scene.token_energy[b, s]) * (1 - c) + 1e-3)
         evidence.append(plain + taken * c + energetic * left)
     expected = torch.tensor([*evidence, end]).log_softmax(-1)

@@ -39,17 +39,17 @@ def test_cached_equals_uncached(make_model, events, batch, collate, option):
     model = make_model(**option)
     with torch.inference_mode():
         expected = [uncached(model.network, collate([event]), max_particles=6) for event in events]
-    written = model.decode(batch, max_particles=6)
+    decoded = model.decode(batch, max_particles=6)
     assert max(map(len, expected)) > 2
-    assert written.mask.sum(1).tolist() == [len(found) for found in expected]
+    assert decoded.mask.sum(1).tolist() == [len(found) for found in expected]
     for i, found in enumerate(expected):
         n_hits = len(events[i].energy)
         for t, (log_energy, pdg, direction, taken) in enumerate(found):
-            assert written.pdg[i, t] == pdg
-            energy = LN10 * (model.inputs.energy_mean + model.inputs.energy_std * written.energy[i, t])
+            assert decoded.pdg[i, t] == pdg
+            energy = LN10 * (model.inputs.energy_mean + model.inputs.energy_std * decoded.energy[i, t])
             torch.testing.assert_close(energy, log_energy, rtol=1e-3, atol=1e-3)
-            torch.testing.assert_close(written.direction[i, t], direction, rtol=1e-3, atol=1e-4)
-            torch.testing.assert_close(written.hit_fraction[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(decoded.direction[i, t], direction, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(decoded.hit_fraction[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
 
 
 def test_an_event_that_does_not_end_is_flagged(model, batch):
@@ -78,7 +78,7 @@ def test_events_that_are_finished_leave_without_changing_others(model, events, b
 
 
 def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):
-    """It takes its hits all the same, so that what is written after it stays as it is."""
+    """It takes its hits all the same, so that what is decoded after it stays as it is."""
     whole = make_model().decode(batch, max_particles=8)
     energy = torch.exp(LN10 * (0.8 + 0.5 * whole.energy))
     below, above = energy[whole.mask].sort().values[2:4].tolist()
@@ -96,45 +96,45 @@ def test_three_crumbs_one_after_the_other_end_an_event(make_model, batch):
     model = make_model(min_energy=1e9)
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
-    written = model.decode(batch, max_particles=8)
-    assert written.mask.shape == (4, 0)
-    assert not written.truncated.any()
+    decoded = model.decode(batch, max_particles=8)
+    assert decoded.mask.shape == (4, 0)
+    assert not decoded.truncated.any()
     assert model.decode(batch, max_particles=3).truncated.sum() == 0
     assert model.decode(batch, max_particles=2).truncated.all()
 
 
 def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_given(make_model, batch):
-    """When all hits are spoken for, the same may be written over and over, each with an energy above the least."""
+    """When all hits are assigned, the same may be decoded over and over, each with an energy above the least."""
     model = make_model(min_energy=0.005)  # below that of a particle of no hits before its correction
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
         model.network.head.correct.bias[0].fill_(1.0)
         model.network.assignment.pair_logits.out[-1].bias.add_(20.0)
-    written = model.decode(batch, max_particles=60)
-    assert not written.truncated.any()
-    deposit = (written.hit_fraction * batch.readout.energy[:, None]).sum(-1)
-    nothing = written.mask & (deposit < 0.0025) & (written.track_fraction.amax(-1) < 0.5)
+    decoded = model.decode(batch, max_particles=60)
+    assert not decoded.truncated.any()
+    deposit = (decoded.hit_fraction * batch.readout.energy[:, None]).sum(-1)
+    nothing = decoded.mask & (deposit < 0.0025) & (decoded.track_fraction.amax(-1) < 0.5)
     assert nothing.sum(1).min() >= 3
-    assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, written.mask, strict=True))
+    assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, decoded.mask, strict=True))
     model.set_decoding(min_deposit_fraction=0.0)
     assert model.decode(batch, max_particles=60).truncated.all()
 
 
 def test_no_track_is_passed_over(make_model, batch):
-    """The end comes at once: without being told to, nothing is written."""
+    """The end comes at once: without being told to, nothing is decoded."""
     model = make_model(require_all_tracks=False)
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.add_(40.0)
     assert model.decode(batch, max_particles=6).mask.shape == (4, 0)
     model.set_decoding(require_all_tracks=True)
-    written = model.decode(batch, max_particles=6)
-    assert not written.truncated.any()
+    decoded = model.decode(batch, max_particles=6)
+    assert not decoded.truncated.any()
     real = batch.readout.track_mask
-    torch.testing.assert_close(written.track_fraction.sum(1)[real], torch.ones(int(real.sum())))
-    assert (written.mask.sum(1) <= real.sum(1)).all()
-    assert written.mask.sum(1).max() > 1
+    torch.testing.assert_close(decoded.track_fraction.sum(1)[real], torch.ones(int(real.sum())))
+    assert (decoded.mask.sum(1) <= real.sum(1)).all()
+    assert decoded.mask.sum(1).max() > 1
     cut = model.decode(batch, max_particles=1)
-    assert cut.truncated.tolist() == (written.mask.sum(1) > 1).tolist()
+    assert cut.truncated.tolist() == (decoded.mask.sum(1) > 1).tolist()
 
 
 def test_a_track_without_momentum_is_spoken_for_once(make_model, by_hand):
@@ -142,13 +142,13 @@ def test_a_track_without_momentum_is_spoken_for_once(make_model, by_hand):
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.add_(40.0)
     batch = by_hand(energy=[2.0], position=[[2000, 0, 0]], token=[0], momentum=[[0.0, 0.0, 0.0]], charge=[1.0])
-    written = model.decode(batch, max_particles=6)
-    assert not written.truncated.any()
-    assert written.mask.sum() <= 1
+    decoded = model.decode(batch, max_particles=6)
+    assert not decoded.truncated.any()
+    assert decoded.mask.sum() <= 1
 
 
 def test_all_tracks_are_written_beside_what_is_written_anyway(make_model, batch):
-    """Events in which every track is spoken for stay as they are."""
+    """Events in which every track is assigned stay as they are."""
     plain, model = make_model(), make_model(require_all_tracks=True)
     one, other = (each.decode(batch, max_particles=12) for each in (plain, model))
     done = (one.track_fraction.sum(1) > 0.5).eq(batch.readout.track_mask).all(1)
@@ -175,25 +175,25 @@ def test_a_low_temperature_is_greedy(model, batch):
 
 
 def test_dtypes_and_padding(model, batch):
-    written = model.decode(batch, max_particles=8)
+    decoded = model.decode(batch, max_particles=8)
     expected = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
-    for field in dataclasses.fields(written):
-        value = getattr(written, field.name)
+    for field in dataclasses.fields(decoded):
+        value = getattr(decoded, field.name)
         assert value.dtype == expected.get(field.name, torch.float32), field.name
         if field.name not in ("truncated", "mask"):
-            assert not value[~written.mask].any(), field.name
+            assert not value[~decoded.mask].any(), field.name
 
 
 def test_charges_fit_the_identities(model, batch):
-    written = model.decode(batch, max_particles=8)
-    charged = model.network.head.charged[written.pdg]
-    assert torch.equal((written.charge != 1)[written.mask], charged[written.mask])
+    decoded = model.decode(batch, max_particles=8)
+    charged = model.network.head.charged[decoded.pdg]
+    assert torch.equal((decoded.charge != 1)[decoded.mask], charged[decoded.mask])
 
 
 def test_the_score_is_the_probability_of_the_chosen_class(model, batch):
-    written = model.decode(batch, max_particles=8)
-    torch.testing.assert_close(written.pdg_probability.sum(-1)[written.mask], torch.ones(int(written.mask.sum())))
-    torch.testing.assert_close(written.score, written.pdg_probability.amax(-1))
+    decoded = model.decode(batch, max_particles=8)
+    torch.testing.assert_close(decoded.pdg_probability.sum(-1)[decoded.mask], torch.ones(int(decoded.mask.sum())))
+    torch.testing.assert_close(decoded.score, decoded.pdg_probability.amax(-1))
 
 
 def test_a_charged_particle_has_the_charge_of_its_track(model, batch):
@@ -211,9 +211,9 @@ def test_a_charged_particle_has_the_charge_of_its_track(model, batch):
 
 def test_an_event_without_tokens_has_no_particles(model, events, make_event, collate):
     nothing = make_event((), seed=0)
-    written = model.decode(collate([nothing, events[0], nothing]), max_particles=4)
-    assert written.mask.any(1).tolist() == [False, True, False]
-    assert not written.truncated.any()
+    decoded = model.decode(collate([nothing, events[0], nothing]), max_particles=4)
+    assert decoded.mask.any(1).tolist() == [False, True, False]
+    assert not decoded.truncated.any()
     assert model.decode(collate([nothing]), max_particles=4).mask.shape == (1, 0)
 
 
@@ -223,8 +223,8 @@ def test_a_batch_without_events_can_be_written(model, batch):
         return type(part)(**{name: value[:0] for name, value in values.items() if isinstance(value, torch.Tensor)})
 
     nothing = Batch(hits=cut(batch.hits), tracks=cut(batch.tracks), readout=cut(batch.readout))
-    written = model.decode(nothing, max_particles=3)
-    assert len(written.mask) == len(written.truncated) == 0
+    decoded = model.decode(nothing, max_particles=3)
+    assert len(decoded.mask) == len(decoded.truncated) == 0
 
 
 def test_the_target_is_not_looked_at(model, batch):

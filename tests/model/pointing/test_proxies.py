@@ -16,7 +16,7 @@ SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
 
 
 NOTHING = torch.zeros(1, 1, 1)
-"""Is spoken for: of any items."""
+"""Is assigned: of any items."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Cached generation against the naive reference, events against batches, and what ends a sentence."""
+"""Cached generation against the naive reference, events against batches, and what ends a sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pflow.model.translation.special import EOS
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
 CONTINUOUS = ("energy", "direction", "score")
-WRITTEN = ("charge", "pdg", *CONTINUOUS, "mask", "truncated")
+FIELDS = ("charge", "pdg", *CONTINUOUS, "mask", "truncated")
 
 
 def make_loss(*, special="flags", **options):
@@ -28,8 +28,8 @@ def generate(model, batch, *, max_particles, **sampling):
 
 
 def assert_same(a: GeneratedParticles, b: GeneratedParticles) -> None:
-    """Token by token: classes and masks exactly, numbers to 5e-5, as what is written is read again."""
-    for name in WRITTEN:
+    """Token by token: classes and masks exactly, numbers to 5e-5, as decoded particles are inputs."""
+    for name in FIELDS:
         left, right = getattr(a, name), getattr(b, name)
         if name in CONTINUOUS:
             torch.testing.assert_close(left, right, rtol=1e-4, atol=5e-5)
@@ -57,16 +57,16 @@ def with_unequal_ends(model, special, batch):
     for _ in range(20):
         with torch.no_grad():
             bias[index] = (low + high) / 2
-        written = generate(model, batch, max_particles=10)
-        if len(written.mask.sum(1).unique()) > 1:
+        decoded = generate(model, batch, max_particles=10)
+        if len(decoded.mask.sum(1).unique()) > 1:
             return model
-        low, high = ((low + high) / 2, high) if written.truncated.all() else (low, (low + high) / 2)
+        low, high = ((low + high) / 2, high) if decoded.truncated.all() else (low, (low + high) / 2)
     raise AssertionError("no shift makes the events end at different places")
 
 
 @pytest.fixture(scope="module")
 def trained(make_batch, make_model):
-    """A network that has learned sentences of very unequal lengths by heart, with the special tokens asked for."""
+    """A network that has learned sequences of very unequal lengths by heart, with the special tokens asked for."""
     batch = make_batch(UNEQUAL, [5, 0, 2, 9, 1, 3, 0, 6])
 
     def train(special: str):
@@ -100,8 +100,8 @@ def test_cached_equals_naive_on_trained_weights(special, trained, naive):
 @pytest.mark.parametrize("special", ["flags", "kind", "learned"])
 def test_trained_network_writes_what_it_learned(special, trained):
     models, batch = trained
-    written = generate(models[special], batch, max_particles=12)
-    lengths = written.mask.sum(1)
+    decoded = generate(models[special], batch, max_particles=12)
+    lengths = decoded.mask.sum(1)
     assert (lengths == batch.target.mask.sum(1)).float().mean() >= 0.75
 
 
@@ -133,9 +133,9 @@ def test_cached_equals_naive_with_options(option, make_batch, make_model, naive)
 def event(batch, i):
     """Event i alone, without padding."""
 
-    def cut(sentence):
-        n = int(sentence.mask[i].sum())
-        return type(sentence)(sentence.features[i : i + 1, :n], sentence.mask[i : i + 1, :n])
+    def cut(tokens):
+        n = int(tokens.mask[i].sum())
+        return type(tokens)(tokens.features[i : i + 1, :n], tokens.mask[i : i + 1, :n])
 
     return type(batch)(cut(batch.hits), cut(batch.tracks), cut(batch.tracker_hits))
 
@@ -148,7 +148,7 @@ def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model):
         alone = generate(model, event(batch, i), max_particles=10)
         n = alone.mask.shape[1]
         assert not together.mask[i, n:].any()
-        row = {name: getattr(together, name)[i : i + 1] for name in WRITTEN}
+        row = {name: getattr(together, name)[i : i + 1] for name in FIELDS}
         cut = {name: value if name == "truncated" else value[:, :n] for name, value in row.items()}
         assert_same(GeneratedParticles(**cut), alone)
 
@@ -166,18 +166,18 @@ def test_a_batch_of_one_equals_its_place_in_a_batch_of_64(make_batch, make_model
 @pytest.mark.parametrize("special", ["flags", "kind", "learned"])
 def test_eos_ends_at_once_and_is_no_particle(special, make_batch, make_model):
     model = with_end(make_model(special=special), special, 1e4)
-    written = generate(model, make_batch([3, 5]), max_particles=4)
-    assert written.mask.shape == (2, 0)
-    assert not written.truncated.any()
+    decoded = generate(model, make_batch([3, 5]), max_particles=4)
+    assert decoded.mask.shape == (2, 0)
+    assert not decoded.truncated.any()
 
 
 @pytest.mark.parametrize("special", ["flags", "kind", "learned"])
 def test_an_event_that_does_not_end_is_flagged(special, make_batch, make_model):
     model = with_end(make_model(special=special), special, -1e4)
-    written = generate(model, make_batch([3, 5]), max_particles=4)
-    assert written.mask.all()
-    assert written.mask.shape == (2, 4)
-    assert written.truncated.all()
+    decoded = generate(model, make_batch([3, 5]), max_particles=4)
+    assert decoded.mask.all()
+    assert decoded.mask.shape == (2, 4)
+    assert decoded.truncated.all()
 
 
 def test_an_event_that_ends_at_the_maximum_is_not_flagged(trained):
@@ -186,8 +186,8 @@ def test_an_event_that_ends_at_the_maximum_is_not_flagged(trained):
     free = generate(model, batch, max_particles=30)
     longest = free.mask.sum(1)
     complete = longest[~free.truncated]
-    written = generate(model, batch, max_particles=int(complete.max()))
-    assert not written.truncated[(longest == complete.max()) & ~free.truncated].any()
+    decoded = generate(model, batch, max_particles=int(complete.max()))
+    assert not decoded.truncated[(longest == complete.max()) & ~free.truncated].any()
 
 
 @pytest.mark.parametrize("special", ["flags", "kind"])
@@ -198,42 +198,42 @@ def test_pad_and_bos_are_never_particles(special, make_batch, make_model):
             model.heads.classifiers[name][-1].bias[: 2 if name == "kind" else model.special.offset] = 1e4
         bias, index = end_head(model, special)
         bias[index] = -1e4
-    written = generate(model, make_batch([3, 5]), max_particles=4)
-    assert ((written.charge >= 0) & (written.charge < 3)).all()
-    assert ((written.pdg >= 0) & (written.pdg < 6)).all()
+    decoded = generate(model, make_batch([3, 5]), max_particles=4)
+    assert ((decoded.charge >= 0) & (decoded.charge < 3)).all()
+    assert ((decoded.pdg >= 0) & (decoded.pdg < 6)).all()
 
 
 def test_events_without_any_hit_can_be_written(make_batch, make_model):
-    written = generate(make_model(), make_batch([0, 0]), max_particles=3)
-    assert written.energy.isfinite().all()
+    decoded = generate(make_model(), make_batch([0, 0]), max_particles=3)
+    assert decoded.energy.isfinite().all()
 
 
 def test_a_batch_without_events_can_be_written(variant, make_model):
     def nothing(features):
         return TokenSet(torch.zeros(0, 0, features), torch.zeros(0, 0, dtype=torch.bool))
 
-    written = generate(make_model(**variant), Batch(nothing(4), nothing(5), nothing(3)), max_particles=3)
-    assert len(written.mask) == len(written.truncated) == 0
+    decoded = generate(make_model(**variant), Batch(nothing(4), nothing(5), nothing(3)), max_particles=3)
+    assert len(decoded.mask) == len(decoded.truncated) == 0
 
 
 def test_padding_holds_zeros(make_batch, make_model):
-    written = generate(with_end(make_model(), "flags", 0.5), make_batch(UNEQUAL), max_particles=12)
-    blank = ~written.mask
+    decoded = generate(with_end(make_model(), "flags", 0.5), make_batch(UNEQUAL), max_particles=12)
+    blank = ~decoded.mask
     assert blank.any()
     for name in ("charge", "pdg", "energy", "direction", "score"):
-        assert not getattr(written, name)[blank].any()
+        assert not getattr(decoded, name)[blank].any()
 
 
 def test_dtypes(make_batch, make_model):
-    written = generate(make_model(), make_batch([3, 5]), max_particles=4)
+    decoded = generate(make_model(), make_batch([3, 5]), max_particles=4)
     expected = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
-    for name in WRITTEN:
-        assert getattr(written, name).dtype == expected.get(name, torch.float32)
+    for name in FIELDS:
+        assert getattr(decoded, name).dtype == expected.get(name, torch.float32)
 
 
 def test_directions_are_unit_vectors(make_batch, make_model):
-    written = generate(make_model(), make_batch([3, 5]), max_particles=4)
-    torch.testing.assert_close(written.direction.norm(dim=-1)[written.mask], torch.ones(int(written.mask.sum())))
+    decoded = generate(make_model(), make_batch([3, 5]), max_particles=4)
+    torch.testing.assert_close(decoded.direction.norm(dim=-1)[decoded.mask], torch.ones(int(decoded.mask.sum())))
 
 
 def test_greedy_is_deterministic(make_batch, make_model):
@@ -274,14 +274,14 @@ def test_the_target_is_not_looked_at(make_batch, make_model):
 
 def test_generation_under_bfloat16_autocast(variant, make_batch, make_model):
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        written = generate(make_model(**variant), make_batch(UNEQUAL), max_particles=4)
-    assert written.energy.dtype == torch.float32
-    assert written.energy.isfinite().all()
+        decoded = generate(make_model(**variant), make_batch(UNEQUAL), max_particles=4)
+    assert decoded.energy.dtype == torch.float32
+    assert decoded.energy.isfinite().all()
 
 
 def test_generation_with_bfloat16_weights(make_batch, make_model):
-    written = generate(make_model().bfloat16(), make_batch(UNEQUAL), max_particles=4)
-    assert written.energy.dtype == torch.float32
+    decoded = generate(make_model().bfloat16(), make_batch(UNEQUAL), max_particles=4)
+    assert decoded.energy.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,6 @@ def test_finished_events_leave_the_batch_and_the_source_is_read_once(make_batch,
     monkeypatch.setattr(model, "step", lambda tokens, state: sizes.append(len(tokens.kind)) or step(tokens, state))
     monkeypatch.setattr(model, "encode", lambda b: calls.update(encode=calls["encode"] + 1) or encode(b))
     monkeypatch.setattr(model.decoder, "project", lambda m: calls.update(project=calls["project"] + 1) or project(m))
-    written = generate(model, batch, max_particles=10)
-    assert sizes == [len(UNEQUAL), *written.mask.sum(0).tolist()]
+    decoded = generate(model, batch, max_particles=10)
+    assert sizes == [len(UNEQUAL), *decoded.mask.sum(0).tolist()]
     assert calls == {"encode": 1, "project": 1}

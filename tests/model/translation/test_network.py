@@ -35,8 +35,8 @@ def batch(make_batch):
 def garbage(batch: Batch) -> Batch:
     """The same events with NaN, infinities and nonsense where there is padding."""
 
-    def spoil(sentence: TokenSet) -> TokenSet:
-        return TokenSet(sentence.features.masked_fill(~sentence.mask[..., None], torch.nan), sentence.mask)
+    def spoil(tokens: TokenSet) -> TokenSet:
+        return TokenSet(tokens.features.masked_fill(~tokens.mask[..., None], torch.nan), tokens.mask)
 
     target, blank = batch.target, ~batch.target.mask
     return Batch(
@@ -56,10 +56,10 @@ def garbage(batch: Batch) -> Batch:
 def padded(batch: Batch, source: int, target: int) -> Batch:
     """The same events with more padding."""
 
-    def pad(sentence: TokenSet) -> TokenSet:
+    def pad(tokens: TokenSet) -> TokenSet:
         return TokenSet(
-            torch.nn.functional.pad(sentence.features, (0, 0, 0, source)),
-            torch.nn.functional.pad(sentence.mask, (0, source)),
+            torch.nn.functional.pad(tokens.features, (0, 0, 0, source)),
+            torch.nn.functional.pad(tokens.mask, (0, source)),
         )
 
     values = {name: getattr(batch.target, name) for name in ("charge", "pdg", "energy", "direction", "mask")}
@@ -150,10 +150,10 @@ def test_more_padding_changes_nothing(variant, batch, make_model):
 def test_the_order_of_source_tokens_changes_nothing(variant, batch, make_model):
     generator = torch.Generator().manual_seed(5)
 
-    def shuffle(sentence: TokenSet) -> TokenSet:
-        order = torch.rand(sentence.mask.shape, generator=generator).argsort(dim=1)  # padding moves too
+    def shuffle(tokens: TokenSet) -> TokenSet:
+        order = torch.rand(tokens.mask.shape, generator=generator).argsort(dim=1)  # padding moves too
         return TokenSet(
-            sentence.features.gather(1, order[..., None].expand_as(sentence.features)), sentence.mask.gather(1, order)
+            tokens.features.gather(1, order[..., None].expand_as(tokens.features)), tokens.mask.gather(1, order)
         )
 
     shuffled = Batch(shuffle(batch.hits), shuffle(batch.tracks), shuffle(batch.tracker_hits), batch.target)
@@ -183,8 +183,8 @@ def test_a_prediction_sees_the_particles_before(variant, batch, make_model):
 def test_tracks_are_read(source, read, batch, make_model):
     model = make_model(source=source)
     for name in read:
-        sentence = getattr(batch, name)
-        other = TokenSet(sentence.features + 1.0, sentence.mask)
+        tokens = getattr(batch, name)
+        other = TokenSet(tokens.features + 1.0, tokens.mask)
         with torch.no_grad():
             changed = model(dataclasses.replace(batch, **{name: other}))["energy"]
             assert not torch.allclose(changed, model(batch)["energy"])

@@ -1,4 +1,4 @@
-"""Special tokens, each against sentences written by hand."""
+"""Special tokens, each against sequences decoded by hand."""
 
 from __future__ import annotations
 
