@@ -102,7 +102,9 @@ def reconstruct(
     collector = ParticleCollector(len(events))
     for rows in _batches(tokens, batch_size):
         batch = collate([tokens[int(row)] for row in rows]).to(place)
-        collector.add(rows, reconstructor.generate(batch, decoding=decoding, sampler=sampler))
+        with torch.inference_mode():
+            generated = reconstructor.generate(batch, decoding=decoding, sampler=sampler)
+        collector.add(rows, generated)
     reconstruction = model.tokeniser.decode(
         collector.tokens(),
         calibration=model.calibration,
