@@ -22,7 +22,7 @@ from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
 from pflow.tokens.encode import target_particles
 
-__all__ = ["Calibrated", "calibrate", "decoding_grid"]
+__all__ = ["Calibrated", "best", "calibrate", "decoding_grid"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +123,11 @@ def calibrate(
         Calibrated(decoding=decoding, score=_score(of_files), uncertainty=fit.result())
         for decoding, of_files, fit in zip(decodings, metrics, fits, strict=True)
     ]
+
+
+def best(trials: Sequence[Calibrated]) -> Calibrated:
+    """The configuration with the largest score, the first of equal ones."""
+    return max(trials, key=lambda trial: trial.score)
 
 
 def _score(metrics: Sequence[ParticleMetrics]) -> float:

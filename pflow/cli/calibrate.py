@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     ConfigError
         The folder cannot be made there, or the model has no such thresholds or predicts no uncertainties.
     """
-    from pflow.calibration.thresholds import calibrate, decoding_grid
+    from pflow.calibration.thresholds import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import write_weights
     from pflow.errors import ConfigError
@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     for trial in trials:
         values = [f"{name} {getattr(trial.decoding, name):g}" for name in thresholds if hasattr(trial.decoding, name)]
         print(f"{', '.join(values)}: energy-weighted efficiency less fake energy fraction {trial.score:.4f}")
-    best = max(trials, key=lambda trial: trial.score)
-    _print_curves(best.uncertainty)
-    for path in write_weights(args.checkpoint, args.output, calibration=best.uncertainty, decoding=best.decoding):
+    chosen = best(trials)
+    _print_curves(chosen.uncertainty)
+    for path in write_weights(args.checkpoint, args.output, calibration=chosen.uncertainty, decoding=chosen.decoding):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
 

@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 
 from measurements.files import rounded
-from measurements.losses import Losses
+from measurements.lost_energy import Losses
 from measurements.separation import always_one, one_or_two
 from pflow.cli.evaluate import zip_chunks
 from pflow.event.events import Events

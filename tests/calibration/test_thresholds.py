@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pflow.calibration.thresholds import decoding_grid
+from pflow.calibration.thresholds import Calibrated, best, decoding_grid
+from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.errors import ConfigError
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
@@ -29,3 +30,13 @@ def test_a_threshold_that_the_model_does_not_have_is_named():
 def test_a_threshold_out_of_range_is_named():
     with pytest.raises(ConfigError, match="existence_threshold"):
         decoding_grid(OWN, existence_threshold=[1.5])
+
+
+def test_the_best_score_is_chosen_and_the_first_of_equal_ones():
+    grid = decoding_grid(OWN, eos_threshold=[0.5, 0.6, 0.7])
+    none = UncertaintyCalibration(energy={}, direction={})
+    trials = [
+        Calibrated(decoding=one, score=score, uncertainty=none)
+        for one, score in zip(grid, (0.1, 0.3, 0.3), strict=True)
+    ]
+    assert best(trials) is trials[1]

@@ -10,7 +10,7 @@ import pytest
 import results
 from measurements import setups
 from measurements.files import REPORT, ROOT, read_json
-from measurements.losses import Losses
+from measurements.lost_energy import Losses
 from measurements.separation import always_one, one_or_two
 from pflow.io.open import read_events
 from pflow.metrics.counting import CountMetrics

@@ -15,8 +15,8 @@ from torch.nn import functional
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
 from pflow.model.pointing.pairs import Pairs, find_pairs
-from pflow.model.pointing.scene import ITEM_FEATURES, Scene, gather
 
 __all__ = ["N_DELTA_FEATURES", "Assignment", "AssignmentLogits", "ParticleAssignment", "delta_theta_phi_features"]
 

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
 from pflow.model.common.layers import FullyConnected
+from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.proxies import log_weights
-from pflow.model.pointing.scene import Scene
 
 __all__ = ["CORE_ANGLE", "SLOPE_UNIT", "ConversionDirectionCorrection", "shower_slopes"]
 

@@ -19,7 +19,7 @@ from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, 
 from pflow.model.pointing.attention import CoverageAttention, CoveredMemory
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.scene import gather
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.seed import SeedPointer
 
 __all__ = ["CoverageDecoder", "ParticleDecoder", "PreviousParticles"]

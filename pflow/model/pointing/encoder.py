@@ -13,7 +13,7 @@ from pflow.model.common.cache import Compaction
 from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, LayerStyle, final_norm
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.scene import Scene
+from pflow.model.pointing.geometry import Scene
 
 __all__ = ["EncodedSource", "SourceEncoder"]
 

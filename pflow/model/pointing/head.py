@@ -19,9 +19,9 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.conversion import ConversionDirectionCorrection
 from pflow.model.pointing.decoder import PreviousParticles
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features
-from pflow.model.pointing.scene import gather
 
 __all__ = ["EnergyScale", "ParticleHead", "Particles"]
 

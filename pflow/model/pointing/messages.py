@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_theta_phi_features
 from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
+from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.scene import Scene
 
 __all__ = ["PairwiseMessages"]
 

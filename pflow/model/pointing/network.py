@@ -24,9 +24,9 @@ from pflow.model.pointing.assignment import Assignment, ParticleAssignment
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, ParticleDecoder
 from pflow.model.pointing.encoder import EncodedSource, SourceEncoder
+from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
 from pflow.model.pointing.refiner import RefinedAssignment, Refiner
-from pflow.model.pointing.scene import make_scene
 
 __all__ = ["FIRST_STAGE", "PointingNetwork"]
 

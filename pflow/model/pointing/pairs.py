@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pflow.model.pointing.scene import Scene
+from pflow.model.pointing.geometry import Scene
 
 __all__ = ["Pairs", "find_pairs"]
 

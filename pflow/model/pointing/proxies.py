@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
+from pflow.model.pointing.geometry import Scene, gather
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.scene import Scene, gather
 
 __all__ = ["Proxies", "log_weights", "make_proxies", "n_proxy_features"]
 

@@ -12,7 +12,7 @@ from pflow.model.pointing.config import (
     PointingNetworkConfig,
     PointingTrainingConfig,
 )
-from pflow.model.pointing.decode import generate
+from pflow.model.pointing.decoder_step import generate
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
 from pflow.model.pointing.refine_training import Refinement, refinement

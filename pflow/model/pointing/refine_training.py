@@ -17,12 +17,12 @@ from torch.nn import functional
 from pflow.data.batch import Target
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decode import decode_first_stage
+from pflow.model.pointing.decoder_step import decode_first_stage
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
-from pflow.model.pointing.scene import gather
 from pflow.model.pointing.teacher_forcing import target_fractions
 
 __all__ = ["Refinement", "match", "refinement"]

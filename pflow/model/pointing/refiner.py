@@ -25,10 +25,10 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.conversion import ConversionDirectionCorrection
 from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.messages import PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.scene import gather
 
 __all__ = ["DecodedParticles", "RefinedAssignment", "Refiner"]
 

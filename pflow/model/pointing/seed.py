@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pflow.model.common.attention import absorbed_products
 from pflow.model.common.layers import FullyConnected
-from pflow.model.pointing.scene import Scene
+from pflow.model.pointing.geometry import Scene
 
 __all__ = ["MASKED_LOGIT", "SeedPointer"]
 

@@ -16,10 +16,10 @@ from pflow.model.pointing.assignment import Assignment
 from pflow.model.pointing.config import PointingTrainingConfig
 from pflow.model.pointing.decoder import PreviousParticles
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.head import LN10, Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.scene import gather
 
 __all__ = ["TeacherForcing", "reordered", "seed_weights", "target_fractions", "teacher_forcing"]
 

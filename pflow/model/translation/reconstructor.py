@@ -5,7 +5,7 @@ from __future__ import annotations
 from pflow.data.batch import Batch
 from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs, Reconstructor, Sampler, TrainingOutput
 from pflow.model.translation.config import TranslationLossConfig, TranslationNetworkConfig
-from pflow.model.translation.decode import generate
+from pflow.model.translation.decoder_step import generate
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.network import TranslationNetwork
 

@@ -12,8 +12,8 @@ from pflow.model.pointing.assignment import (
     _relative_position,
     delta_theta_phi_features,
 )
+from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.pairs import find_pairs
-from pflow.model.pointing.scene import make_scene
 from pflow.model.pointing.seed import SeedPointer
 
 NOTHING = torch.zeros(1, 1, 1)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pflow.model.pointing.conversion import CORE_ANGLE, ConversionDirectionCorrection, shower_slopes
+from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.messages import PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.scene import make_scene
 
 R = 1900.0
 """Where showers begin, mm from the vertex, in the plane of the beam's origin."""

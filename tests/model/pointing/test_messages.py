@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.messages import PairwiseMessages
-from pflow.model.pointing.scene import make_scene
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.common.directions import tangent_basis
+from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.pairs import find_pairs
 from pflow.model.pointing.proxies import make_proxies, n_proxy_features
-from pflow.model.pointing.scene import make_scene
 
 SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
 """Of three hits and a track."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.decode import decode_first_stage
+from pflow.model.pointing.decoder_step import decode_first_stage
 from pflow.model.pointing.refiner import EPS_FRACTION, DecodedParticles, _min_probability
 
 

@@ -8,7 +8,7 @@ import torch
 
 from pflow.data.batch import Target
 from pflow.model.pointing import PointingTrainingConfig
-from pflow.model.pointing.scene import gather
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.teacher_forcing import reordered, seed_weights, teacher_forcing
 
 PHOTON, PION, NEUTRON = 0, 1, 2

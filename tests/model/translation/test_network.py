@@ -12,7 +12,7 @@ from pflow.model.api import DecodingConfig, Sampler
 from pflow.model.common.cache import KeyValue
 from pflow.model.common.initialise import initialise
 from pflow.model.translation import TranslationLossConfig
-from pflow.model.translation.decode import generate as generate_particles
+from pflow.model.translation.decoder_step import generate as generate_particles
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.loss import TranslationLoss
 

@@ -10,7 +10,7 @@ import torch
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import DecodingConfig, GeneratedParticles, Sampler
 from pflow.model.translation import TranslationLossConfig
-from pflow.model.translation.decode import generate as generate_particles
+from pflow.model.translation.decoder_step import generate as generate_particles
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.special import EOS
 

@@ -19,9 +19,9 @@ from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles
-from pflow.model.pointing.scene import gather
 from pflow.model.pointing.seed import MASKED_LOGIT
 
 __all__ = ["PointingDecoder", "decode_first_stage", "generate"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.model.common.cache import Compaction
-from pflow.model.pointing.scene import FAR, gather, make_scene
+from pflow.model.pointing.geometry import FAR, gather, make_scene
 
 
 def scene_of(batch):
