@@ -12,6 +12,7 @@ import yaml
 
 from pflow.errors import ConfigError, InputError
 from pflow.io.flat import FlatReader, missing_branches
+from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
 HITS = {"energy": "hit_E", "x": "hit_x", "y": "hit_y", "z": "hit_z"}
@@ -270,3 +271,13 @@ def test_a_file_fits_if_it_has_what_the_hits_need():
     keys = ["calo_hit.energy", "calo_hit.x", "calo_hit.y", "calo_hit.z"]
     assert not missing_branches(keys)
     assert missing_branches(keys[1:]) == keys[:1]
+
+
+def test_hits_of_the_cld_samples_keep_their_calorimeters(data_dir):
+    path = data_dir / "cld_g4" / "zh_val.root"
+    events = read_events(path, layout="cld_g4", entry_stop=20)
+    with uproot.open(path) as file:
+        codes = file["events"]["calo_hit.system"].array(entry_stop=20)
+    assert ak.array_equal(events.hits.subdetector, codes, dtype_exact=False)
+    assert set(ak.flatten(codes).tolist()) == {0, 1, 2, 3, 4, 5}
+    events.validate()

@@ -27,6 +27,15 @@ def test_the_built_in_layout_names_every_quantity():
     assert layout.reference_name == "pandora"
 
 
+def test_the_cld_samples_differ_by_two_calorimeters():
+    cld, ild = load_layout("cld_g4"), load_layout("g4")
+    codes = cld.parts["hits"]["subdetector"].names
+    assert codes == ild.parts["hits"]["subdetector"].names | {4: "hcal_other", 5: "muon"}
+    subdetector = {"subdetector": Branch(branch="calo_hit.system", names=codes)}
+    assert cld.parts == {**ild.parts, "hits": ild.parts["hits"] | subdetector}
+    assert (cld.detector, cld.reference_name) == ("cld", "pandora")
+
+
 def test_hits_alone_make_a_layout(tmp_path):
     layout = load_layout(written(tmp_path, hits=HITS))
     assert layout.parts == {"hits": {name: Branch(branch=branch) for name, branch in HITS.items()}}
@@ -51,7 +60,7 @@ def test_a_layout_is_taken_as_it_is():
 
 
 def test_an_unknown_layout_names_the_built_in_ones():
-    with pytest.raises(ConfigError, match="no layout file 'g5': neither a file nor one of g4"):
+    with pytest.raises(ConfigError, match="no layout file 'g5': neither a file nor one of cld_g4, g4"):
         load_layout("g5")
 
 

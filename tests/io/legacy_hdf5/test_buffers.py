@@ -86,7 +86,7 @@ def test_only_empty_events(tmp_path):
     assert as_lists(found) == [[], []]
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_the_output_is_read(tmp_path):
     with h5py.File(tmp_path / "out.h5", "w") as file:
         writer = TableWriter(file.create_group("table"), 2, "float32")
         writer.append(np.array([2, 0]), np.array([[1.0, 2.0], [3.0, 4.0]]))

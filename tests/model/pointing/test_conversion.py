@@ -136,14 +136,14 @@ def test_an_electron_that_is_turned_back_lies_where_its_photon_went(by_hand, mis
     assert azimuth(correction, scene, share, 0.4 + missed) == pytest.approx(0.4, abs=0.15 * abs(missed))
 
 
-def test_at_birth_next_to_nothing_is_turned(by_hand):
+def test_initially_next_to_nothing_is_turned(by_hand):
     correction = ConversionDirectionCorrection(features=5, hidden_width=8)
     correction.initialise()
     scene, share = scene_of(by_hand, hits_of(0.46, 0.06, n=20))
     assert azimuth(correction, scene, share, 0.46) == pytest.approx(0.46, abs=0.03 * 0.06)
 
 
-def test_the_second_reading_of_a_bent_network_turns_directions_of_its_particles(make_model, batch):
+def test_the_refinement_of_a_bent_network_turns_directions_of_its_particles(make_model, batch):
     torch.manual_seed(0)
     model = make_model(
         refine_layers=1,

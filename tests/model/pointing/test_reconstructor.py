@@ -135,7 +135,7 @@ def towards(made, *trust):
     return normalize(sum(weight * part for weight, part in zip(weights, parts, strict=True)), dim=-1)
 
 
-def test_at_birth_nothing_is_corrected(make_model, events, collate):
+def test_initially_nothing_is_corrected(make_model, events, collate):
     """The energy is the sum of the hits', but for the trust in tracks (of which there are none) and 10 MeV."""
     model = make_model(initial=True)
     made = one_particle(model, collate([events[1]]), 0)

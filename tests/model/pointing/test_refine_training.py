@@ -68,7 +68,7 @@ def test_pieces_and_false_particles_come_last(model, three):
     assert not target.track_fraction[:, 3:].any()
 
 
-def test_who_begins_at_a_track_is_its_particle(model, three):
+def test_what_starts_at_a_track_is_its_particle(model, three):
     """Though it took all of the neutron, of which it has five times the energy."""
     number, target = matched(model, three, [[1, 1, 0, 0, 1], [0, 0, 1, 0, 0]], [4, 2])
     assert number == [1, 0]
@@ -93,7 +93,7 @@ def test_the_same_particle_has_a_tenth_of_both(model, by_hand, part, expected):
     assert target.mask.tolist() == [[expected]]
 
 
-def test_what_is_not_written_is_not_matched(model, three):
+def test_what_is_not_decoded_is_not_matched(model, three):
     number, target = matched(model, three, [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]], [2, 0], n=1)
     assert number == [0, 1]
     assert target.pdg.tolist() == [[PHOTON, 0]]

@@ -67,6 +67,18 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     torch.testing.assert_close(refined.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
 
 
+def test_initially_refined_particles_are_those_of_the_head(make_model, batch):
+    model = make_model(refine_layers=1)
+    decoded, source = first_stage(model, batch)
+    refined = refine(model, decoded, source)
+    fraction = refined.log_fraction.exp()
+    with torch.no_grad():
+        expected = model.network.head(refined.query, decoded.seed, fraction, refined.pairs, source)
+        found = model.network.predict_refined(refined, decoded.seed, source)
+    for name in ("pdg", "charge", "log_energy", "direction"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+
+
 def test_fractions_of_an_item_sum_to_one(model, batch):
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
@@ -128,7 +140,7 @@ def test_where_few_particles_are_expected_each_must_be_more_probable(probabiliti
     assert float(_min_probability(probability, mask, keep)) == pytest.approx(least, rel=1e-5)
 
 
-def test_what_is_written_is_the_second_reading(make_model, events, batch, collate):
+def test_the_output_is_the_refinement(make_model, events, batch, collate):
     """In one batch and one by one; and with a threshold that no particle meets, nothing."""
     model = awake(make_model(refine_layers=2, eos_threshold=0.4, existence_threshold=0.0))
     written = model.decode(batch, max_particles=6)

@@ -43,7 +43,7 @@ def test_what_is_said_of_a_particle_does_not_depend_on_later_ones(model, batch, 
     assert (one.particles.log_energy[2, j:] - other.particles.log_energy[2, j:]).abs().max() > 1e-3
 
 
-def test_incidences_do_not_look_ahead(model, batch):
+def test_assignments_do_not_look_ahead(model, batch):
     one, other = taught(model, batch), taught(model, batch, changed(batch.target, 2))
     shape = batch.target.hit_fraction.shape[:2]
     n_items = one.pairs.item.max() + 1
@@ -52,7 +52,7 @@ def test_incidences_do_not_look_ahead(model, batch):
     torch.testing.assert_close(before, after)
 
 
-def test_an_incidence_does_not_know_its_own_answer(model, batch):
+def test_an_assignment_does_not_know_its_own_answer(model, batch):
     """A particle that has half of each of its hits begins where one that has them whole does."""
     half = dataclasses.replace(batch.target, hit_fraction=0.5 * batch.target.hit_fraction)
     one, other = taught(model, batch), taught(model, batch, half)
@@ -195,7 +195,7 @@ def test_reordering_keeps_those_with_a_track_first(make_model, batch):
     assert not (has_track[:, 1:] & ~has_track[:, :-1]).any()
 
 
-def test_without_jitter_particles_are_in_the_order_of_falling_energy(make_model, batch):
+def test_without_noise_particles_are_in_the_order_of_falling_energy(make_model, batch):
     training = PointingTrainingConfig(order_noise_std=0.0)
     target: Target = batch.target
     order = torch.tensor([[1, 0, 2, 3], [0, 1, 2, 3], [2, 3, 1, 0], [2, 1, 0, 3]])
@@ -204,7 +204,7 @@ def test_without_jitter_particles_are_in_the_order_of_falling_energy(make_model,
     assert torch.equal(other.energy[target.mask], target.energy[target.mask])
 
 
-def test_what_is_put_off_is_written_last_in_the_same_order(make_model, batch):
+def test_deferred_targets_come_last_in_the_same_order(make_model, batch):
     torch.manual_seed(0)
     training = PointingTrainingConfig(order_noise_std=0.0, deferred_target_prob=0.4)
     changed = 0
@@ -224,3 +224,10 @@ def test_a_target_without_shares_is_an_error(model, batch):
     for name in ("hit_fraction", "track_fraction"):
         with pytest.raises(ValueError, match="target: it has no fractions of hits and tracks"):
             taught(model, batch, dataclasses.replace(batch.target, **{name: None}))
+
+
+def test_eos_and_pointer_are_the_likelihood_of_the_sequence(model, events, collate):
+    """The end counts as much as one seed, however long the sequence is: the event has four particles."""
+    batch = collate([events[2]])
+    output = teacher_forcing(model.network, model.network.encode(batch), batch.target, PointingTrainingConfig())
+    torch.testing.assert_close(model.loss(output)["eos"], -output.pointer[0, 4, -1] / 4)

@@ -283,7 +283,7 @@ def test_a_generator_of_ones_own_gives_the_weights(special, make_model):
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def test_weights_at_birth_keep_the_variance():
+def test_weights_initially_keep_the_variance():
     linear = torch.nn.Linear(400, 300)
     initialise(linear, torch.Generator().manual_seed(0))
     assert linear.weight.var().item() == pytest.approx(1 / 400, rel=0.02)
