@@ -283,11 +283,8 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
     ValueError
         Another place, no such class, or not a `Reconstructor`.
     """
-    installed = {entry.value.replace(":", "."): entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     found: Any = None
-    if class_path in installed:
-        found = installed[class_path].load()
-    elif class_path.startswith("pflow.model.") and all(part.isidentifier() for part in class_path.split(".")):
+    if class_path.startswith("pflow.model.") and all(part.isidentifier() for part in class_path.split(".")):
         module, _, name = class_path.rpartition(".")
         try:
             found = getattr(importlib.import_module(module), name, None)
@@ -295,9 +292,14 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
             if error.name is None or not class_path.startswith(error.name):
                 raise
     else:
-        raise ValueError(
-            f"class_path: '{class_path}' is neither below pflow.model nor an installed entry point of {ENTRY_POINTS}"
-        )
+        entries = importlib.metadata.entry_points(group=ENTRY_POINTS)
+        entry = next((entry for entry in entries if entry.value.replace(":", ".") == class_path), None)
+        if entry is None:
+            raise ValueError(
+                f"class_path: '{class_path}' is neither below pflow.model nor an installed entry point of "
+                f"{ENTRY_POINTS}"
+            )
+        found = entry.load()
     if not (isinstance(found, type) and issubclass(found, Reconstructor)):
         raise ValueError(f"class_path: there is no Reconstructor '{class_path}'")
     return found
