@@ -1,6 +1,6 @@
 """Cut the small samples in tests/data out of the full ones: the first events of each, every quantity, unchanged.
 
-    python scripts/make_sample.py --data ../shared/data/g4 --out tests/data
+    python scripts/make_sample.py --data ../shared/data --out tests/data
 
 Together they stay below 3 MB. LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction
 of a second.
@@ -16,26 +16,27 @@ import uproot
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 
-EVENTS = {
-    "gamma1_train": 460,
-    "gamma1_val": 50,
-    "gamma1_test": 100,
-    "gammasep_test": 25,
-    "multi_test": 25,
-    "zqq_test": 6,
+EVENTS = {  # folder, which is also the layout; sample; events
+    ("g4", "gamma1_train"): 460,
+    ("g4", "gamma1_val"): 50,
+    ("g4", "gamma1_test"): 100,
+    ("g4", "gammasep_test"): 25,
+    ("g4", "multi_test"): 25,
+    ("g4", "zqq_test"): 6,
+    ("cld_g4", "multi_test"): 25,
 }
 LIMIT = 3_000_000  # bytes, all files together
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the full samples")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the folders of the full samples")
     parser.add_argument("--out", type=Path, required=True, help="folder for the small ones")
     args = parser.parse_args()
     total = 0
-    for name, events in EVENTS.items():
-        reader = FlatReader(args.data / f"{name}.root")
-        target = args.out / f"{name}_small.root"
+    for (folder, name), events in EVENTS.items():
+        reader = FlatReader(args.data / folder / f"{name}.root", layout=folder)
+        target = args.out / f"{'cld_' if folder == 'cld_g4' else ''}{name}_small.root"
         write_events(target, reader.read(0, events), compression=uproot.LZMA(9), inputs=[reader.path])
         reader.close()
         size = target.stat().st_size

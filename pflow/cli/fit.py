@@ -31,6 +31,7 @@ from pflow.train.callbacks import AveragedWeights, EpochLine, ProgressBar
 from pflow.train.history import read_history
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
+from pflow.train.transfer import transfer_tokeniser
 
 __all__ = ["TrainingCLI", "main"]
 
@@ -207,6 +208,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """
         self.spec.check_recipe(self.datamodule.recipe)
         self.datamodule.tokeniser = self.spec.tokeniser
+        if self.spec.purpose == "start":
+            self.datamodule.transfer = transfer_tokeniser
         self.model.spec = self.spec
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:

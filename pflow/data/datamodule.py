@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
 from pflow.errors import ConfigError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.cells import Merge
+from pflow.physics.detector import Detector
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -129,6 +130,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.repeat = dict(repeat or {})
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
+        self.transfer: Callable[[Tokeniser, Detector], Tokeniser] | None = None
+        """Makes the tokeniser of a model of another detector that of the training files; None: it stays."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: EventDataset | None = None
         self._position = (0, 0)  # epoch, and number of its batches that were seen, where a training goes on
@@ -152,6 +155,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
             self.tokeniser = Tokeniser.fit(read_chunks(chunks["train"], self.options), self.recipe)
+        elif stage == "fit" and self.transfer is not None:
+            with self.options.open(chunks["train"][0].path) as file:
+                if self.tokeniser.other_geometry(file.detector):
+                    self.tokeniser = self.transfer(self.tokeniser, file.detector)
         if "train" in chunks:
             chunks["train"] = self._repeated(chunks["train"])
         self._chunks |= chunks

@@ -164,6 +164,11 @@ class Tokeniser:
             "min_energy": self.recipe.e_min,
         }
 
+    def other_geometry(self, detector: Detector) -> list[str]:
+        """What of a detector differs from that of the training, among all that a trained model depends on."""
+        ours, theirs = _geometry(self.detector), _geometry(detector)
+        return [key for key in ours if ours[key] != theirs[key]]
+
     def check_detector(self, events: Events) -> None:
         """Refuse events of another detector than that of the training.
 
@@ -175,8 +180,7 @@ class Tokeniser:
         InputError
             Names the file, both detectors and what differs.
         """
-        ours, theirs = _geometry(self.detector), _geometry(events.detector)
-        differing = [key for key in ours if ours[key] != theirs[key]]
+        differing = self.other_geometry(events.detector)
         if differing:
             raise InputError(
                 f"the model was trained on detector '{self.detector.name}' and these are events of "

@@ -13,9 +13,11 @@ from pflow.checkpoint.format import FORMAT
 from pflow.checkpoint.load import PREFIX, Checkpoint, load_weights, read_checkpoint
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
+from pflow.physics.detector import Detector
 from pflow.plain import to_plain
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.train.transfer import nearest_subdetectors, transfer_subdetectors
 
 __all__ = ["ModelSpec"]
 
@@ -146,8 +148,15 @@ class ModelSpec:
         if self.checkpoint is not None and self.purpose != "start":
             self._refuse(self._network_differences(reconstructor))
 
-    def load_into(self, reconstructor: Reconstructor) -> list[str]:
+    def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> list[str]:
         """Load the weights, unless the trainer does it (a training that goes on) or there are none.
+
+        Parameters
+        ----------
+        reconstructor
+            With random weights.
+        detector
+            Its detector; a training may begin with a model of another one (`pflow.train.transfer`).
 
         Returns
         -------
@@ -164,6 +173,8 @@ class ModelSpec:
         if self.checkpoint is None or self.purpose == "continue":
             return []
         checkpoint = self.checkpoint
+        if self.purpose == "start":
+            checkpoint = _for_detector(checkpoint, reconstructor, detector)
         new = _new_parts(reconstructor, checkpoint.state_dict) if self.purpose == "start" else {}
         weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
         checkpoint = dataclasses.replace(checkpoint, state_dict=weights)
@@ -184,6 +195,14 @@ class ModelSpec:
         if differences:
             assert self.checkpoint is not None
             raise ConfigError(f"{self.checkpoint.path}, to {PURPOSES[self.purpose]}: {'; '.join(differences)}")
+
+
+def _for_detector(checkpoint: Checkpoint, reconstructor: Reconstructor, detector: Detector) -> Checkpoint:
+    trained = checkpoint.header.tokeniser.detector
+    columns = {f"{PREFIX}{name}": value for name, value in reconstructor.subdetector_columns.items()}
+    nearest = nearest_subdetectors(detector, trained)
+    weights = transfer_subdetectors(checkpoint.state_dict, columns, nearest, len(trained.calorimeters))
+    return dataclasses.replace(checkpoint, state_dict=weights)
 
 
 def _differences(group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], *, ignored: str = "") -> list[str]:

@@ -123,7 +123,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             raise ConfigError(f"model.reconstructor: {error}") from error
         self.data.use_readout(reconstructor.needs_readout)
         self.spec.check_network(reconstructor)
-        new = self.spec.load_into(reconstructor)
+        new = self.spec.load_into(reconstructor, detector=tokeniser.detector)
         if new:
             self.print(f"begin at random: {', '.join(new)}")
         self.reconstructor = reconstructor

@@ -145,7 +145,7 @@ class PointingDecodingConfig(DecodingConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointingTrainingConfig:
-    """How the first stage is trained.
+    """How the network is trained.
 
     Parameters
     ----------
@@ -156,6 +156,9 @@ class PointingTrainingConfig:
     deferred_target_prob
         Probability that a target is moved behind all others. A network that has only seen ordered sequences ends them
         without the particles that it skipped.
+    joint
+        Whether a network with a refinement trains both stages together, with the sum of their losses; if not, the
+        refinement alone has losses.
 
     Raises
     ------
@@ -166,6 +169,7 @@ class PointingTrainingConfig:
     scheduled_sampling_prob: float = 0.5
     order_noise_std: float = 0.2
     deferred_target_prob: float = 0.0
+    joint: bool = False
 
     def __post_init__(self) -> None:
         check_probability(self, "scheduled_sampling_prob", "deferred_target_prob")

@@ -34,8 +34,8 @@ class EncodedSource(NamedTuple):
     items: Tensor
 
     def copy(self) -> EncodedSource:
-        """The same with scene and states in storage of their own; decoding changes its source in place."""
-        return self._replace(scene=self.scene.copy(), states=self.states.clone())
+        """A copy that shares no storage; decoding changes its source in place."""
+        return EncodedSource(self.scene.copy(), self.states.clone(), self.items.clone())
 
     def compact(self, compaction: Compaction) -> EncodedSource:
         """The events that go on, moved in place."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from torch import Tensor
+
 from pflow.data.batch import Batch
 from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs, Reconstructor, Sampler, TrainingOutput
 from pflow.model.pointing.config import (
@@ -13,6 +15,8 @@ from pflow.model.pointing.config import (
     PointingTrainingConfig,
 )
 from pflow.model.pointing.decoder_step import generate
+from pflow.model.pointing.geometry import ITEM_FEATURES
+from pflow.model.pointing.head import n_features
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
 from pflow.model.pointing.refine_training import Refinement, refinement
@@ -55,6 +59,7 @@ class PointingReconstructor(Reconstructor):
         loss: PointingLossConfig = PointingLossConfig(),
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, training=training, loss=loss)
+        self.network_config = network
         self.training_config = training
         if decoding.require_all_tracks and not network.coverage:
             raise ValueError("require_all_tracks: without coverage it is not known which tracks are assigned")
@@ -66,8 +71,17 @@ class PointingReconstructor(Reconstructor):
         """All but the refiner, where there is one."""
         return () if self.network.refiner is None else tuple(f"network.{name}" for name in FIRST_STAGE)
 
+    @property
+    def subdetector_columns(self) -> dict[str, tuple[int, int]]:
+        """Of the one-hot subdetector of items, and of the deposits and depths by subdetector of particles."""
+        proxies = (n_features(self.network_config.width, 0), 2)
+        columns = {"head.describe.0": proxies, "refiner.describe.0": proxies}
+        columns |= {"refiner.direction_correction.fraction.0": proxies}
+        columns |= {f"{part}.pair_logits.item": (ITEM_FEATURES, 1) for part in ("assignment", "refiner")}
+        return {f"network.{name}.weight": value for name, value in columns.items()}
+
     def training_step(self, batch: Batch) -> TrainingOutput:
-        """Losses of the first stage with teacher forcing, or of the refinement where there is one.
+        """Losses of the first stage with teacher forcing, of the refinement where there is one, or of both (`joint`).
 
         See `Reconstructor.training_step`.
         """
@@ -75,13 +89,21 @@ class PointingReconstructor(Reconstructor):
             raise ValueError("target: the batch has none, and training needs one")
         source = self.network.encode(batch)
         output: TeacherForcing | Refinement
+        first: dict[str, Tensor] = {}
         if self.network.refiner is None:
             output = teacher_forcing(self.network, source, batch.target, self.training_config)
         else:
+            if self.training_config.joint:
+                first = self.loss(teacher_forcing(self.network, source, batch.target, self.training_config))
             output = refinement(self.network, source, batch.target, self._decoding(None))
+        losses = self.loss(output)
+        if first:
+            total = losses["total"] + first["total"]
+            losses = {f"first_stage_{name}" if name in losses else name: loss for name, loss in first.items()} | losses
+            losses["total"] = total
         particles = output.particles
         energy = self.network.energy_scale.normalised(particles.log_energy)
-        return TrainingOutput(self.loss(output), {"energy": energy, "direction": particles.direction}, output.target)
+        return TrainingOutput(losses, {"energy": energy, "direction": particles.direction}, output.target)
 
     def generate(
         self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None

@@ -72,7 +72,7 @@ def refinement(
     network
         With a refiner.
     source
-        Encoded source of the batch; changed in place.
+        Encoded source of the batch.
     target
         With the fractions of hits and tracks.
     decoding
@@ -87,15 +87,14 @@ def refinement(
     fraction = target_fractions(target)
     decoding = dataclasses.replace(decoding, max_particles=target.mask.shape[1] + EXTRA_PARTICLES)
     with torch.no_grad():
-        whole = source.copy()
-        columns, mask, _ = decode_first_stage(network, source, decoding, Sampler())
+        columns, mask, _ = decode_first_stage(network, source.copy(), decoding, Sampler())
         if mask.shape[1] == 0:  # one row of padding
             columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
             mask = functional.pad(mask, (0, 1))
-        decoded, matched = match(DecodedParticles.of(columns, mask), fraction, target, whole)
+        decoded, matched = match(DecodedParticles.of(columns, mask), fraction, target, source)
     true = target_fractions(matched)
-    refined = network.refiner(decoded, whole)
-    particles = network.predict_refined(refined, decoded.seed, whole, pdg=matched.pdg)
+    refined = network.refiner(decoded, source)
+    particles = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg)
     energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
     return Refinement(
         target=matched,
@@ -103,7 +102,7 @@ def refinement(
         refined=refined,
         target_fraction=refined.pairs.at(true),
         target_unassigned=(1.0 - true.sum(1)).clamp(min=0.0),
-        item_weight=whole.scene.item_weight * whole.scene.item_mask,
+        item_weight=source.scene.item_weight * source.scene.item_mask,
         visible_energy=energies.sum(1),
         particles=particles,
     )

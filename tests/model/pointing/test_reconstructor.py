@@ -292,3 +292,23 @@ def test_tracks_that_the_network_reads_must_be_there(model, batch):
 def test_tracks_that_the_network_does_not_read_are_an_error(make_model, batch):
     with pytest.raises(ValueError, match="tracks: the network does not read them and the batch has some"):
         make_model(track_features=0).generate(batch)
+
+
+def test_both_stages_can_be_trained_together(make_model, batch):
+    """The total is the sum of both, and gradients reach the first stage and the refinement."""
+    options = {"refine_layers": 1, "order_noise_std": 0.0, "scheduled_sampling_prob": 0.0, "dropout": 0.0}
+    joint, refinement, first = (
+        make_model(**options | changed)
+        for changed in ({"joint": True}, {"joint": False}, {"joint": False, "refine_layers": 0})
+    )
+    refinement.load_state_dict(joint.state_dict())
+    first.load_state_dict(joint.state_dict(), strict=False)
+    losses, second, teacher = (model.training_step(batch).losses for model in (joint, refinement, first))
+    torch.testing.assert_close(losses["total"], second["total"] + teacher["total"])
+    torch.testing.assert_close(losses["first_stage_pdg"], teacher["pdg"])
+    torch.testing.assert_close(losses["pdg"], second["pdg"])
+    torch.testing.assert_close(losses["pointer"], teacher["pointer"])
+    losses["total"].backward()
+    network = joint.network
+    for part in (network.decoder.pointer, network.encoder, network.refiner):
+        assert sum(float(p.grad.abs().sum()) for p in part.parameters() if p.grad is not None) > 0

@@ -1,0 +1,99 @@
+"""Weights of a model of one detector as the beginning of a model of another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from pflow.physics.detector import Detector
+from pflow.tokens.scale import Normaliser
+from pflow.tokens.tokeniser import Tokeniser
+
+__all__ = ["nearest_subdetectors", "transfer_subdetectors", "transfer_tokeniser"]
+
+TRANSVERSE = frozenset({"x", "y", "calo_x", "calo_y"})
+LONGITUDINAL = frozenset({"z", "calo_z"})
+DISTANCES = frozenset({"log_r", "calo_log_r"})
+
+
+def transfer_tokeniser(tokeniser: Tokeniser, detector: Detector) -> Tokeniser:
+    """The tokeniser for events of another detector, by which its features keep their meaning.
+
+    Lengths are measured in units of the size of the calorimeter: transverse coordinates in the inner radius of the ECAL
+    barrel, z in the |z| of its endcaps, distances in their geometric mean. Angles, energies and momenta, the vocabulary
+    and the normaliser of the particles' energy stay.
+
+    Parameters
+    ----------
+    tokeniser
+        Fitted on events of one detector.
+    detector
+        The other detector.
+    """
+    radius = detector.ecal_inner_radius / tokeniser.detector.ecal_inner_radius
+    length = detector.ecal_inner_z / tokeniser.detector.ecal_inner_z
+    scales = {part: _rescaled(scale, radius=radius, length=length) for part, scale in tokeniser.scales.items()}
+    return dataclasses.replace(tokeniser, detector=detector, scales=scales)
+
+
+def _rescaled(scale: Normaliser, *, radius: float, length: float) -> Normaliser:
+    mean, std = list(scale.mean), list(scale.std)
+    for i, name in enumerate(scale.names):
+        if name in DISTANCES:  # log10
+            mean[i] += math.log10(radius * length) / 2
+        else:
+            factor = radius if name in TRANSVERSE else length if name in LONGITUDINAL else 1.0
+            mean[i], std[i] = factor * mean[i], factor * std[i]
+    return dataclasses.replace(scale, mean=tuple(mean), std=tuple(std))
+
+
+def nearest_subdetectors(detector: Detector, trained: Detector) -> list[int | None]:
+    """For each calorimeter of a detector, the index of that of the trained one which it is most like.
+
+    The first of the same kind and region, else the first of the same kind; None: there is none of its kind.
+    """
+    found: list[int | None] = []
+    for calorimeter in detector.calorimeters:
+        same_kind = [i for i, other in enumerate(trained.calorimeters) if other.kind == calorimeter.kind]
+        same_region = [i for i in same_kind if trained.calorimeters[i].region == calorimeter.region]
+        found.append(next(iter([*same_region, *same_kind]), None))
+    return found
+
+
+def transfer_subdetectors(
+    weights: Mapping[str, Tensor], columns: Mapping[str, tuple[int, int]], nearest: Sequence[int | None], n_trained: int
+) -> dict[str, Tensor]:
+    """Weights for another list of subdetectors: each takes the columns of the trained one that it is most like.
+
+    Parameters
+    ----------
+    weights
+        Tensors by name.
+    columns
+        Weights with inputs by subdetector: the first of these columns, and the number of blocks of `n_trained` columns
+        (`pflow.model.api.Reconstructor.subdetector_columns`). Names that `weights` does not have are left out.
+    nearest
+        From `nearest_subdetectors`; a subdetector without one takes 0.
+    n_trained
+        Number of subdetectors of the trained model.
+
+    Returns
+    -------
+    dict
+        All weights, by the same names.
+    """
+    changed = dict(weights)
+    for name, (first, blocks) in columns.items():
+        if name not in weights:
+            continue
+        weight = weights[name]
+        pieces = [weight[:, :first]]
+        for start in range(first, first + blocks * n_trained, n_trained):
+            block = weight[:, start : start + n_trained]
+            pieces += [torch.zeros_like(block[:, :1]) if i is None else block[:, i : i + 1] for i in nearest]
+        changed[name] = torch.cat([*pieces, weight[:, first + blocks * n_trained :]], dim=1)
+    return changed
