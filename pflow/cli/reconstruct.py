@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pflow.cli.options import add_option, add_options
+from pflow.cli.options import OPTIONS, add_option, add_options
 
 __all__ = ["add_arguments", "run"]
 
@@ -12,7 +12,12 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow reconstruct`."""
     parser.add_argument("inputs", nargs="+", metavar="IN.root", help="event files; truth is not needed")
-    add_option(parser, "checkpoint")
+    add_option(
+        parser,
+        "checkpoint",
+        required=False,
+        help=f"{OPTIONS['checkpoint']['help']} (default: the one that comes with pflow for the detector of the file)",
+    )
     add_option(parser, "output", metavar="OUT.root", help="file to write")
     parser.add_argument(
         "--format", choices=("ttree", "rntuple"), default="ttree", help="how to store the particles (default: ttree)"

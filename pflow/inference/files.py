@@ -16,11 +16,12 @@ import numpy as np
 from pflow.checkpoint.load import Model, load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
+from pflow.inference.choose import shipped_model
 from pflow.inference.chunks import Chunk, ChunkResult, Settings, Worker
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
 from pflow.io.detect_detector import geometry_fits
-from pflow.io.open import EventFile
+from pflow.io.open import EventFile, open_events
 from pflow.io.particles_root import RecoWriter
 from pflow.physics.detector import Detector, load_detector
 from pflow.version import VERSION
@@ -46,7 +47,7 @@ class Summary:
 def reconstruct_files(
     inputs: Sequence[str | Path],
     *,
-    checkpoint: Model | str | Path,
+    checkpoint: Model | str | Path | None = None,
     output: str | Path,
     format: Literal["ttree", "rntuple"] = "ttree",
     detector: str | Path | Detector | None = None,
@@ -71,7 +72,8 @@ def reconstruct_files(
     inputs
         Event files of any schema; truth is not read.
     checkpoint
-        Model, or the argument of `load_model`.
+        Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector
+        (`pflow.inference.choose`).
     output, format
         File to write, as ``ttree`` or ``rntuple``.
     detector
@@ -103,6 +105,9 @@ def reconstruct_files(
         raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
     if cluster is not None and isinstance(checkpoint, Model):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
+    if checkpoint is None:
+        with open_events(inputs[0], detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
+            checkpoint = shipped_model(file)
     model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
     settings = Settings(
         detector=model.tokeniser.detector if detector is None else load_detector(detector),

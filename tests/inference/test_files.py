@@ -38,6 +38,12 @@ def run(inputs, model, output, **options):
     return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
 
 
+def test_without_a_checkpoint_the_model_of_the_detector_is_taken(sample_dir, tmp_path):
+    sample = sample_dir / "gammasep_test_small.root"
+    reconstruct_files([sample], output=tmp_path / "chosen.root", device="cpu")
+    assert read_provenance(tmp_path / "chosen.root")["checkpoint"]["path"] == "ild-g4-general"
+
+
 def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_path):
     summary = run([bare], model, tmp_path / "reco.root", chunk_size=7)
     got = read_reco(tmp_path / "reco.root")
