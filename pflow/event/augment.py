@@ -1,4 +1,4 @@
-"""Augmentation of training events by the symmetries of the detector and by overlay.
+"""Augmentation of training events by the symmetries of the detector, by overlay and by disturbance.
 
 Rotation about the beam axis and reflection in z are symmetries of a detector in a solenoid's field along z: the field
 is an axial vector, so a reflection leaves it, and the curvature of every track, unchanged. An overlay joins events of
@@ -18,6 +18,7 @@ from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
+from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events, concatenate
 from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.physics.detector import Detector
@@ -91,15 +92,18 @@ class Augmentation:
         Reflect each event in the plane z = 0 with probability 1/2.
     overlay
         Join events first; None: do not.
+    disturb
+        Disturb events last, as a real detector differs from its simulation; None: do not.
     """
 
     rotate: bool = False
     reflect: bool = False
     overlay: Overlay | None = None
+    disturb: Disturbance | None = None
 
 
 def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
-    """Augment a chunk of events at random: overlay, then rotation, then reflection.
+    """Augment a chunk of events at random: overlay, rotation, reflection, disturbance.
 
     Returns
     -------
@@ -117,6 +121,8 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
         events = rotate(events, random_phi(events.detector, len(events), generator))
     if options.reflect:
         events = reflect(events, generator.random(len(events)) < 0.5)
+    if options.disturb is not None:
+        events = disturb(events, options.disturb, generator)
     return events
 
 
