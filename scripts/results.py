@@ -1,6 +1,7 @@
 """Measure pflow, and write the numbers, figures and tables that come with it.
 
     python scripts/results.py flagship     # what the shipped models find: flagship.json, its figures and tables
+    python scripts/results.py cld          # the model of CLD, on the simplified detector and on real events
     python scripts/results.py tables       # the tables of RESULTS.md and of the cards anew from scripts/results/*.json
 
 Each verb has options: `python scripts/results.py VERB --help`. Numbers are kept in scripts/results; the text of
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from measurements import (
+    cld,
     flagship,
     oracle_calibration,
     overview,
@@ -35,6 +37,17 @@ def write_tables(_: argparse.Namespace | None = None) -> None:
     fill(REPORT, report_tables(RESULTS))
     fill(ROOT / "README.md", {"results": short_table(results)})
     fill_cards(results)
+    write_cld_tables()
+
+
+def write_cld_tables() -> None:
+    """The tables of the model of CLD in RESULTS.md and in its card."""
+    path = RESULTS / "cld.json"
+    if not path.is_file():
+        return
+    results = read_json(path)
+    fill(REPORT, {"cld": cld.sample_table(results), "cld_real": cld.real_table(results)})
+    fill_cards(results, {"results": cld.sample_table(results), "real": cld.real_table(results)})
 
 
 def write_figures(folder: Path = RESULTS) -> None:
@@ -51,6 +64,16 @@ def measure_flagship(args: argparse.Namespace) -> None:
         write_tables()
     else:
         print("\n\n".join(report_tables(folder).values()))
+
+
+def measure_cld(args: argparse.Namespace) -> None:
+    """Measure, and write the tables of the final results; else show them."""
+    folder = cld.run(args)
+    if folder == RESULTS:
+        write_cld_tables()
+    else:
+        results = read_json(folder / "cld.json")
+        print(f"{cld.sample_table(results)}\n\n{cld.real_table(results)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("tables", write_tables.__doc__, write_tables)
     add("figures", "The figures of RESULTS.md from flagship.json.", lambda _: write_figures())
     flagship.add_options(add("flagship", flagship.__doc__, measure_flagship))
+    cld.add_options(add("cld", cld.__doc__, measure_cld))
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
     for module in (oracle_calibration, physics_reference, overview, simulated):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from measurements.files import read_json
@@ -16,8 +16,8 @@ from pflow.tokens.recipe import Recipe
 __all__ = ["card_tables", "fill_cards", "training_table"]
 
 
-def fill_cards(results: dict[str, Any]) -> None:
-    """Replace the tables in the cards of the shipped models that the results are of."""
+def fill_cards(results: dict[str, Any], tables: Mapping[str, str] | None = None) -> None:
+    """Replace the tables in the cards of the shipped models that the results are of; by default those of flagship."""
     for role, about in results["models"].items():
         if about["source"] not in shipped_models():
             continue
@@ -28,7 +28,7 @@ def fill_cards(results: dict[str, Any]) -> None:
             continue
         summary = read_json(folder / "training.json") if (folder / "training.json").is_file() else {}
         training = training_table(checkpoint.header, summary, parameters=about["parameters"])
-        fill(folder / "README.md", {"training": training, **card_tables(results, role)})
+        fill(folder / "README.md", {"training": training, **(tables or card_tables(results, role))})
 
 
 def card_tables(results: dict[str, Any], role: str) -> dict[str, str]:

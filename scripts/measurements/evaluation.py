@@ -106,7 +106,15 @@ class Extras:
         }
 
 
-def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_tracks: bool = False) -> dict[str, Any]:
+def evaluate_file(
+    truth_file: Path,
+    recos: Mapping[str, Path],
+    *,
+    rule: str,
+    no_tracks: bool = False,
+    layout: str | None = None,
+    truth_tracks: bool = False,
+) -> dict[str, Any]:
     """Evaluate reconstructions of a file, Pandora's, and the oracle.
 
     Parameters
@@ -119,6 +127,8 @@ def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_
         Truth rule.
     no_tracks
         Whether to add the oracle without tracks.
+    layout, truth_tracks
+        How the events are read, as for `pflow.open_events`.
 
     Returns
     -------
@@ -129,7 +139,7 @@ def evaluate_file(truth_file: Path, recos: Mapping[str, Path], *, rule: str, no_
     evaluation = Evaluation(name=next(iter(recos)), settings=settings)
     extras: dict[str, Extras] = {}
     origins: set[str] = set()
-    chunks = iterate_events(truth_file, chunk_size=CHUNK_SIZE)
+    chunks = iterate_events(truth_file, layout=layout, truth_tracks=truth_tracks, chunk_size=CHUNK_SIZE)
     answers = {name: iterate_reco(path, chunk_size=CHUNK_SIZE) for name, path in recos.items()}
     for events, found in zip_chunks(chunks, answers, files=recos):
         targets = select_targets(events, rule=rule, e_min=settings.e_min)

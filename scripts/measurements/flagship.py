@@ -25,7 +25,7 @@ from pflow.io.particles_root import read_reco
 from pflow.plots.display import plot_event
 from pflow.plots.scene import make_scene
 
-__all__ = ["add_options", "run"]
+__all__ = ["about", "add_options", "run"]
 
 EOS_THRESHOLD = {"photon": 0.5, "general": 0.9}
 """Probability from which decoding stops, as calibrated without refinement."""
@@ -73,13 +73,14 @@ def run(args: argparse.Namespace) -> Path:
         alone = {name: {role: part["algorithms"][role] for role in part["models"]} for name, part in measured.items()}
         write_json(folder / "refinement.json", alone, indent=None)
     else:
-        about = {role: _about(model) for role, model in models.items()}
-        content = {"split": args.split, "models": about, "samples": measured}
+        of_models = {role: about(model) for role, model in models.items()}
+        content = {"split": args.split, "models": of_models, "samples": measured}
         write_json(folder / "flagship.json", content, indent=None)
     return folder
 
 
-def _about(model: Model) -> dict[str, Any]:
+def about(model: Model) -> dict[str, Any]:
+    """Name, digest and size of a model."""
     return {
         "source": model.path,
         "sha256": model.digest,
