@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import awkward as ak
 import numpy as np
 import pytest
 import torch
 
 from pflow.checkpoint.format import KEY, Header
 from pflow.checkpoint.load import PREFIX, Model
-from pflow.event.build import make_hits, make_links, make_truth
+from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
@@ -21,6 +22,7 @@ from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.detector import load_detector
+from pflow.physics.pdg import charges, masses
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -105,6 +107,44 @@ def make_model() -> Callable[..., Model]:
         return Model(reconstructor=reconstructor, tokeniser=tokeniser, digest="0" * 64, path="made-by-hand", config={})
 
     return make
+
+
+def one_event(particles: Sequence[tuple], hits: Sequence[tuple] = (), tracks: Sequence[tuple] = (), path="") -> Events:
+    """One event by hand, all of it along x.
+
+    particles: (pdg, energy [GeV], status, parent, radius of the vertex [mm]), of which the last three may be left out.
+    hits: (energy, {particle: share}, y [mm], subdetector) at x = 1900 mm, of which the last two may be left out.
+    tracks: (particle, px, weight of the link), the last 1 if left out.
+    """
+
+    def columns(rows: Sequence[tuple], default: tuple) -> list[ak.Array]:
+        whole = [(*row, *default[len(row) :]) for row in rows]
+        return [ak.unflatten(np.array([row[k] for row in whole], float), [len(rows)]) for k in range(len(default))]
+
+    pdg, energy, status, parent, radius = columns(particles, (0, 0, 1, -1, 0.0))
+    mass, charge = (ak.unflatten(look_up(pdg[0]), [len(particles)]) for look_up in (masses, charges))
+    momentum = np.sqrt(np.maximum(0.0, energy**2 - mass**2))
+    linked = [(hit, *share) for hit, (_, shares, *_) in enumerate(hits) for share in shares.items()]
+    source, particle, weight = columns(linked, (0, 0, 0))
+    hit_energy, y, subdetector = columns([(e, *place) for e, _, *place in hits], (0, 0.0, 0))
+    tracked, px, track_weight = columns(tracks, (0, 0, 1.0))
+    return Events(
+        detector=load_detector("ild_g4"),
+        hits=make_hits(energy=hit_energy, x=0 * y + 1900, y=y, z=0 * y, subdetector=subdetector),
+        tracks=make_tracks(b_field=3.5, px=px, py=0 * px, pz=0 * px, charge=0 * px + 1),
+        truth=make_truth(
+            **{"pdg": pdg, "mass": mass, "charge": charge, "status": status, "parent": parent},
+            **{"px": momentum, "py": 0 * pdg, "pz": 0 * pdg, "vx": radius, "vy": 0 * pdg, "vz": 0 * pdg},
+        ),
+        hit_links=make_links(source=source, particle=particle, weight=weight),
+        track_links=make_links(source=ak.local_index(px), particle=tracked, weight=track_weight),
+        path=path,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_event() -> Callable[..., Events]:
+    return one_event
 
 
 def photon_events(n: int, first: int = 0, *, energy: float = 10.0) -> Events:
