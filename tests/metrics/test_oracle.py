@@ -10,73 +10,17 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
-from pflow.event.build import make_hits, make_links, make_tracks, make_truth
-from pflow.event.events import Events, concatenate
+from pflow.event.events import concatenate
 from pflow.event.truth import select_targets
+from pflow.io.open import iterate_events
+from pflow.metrics.evaluation import Evaluation
 from pflow.metrics.oracle import add_showers, measure_showers, perfect_reconstruction
 from pflow.metrics.oracle_calibration import Calibration, CalibrationFit
 from pflow.physics.detector import load_detector
-from pflow.physics.pdg import charge_of, mass_of
+from pflow.physics.pdg import mass_of
 
 DETECTOR = load_detector("ild_g4")
 UNIT = Calibration.unit(DETECTOR)
-
-
-def event(particles, hits=(), tracks=()) -> Events:
-    """One event.
-
-    particles: (pdg, energy [GeV], status, parent, radius of birth [mm]), all along x.
-    hits: (energy, y [mm], subdetector, {particle: share}) at x = 1900 mm.
-    tracks: (particle, measured px, weight of the link).
-    """
-    pdg = [p[0] for p in particles]
-    momentum = [math.sqrt(max(0.0, p[1] ** 2 - mass_of(p[0]) ** 2)) for p in particles]
-    zeros = [0.0] * len(particles)
-    links = [(h, particle, share) for h, hit in enumerate(hits) for particle, share in hit[3].items()]
-
-    def one(values, dtype=np.float64):
-        return ak.unflatten(np.array(values, dtype=dtype), [len(values)])
-
-    return Events(
-        detector=DETECTOR,
-        hits=make_hits(
-            energy=one([h[0] for h in hits]),
-            x=one([1900.0 for _ in hits]),
-            y=one([h[1] for h in hits]),
-            z=one([0.0 for _ in hits]),
-            subdetector=one([h[2] for h in hits], np.int32),
-        ),
-        tracks=make_tracks(
-            b_field=3.5,
-            px=one([t[1] for t in tracks]),
-            py=one([0.0 for _ in tracks]),
-            pz=one([0.0 for _ in tracks]),
-            charge=one([1.0 for _ in tracks]),
-        ),
-        truth=make_truth(
-            pdg=one(pdg, np.int32),
-            mass=one([mass_of(code) for code in pdg]),
-            px=one(momentum),
-            py=one(zeros),
-            pz=one(zeros),
-            charge=one([charge_of(code) for code in pdg]),
-            vx=one([p[4] for p in particles]),
-            vy=one(zeros),
-            vz=one(zeros),
-            status=one([p[2] for p in particles], np.int32),
-            parent=one([p[3] for p in particles], np.int32),
-        ),
-        hit_links=make_links(
-            source=one([x[0] for x in links], np.int32),
-            particle=one([x[1] for x in links], np.int32),
-            weight=one([x[2] for x in links]),
-        ),
-        track_links=make_links(
-            source=one(range(len(tracks)), np.int32),
-            particle=one([t[0] for t in tracks], np.int32),
-            weight=one([t[2] for t in tracks]),
-        ),
-    )
 
 
 def oracle(events, *, rule="stable", calibration=UNIT, **options):
@@ -85,21 +29,22 @@ def oracle(events, *, rule="stable", calibration=UNIT, **options):
     return [(p["pdg"], pytest.approx(p["energy"], rel=1e-5)) for p in reco.particles[0].to_list()]
 
 
-PION = [(211, 10.0, 1, -1, 0)]
-CONVERSION = [(22, 10.0, 1, -1, 0), (11, 6.0, 0, 0, 100), (-11, 4.0, 0, 0, 100)]  # the electron has a track
-ELECTRONS = {"hits": [(5.0, 0, 0, {1: 1}), (3.8, 0, 0, {2: 1})], "tracks": [(1, 6.1, 1.0)]}
-HITS, TRACK = [(7.0, 0, 0, {0: 1})], [(0, 9.9, 1.0)]
+# As `make_event` takes them: particles, hits and tracks.
+PION = [(211, 10.0)]
+CONVERSION = [(22, 10.0), (11, 6.0, 0, 0, 100), (-11, 4.0, 0, 0, 100)]  # the electron has a track
+ELECTRONS = {"hits": [(5.0, {1: 1}), (3.8, {2: 1})], "tracks": [(1, 6.1)]}
+HITS, TRACK = [(7.0, {0: 1})], [(0, 9.9)]
 BY_TRACK = math.hypot(9.9, mass_of(211))
 
 
 @pytest.mark.parametrize(
     ("particles", "readout", "options", "wanted"),
     [
-        ([(22, 10.0, 1, -1, 0)], {"hits": [(4.0, 0, 0, {0: 1}), (5.0, 0, 2, {0: 1})]}, {}, [(22, 9.0)]),
+        ([(22, 10.0)], {"hits": [(4.0, {0: 1}), (5.0, {0: 1}, 0, 2)]}, {}, [(22, 9.0)]),
         (PION, {"hits": HITS}, {}, [(211, 7.0)]),
         (PION, {"hits": HITS, "tracks": TRACK}, {}, [(211, BY_TRACK)]),
         (PION, {"hits": HITS, "tracks": TRACK}, {"use_tracks": False}, [(211, 7.0)]),
-        (PION, {"hits": HITS, "tracks": [*TRACK, (0, 11.0, 1.0)]}, {}, [(211, BY_TRACK)]),
+        (PION, {"hits": HITS, "tracks": [*TRACK, (0, 11.0)]}, {}, [(211, BY_TRACK)]),
         (PION, {"tracks": TRACK}, {"use_tracks": False}, []),
         (CONVERSION, ELECTRONS, {}, [(22, 9.9)]),
         (CONVERSION, ELECTRONS, {"rule": "entering"}, [(11, 6.1), (-11, 3.8)]),
@@ -117,72 +62,66 @@ BY_TRACK = math.hypot(9.9, mass_of(211))
         "no particles",
     ],
 )
-def test_energy_of_each_target(particles, readout, options, wanted):
-    assert oracle(event(particles, **readout), **options) == wanted
+def test_energy_of_each_target(make_event, particles, readout, options, wanted):
+    assert oracle(make_event(particles, **readout), **options) == wanted
 
 
-def test_shared_hit_is_split():
-    events = event([(22, 10.0, 1, -1, 0), (22, 2.0, 1, -1, 0)], hits=[(8.0, 0, 0, {0: 0.75, 1: 0.25})])
+def test_shared_hit_is_split(make_event):
+    events = make_event([(22, 10.0), (22, 2.0)], hits=[(8.0, {0: 0.75, 1: 0.25})])
     assert oracle(events) == [(22, 6.0), (22, 2.0)]
 
 
-def test_descendants_of_a_tracked_particle_are_dropped():
+def test_descendants_of_a_tracked_particle_are_dropped(make_event):
     # A pion with a track interacts in the tracker: its daughters' hits and tracks would count its energy twice.
-    events = event(
+    events = make_event(
         [*PION, (211, 5.0, 0, 0, 500), (22, 4.0, 0, 0, 500)],
-        hits=[(5.0, 0, 0, {1: 1}), (4.0, 0, 0, {2: 1})],
-        tracks=[(0, 9.9, 1.0), (1, 5.0, 1.0)],
+        hits=[(5.0, {1: 1}), (4.0, {2: 1})],
+        tracks=[(0, 9.9), (1, 5.0)],
     )
     assert oracle(events) == [(211, BY_TRACK)]
 
 
-def test_direction_is_that_of_the_barycentre():
-    events = event([(22, 10.0, 1, -1, 0)], hits=[(4.0, 0, 0, {0: 1}), (4.0, 190.0, 0, {0: 1})])
+def test_direction_is_that_of_the_barycentre(make_event):
+    events = make_event([(22, 10.0)], hits=[(4.0, {0: 1}), (4.0, {0: 1}, 190.0)])
     momentum = perfect_reconstruction(events, select_targets(events), UNIT).particles[0].momentum[0]
     assert momentum.py / momentum.px == pytest.approx(95 / 1900)
     assert momentum.p == pytest.approx(8.0)
 
 
-def test_identity_charge_and_mass_are_the_true_ones():
-    events = event([(-2212, 10.0, 1, -1, 0)], hits=[(7.0, 0, 0, {0: 1})], tracks=[(0, 9.9, 1.0)])
+def test_identity_charge_and_mass_are_the_true_ones(make_event):
+    events = make_event([(-2212, 10.0)], hits=[(7.0, {0: 1})], tracks=[(0, 9.9)])
     particle = perfect_reconstruction(events, select_targets(events), UNIT).particles[0, 0]
     assert (particle.pdg, particle.charge) == (-2212, -1)
     assert particle.mass == pytest.approx(mass_of(2212), rel=1e-6)
 
 
-def test_calibration_is_by_kind_of_shower():
+def test_calibration_is_by_kind_of_shower(make_event):
     factors = np.array([[2.0, 1, 1, 1], [3.0, 1, 1, 1]])
     double = Calibration(factors=factors, cos_edges=np.array([0.0, 1.0]), angular=np.ones((2, 1)), origin="")
-    hits = [(5.0, 0, 0, {0: 1}), (3.0, 0, 0, {1: 1}), (1.0, 0, 2, {1: 1})]
-    events = event([(22, 10.0, 1, -1, 0), (130, 10.0, 1, -1, 0)], hits=hits)
+    hits = [(5.0, {0: 1}), (3.0, {1: 1}), (1.0, {1: 1}, 0, 2)]
+    events = make_event([(22, 10.0), (130, 10.0)], hits=hits)
     assert oracle(events, calibration=double) == [(22, 10.0), (130, 10.0)]
 
 
-def test_showers_of_what_entered():
-    events = event(
-        [(22, 10.0, 1, -1, 0), (11, 6.0, 0, 0, 100), (22, 1.0, 0, 1, 1900)],
-        hits=[(5.0, 0, 0, {1: 1}), (1.0, 0, 2, {2: 1})],
-    )
+def test_showers_of_what_entered(make_event):
+    particles = [(22, 10.0), (11, 6.0, 0, 0, 100), (22, 1.0, 0, 1, 1900)]
+    events = make_event(particles, hits=[(5.0, {1: 1}), (1.0, {2: 1}, 0, 2)])
     showers = measure_showers(events)
     assert showers.particle.tolist() == [1]
     assert showers.energy.tolist() == [[5.0, 0.0, 1.0, 0.0]]
     assert showers.abs_cos_theta.tolist() == [0.0]
 
 
-def test_fit_sees_showers_without_a_track_only():
-    events = event(
-        [(211, 10.0, 1, -1, 0), (130, 8.0, 1, -1, 0)],
-        hits=[(7.0, 0, 0, {0: 1}), (4.0, 0, 0, {1: 1})],
-        tracks=[(0, 9.9, 1.0)],
-    )
+def test_fit_sees_showers_without_a_track_only(make_event):
+    events = make_event([(211, 10.0), (130, 8.0)], hits=[(7.0, {0: 1}), (4.0, {1: 1})], tracks=[(0, 9.9)])
     fit = CalibrationFit(DETECTOR)
     add_showers(fit, events)
     assert fit._count.sum() == 1
     assert fit._true.sum() == pytest.approx(8.0)
 
 
-def test_events_without_truth_are_refused():
-    events = event([(22, 10.0, 1, -1, 0)], hits=[(4.0, 0, 0, {0: 1})])
+def test_events_without_truth_are_refused(make_event):
+    events = make_event([(22, 10.0)], hits=[(4.0, {0: 1})])
     targets = select_targets(events)
     bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
     with pytest.raises(InputError, match="truth"):
@@ -190,9 +129,6 @@ def test_events_without_truth_are_refused():
 
 
 def test_single_photons_of_the_full_simulation(data_dir):
-    from pflow.io.open import iterate_events
-    from pflow.metrics.evaluation import Evaluation
-
     evaluation = Evaluation(name="oracle", oracle=True)
     for events in iterate_events(data_dir / "g4" / "gamma1_test.root", chunk_size=250):
         # PHYSICS: about 0.014 degrees and 3% for the barycentre and the sum of true hits; conversions are left out,
@@ -205,9 +141,6 @@ def test_single_photons_of_the_full_simulation(data_dir):
 
 
 def test_oracle_is_better_than_pandora_on_full_events(data_dir):
-    from pflow.io.open import iterate_events
-    from pflow.metrics.evaluation import Evaluation
-
     evaluation = Evaluation(name="oracle", oracle=True)
     for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
         evaluation.update(events, {})
@@ -219,8 +152,6 @@ def test_oracle_is_better_than_pandora_on_full_events(data_dir):
 
 def test_two_factors_for_hadrons_give_the_resolution_of_the_definitions(data_dir):
     """PHYSICS: 3.3% with 1.3 in the ECAL, 1.0 in the HCAL. Ours is tighter as it has more factors, and angles."""
-    from pflow.io.open import iterate_events
-
     plain = dataclasses.replace(UNIT, factors=np.array([[1.0] * 4, [1.3, 1.3, 1.0, 1.0]]))
     response = []
     for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
@@ -231,16 +162,14 @@ def test_two_factors_for_hadrons_give_the_resolution_of_the_definitions(data_dir
     assert (high - low) / 2 / median == pytest.approx(0.033, abs=0.002)
 
 
-def test_events_without_links_are_refused():
-    events = dataclasses.replace(event([(22, 10.0, 1, -1, 0)], hits=[(4.0, 0, 0, {0: 1})]), hit_links=None)
+def test_events_without_links_are_refused(make_event):
+    events = dataclasses.replace(make_event([(22, 10.0)], hits=[(4.0, {0: 1})]), hit_links=None)
     with pytest.raises(InputError, match="links from hits"):
         measure_showers(events)
 
 
-def test_links_are_the_true_ones():
-    events = event(
-        [(22, 10.0, 1, -1, 0), (22, 5.0, 1, -1, 0)], hits=[(4.0, 0, 0, {0: 1}), (5.0, 9, 0, {0: 0.25, 1: 0.75})]
-    )
+def test_links_are_the_true_ones(make_event):
+    events = make_event([(22, 10.0), (22, 5.0)], hits=[(4.0, {0: 1}), (5.0, {0: 0.25, 1: 0.75}, 9)])
     links = perfect_reconstruction(events, select_targets(events), UNIT).hit_links
     assert links.to_list() == [
         [
@@ -251,9 +180,9 @@ def test_links_are_the_true_ones():
     ]
 
 
-def test_links_count_the_targets_that_were_found():
+def test_links_count_the_targets_that_were_found(make_event):
     # The muon has a track and no hits: a target, but not found by the calorimeter alone.
-    one = event([(13, 5.0, 1, -1, 0), (22, 10.0, 1, -1, 0)], hits=[(4.0, 0, 0, {1: 1})], tracks=[(0, 5.0, 1.0)])
+    one = make_event([(13, 5.0), (22, 10.0)], hits=[(4.0, {1: 1})], tracks=[(0, 5.0)])
     events = concatenate([one, one])
     targets = select_targets(events)
     alone = perfect_reconstruction(events, targets, UNIT, use_tracks=False)
