@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 
-__all__ = ["ConfigError", "InputError", "PflowError", "check_choice", "check_fields", "first_line", "nearest"]
+__all__ = [
+    "ConfigError",
+    "InputError",
+    "OutputError",
+    "PflowError",
+    "check_choice",
+    "check_fields",
+    "first_line",
+    "nearest",
+    "reading",
+]
 
 
 def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
@@ -106,3 +117,39 @@ class InputError(PflowError, ValueError):
         parts = (self.file, None if entry is None else f"entry {entry}", None if field is None else f"'{field}'")
         where = ", ".join(part for part in parts if part is not None)
         super().__init__(f"{where}: {message}" if where else message, suggestions=suggestions)
+
+
+class OutputError(PflowError, OSError):
+    """An output that cannot be written: the disk is full, the folder is gone or read-only."""
+
+
+@contextmanager
+def reading(
+    message: str,
+    *,
+    file: str | PathLike[str] | None = None,
+    entry: int | None = None,
+    field: str | None = None,
+) -> Iterator[None]:
+    """Turn whatever the content of a file makes other libraries raise into an `InputError`.
+
+    Damaged or hostile bytes can fail anywhere in a parser, with an error of any type. Errors of pflow pass unchanged.
+
+    Parameters
+    ----------
+    message
+        What the content should have been; the error's type and first line are added.
+    file, entry, field
+        See `InputError`.
+
+    Raises
+    ------
+    InputError
+        Any exception of the block that is not a `PflowError`.
+    """
+    try:
+        yield
+    except PflowError:
+        raise
+    except Exception as error:
+        raise InputError(f"{message}: {first_line(error)}", file=file, entry=entry, field=field) from error

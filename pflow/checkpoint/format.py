@@ -14,7 +14,7 @@ from typing import Any
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.migrate import migrate_header
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, first_line
 from pflow.plain import from_plain, to_plain
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -123,6 +123,10 @@ class Header:
             raise InputError("missing from the header", file=file, field=f"{prefix}{error.args[0]}") from error
         except ValueError as error:
             raise InputError(str(error), file=file, field=f"{prefix}{field}") from error
+        except Exception as error:  # what is built from any values fails in any way
+            raise InputError(
+                f"values that cannot be used: {first_line(error)}", file=file, field=f"{prefix}{field}"
+            ) from error
         return cls(
             version=str(content.get("version", "")),
             tokeniser=tokeniser,

@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import pickle
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
 from pflow.checkpoint.migrate import migrate_state_dict
-from pflow.errors import InputError, first_line, nearest
+from pflow.errors import InputError, first_line, nearest, reading
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["PREFIX", "Checkpoint", "Model", "load_model", "load_weights", "read_checkpoint"]
+__all__ = ["PREFIX", "Checkpoint", "Model", "check_weights", "load_model", "load_weights", "read_checkpoint"]
 
 PREFIX = "reconstructor."
 """Beginning of the names of the model's weights in a checkpoint."""
@@ -87,15 +89,13 @@ def load_model(source: str | Path) -> Model:
     Raises
     ------
     InputError
-        No such model (with the nearest names), one that would run code, one of a newer pflow, or one whose weights do
-        not fit its configuration; names the file.
+        No such model (with the nearest names), one that would run code, one of a newer pflow, one that is damaged, or
+        one whose weights do not fit its configuration; names the file.
     """
     checkpoint = read_checkpoint(source)
+    check_weights(checkpoint)
     header = checkpoint.header
-    try:
-        reconstructor = build_reconstructor(header.model, ModelInputs(**header.tokeniser.sizes))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"its configuration makes no network: {error}", file=source, field="model") from error
+    reconstructor = _build(checkpoint)
     load_weights(reconstructor, checkpoint)
     return Model(
         reconstructor=reconstructor.eval(),
@@ -107,8 +107,45 @@ def load_model(source: str | Path) -> Model:
     )
 
 
-def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint) -> None:
+def check_weights(checkpoint: Checkpoint) -> None:
+    """Compare the shapes of the weights with those of the configuration, without memory for a second network.
+
+    A configuration is a few bytes and can ask for any amount of memory: nothing is allocated before its shapes are
+    those of weights that the file does hold.
+
+    Raises
+    ------
+    InputError
+        The configuration makes no network, or another one; names the file and the first weights.
+    """
+    try:
+        with torch.device("meta"):
+            reconstructor = _build(checkpoint)
+    except InputError as error:
+        if isinstance(error.__cause__, NotImplementedError):  # an architecture that computes when it is built
+            return
+        raise
+    load_weights(reconstructor, checkpoint, assign=True)
+
+
+def _build(checkpoint: Checkpoint) -> Reconstructor:
+    """A reconstructor of the checkpoint's configuration with random weights."""
+    header = checkpoint.header
+    with reading("its configuration makes no network", file=checkpoint.path, field="model"):
+        return build_reconstructor(header.model, ModelInputs(**header.tokeniser.sizes))
+
+
+def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:
     """Give a reconstructor the weights of a checkpoint.
+
+    Parameters
+    ----------
+    reconstructor
+        Of the same configuration.
+    checkpoint
+        From `read_checkpoint`.
+    assign
+        Whether its parameters become the checkpoint's tensors, not copies of them.
 
     Raises
     ------
@@ -117,7 +154,7 @@ def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint) -> None:
     """
     weights = {name.removeprefix(PREFIX): w for name, w in checkpoint.state_dict.items() if name.startswith(PREFIX)}
     try:
-        reconstructor.load_state_dict(weights)
+        reconstructor.load_state_dict(weights, assign=assign)
     except (RuntimeError, AttributeError) as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:4]) or str(error)
         raise InputError(
@@ -136,7 +173,8 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     Raises
     ------
     InputError
-        No such model, one that would run code, one that pflow did not write, or one of a newer pflow; names the file
+        No such model, one that would run code, one that pflow did not write, one of a newer pflow, or one that is
+        damaged: a checksum that is not that of its content, or a weight that is not a finite number; names the file
         and, if there is one, the field.
     """
     if Path(source).is_file():
@@ -154,6 +192,7 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
 
 
 def _read_file(path: str) -> Checkpoint:
+    _check_archive(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -165,16 +204,51 @@ def _read_file(path: str) -> Checkpoint:
         raise InputError(f"not a checkpoint, or a truncated one: {first_line(error)}", file=path) from error
     if not isinstance(content, dict) or not isinstance(content.get(KEY), str):
         raise InputError(f"not a checkpoint of pflow: it has no text under the key '{KEY}'", file=path, field=KEY)
-    try:
-        header = Header.from_dict(json.loads(content[KEY]), file=path, prefix=f"{KEY}.")
-    except json.JSONDecodeError as error:
-        raise InputError(f"the header is not JSON: {error}", file=path, field=KEY) from error
+    with reading("the header is not JSON", file=path, field=KEY):
+        text = json.loads(content[KEY])
+    header = Header.from_dict(text, file=path, prefix=f"{KEY}.")
     weights = content.get("state_dict")
     if not isinstance(weights, dict):
         raise InputError("the weights are missing", file=path, field="state_dict")
+    _check_tensors(weights, path)
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Checkpoint(path=path, digest=digest, header=header, state_dict=migrate_state_dict(weights))
+
+
+def _check_archive(path: str) -> None:
+    """Refuse a file that is not the whole archive that `torch.save` wrote, before anything in it is unpacked.
+
+    `torch.load` does not compare checksums: a damaged file would load as other weights. It writes archives without
+    compression, so that one with compressed parts, which may unpack to any size, is not its own.
+    """
+    with reading("not a checkpoint, or a truncated one", file=path), zipfile.ZipFile(path) as archive:
+        parts = archive.infolist()
+        stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+        if not stored or sum(part.file_size for part in parts) > os.path.getsize(path):
+            raise InputError("not a checkpoint of pflow: its parts are compressed", file=path)
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise InputError(f"damaged: the checksum of '{damaged}' is not that of its content", file=path)
+
+
+def _check_tensors(weights: Mapping[Any, Any], path: str | Path) -> None:
+    """Refuse weights that are not dense tensors of finite numbers, each of which the file holds."""
+    for name, value in weights.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise InputError(f"expected tensors by name, found {type(value).__name__}", file=path, field=str(name))
+        if value.layout != torch.strided or value.is_quantized or value.is_complex():
+            raise InputError("expected a dense tensor of real numbers", file=path, field=name)
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise InputError(f"a tensor of shape {list(value.shape)} has fewer numbers", file=path, field=name)
+        n_bad = int((~torch.isfinite(value)).sum())
+        if n_bad:
+            raise InputError(
+                f"{n_bad} of {value.numel()} weights are not finite numbers: the training diverged, or the file is "
+                "damaged",
+                file=path,
+                field=name,
+            )
 
 
 def _read_folder(folder: Path, *, path: str) -> Checkpoint:
@@ -184,14 +258,13 @@ def _read_folder(folder: Path, *, path: str) -> Checkpoint:
                 f"not a folder of weights: it has no {name}", file=folder, suggestions=map(str, folder.glob("*.ckpt"))
             )
     text, tensors = folder / HEADER_FILE, folder / WEIGHTS_FILE
-    try:
+    with reading("not JSON", file=text):
         content = json.loads(text.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"not JSON: {error}", file=text) from error
     stated = content.get("sha256") if isinstance(content, dict) else None
     if not isinstance(stated, str):
         raise InputError("missing, or not a text: the digest of the weights", file=text, field="sha256")
-    data = tensors.read_bytes()
+    with reading("cannot be read", file=tensors):
+        data = tensors.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     if digest != stated:
         raise InputError(
@@ -199,8 +272,7 @@ def _read_folder(folder: Path, *, path: str) -> Checkpoint:
             file=tensors,
         )
     header = Header.from_dict(content, file=str(text))
-    try:
+    with reading("not a safetensors file", file=tensors):
         weights = safetensors.torch.load(data)
-    except safetensors.SafetensorError as error:
-        raise InputError(f"not a safetensors file: {first_line(error)}", file=tensors) from error
+    _check_tensors(weights, tensors)
     return Checkpoint(path=path, digest=digest, header=header, state_dict=migrate_state_dict(weights))

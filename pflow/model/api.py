@@ -36,6 +36,9 @@ __all__ = [
     "reconstructor_class",
 ]
 
+MAX_PARTICLES = 2**14
+"""Largest `DecodingConfig.max_particles`: far above any event of an e+e- collider."""
+
 ENTRY_POINTS = "pflow.reconstructors"
 """Group of entry points by which installed packages offer architectures."""
 
@@ -99,7 +102,7 @@ class DecodingConfig:
     Parameters
     ----------
     max_particles
-        Largest number of particles of an event.
+        Largest number of particles of an event, at most `MAX_PARTICLES`.
 
     Raises
     ------
@@ -110,7 +113,7 @@ class DecodingConfig:
     max_particles: int = 150
 
     def __post_init__(self) -> None:
-        check_positive(self, "max_particles")
+        check_positive(self, "max_particles", largest=MAX_PARTICLES)
 
 
 class TrainingOutput(NamedTuple):

@@ -3,13 +3,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zipfile
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
 from pflow.checkpoint.format import KEY
-from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
+from pflow.checkpoint.load import PREFIX, load_model, load_weights, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.errors import InputError
 from pflow.resources import shipped_models, weights_dir
@@ -235,3 +237,112 @@ def test_models_that_come_with_pflow_load_and_are_small():
     for name in shipped_models():
         assert load_model(name).reconstructor.decoding.max_particles >= 1
     assert sum(path.stat().st_size for path in weights_dir().rglob("*") if path.is_file()) <= 8e6
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_finite_number_is_an_error_that_names_it(save, folder, model, value):
+    """It would make events without particles and without a flag."""
+    weights = {name: tensor.clone() for name, tensor in model.reconstructor.state_dict(prefix=PREFIX).items()}
+    spoilt = next(name for name, tensor in weights.items() if tensor.ndim == 2)
+    weights[spoilt][0] = value
+    n = weights[spoilt].shape[1]
+    with pytest.raises(InputError, match=rf"'{spoilt}': {n} of {weights[spoilt].numel()} weights are not finite"):
+        read_checkpoint(save(state_dict=weights))
+    content = safetensors.torch.save(weights)
+    (folder / "model.safetensors").write_bytes(content)
+    change(folder, sha256=hashlib.sha256(content).hexdigest())
+    with pytest.raises(InputError, match=rf"model\.safetensors, '{spoilt}': {n} of .* not finite"):
+        load_model(folder)
+
+
+def test_a_flipped_bit_is_an_error_or_changes_nothing(save):
+    path = save()
+    expected = read_checkpoint(path).state_dict
+    content = path.read_bytes()
+    generator = np.random.default_rng(3)
+    refused = 0
+    for place in generator.integers(len(content), size=60):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(generator.integers(8))
+        path.write_bytes(damaged)
+        try:
+            found = read_checkpoint(path).state_dict
+        except InputError as error:
+            assert "model.ckpt" in str(error)
+            refused += 1
+        else:  # in the padding between the archive's parts
+            assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert refused > 10
+
+
+def test_a_compressed_archive_is_refused_before_it_is_unpacked(save, tmp_path):
+    """A few megabytes of it may be any number of gigabytes."""
+    path = save()
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(tmp_path / "bomb.ckpt", "w", zipfile.ZIP_DEFLATED) as bomb:
+        for part in archive.infolist():
+            bomb.writestr(part.filename, archive.read(part))
+    with pytest.raises(InputError, match=r"bomb\.ckpt.*compressed"):
+        read_checkpoint(tmp_path / "bomb.ckpt")
+
+
+def test_a_tensor_of_more_numbers_than_are_stored_is_refused(save):
+    with pytest.raises(InputError, match=r"'reconstructor\.x': a tensor of shape \[1000000000, 1000\] has fewer"):
+        read_checkpoint(save(state_dict={"reconstructor.x": torch.zeros(1).expand(10**9, 1000)}))
+
+
+@pytest.mark.parametrize("weights", [{3: torch.zeros(1)}, {"a": [1.0]}, {"a": torch.zeros(3).to_sparse()}])
+def test_weights_that_are_no_tensors_by_name_are_refused(save, weights):
+    with pytest.raises(InputError, match=r"'state_dict|'3'|'a'"):
+        read_checkpoint(save(state_dict=weights))
+
+
+@pytest.mark.parametrize(
+    "network", [{"width": 2**16, "feedforward": 2**16}, {"encoder_layers": 500}, {"head_feedforward": 2**16}]
+)
+def test_a_configuration_is_compared_with_the_weights_before_memory_is_taken(save_header, header, network, monkeypatch):
+    """Gigabytes for a few bytes of text."""
+    monkeypatch.setattr("pflow.checkpoint.load.load_weights", load_weights_on_meta)
+    options = {**header.model["init_args"]["network"], **network}
+    with pytest.raises(InputError, match="its weights do not fit its configuration"):
+        load_model(save_header(model={**header.model, "init_args": {"network": options}}))
+
+
+def load_weights_on_meta(reconstructor, checkpoint, *, assign=False):
+    assert all(parameter.is_meta for parameter in reconstructor.parameters())
+    load_weights(reconstructor, checkpoint, assign=assign)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("width", 10**9), ("encoder_layers", 10**9), ("heads", 0.5), ("heads", "8"), ("width", True), ("width", 10**400)],
+)
+def test_a_size_out_of_range_is_an_error_at_once(save_header, header, name, value):
+    network = {**header.model["init_args"]["network"], name: value}
+    with pytest.raises(InputError, match=rf"makes no network: .*{name}: "):
+        load_model(save_header(model={**header.model, "init_args": {"network": network}}))
+
+
+@pytest.mark.parametrize("value", [10**9, 0, 1.5])
+def test_a_number_of_particles_out_of_range_is_an_error_at_once(save_header, header, value):
+    init_args = {**header.model["init_args"], "decoding": {"max_particles": value}}
+    with pytest.raises(InputError, match="makes no network: .*max_particles: "):
+        load_model(save_header(model={**header.model, "init_args": init_args}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"network": 3}, {"network": None}, {"network": [1]}, [], "network", {"decoding": {}}]
+)
+def test_options_of_the_wrong_type_are_an_error(save_header, header, change):
+    try:
+        load_model(save_header(model={**header.model, "init_args": change}))
+    except InputError as error:
+        assert "model.ckpt" in str(error)
+
+
+@pytest.mark.parametrize("depth", [100_000])
+def test_a_header_nested_deeper_than_python_can_read_is_an_error(save, folder, depth):
+    with pytest.raises(InputError, match="not JSON"):
+        read_checkpoint(save(**{KEY: "[" * depth}))
+    (folder / "model.json").write_text("[" * depth)
+    with pytest.raises(InputError, match="not JSON"):
+        read_checkpoint(folder)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 __all__ = ["Cache", "Compaction", "KVCache", "KeyValue"]
 
+FIRST_LENGTH = 64
+"""Tokens that a cache has room for at first."""
+
 
 class KeyValue(NamedTuple):
     """Keys and values of a fixed sequence, projected once.
@@ -68,7 +71,9 @@ class Cache(Protocol):
 
 
 class KVCache:
-    """Keys and values of the tokens decoded so far, in storage that is allocated once.
+    """Keys and values of the tokens decoded so far, in storage that doubles when it is full.
+
+    Memory follows what was decoded, not what may be.
 
     Parameters
     ----------
@@ -88,10 +93,11 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
-        shape = (batch, heads, max_length, head_width)
+        shape = (batch, heads, min(max_length, FIRST_LENGTH), head_width)
         self._key = torch.empty(shape, dtype=dtype, device=device)
         self._value = torch.empty(shape, dtype=dtype, device=device)
         self._length = 0
+        self._max_length = max_length
 
     @classmethod
     def like(cls, x: Tensor, *, heads: int, max_length: int) -> KVCache:
@@ -111,7 +117,7 @@ class KVCache:
     @property
     def max_length(self) -> int:
         """How many tokens fit."""
-        return int(self._key.shape[2])
+        return self._max_length
 
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
         """Append the keys and values of new tokens.
@@ -140,10 +146,19 @@ class KVCache:
         end = self._length + k_val.shape[2]
         if end > self.max_length:
             raise ValueError(f"the cache holds {self.max_length} tokens, {end} were asked for")
+        if end > self._key.shape[2]:
+            size = min(max(end, 2 * self._key.shape[2]), self.max_length)
+            self._key, self._value = (self._longer(stored, size) for stored in (self._key, self._value))
         self._key[:, :, self._length : end] = k_val
         self._value[:, :, self._length : end] = v_val
         self._length = end
         return KeyValue(self._key[:, :, :end], self._value[:, :, :end])
+
+    def _longer(self, stored: Tensor, size: int) -> Tensor:
+        """A copy of storage [B, H, S, D] with room for `size` tokens."""
+        longer = stored.new_empty(*stored.shape[:2], size, stored.shape[3])
+        longer[:, :, : self._length] = stored[:, :, : self._length]
+        return longer
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the rows of events that have ended, in place."""

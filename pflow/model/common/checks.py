@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["check_choice", "check_positive", "check_probability", "complete_weights"]
+__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_choice", "check_positive", "check_probability", "complete_weights"]
+
+MAX_SIZE = 2**16
+"""Largest width, and the like, of a network: far above any in use, and small enough to compute with."""
+
+MAX_LAYERS = 512
+"""Largest number of layers of a stack."""
 
 
-def check_positive(config: Any, *names: str) -> None:
-    """Raise ValueError unless the named fields are None or at least 1."""
+def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
+    """Raise ValueError unless the named fields are None or whole numbers from 1 to `largest`."""
     for name in names:
         value = getattr(config, name)
-        if value is not None and value < 1:
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name}: {value!r} is not a whole number")
+        if value < 1:
             raise ValueError(f"{name}: {value} is not positive")
+        if value > largest:
+            raise ValueError(f"{name}: {value} is more than {largest}")
 
 
 def check_probability(config: Any, *names: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from pflow.model.api import DecodingConfig
-from pflow.model.common.checks import check_positive, check_probability, complete_weights
+from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability, complete_weights
 
 __all__ = [
     "LOSSES",
@@ -89,12 +89,13 @@ class PointingNetworkConfig:
     refine_delta_theta_phi_features: bool = False
 
     def __post_init__(self) -> None:
-        check_positive(self, "width", "heads", "feedforward", "encoder_layers", "decoder_layers", "hidden_width")
+        check_positive(self, "width", "heads", "feedforward", "hidden_width")
+        check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
         check_probability(self, "dropout")
         if not 0.0 < self.cone_angle <= math.pi:
             raise ValueError(f"cone_angle: {self.cone_angle} is not in (0, pi] rad")
-        if self.refine_layers < 0:
-            raise ValueError(f"refine_layers: {self.refine_layers} is negative")
+        if self.refine_layers != 0:
+            check_positive(self, "refine_layers", largest=MAX_LAYERS)
         for name in ("pairwise_messages", "refine_delta_theta_phi_features"):
             if getattr(self, name) and not self.refine_layers:
                 raise ValueError(f"{name}: there is no refinement; set refine_layers")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.checks import check_choice, check_positive, complete_weights
+from pflow.model.common.checks import MAX_LAYERS, check_choice, check_positive, complete_weights
 from pflow.model.common.layers import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
@@ -87,8 +87,8 @@ class TranslationNetworkConfig:
     energy_sigma: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("width", "target_width", "heads", "encoder_layers", "decoder_layers", "feedforward", "n_projections")
-        check_positive(self, *sizes, "head_feedforward")
+        check_positive(self, "width", "target_width", "heads", "feedforward", "n_projections", "head_feedforward")
+        check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
         check_choice(self, "special", SPECIAL)
         check_choice(self, "decoder", ("vanilla", "multi_projection"))
         check_choice(self, "source", SOURCES)

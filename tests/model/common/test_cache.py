@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pflow.model.common.cache import Compaction, KeyValue, KVCache
+from pflow.model.common.cache import FIRST_LENGTH, Compaction, KeyValue, KVCache
 
 B, H, D = 5, 2, 3
 
@@ -27,10 +27,21 @@ def test_update_returns_all_that_was_written_in_order():
     assert len(kept) == 2
 
 
-def test_update_allocates_nothing_after_the_start():
+def test_update_allocates_nothing_while_there_is_room():
     kept = cache()
     before = kept.update(token(0), token(0)).key.data_ptr()
     assert kept.update(token(1), token(1)).key.data_ptr() == before
+
+
+def test_memory_follows_what_was_decoded_and_not_what_may_be():
+    kept = cache(max_length=10**12)
+    tokens = [token(seed) for seed in range(FIRST_LENGTH + 2)]
+    for one in tokens:
+        known = kept.update(one, -one)
+    assert torch.equal(known.key, torch.cat(tokens, dim=2))
+    assert torch.equal(known.value, -known.key)
+    assert kept.max_length == 10**12
+    assert known.key.untyped_storage().nbytes() == 4 * B * H * D * 2 * FIRST_LENGTH
 
 
 def test_update_rejects_another_batch_size():
