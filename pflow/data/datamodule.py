@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset, LabelledBatch
-from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
+from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, split
 from pflow.errors import ConfigError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.cells import Merge
@@ -66,6 +66,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Processes that read and encode; 0: the training process does it itself.
     seed
         Of the shuffling and the augmentation.
+    max_train_events
+        Events that training reads: the first ones of its files, in their order; none: all.
     repeat
         How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once. Each
         time is augmented anew. What is fitted on the training files sees each of them once.
@@ -102,6 +104,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         buffer: int = 1024,
         num_workers: int = 0,
         seed: int = 1,
+        max_train_events: int | None = None,
         repeat: dict[str, int] | None = None,
         augment: Augmentation | None = None,
     ) -> None:
@@ -127,6 +130,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.buffer = buffer
         self.num_workers = num_workers
         self.seed = seed
+        self.max_train_events = max_train_events
         self.repeat = dict(repeat or {})
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
@@ -151,6 +155,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             raise ConfigError("training runs on one device; set trainer.devices to 1")
         splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]
         chunks = {name: split(expand(self.paths[name], name), self.options, self.chunk_size) for name in splits}
+        if "train" in chunks and self.max_train_events is not None:
+            chunks["train"] = first_entries(chunks["train"], self.max_train_events)
         if self.tokeniser is None:
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
@@ -193,9 +199,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if self._train is not None:
             self._train.set_epoch(epoch, skip=seen if epoch == began else 0)
 
-    def n_events(self, name: str) -> int:
-        """Number of events in a split that is set up."""
-        return sum(map(len, self._chunks[name]))
+    def n_events(self, name: str, *, distinct: bool = False) -> int:
+        """Number of events in a pass over a split that is set up; `distinct` counts those read several times once."""
+        chunks = self._chunks[name]
+        return sum(map(len, set(chunks) if distinct else chunks))
 
     def train_dataloader(self) -> DataLoader[LabelledBatch]:
         """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on within one."""

@@ -11,7 +11,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.io.open import EventFile, open_events
 
-__all__ = ["Chunk", "FileOptions", "expand", "read_chunks", "split"]
+__all__ = ["Chunk", "FileOptions", "expand", "first_entries", "read_chunks", "split"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,24 @@ def split(paths: Sequence[str], options: FileOptions, size: int) -> list[Chunk]:
             raise InputError("the file has no entries", file=path)
         chunks += [Chunk(path, start, min(start + size, n)) for start in range(0, n, size)]
     return chunks
+
+
+def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
+    """The chunks of the first `n` entries.
+
+    Raises
+    ------
+    ConfigError
+        Fewer than 1.
+    """
+    if n < 1:
+        raise ConfigError(f"at least 1 event must be read, found {n}")
+    kept: list[Chunk] = []
+    for chunk in chunks:
+        left = n - sum(map(len, kept))
+        if left > 0:
+            kept.append(dataclasses.replace(chunk, stop=min(chunk.stop, chunk.start + left)))
+    return kept
 
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:

@@ -204,7 +204,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "train": [Path(path).name for path in files],
             "repeat": data.repeat,
             "began_with": self.spec.began_with,
-            "n_events": data.tokeniser.n_events if data.tokeniser is not None else 0,
+            "n_events": data.n_events("train", distinct=True),
             "epoch": self.current_epoch,
             "step": self.global_step,
             "batch_size": data.batch_size,

@@ -65,7 +65,15 @@ def test_a_file_can_be_read_more_than_once_in_a_pass(data, train_files):
     data.setup("fit")
     seen = np.concatenate([batch.event for batch in data.train_dataloader()]).tolist()
     assert (len(seen), data.n_events("train"), data.tokeniser.n_events) == (70 + 2 * n, 70 + 2 * n, 70)
+    assert data.n_events("train", distinct=True) == 70
     assert sorted(set(seen)) == list(range(70))
+
+
+def test_training_reads_as_many_events_as_it_is_told(data):
+    data.max_train_events = 21
+    data.setup("fit")
+    seen = np.concatenate([batch.event for batch in data.train_dataloader()]).tolist()
+    assert (sorted(seen), data.tokeniser.n_events) == (list(range(21)), 21)
 
 
 @pytest.mark.parametrize(("repeat", "message"), [({"zqq*": 3}, r"'zqq\*'"), ({"*": 0}, "0 times")])

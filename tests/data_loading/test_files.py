@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pflow.data.files import Chunk, FileOptions, expand, read_chunks, split
+from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, split
 from pflow.errors import ConfigError, InputError
 from pflow.io.events_root import write_events
 
@@ -30,6 +30,14 @@ def test_chunks_cover_each_file_and_never_span_two(train_files):
     a, b = train_files
     assert chunks == [Chunk(a, 0, 16), Chunk(a, 16, 32), Chunk(a, 32, 40), Chunk(b, 0, 16), Chunk(b, 16, 30)]
     assert sum(len(chunk) for chunk in chunks) == 70
+
+
+def test_first_entries_end_within_a_chunk():
+    chunks = [Chunk("a", 0, 16), Chunk("a", 16, 20), Chunk("b", 0, 16)]
+    assert first_entries(chunks, 17) == [Chunk("a", 0, 16), Chunk("a", 16, 17)]
+    assert first_entries(chunks, 100) == chunks
+    with pytest.raises(ConfigError, match="found 0"):
+        first_entries(chunks, 0)
 
 
 def test_a_chunk_of_nothing_is_an_error(train_files):
