@@ -104,6 +104,11 @@ class Columns:
         """Members of a collection, e.g. ``position.x``; empty if it is not in the file."""
         return [member for member in self._keys.get(collection, {}) if member]
 
+    def typename(self, collection: str) -> str:
+        """C++ type of a collection's branch, e.g. ``vector<edm4hep::TrackData>``; "" where the file does not say."""
+        key = self._keys.get(collection, {}).get("")
+        return "" if key is None else str(getattr(self._tree[key], "typename", ""))
+
     def has(self, collection: str, *members: str) -> bool:
         """Whether the collection and all of these members are there."""
         return collection in self._keys and all(member in self._keys[collection] for member in members)

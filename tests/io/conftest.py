@@ -113,6 +113,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         *,
         ids: Mapping[str, int] | None = None,
         encodings: Mapping[str, str] | None = None,
+        types: Mapping[str, str] | None = None,
         name: str = "events.root",
         chunks: int = 1,
     ) -> Path:
@@ -128,7 +129,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
                     file["events"].extend({key: array[part] for key, array in arrays.items()})
             table = IDS if ids is None else ids
             if table:
-                file.mkrntuple("podio_metadata", _id_table(table, layout))
+                file.mkrntuple("podio_metadata", _id_table(table, layout, types or {}))
             if encodings is not None:
                 keys = [f"{key}__CellIDEncoding" for key in encodings]
                 values = [[value] for value in encodings.values()]
@@ -206,7 +207,7 @@ def _records(arrays: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
     return {collection: zipped(fields) for collection, fields in nested.items()}
 
 
-def _id_table(ids: Mapping[str, int], layout: str) -> dict[str, ak.Array]:
+def _id_table(ids: Mapping[str, int], layout: str, types: Mapping[str, str]) -> dict[str, ak.Array]:
     names, numbers = list(ids), np.array(list(ids.values()), dtype=np.uint32)
     if layout == "old":
         return {
@@ -216,4 +217,5 @@ def _id_table(ids: Mapping[str, int], layout: str) -> dict[str, ak.Array]:
         }
     if layout == "rec":
         return {"events_collectionNames": ak.Array([names]), "events___idTable": ak.Array([numbers])}
-    return {"events___CollectionTypeInfo": ak.zip({"name": ak.Array([names]), "collectionID": ak.Array([numbers])})}
+    columns = {"name": names, "collectionID": numbers, "dataType": [types.get(name, "") for name in names]}
+    return {"events___CollectionTypeInfo": ak.zip({key: ak.Array([values]) for key, values in columns.items()})}

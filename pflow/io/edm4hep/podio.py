@@ -11,6 +11,8 @@ relation r of X   ``_X_r``                       ``_X_r`` or ``X#0``, ``X#1`` ..
 link X            ``_X_from``, ``_X_to``         ``_X_rec``, ``_X_sim``           ``X#0``, ``X#1``
 vector member     ``_X_m``                       ``_X_m`` or ``X_0``, ``X_1`` ... ``X_0``, ``X_1`` ...
 ================= ============================= ================================ =================================
+
+A file without a table of ids, as other tools write them, is read with the ids that podio makes from names.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy.typing as npt
 from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.columns import Columns, open_root, open_tree, tree_names
+from pflow.io.edm4hep.collection_id import collection_id
 
 __all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
 
@@ -44,9 +47,13 @@ class PodioFile:
     columns
         Columns of its tree ``events``.
     ids
-        Name of the collection of each collection id; empty if the file does not say.
-    encodings
-        Cell encoding of each collection that has one.
+        Name of the collection of each collection id.
+    ids_stored
+        Whether the file says so; if not, `ids` are the hashes of its collections' names.
+    types
+        Type of each collection as the file's table of ids has it, e.g. ``edm4hep::TrackCollection``; often empty.
+    parameters
+        What the metadata of the file and of its runs say: values of each parameter, as text.
     """
 
     path: str
@@ -54,8 +61,20 @@ class PodioFile:
     schema: str
     columns: Columns
     ids: Mapping[int, str]
-    encodings: Mapping[str, str]
+    ids_stored: bool
+    types: Mapping[str, str]
+    parameters: Mapping[str, Sequence[str]]
     directory: Any
+
+    @property
+    def encodings(self) -> dict[str, str]:
+        """Cell encoding of each collection that has one."""
+        suffix = "__CellIDEncoding"
+        return {
+            key.removesuffix(suffix): values[0]
+            for key, values in self.parameters.items()
+            if key.endswith(suffix) and len(values)
+        }
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -67,17 +86,18 @@ class PodioFile:
         Raises
         ------
         InputError
-            The file has no table of ids at all.
+            The file has no table of ids, and none of these is the hash of a collection's name.
         """
         wanted = np.unique(_unsigned(collection_ids))
-        if len(wanted) and not self.ids:
+        known = sorted(self.ids[int(found)] for found in wanted if int(found) in self.ids)
+        if len(wanted) and not known and not self.ids_stored:
             raise InputError(
-                "the file has no table of collection ids, so its links cannot be followed;"
-                " expected events___CollectionTypeInfo or events___idTable",
+                "the file has no table of collection ids, and they are not the hashes of its collections' names, so its"
+                " links cannot be followed; expected events___CollectionTypeInfo or events___idTable",
                 file=self.path,
                 field="podio_metadata",
             )
-        return sorted(self.ids[int(found)] for found in wanted if int(found) in self.ids)
+        return known
 
 
 def open_podio(path: str | PathLike[str]) -> PodioFile:
@@ -90,14 +110,17 @@ def open_podio(path: str | PathLike[str]) -> PodioFile:
     """
     directory = open_root(path)
     try:
-        tree = open_tree(directory, "events", str(path))
+        columns = Columns(open_tree(directory, "events", str(path)), str(path))
+        ids = _collection_ids(directory, str(path))
         return PodioFile(
             path=str(path),
             uuid=str(directory.file.uuid),
             schema="edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep",
-            columns=Columns(tree, str(path)),
-            ids=_collection_ids(directory, str(path)),
-            encodings=_encodings(directory, str(path)),
+            columns=columns,
+            ids=ids or {collection_id(name): name for name in columns.collections},
+            ids_stored=bool(ids),
+            types=_collection_types(directory, str(path)),
+            parameters=_parameters(directory, str(path)),
             directory=directory,
         )
     except BaseException:
@@ -221,16 +244,26 @@ def _collection_ids(directory: Any, path: str) -> dict[int, str]:
     return {}
 
 
-def _encodings(directory: Any, path: str) -> dict[str, str]:
-    suffix = "__CellIDEncoding"
-    found = _first_entry(directory, "metadata", path, ("GPStringKeys", ""), ("GPStringValues", ""))
-    if found is None:
-        return {}
-    return {
-        str(key).removesuffix(suffix): str(value[0])
-        for key, value in zip(*found, strict=True)
-        if str(key).endswith(suffix) and len(value)
-    }
+def _collection_types(directory: Any, path: str) -> dict[str, str]:
+    for names, types in (
+        (("events___CollectionTypeInfo", "name"), ("events___CollectionTypeInfo", "dataType")),
+        (("events_collectionNames", ""), ("events_collectionTypes", "")),
+    ):
+        found = _first_entry(directory, "podio_metadata", path, names, types)
+        if found is not None:
+            return {str(name): str(kind) for name, kind in zip(*found, strict=True) if kind}
+    return {}
+
+
+def _parameters(directory: Any, path: str) -> dict[str, tuple[str, ...]]:
+    """Parameters of the trees of metadata; those of the whole file go before those of its first run."""
+    parameters: dict[str, tuple[str, ...]] = {}
+    for tree in ("metadata", "runs"):
+        for kind in ("String", "Double", "Float", "Int"):
+            found = _first_entry(directory, tree, path, (f"GP{kind}Keys", ""), (f"GP{kind}Values", ""))
+            for key, values in zip(*found or ([], []), strict=True):
+                parameters.setdefault(str(key), tuple(str(value) for value in values))
+    return parameters
 
 
 def _first_entry(directory: Any, tree: str, path: str, *wanted: tuple[str, str]) -> list[list[Any]] | None:

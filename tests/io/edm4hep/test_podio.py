@@ -9,15 +9,38 @@ import numpy as np
 import pytest
 import uproot
 
+from pflow.errors import InputError
+from pflow.io.edm4hep.collection_id import collection_id
 from pflow.io.edm4hep.podio import Joined, expand, open_podio, relation, vector_member
 
 Write = Callable[..., Path]
+
+IDS = {11: "A1", 4_000_000_000: "A2", 13: "B", 14: "Tracks", 15: "MCParticles", 16: "Other"}
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
 def test_collection_ids_are_found_in_every_layout(write, content, layout):
     file = open_podio(write(content, layout))
-    assert file.ids == {11: "A1", 4_000_000_000: "A2", 13: "B", 14: "Tracks", 15: "MCParticles", 16: "Other"}
+    assert file.ids == IDS
+    file.close()
+
+
+def test_without_a_table_ids_are_hashes_of_names(write, content):
+    own = {name: collection_id(name) for name in ("A1", "A2", "B", "Tracks", "MCParticles", "Other")}
+    hashed = {
+        key: [[own[IDS[number]] for number in event] for event in values] if key.endswith("collectionID") else values
+        for key, values in content.items()
+    }
+    file = open_podio(write(hashed, ids={}))
+    assert not file.ids_stored
+    assert file.names(np.array([own["A2"], own["Other"]])) == ["A2"]
+    file.close()
+
+
+def test_without_a_table_other_ids_are_refused(write, content):
+    file = open_podio(write(content, ids={}))
+    with pytest.raises(InputError, match="no table of collection ids"):
+        file.names(np.array([11, 13]))
     file.close()
 
 

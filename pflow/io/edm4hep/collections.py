@@ -1,0 +1,173 @@
+"""The collections of a podio file and their types, whatever the file says about them.
+
+The type stands in the table of ids of newer files and in the branches that ROOT writes; other tools leave out both, and
+then the members tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+
+from pflow.event import jagged
+from pflow.io.edm4hep.podio import PodioFile, relation, vector_member
+
+__all__ = ["Collection", "count_objects", "link_ends", "list_collections"]
+
+SUBSET = "_objIdx"
+"""End of the branch by which a subset collection, one that only refers to objects of others, is stored."""
+
+SIGNATURES = (
+    ("MCParticle", ("PDG", "generatorStatus", "momentum.x"), ()),
+    ("Track", ("trackStates_begin",), ()),
+    ("SimCalorimeterHit", ("cellID", "energy", "position.x", "contributions_begin"), ()),
+    ("SimCalorimeterHit", ("cellID", "energy", "position.x"), ("time", "energyError")),
+    ("CalorimeterHit", ("cellID", "energy", "position.x"), ()),
+    ("SimTrackerHit", ("cellID", "position.x", "momentum.x"), ()),
+    ("TrackerHit", ("cellID", "position.x", "time"), ()),
+    ("ReconstructedParticle", ("energy", "momentum.x", "charge"), ()),
+    ("CaloHitContribution", ("energy", "stepPosition.x"), ()),
+    ("Cluster", ("energy", "position.x", "hits_begin"), ()),
+    ("EventHeader", ("eventNumber",), ()),
+)
+"""Types of EDM4hep by members that they have and others that they have not; the first that fits holds."""
+
+READ = {
+    "CalorimeterHit": ("cellID", "energy", "position.x", "position.y", "position.z"),
+    "SimCalorimeterHit": ("cellID", "energy", "position.x", "position.y", "position.z"),
+    "MCParticle": ("PDG", "generatorStatus", "charge", "mass", "momentum.x", "momentum.y", "momentum.z"),
+    "ReconstructedParticle": ("energy", "charge", "momentum.x", "momentum.y", "momentum.z"),
+    "Track": ("trackStates_begin", "trackStates_end"),
+    "TrackerHit": ("position.x", "position.y", "position.z", "time"),
+    "SimTrackerHit": ("cellID", "position.x", "position.y", "position.z", "momentum.x", "momentum.y", "momentum.z"),
+}
+"""Members without which objects of a type cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collection:
+    """One collection of a podio file.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    type
+        C++ type of its objects, e.g. ``edm4hep::CalorimeterHit``; ``Link`` for links between objects; "" if unknown.
+    subset
+        Whether it only refers to objects of other collections.
+    unreadable
+        Why pflow cannot read it although it reads objects of this kind; "" if it can.
+    """
+
+    name: str
+    type: str
+    subset: bool = False
+    unreadable: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Its type without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits.
+
+        >>> Collection(name="X", type="edm4hep::TrackerHitPlane").kind
+        'TrackerHit'
+        """
+        kind = self.type.rpartition("::")[2]
+        return "TrackerHit" if kind in ("TrackerHit3D", "TrackerHitPlane") else kind
+
+
+def list_collections(file: PodioFile) -> list[Collection]:
+    """The collections of a file, sorted by name."""
+    columns = file.columns
+    found = []
+    for name in columns.collections:
+        if name.endswith(SUBSET):
+            own = name.removesuffix(SUBSET)
+            found.append(Collection(name=own, type=_declared(file, own), subset=True))
+        elif columns.members(name) and not _is_auxiliary(name, file):
+            kind = _declared(file, name) or _by_members(file, name)
+            found.append(Collection(name=name, type=kind, unreadable=_unreadable(file, name, kind)))
+    return sorted(found, key=lambda collection: collection.name)
+
+
+def count_objects(file: PodioFile, collection: Collection, start: int, stop: int) -> int:
+    """Objects of a collection in entries `start` to `stop`.
+
+    Raises
+    ------
+    InputError
+        The bytes cannot be decoded.
+    """
+    name = f"{collection.name}{SUBSET}" if collection.subset else collection.name
+    members = [member for member in file.columns.members(name) if "[" not in member]  # fixed-size arrays are slow
+    return int(jagged.count(file.columns.get(name, members[0], start=start, stop=stop)).sum())
+
+
+def link_ends(file: PodioFile, link: str, start: int, stop: int) -> tuple[dict[str, int], dict[str, int]]:
+    """How many links of a collection lead from, and to, each other collection in entries `start` to `stop`.
+
+    Raises
+    ------
+    InputError
+        The bytes cannot be decoded, or the file has no table of ids.
+    """
+    ends: list[dict[str, int]] = []
+    for end, names in enumerate((("from", "rec"), ("to", "sim"))):
+        branch = relation(file.columns, link, end, *names)
+        counts: dict[str, int] = {}
+        if branch is not None:
+            ids = jagged.flat(file.columns.get(branch, "collectionID", start=start, stop=stop))
+            for own, number in zip(*np.unique(ids, return_counts=True), strict=True):
+                for name in file.names(np.array([own])):
+                    counts[name] = int(number)
+        ends.append(dict(sorted(counts.items(), key=lambda item: -item[1])))
+    return ends[0], ends[1]
+
+
+def _is_auxiliary(name: str, file: PodioFile) -> bool:
+    """Whether a branch holds references, vector members, parameters or (from uproot) counts, not a collection."""
+    if name.startswith(("_", "GP")) or "#" in name:
+        return True
+    if name.startswith("n") and file.columns.members(name[1:]):
+        return True
+    owner, _, number = name.rpartition("_")
+    return number.isdigit() and bool(file.columns.members(owner)) and name not in file.ids.values()
+
+
+def _declared(file: PodioFile, name: str) -> str:
+    """The type that the file declares, "" if it declares none.
+
+    A collection type is ``edm4hep::TrackCollection``, a branch's ``vector<edm4hep::TrackData>``, and that of links
+    ``podio::LinkCollection<...>`` or, in older files, ``edm4hep::MCRecoTrackParticleAssociationCollection``.
+    """
+    declared = file.types.get(name) or file.columns.typename(name)
+    found = re.fullmatch(r"(?:std::)?vector<(.*)>", declared)
+    kind = found.group(1) if found else declared
+    if kind.startswith(("podio::LinkCollection", "podio::LinkData")):
+        return "Link"
+    kind = kind.removesuffix("Collection") if name in file.types else kind.removesuffix("Data")
+    if "::" not in kind or kind.startswith("std::"):
+        return ""
+    return "Link" if kind.endswith(("Association", "Link")) else kind
+
+
+def _by_members(file: PodioFile, name: str) -> str:
+    columns = file.columns
+    if columns.has(name, "weight") and relation(columns, name, 1, "to", "sim") is not None:
+        return "Link"
+    for kind, present, not_there in SIGNATURES:
+        if columns.has(name, *present) and not any(columns.has(name, member) for member in not_there):
+            return f"edm4hep::{kind}"
+    return ""
+
+
+def _unreadable(file: PodioFile, name: str, kind: str) -> str:
+    kind = Collection(name=name, type=kind).kind
+    missing = [member for member in READ.get(kind, ()) if not file.columns.has(name, member)]
+    if missing:
+        return f"no {', no '.join(missing)}"
+    if kind == "Track" and vector_member(file.columns, name, 1, "trackStates") is None:
+        return "no track states"
+    return ""

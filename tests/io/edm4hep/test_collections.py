@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from pflow.io.edm4hep.collections import Collection, count_objects, link_ends, list_collections
+from pflow.io.edm4hep.podio import open_podio
+
+
+@pytest.fixture
+def listed(write):
+    """Write content and list its collections by name."""
+
+    def list_content(content, layout="new", **options) -> dict[str, Collection]:
+        file = open_podio(write(content, layout, **options))
+        found = list_collections(file)
+        file.close()
+        return {collection.name: collection for collection in found}
+
+    return list_content
+
+
+@pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
+def test_types_are_known_by_members_where_the_file_names_none(listed, content, layout):
+    assert {name: collection.type for name, collection in listed(content, layout).items()} == {
+        "A1": "edm4hep::CalorimeterHit",
+        "A2": "edm4hep::CalorimeterHit",
+        "B": "edm4hep::CalorimeterHit",
+        "EventHeader": "edm4hep::EventHeader",
+        "HitLinks": "Link",
+        "MCParticles": "edm4hep::MCParticle",
+        "TrackLinks": "Link",
+        "Tracks": "edm4hep::Track",
+    }
+
+
+def test_hits_with_contributions_are_simulated_ones(listed, content):
+    less = {key: values for key, values in content.items() if key != "B.time"}
+    more = content | {"B.contributions_begin": [[0], []]}
+    assert listed(less)["B"].kind == "SimCalorimeterHit"
+    assert listed(more)["B"].kind == "SimCalorimeterHit"
+
+
+def test_the_table_of_ids_names_types(listed, content):
+    types = {"A1": "edm4eic::CalorimeterHitCollection", "Tracks": "edm4eic::TrackCollection"}
+    found = listed(content, types=types)
+    assert (found["A1"].type, found["A1"].kind) == ("edm4eic::CalorimeterHit", "CalorimeterHit")
+    assert found["Tracks"].type == "edm4eic::Track"
+
+
+def test_what_cannot_be_read_says_why(listed, content):
+    del content["A1.position.y"]
+    stateless = {key: values for key, values in content.items() if not key.startswith("_Tracks")}
+    found = listed(stateless)
+    assert found["A1"].unreadable == "no position.y"
+    assert found["Tracks"].unreadable == "no track states"
+    assert found["A2"].unreadable == ""
+
+
+def test_objects_are_counted(write, content):
+    file = open_podio(write(content))
+    counts = {own.name: count_objects(file, own, 0, 2) for own in list_collections(file)}
+    file.close()
+    assert (counts["A1"], counts["A2"], counts["HitLinks"], counts["MCParticles"]) == (2, 2, 6, 4)
+
+
+@pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
+def test_the_ends_of_links_are_counted(write, content, layout):
+    file = open_podio(write(content, layout))
+    assert link_ends(file, "HitLinks", 0, 2) == ({"A1": 2, "A2": 2, "B": 1, "Other": 1}, {"MCParticles": 6})
+    file.close()
+
+
+def test_every_collection_of_a_real_file_has_a_type(data_dir):
+    file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    found = {collection.name: collection for collection in list_collections(file)}
+    assert set(found) == set(file.ids.values())
+    assert all(collection.type for collection in found.values())
+    assert found["SelectedPandoraPFOs"].subset
+    assert found["ITrackerHits"].kind == "TrackerHit"
+    assert count_objects(file, found["SelectedPandoraPFOs"], 0, 1) == 55
+    file.close()
+
+
+def test_types_stand_in_the_branches_of_a_file_whose_table_has_none(data_dir):
+    file = open_podio(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root")
+    assert not file.types
+    assert {own.type for own in list_collections(file)} == {
+        "edm4hep::CaloHitContribution",
+        "edm4hep::EventHeader",
+        "edm4hep::MCParticle",
+        "edm4hep::SimCalorimeterHit",
+        "edm4hep::SimTrackerHit",
+    }
+    file.close()
