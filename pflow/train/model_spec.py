@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from pflow.checkpoint.format import FORMAT
-from pflow.checkpoint.load import PREFIX, Checkpoint, load_weights, read_checkpoint
+from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weights, read_checkpoint
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
 from pflow.physics.detector import Detector
@@ -68,9 +68,9 @@ class ModelSpec:
         if verb != "fit":
             if checkpoint is None:
                 raise ConfigError(f"'{verb}' needs a trained model: give its checkpoint with --checkpoint")
-            return cls(purpose="evaluate", checkpoint=read_checkpoint(checkpoint))
+            return cls(purpose="evaluate", checkpoint=_read(checkpoint))
         if checkpoint is not None:
-            found = read_checkpoint(checkpoint)
+            found = _read(checkpoint)
             if not Path(checkpoint).is_file():
                 raise ConfigError(
                     f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
@@ -83,7 +83,7 @@ class ModelSpec:
                 )
             return cls(purpose="continue", checkpoint=found)
         if start_from is not None:
-            return cls(purpose="start", checkpoint=read_checkpoint(start_from))
+            return cls(purpose="start", checkpoint=_read(start_from))
         return cls()
 
     @property
@@ -195,6 +195,13 @@ class ModelSpec:
         if differences:
             assert self.checkpoint is not None
             raise ConfigError(f"{self.checkpoint.path}, to {PURPOSES[self.purpose]}: {'; '.join(differences)}")
+
+
+def _read(source: str | Path) -> Checkpoint:
+    """A trained model whose options are safe to be defaults: a network of their sizes is one of its weights."""
+    checkpoint = read_checkpoint(source)
+    check_weights(checkpoint)
+    return checkpoint
 
 
 def _for_detector(checkpoint: Checkpoint, reconstructor: Reconstructor, detector: Detector) -> Checkpoint:

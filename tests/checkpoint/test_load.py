@@ -267,8 +267,7 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(save):
         path.write_bytes(damaged)
         try:
             found = read_checkpoint(path).state_dict
-        except InputError as error:
-            assert "model.ckpt" in str(error)
+        except InputError:
             refused += 1
         else:  # in the padding between the archive's parts
             assert all(torch.equal(found[name], value) for name, value in expected.items())
@@ -325,18 +324,14 @@ def test_a_size_out_of_range_is_an_error_at_once(save_header, header, name, valu
 @pytest.mark.parametrize("value", [10**9, 0, 1.5])
 def test_a_number_of_particles_out_of_range_is_an_error_at_once(save_header, header, value):
     init_args = {**header.model["init_args"], "decoding": {"max_particles": value}}
-    with pytest.raises(InputError, match="makes no network: .*max_particles: "):
+    with pytest.raises(InputError, match=r"makes no network: .*max_particles: "):
         load_model(save_header(model={**header.model, "init_args": init_args}))
 
 
-@pytest.mark.parametrize(
-    "change", [{"network": 3}, {"network": None}, {"network": [1]}, [], "network", {"decoding": {}}]
-)
-def test_options_of_the_wrong_type_are_an_error(save_header, header, change):
-    try:
-        load_model(save_header(model={**header.model, "init_args": change}))
-    except InputError as error:
-        assert "model.ckpt" in str(error)
+@pytest.mark.parametrize("init_args", [{"network": 3}, {"network": [1]}, [1], "network", {"network": {"special": []}}])
+def test_options_of_the_wrong_type_are_an_error(save_header, header, init_args):
+    with pytest.raises(InputError, match=r"model\.ckpt, 'model': its configuration makes no network"):
+        load_model(save_header(model={**header.model, "init_args": init_args}))
 
 
 @pytest.mark.parametrize("depth", [100_000])
