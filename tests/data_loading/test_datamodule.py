@@ -6,6 +6,7 @@ import torch
 
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
+from pflow.event.augment import Augmentation, Overlay
 from pflow.event.cells import Merge
 from pflow.io.open import read_events
 from pflow.tokens.tokeniser import Tokeniser
@@ -135,3 +136,20 @@ def test_batches_have_a_readout_where_the_model_needs_it(data):
         assert torch.equal(batch.target.hit_fraction[:, 0], batch.readout.mask.float())
     data.use_readout(False)
     assert next(iter(data.val_dataloader())).batch.readout is None
+
+
+def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files, val_file):
+    def data(**more) -> ParticleFlowData:
+        made = ParticleFlowData(train=train_files, val=val_file, test=val_file, batch_size=8, chunk_size=16, **more)
+        for stage in ("fit", "test"):
+            made.setup(stage)
+        return made
+
+    plain, augmented = data(), data(augment=Augmentation(rotate=True, overlay=Overlay(frequencies=[1, 1, 1])))
+    assert augmented.tokeniser == plain.tokeniser
+    for loader in ("val_dataloader", "test_dataloader"):
+        for one, other in zip(getattr(plain, loader)(), getattr(augmented, loader)(), strict=True):
+            assert torch.equal(one.batch.hits.features, other.batch.hits.features), loader
+    n_targets = [sum(int(b.batch.target.mask.sum()) for b in each.train_dataloader()) for each in (plain, augmented)]
+    assert n_targets[0] == 70
+    assert n_targets[1] > 100

@@ -10,10 +10,12 @@ from torch.utils.data import DataLoader
 from pflow.data.dataset import EventDataset
 from pflow.data.files import FileOptions, read_chunks, split
 from pflow.errors import ConfigError
+from pflow.event.augment import Augmentation, Overlay
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import PdgVocabulary
 
 OPTIONS = FileOptions()
+EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies=[1, 1, 1]))
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +62,35 @@ def test_shuffled_only_the_last_batch_is_short(dataset, buffer):
     assert sizes == [6] + [8] * 8
 
 
-def test_the_same_seed_and_epoch_give_the_same_batches(dataset):
-    one, other = dataset(shuffle=True), dataset(shuffle=True)
-    for a, b in zip(one, other, strict=True):
-        assert torch.equal(a.event, b.event)
-        assert torch.equal(a.batch.hits.features, b.batch.hits.features)
+def same(one: EventDataset, other: EventDataset) -> bool:
+    return all(
+        torch.equal(a.event, b.event)
+        and a.batch.hits.features.shape == b.batch.hits.features.shape
+        and torch.equal(a.batch.hits.features, b.batch.hits.features)
+        and torch.equal(a.batch.target.direction, b.batch.target.direction)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("augmentation", [None, EVERYTHING], ids=["plain", "augmented"])
+def test_the_same_seed_and_epoch_give_the_same_batches(dataset, augmentation):
+    one, other = (dataset(shuffle=True, augmentation=augmentation) for _ in range(2))
+    assert same(one, other)
+
+
+def test_another_epoch_or_seed_augments_anew(dataset):
+    first, epoch, seed = (dataset(augmentation=EVERYTHING, seed=seed) for seed in (3, 3, 4))
+    epoch.set_epoch(1)
+    assert not same(first, epoch)
+    assert not same(first, seed)
+
+
+def test_augmentation_keeps_the_number_of_events_and_rotation_their_order(dataset):
+    data = dataset(shuffle=True, augmentation=EVERYTHING)
+    assert sorted(flat(data)) == list(range(70))
+    assert len(list(data)) == len(data)
+    rotated = dataset(shuffle=True, augmentation=Augmentation(rotate=True))
+    assert flat(rotated) == flat(dataset(shuffle=True))
 
 
 def test_another_epoch_or_seed_gives_another_order(dataset):

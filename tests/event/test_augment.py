@@ -6,11 +6,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pytest
-import torch
 
-from pflow.data.datamodule import ParticleFlowData
-from pflow.data.dataset import EventDataset
-from pflow.data.files import FileOptions, read_chunks, split
 from pflow.errors import ConfigError
 from pflow.event.augment import Augmentation, Overlay, augment, random_overlay, random_phi, reflect, rotate
 from pflow.event.build import make_hits, make_tracks
@@ -20,8 +16,6 @@ from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 from pflow.physics.kinematics import angle_between, track_from_momentum
 from pflow.physics.units import GEV_PER_TESLA_MM
-from pflow.tokens.recipe import Recipe
-from pflow.tokens.tokeniser import Tokeniser
 
 ILD = load_detector("ild_g4")
 SAMPLES = ("gamma1_test_small", "gammasep_test_small", "multi_test_small", "zqq_test_small")
@@ -411,73 +405,3 @@ def test_a_polygonal_detector_turns_the_others_by_its_symmetry(make_photons):
 def test_options_that_cannot_work_are_errors(options, message):
     with pytest.raises(ConfigError, match=message):
         Overlay(**options)
-
-
-# In training
-
-
-@pytest.fixture(scope="module")
-def build(train_files):
-    chunks = split(train_files, FileOptions(), 16)
-    tokeniser = Tokeniser.fit(read_chunks(chunks, FileOptions()), Recipe())
-
-    def dataset(**more) -> EventDataset:
-        options = {"options": FileOptions(), "tokeniser": tokeniser, "batch_size": 8, "shuffle": True, "seed": 3}
-        return EventDataset(chunks, **{**options, "augmentation": EVERYTHING, **more})
-
-    return dataset
-
-
-def same(one: EventDataset, other: EventDataset) -> bool:
-    return all(
-        torch.equal(a.event, b.event)
-        and a.batch.hits.features.shape == b.batch.hits.features.shape
-        and torch.equal(a.batch.hits.features, b.batch.hits.features)
-        and torch.equal(a.batch.target.direction, b.batch.target.direction)
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-def test_the_same_seed_and_epoch_give_the_same_batches(build):
-    assert same(build(), build())
-
-
-def test_another_epoch_or_seed_augments_anew(build):
-    first, epoch, seed = build(shuffle=False), build(shuffle=False), build(shuffle=False, seed=4)
-    epoch.set_epoch(1)
-    assert not same(first, epoch)
-    assert not same(first, seed)
-
-
-def test_a_pass_has_as_many_events_and_batches(build):
-    data = build()
-    batches = list(data)
-    assert len(batches) == len(data)
-    assert sorted(number for batch in batches for number in batch.event.tolist()) == list(range(70))
-
-
-def test_the_order_of_events_is_that_without_augmentation(build):
-    rotated = build(augmentation=Augmentation(rotate=True))
-    for one, other in zip(rotated, build(augmentation=None), strict=True):
-        assert torch.equal(one.event, other.event)
-
-
-def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files, val_file):
-    def data(**more) -> ParticleFlowData:
-        made = ParticleFlowData(train=train_files, val=val_file, test=val_file, batch_size=8, chunk_size=16, **more)
-        for stage in ("fit", "test"):
-            made.setup(stage)
-        return made
-
-    plain, augmented = data(), data(augment=EVERYTHING)
-    assert augmented.tokeniser == plain.tokeniser
-    for name in ("val", "test"):
-        for one, other in zip(
-            getattr(plain, f"{name}_dataloader")(), getattr(augmented, f"{name}_dataloader")(), strict=True
-        ):
-            assert torch.equal(one.batch.hits.features, other.batch.hits.features), name
-    targets = [
-        sum(int(batch.batch.target.mask.sum()) for batch in each.train_dataloader()) for each in (plain, augmented)
-    ]
-    assert targets[0] == 70
-    assert targets[1] > 100

@@ -1,27 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.checkpoint.load import Model
-from pflow.checkpoint.migrate import migrate_model_options
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits
 from pflow.event.cells import Merge, merge_hits, sum_hits
 from pflow.event.events import Events
-from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.model.api import ModelInputs, build_reconstructor
 from pflow.physics.detector import load_detector
-from pflow.plain import from_plain, to_plain
-from pflow.tokens.encode import kept_hits, select_hits
-from pflow.tokens.recipe import Recipe
-from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import ParticleTokens
 
 ILD = load_detector("ild_g4")
 COARSE = Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3)
@@ -232,90 +222,3 @@ def test_summing_by_group_by_hand():
     assert summed.energy.tolist() == [[2.0, 4.0], [4.0]]
     assert summed.position.x.tolist() == [[9.0, 3.0], [1.0]]
     assert summed.layer.tolist() == [[0, 1], [7]]
-
-
-# In the recipe, in tokens and in reconstruction.
-
-
-@pytest.fixture(scope="module")
-def merging() -> Recipe:
-    return Recipe(hit_features=("log_energy", "x", "y", "z", "ecal", "layer"), hit_energy_min=0.005, merge=COARSE)
-
-
-@pytest.fixture(scope="module")
-def tokeniser(real, merging) -> Tokeniser:
-    return Tokeniser.fit([real], merging)
-
-
-def test_a_recipe_that_merges_survives_json(merging):
-    again = from_plain(Recipe, json.loads(json.dumps(to_plain(merging))), where="recipe")
-    assert again == merging
-    assert again.merge == COARSE
-
-
-def test_a_recipe_from_before_merging_does_not_merge():
-    old = to_plain(Recipe())
-    del old["merge"]
-    assert from_plain(Recipe, old, where="recipe") == Recipe()
-    assert Recipe().merge is None
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"ecal_mm": 10.0}, "hcal_mm"),
-        ({"ecal": 10.0, "hcal_mm": 10.0}, "unknown field 'ecal' .*ecal_mm"),
-        (10.0, "merge: expected a mapping"),
-        ({"ecal_mm": -1, "hcal_mm": 10.0}, "ecal_mm must be"),
-    ],
-)
-def test_a_recipe_says_what_is_wrong_with_its_merging(content, message):
-    with pytest.raises(ConfigError, match=message):
-        Recipe(merge=content)
-
-
-def test_merging_makes_fewer_tokens_and_the_same_targets(real, merging, tokeniser):
-    plain = Tokeniser.fit([real], dataclasses.replace(merging, merge=None))
-    merged, unmerged = tokeniser.encode(real), plain.encode(real)
-    assert len(merged.hits) < 0.6 * len(unmerged.hits)
-    for name in ("charge", "pdg", "energy", "direction"):
-        assert np.array_equal(getattr(merged, name), getattr(unmerged, name)), name
-
-
-def test_what_is_decoded_does_not_depend_on_merging(real, merging, tokeniser):
-    plain = Tokeniser.fit([real], dataclasses.replace(merging, merge=None))
-    event = tokeniser.encode(real)[0]
-    columns = {name: getattr(event, name)[np.newaxis] for name in ("charge", "pdg", "energy", "direction")}
-    targets = ParticleTokens(**columns, mask=np.ones((1, event.n_target), dtype=bool))
-    one, other = (each.decode(targets) for each in (tokeniser, plain))
-    for name in ("pdg", "charge", "energy", "mass"):
-        assert one.particles[name].tolist() == other.particles[name].tolist()
-    assert one.particles.momentum.tolist() == other.particles.momentum.tolist()
-
-
-def test_normalisers_are_fitted_on_the_merged_hits(real, merging, tokeniser):
-    kept = select_hits(real, merging)
-    mean = np.mean(np.log10(ak.to_numpy(ak.flatten(kept.hits.energy))))
-    assert tokeniser.scales["hits"].mean[0] == pytest.approx(mean, rel=1e-6)
-
-
-@pytest.mark.parametrize("merge", [None, COARSE])
-def test_the_token_of_every_hit(real, merging, merge):
-    events, recipe = real[:5], dataclasses.replace(merging, merge=merge, readout=True)
-    tokens = Tokeniser.fit([events], recipe).encode(events)
-    cells = select_hits(events, recipe)
-    for i, kept in enumerate(kept_hits(events, recipe)):
-        energy = ak.to_numpy(events.hits.energy[i]).astype(np.float64)
-        assert set(range(len(energy))) - set(kept) == set(np.flatnonzero(energy <= recipe.hit_energy_min))
-        summed = np.bincount(tokens[i].readout.token, energy[kept])
-        np.testing.assert_allclose(summed, ak.to_numpy(cells.hits.energy[i]), rtol=1e-12)
-
-
-def test_reconstruction_merges_as_the_model_was_trained(real, tokeniser):
-    arguments = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 64}
-    network = build_reconstructor(migrate_model_options(arguments, max_particles=4), ModelInputs(**tokeniser.sizes))
-    model = Model(reconstructor=network.eval(), tokeniser=tokeniser, digest="0" * 64, path="made.ckpt", config={})
-    bare = dataclasses.replace(real[:3], truth=None, hit_links=None, track_links=None, tracker_hit_links=None)
-    answer = reconstruct(bare, model, device="cpu")
-    assert len(answer) == 3
-    assert answer.event.tolist() == real.event[:3].tolist()

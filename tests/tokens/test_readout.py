@@ -9,7 +9,7 @@ import pytest
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.cells import Merge
 from pflow.io.open import open_events
-from pflow.tokens.encode import target_particles
+from pflow.tokens.encode import select_hits, target_particles
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -107,11 +107,24 @@ def test_the_option_changes_no_token(real, recipe):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
-def test_hits_of_a_token_sum_to_its_energy(real, recipe):
-    tokeniser = Tokeniser.fit([real], recipe)
-    event = tokeniser.encode(real)[0]
-    summed = np.bincount(event.readout.token, event.readout.energy)
-    np.testing.assert_allclose(summed, tokeniser.scales["hits"].invert(event.hits)[:, 0], rtol=1e-4)
+@pytest.mark.parametrize("merge", [None, MERGE])
+def test_hits_of_a_token_sum_to_its_energy(real, recipe, merge):
+    tokeniser = Tokeniser.fit([real], dataclasses.replace(recipe, merge=merge, hit_energy_min=0.005))
+    for event in tokeniser.encode(real):
+        summed = np.bincount(event.readout.token, event.readout.energy)
+        np.testing.assert_allclose(summed, tokeniser.scales["hits"].invert(event.hits)[:, 0], rtol=1e-4)
+
+
+def test_merging_makes_fewer_tokens_and_the_same_targets(real, recipe):
+    merged, unmerged = (encoded(real, each) for each in (recipe, dataclasses.replace(recipe, merge=None)))
+    assert len(merged.hits) < 0.6 * len(unmerged.hits)
+    for name in ("charge", "pdg", "energy", "direction"):
+        assert np.array_equal(getattr(merged, name), getattr(unmerged, name)), name
+
+
+def test_normalisers_are_fitted_on_the_merged_hits(real, recipe):
+    mean = np.mean(np.log10(ak.to_numpy(ak.flatten(select_hits(real, recipe).hits.energy))))
+    assert Tokeniser.fit([real], recipe).scales["hits"].mean[0] == pytest.approx(mean, rel=1e-6)
 
 
 def test_the_weights_of_a_hit_sum_to_at_most_1(real, recipe):

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pflow.errors import ConfigError
+from pflow.event.cells import Merge
+from pflow.plain import from_plain, to_plain
 from pflow.tokens.recipe import Recipe
 
 
@@ -14,6 +18,17 @@ def test_cells_as_yaml_gives_them_are_taken():
     assert Recipe(merge={"ecal_mm": 10, "hcal_mm": 30.0}).merge.ecal_mm == 10.0
 
 
+def test_a_recipe_that_merges_survives_json():
+    merging = Recipe(merge=Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3))
+    assert from_plain(Recipe, json.loads(json.dumps(to_plain(merging))), where="recipe") == merging
+
+
+def test_a_recipe_from_before_merging_does_not_merge():
+    old = to_plain(Recipe())
+    del old["merge"]
+    assert from_plain(Recipe, old, where="recipe").merge is None
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -23,7 +38,10 @@ def test_cells_as_yaml_gives_them_are_taken():
         ({"hit_features": ()}, "at least one feature"),
         ({"e_min": -1.0}, "e_min must be"),
         ({"hit_energy_min": float("nan")}, "hit_energy_min must be"),
-        ({"merge": {"ecal": 10.0}}, "merge: unknown field 'ecal'"),
+        ({"merge": {"ecal_mm": 10.0}}, "hcal_mm"),
+        ({"merge": {"ecal": 10.0}}, "merge: unknown field 'ecal' .*ecal_mm"),
+        ({"merge": 10.0}, "merge: expected a mapping"),
+        ({"merge": {"ecal_mm": -1, "hcal_mm": 10.0}}, "ecal_mm must be"),
     ],
 )
 def test_options_that_cannot_work_are_errors(options, message):
