@@ -18,6 +18,7 @@ from pathlib import Path
 from measurements import (
     cld,
     flagship,
+    learning_curves,
     oracle_calibration,
     overview,
     physics_reference,
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cld.add_options(add("cld", cld.__doc__, measure_cld))
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
-    for module in (oracle_calibration, physics_reference, overview, simulated):
+    for module in (learning_curves, oracle_calibration, physics_reference, overview, simulated):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

@@ -12,11 +12,8 @@ import json
 import os
 import platform
 import re
-import resource
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +21,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from measurements.commands import revision, run_pflow
 from measurements.evaluation import evaluate_file
-from measurements.files import DATA, RESULTS, ROOT, number, read_json, write_json
+from measurements.files import DATA, RESULTS, number, read_json, write_json
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.train.recipe import load_recipe
 
@@ -198,7 +196,7 @@ def _measure(name: str, folder: Path, budget: Mapping[str, Any], *, data: Path, 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     files = {split: [str(data / f"{sample}_{split}.root") for sample in SAMPLES] for split in ("train", "val")}
-    seconds, cpu, _ = _pflow(
+    seconds, cpu, _ = run_pflow(
         folder / "fit.log",
         "fit",
         *fit_options(budget, folder / "recipe"),
@@ -213,7 +211,7 @@ def _measure(name: str, folder: Path, budget: Mapping[str, Any], *, data: Path, 
         "budget": dict(budget),
         "seconds": seconds,
         "cpu_seconds": cpu,
-        "revision": _revision(),
+        "revision": revision(),
         "machine": {
             "processor": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
             "cores": os.cpu_count(),
@@ -232,7 +230,7 @@ def _measure(name: str, folder: Path, budget: Mapping[str, Any], *, data: Path, 
 def _test(truth: Path, checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Reconstruct and evaluate one test file."""
     reco = folder / truth.name
-    _, _, text = _pflow(
+    _, _, text = run_pflow(
         folder / f"{truth.stem}.log", "reconstruct", truth, f"--checkpoint={checkpoint}", "-q", "-o", reco
     )
     said = re.search(r": (\d+) events, .*; ([\d.]+) s", text)
@@ -248,29 +246,3 @@ def _test(truth: Path, checkpoint: Path, folder: Path) -> dict[str, Any]:
             for name, found in numbers.items()
         },
     }
-
-
-def _pflow(log: Path, *arguments: object) -> tuple[float, float, str]:
-    """Run a verb with its output in a file; seconds, CPU seconds and that output."""
-    start, used = time.perf_counter(), _cpu_seconds()
-    print(f"pflow {' '.join(map(str, arguments))}", flush=True)
-    command = [sys.executable, "-m", "pflow", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    log.write_text(done.stdout, encoding="utf-8")
-    if done.returncode:
-        sys.exit(f"pflow {arguments[0]} failed, see {log}:\n{done.stdout[-2000:]}")
-    return time.perf_counter() - start, _cpu_seconds() - used, done.stdout
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def _revision() -> str:
-    """The commit of this checkout, with ``-dirty`` if files differ from it; ``unknown`` outside of a repository."""
-    if shutil.which("git") is None:
-        return "unknown"
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    return done.stdout.strip() or "unknown"
