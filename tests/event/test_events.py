@@ -62,15 +62,11 @@ class TestRecords:
         assert (events.hits.layer[0, 0], events.hits.subdetector[0, 0]) == (-1, 0)
         assert (events.truth.status[0, 0], events.truth.parent[0, 0]) == (1, -1)
 
-    def test_energy_of_truth_follows_from_mass_and_momentum(self):
+    def test_energy_and_mass_follow_from_each_other_and_the_momentum(self):
         assert made().truth.energy[0].to_list() == [5.0, 10.0]  # m = 4, p = (1, 2, 2), and twice that
-
-    def test_mass_of_particles_follows_from_energy_and_momentum(self):
         assert made().reference.mass[0].to_list() == [4.0, 8.0]
-
-    def test_a_space_like_particle_has_no_mass(self):
-        particles = make_particles(pdg=INDEX, charge=ONE, energy=ONE, px=ONE * 2, py=ONE, pz=ONE)
-        assert particles.mass.to_list() == [[0.0, 0.0], [], [0.0]]
+        space_like = make_particles(pdg=INDEX, charge=ONE, energy=ONE, px=ONE * 2, py=ONE, pz=ONE)
+        assert space_like.mass.to_list() == [[0.0, 0.0], [], [0.0]]
 
     def test_track_parameters_follow_from_the_momentum(self):
         one = ak.Array([[1.0]])
@@ -104,11 +100,9 @@ class TestLinks:
         )
         assert links.weight.to_list() == [[0.25, 0.75, 1.0], [1.0]]
 
-    def test_without_weights_shares_are_equal(self):
-        assert make_links(source=ak.Array([[4, 4]]), particle=ak.Array([[0, 1]])).weight.to_list() == [[0.5, 0.5]]
-
-    def test_weights_of_nothing_share_equally(self):
-        links = make_links(source=ak.Array([[0, 0]]), particle=ak.Array([[0, 1]]), weight=ak.Array([[0.0, 0.0]]))
+    @pytest.mark.parametrize("weight", [None, ak.Array([[0.0, 0.0]])])
+    def test_without_weights_or_where_they_are_0_shares_are_equal(self, weight):
+        links = make_links(source=ak.Array([[4, 4]]), particle=ak.Array([[0, 1]]), weight=weight)
         assert links.weight.to_list() == [[0.5, 0.5]]
 
     def test_weights_can_be_kept(self):
@@ -117,10 +111,8 @@ class TestLinks:
 
     @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5]])
     def test_a_negative_weight_is_no_share(self, weights):
-        n = len(weights)
-        links = make_links(
-            source=ak.Array([[0] * n, [], []]), particle=ak.Array([[0] * n, [], []]), weight=ak.Array([weights, [], []])
-        )
+        zeros = ak.Array([[0] * len(weights), [], []])
+        links = make_links(source=zeros, particle=zeros, weight=ak.Array([weights, [], []]))
         assert [violation.field for violation in made(hit_links=links).violations()] == ["hit_links.weight"]
 
 
@@ -139,8 +131,6 @@ class TestSelection:
         assert some.entry.tolist() == [10, 12]
         for name, part in some.parts():
             assert ak.num(part).to_list() == [2, 1], name
-
-    def test_no_events(self):
         assert len(made()[[]]) == 0
 
     def test_an_index_beyond_the_last(self):
@@ -149,13 +139,8 @@ class TestSelection:
 
     def test_parts_are_named_in_order(self):
         assert [name for name, _ in made().parts()] == list(PARTS)
-        assert [name for name, _ in made(tracks=None, track_links=None, reference=None).parts()] == [
-            "hits",
-            "tracker_hits",
-            "truth",
-            "hit_links",
-            "tracker_hit_links",
-        ]
+        absent = dict.fromkeys(("tracks", "track_links", "reference"))
+        assert [name for name, _ in made(**absent).parts()] == [name for name in PARTS if name not in absent]
 
     def test_truth_is_there_with_its_links_only(self):
         assert made().has_truth
@@ -192,20 +177,15 @@ class TestConcatenate:
         for (name, one), (_, two) in zip(whole.parts(), joined.parts(), strict=True):
             assert ak.array_equal(one, two, equal_nan=True), name
 
-    def test_vector_behaviour_survives(self):
-        assert concatenate([made(), made()]).hits.position.rho[3, 0] == 5.0
+        assert joined.hits.position.rho[0, 0] == 5.0  # vector behaviour survives
 
-    def test_parts_that_not_all_have_are_dropped(self):
-        assert concatenate([made(), made(reference=None)]).reference is None
+    def test_parts_that_not_all_have_and_paths_that_differ_are_dropped(self):
+        joined = concatenate([made(), made(reference=None, path="other.root")])
+        assert (joined.reference, joined.path) == (None, "")
 
-    def test_events_of_two_files_have_no_path(self):
-        assert concatenate([made(), made(path="other.root")]).path == ""
-
-    def test_nothing_to_join(self):
+    def test_what_cannot_be_joined(self):
         with pytest.raises(ValueError, match="no events to concatenate"):
             concatenate([])
-
-    def test_events_of_different_detectors(self):
         with pytest.raises(ValueError, match="different detectors"):
             concatenate([made(), dataclasses.replace(made(), detector=load_detector("cld"))])
 
@@ -228,16 +208,20 @@ class TestConstruction:
 
     def test_numbers_by_default(self):
         events = Events(detector=DETECTOR, hits=made().hits)
-        assert (events.entry.tolist(), events.event.tolist(), events.flags.tolist()) == (
-            [0, 1, 2],
-            [0, 1, 2],
-            [0, 0, 0],
-        )
+        assert [getattr(events, name).tolist() for name in ("entry", "event", "flags")] == [[0, 1, 2]] * 2 + [[0] * 3]
         assert (events.entry.dtype, events.flags.dtype) == (np.int64, np.uint32)
 
 
 BAD = ak.Array([[1.0, np.nan], [], [3.0]])
 MOMENTUM = {"px": ONE, "py": ONE, "pz": ONE}
+
+
+def hits_of(**columns: ak.Array) -> ak.Array:
+    return make_hits(**({"energy": ONE, "x": ONE, "y": ONE, "z": ONE} | columns))
+
+
+def truth_of(**columns: ak.Array) -> ak.Array:
+    return make_truth(**({"pdg": INDEX, "mass": ONE, "charge": ONE} | MOMENTUM | columns))
 
 
 class TestValidate:
@@ -247,75 +231,35 @@ class TestValidate:
         assert events.validate() is events
 
     @pytest.mark.parametrize(
-        ("parts", "field", "message"),
+        ("part", "field", "message"),
         [
-            (
-                {"hits": make_hits(energy=BAD, x=ONE, y=ONE, z=ONE)},
-                "hits.energy",
-                "number, found nan at index 1",
-            ),
-            ({"hits": make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)}, "hits.energy", "at least 0 GeV, found -1.0"),
-            ({"hits": make_hits(energy=ONE, x=ONE, y=ONE, z=BAD)}, "hits.position.z", "expected a finite number"),
-            (
-                {"hits": make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, subdetector=INDEX + 3)},
-                "hits.subdetector",
-                r"expected 0 to 3 \(ild_g4\), found 4 at index 1",
-            ),
-            (
-                {"tracks": make_tracks(b_field=1.0, charge=BAD, **MOMENTUM)},
-                "tracks.charge",
-                "expected a finite number",
-            ),
-            ({"tracker_hits": make_tracker_hits(x=ONE, y=BAD, z=ONE)}, "tracker_hits.position.y", "finite number"),
-            (
-                {"truth": make_truth(pdg=INDEX, mass=BAD, charge=ONE, **MOMENTUM)},
-                "truth.mass",
-                "expected a finite number",
-            ),
-            (
-                {"truth": make_truth(pdg=INDEX, mass=ONE, charge=ONE, parent=INDEX * 2, **MOMENTUM)},
-                "truth.parent",
-                "expected -1 or the index of a particle, found 2 at index 1",
-            ),
-            (
-                {"reference": make_particles(pdg=INDEX, charge=ONE, energy=-ONE, mass=ONE, **MOMENTUM)},
-                "reference.energy",
-                "at least 0 GeV",
-            ),
-            (
-                {"hit_links": make_links(source=INDEX + 1, particle=INDEX)},
-                "hit_links.source",
-                "points outside the event's list, found 2 at index 1",
-            ),
-            (
-                {"track_links": make_links(source=INDEX, particle=INDEX - 1)},
-                "track_links.particle",
-                "found -1 at index 0",
-            ),
-            (
-                {"hit_links": make_links(source=INDEX, particle=INDEX, weight=BAD)},
-                "hit_links.weight",
-                "finite share of at least 0, found nan",
-            ),
+            (hits_of(energy=BAD), "hits.energy", "number, found nan at index 1"),
+            (hits_of(energy=-ONE), "hits.energy", "at least 0 GeV, found -1.0"),
+            (hits_of(z=BAD), "hits.position.z", "expected a finite number"),
+            (hits_of(subdetector=INDEX + 3), "hits.subdetector", r"expected 0 to 3 \(ild_g4\), found 4 at index 1"),
+            (make_tracks(b_field=1.0, charge=BAD, **MOMENTUM), "tracks.charge", "expected a finite number"),
+            (make_tracker_hits(x=ONE, y=BAD, z=ONE), "tracker_hits.position.y", "expected a finite number"),
+            (truth_of(mass=BAD), "truth.mass", "expected a finite number"),
+            (truth_of(parent=INDEX * 2), "truth.parent", "-1 or the index of a particle, found 2 at index 1"),
+            (make_particles(pdg=INDEX, charge=ONE, energy=-ONE, **MOMENTUM), "reference.energy", "at least 0 GeV"),
+            (make_links(source=INDEX + 1, particle=INDEX), "hit_links.source", "event's list, found 2 at index 1"),
+            (make_links(source=INDEX, particle=INDEX - 1), "track_links.particle", "found -1 at index 0"),
+            (make_links(source=INDEX, particle=INDEX, weight=BAD), "hit_links.weight", "at least 0, found nan"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_each_is_named(self, parts, field, message):
+    def test_each_is_named(self, part, field, message):
         with pytest.raises(InputError, match=rf"in\.root, entry 1[02], '{field}': .*{message}"):
-            made(**parts).validate()
+            made(**{field.partition(".")[0]: part}).validate()
 
-    def test_one_for_each_event_and_field(self):
-        events = made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE))
-        assert [(violation.index, violation.field) for violation in events.violations()] == [
-            (0, "hits.energy"),
-            (2, "hits.energy"),
-        ]
-        assert "and 1 more like it" in events.violations()[0].message
-
-    def test_the_first_is_raised_and_the_others_counted(self):
+    def test_one_for_each_event_and_field_of_which_the_first_is_raised(self):
+        events = made(hits=hits_of(energy=-ONE))
+        found = events.violations()
+        assert [(violation.index, violation.field) for violation in found] == [(0, "hits.energy"), (2, "hits.energy")]
+        assert "and 1 more like it" in found[0].message
         with pytest.raises(InputError, match=r"entry 10, 'hits\.energy': .*\(and 1 more violations\)") as caught:
-            made(hits=make_hits(energy=-ONE, x=ONE, y=ONE, z=ONE)).validate()
+            events.validate()
         assert (caught.value.entry, caught.value.field) == (10, "hits.energy")
 
     def test_unknown_times_are_no_violation(self):
-        assert made(hits=make_hits(energy=ONE, x=ONE, y=ONE, z=ONE, time=BAD)).violations() == []
+        assert made(hits=hits_of(time=BAD)).violations() == []

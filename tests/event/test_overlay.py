@@ -91,6 +91,8 @@ def test_shares_of_the_shared_cell_go_with_the_energies(joined):
 
 
 def test_the_rest_lies_side_by_side_counted_anew(joined):
+    assert (joined.entry.tolist(), joined.event.tolist(), joined.flags.tolist()) == ([4], [40], [1 | 4])
+    assert (joined.reference, joined.reference_name) == (None, "")
     assert joined.truth.pdg.tolist() == [[22, 211, 11]]
     assert joined.truth.parent.tolist() == [[-1, -1, 1]]
     assert joined.tracks.momentum.px.tolist() == [[5.0]]
@@ -100,29 +102,15 @@ def test_the_rest_lies_side_by_side_counted_anew(joined):
     assert joined.tracker_hit_links.particle.tolist() == [[0, 1, 2]]
 
 
-def test_numbers_are_the_first_s_flags_are_everybody_s(joined):
-    assert (joined.entry.tolist(), joined.event.tolist(), joined.flags.tolist()) == ([4], [40], [5])
-
-
-def test_another_algorithm_s_answer_is_dropped(joined):
-    assert joined.reference is None
-    assert joined.reference_name == ""
-
-
-@pytest.mark.parametrize("change", ["subdetector", "layer", "place"])
-def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, change):
-    hits = two.hits
-    if change == "place":
-        moved = ak.with_field(hits.position, hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.5]]), "y")
-        hits = ak.with_field(hits, moved, "position")
-    else:
-        hits = ak.with_field(hits, hits[change] + ak.Array([[0, 0, 0], [0, 1]]), change)
+@pytest.mark.parametrize(("field", "step"), [("subdetector", 1), ("layer", 1), (("position", "y"), 2.5)])
+def test_a_cell_is_shared_only_at_the_same_place_of_the_same_layer(two, field, step):
+    hits = ak.with_field(two.hits, two.hits[field] + ak.Array([[0, 0, 0], [0, step]]), field)
     assert ak.num(overlay(dataclasses.replace(two, hits=hits), [[0, 1]]).hits).tolist() == [5]
 
 
 def test_within_the_tolerance_the_cell_lies_at_the_barycentre(two):
-    moved = ak.with_field(two.hits.position, two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]]), "y")
-    near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, "position"))
+    moved = two.hits.position.y + ak.Array([[0.0] * 3, [0.0, 2.0]])
+    near = dataclasses.replace(two, hits=ak.with_field(two.hits, moved, ("position", "y")))
     assert overlay(near, [[0, 1]]).hits.position.y[0, 1] == 5.5  # (3 x 5 + 1 x 7) / 4
     assert ak.num(overlay(near, [[0, 1]], ecal_tolerance=1.9).hits).tolist() == [5]
 

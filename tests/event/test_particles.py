@@ -9,38 +9,56 @@ import pytest
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import Reconstruction, concatenate
 
+ONE = ak.Array([[1.0, 2.0], [], [3.0]])
 
-def made() -> Reconstruction:
-    one = ak.Array([[1.0, 2.0], [], [3.0]])
+
+def bare() -> Reconstruction:
+    """Three events with two, no and one particle."""
+    pdg = ak.Array([[22, 11], [], [130]])
     return Reconstruction(
-        particles=make_particles(pdg=ak.Array([[22, 11], [], [130]]), charge=one, energy=one, px=one, py=one, pz=one),
+        particles=make_particles(pdg=pdg, charge=ONE, energy=ONE, px=ONE, py=ONE, pz=ONE, score=ONE),
         event=np.array([5, 6, 7]),
         flags=np.array([0, 1, 2], dtype=np.uint32),
     )
 
 
-def test_a_slice_takes_everything_with_it():
-    part = made()[1:]
+def linked() -> Reconstruction:
+    """As `bare`, with scores, covariances and links."""
+    links = make_links(source=ak.Array([[0, 1], [], [4]]), particle=ak.Array([[1, 0], [], [0]]))
+    particles = bare().particles
+    for name, width in (("scores", 5), ("covariance", 10)):
+        values = np.arange(3.0 * width, dtype=np.float32).reshape(3, width)
+        particles = ak.with_field(particles, ak.unflatten(values, [2, 0, 1]), name)
+    return dataclasses.replace(bare(), particles=particles, hit_links=links, track_links=links)
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [(slice(1, None), [1, 2]), (np.array([True, False, True]), [0, 2])],
+    ids=["range", "mask"],
+)
+def test_some_of_the_events_take_everything_with_them(where, kept):
+    whole, part = linked(), linked()[where]
     assert len(part) == 2
-    assert part.particles.pdg.to_list() == [[], [130]]
-    assert (part.event.tolist(), part.flags.tolist(), part.name) == ([6, 7], [1, 2], "PFlow")
+    assert (part.event.tolist(), part.flags.tolist(), part.name) == ([5 + k for k in kept], kept, "PFlow")
+    for name in ("particles", "hit_links", "track_links"):
+        assert getattr(part, name).to_list() == [getattr(whole, name)[k].to_list() for k in kept], name
 
 
-@pytest.mark.parametrize("field", ["event", "flags"])
+@pytest.mark.parametrize("field", ["event", "flags", "hit_links"])
 def test_lengths_must_agree(field):
-    whole = made()
-    values = {"event": whole.event, "flags": whole.flags} | {field: getattr(whole, field)[:2]}
+    whole = linked()
     with pytest.raises(ValueError, match=f"{field} has 2 events, particles have 3"):
-        Reconstruction(particles=whole.particles, **values)
+        dataclasses.replace(whole, **{field: getattr(whole, field)[:2]})
 
 
-def test_chunks_join_to_the_whole():
-    whole = made()
+@pytest.mark.parametrize("whole", [bare(), linked()], ids=["bare", "linked"])
+def test_chunks_join_to_the_whole(whole):
     joined = concatenate([whole[:1], whole[1:1], whole[1:]])
-    assert joined.particles.pdg.to_list() == whole.particles.pdg.to_list()
-    assert joined.particles.momentum.px.to_list() == whole.particles.momentum.px.to_list()
-    assert joined.event.tolist() == whole.event.tolist()
-    assert joined.flags.tolist() == whole.flags.tolist()
+    assert joined.particles.to_list() == whole.particles.to_list()
+    assert joined.particles.type == whole.particles.type
+    assert (joined.event.tolist(), joined.flags.tolist()) == (whole.event.tolist(), whole.flags.tolist())
+    assert whole.hit_links is None or joined.hit_links.to_list() == whole.hit_links.to_list()
 
 
 def test_nothing_cannot_be_joined():
@@ -48,61 +66,14 @@ def test_nothing_cannot_be_joined():
         concatenate([])
 
 
-def linked() -> Reconstruction:
-    """As `made`, with scores, covariances and links."""
-    links = make_links(source=ak.Array([[0, 1], [], [4]]), particle=ak.Array([[1, 0], [], [0]]))
-    arrays = {
-        name: ak.unflatten(np.arange(3.0 * width).reshape(3, width), [2, 0, 1])
-        for name, width in (("scores", 5), ("covariance", 10))
-    }
-    one = ak.Array([[1.0, 2.0], [], [3.0]])
-    return dataclasses.replace(
-        made(),
-        particles=make_particles(pdg=one, charge=one, energy=one, px=one, py=one, pz=one, **arrays),
-        hit_links=links,
-        track_links=links,
-    )
-
-
-def test_a_slice_takes_the_links_with_it():
-    part = linked()[1:]
-    assert part.hit_links is not None
-    assert part.hit_links.source.to_list() == [[], [4]]
-    assert part.track_links is not None
-    assert part.track_links.particle.to_list() == [[], [0]]
-
-
-def test_a_mask_takes_some_of_the_events():
-    part = linked()[np.array([True, False, True])]
-    assert part.event.tolist() == [5, 7]
-    assert part.hit_links is not None
-    assert part.hit_links.source.to_list() == [[0, 1], [4]]
-
-
-def test_links_must_be_of_all_events():
-    with pytest.raises(ValueError, match="hit_links has 2 events, particles have 3"):
-        dataclasses.replace(made(), hit_links=linked()[:2].hit_links)
-
-
-def test_chunks_join_with_their_links_and_arrays():
-    whole = linked()
-    joined = concatenate([whole[:1], whole[1:]])
-    assert joined.hit_links is not None
-    assert whole.hit_links is not None
-    assert joined.hit_links.to_list() == whole.hit_links.to_list()
-    assert joined.particles.covariance.to_list() == whole.particles.covariance.to_list()
-    assert joined.particles.type == whole.particles.type
-
-
 def test_what_not_all_chunks_have_is_dropped():
-    joined = concatenate([linked(), made()])
+    joined = concatenate([linked(), bare()])
     assert (joined.hit_links, joined.track_links) == (None, None)
-    assert joined.particles.fields == made().particles.fields
+    assert joined.particles.fields == bare().particles.fields
 
 
 @pytest.mark.parametrize("field", ["scores", "covariance"])
 def test_an_array_of_another_length_is_refused(field):
-    one = ak.Array([[1.0, 2.0], []])
-    values = {field: ak.Array([[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], []])}
-    with pytest.raises(ValueError, match=rf"{field} of all particles has shape \(2, 3\), expected"):
-        make_particles(pdg=one, charge=one, energy=one, px=one, py=one, pz=one, **values)
+    values = {field: ak.Array([[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], [], [[0.1, 0.2, 0.3]]])}
+    with pytest.raises(ValueError, match=rf"{field} of all particles has shape \(3, 3\), expected"):
+        make_particles(pdg=ONE, charge=ONE, energy=ONE, px=ONE, py=ONE, pz=ONE, **values)
