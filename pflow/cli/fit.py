@@ -260,7 +260,10 @@ def _with_underscores(word: str) -> str:
 
 
 def _peek(options: list[str], names: set[str]) -> dict[str, str]:
-    """Values of some options before the parse, from configuration files and the command line: the last one counts."""
+    """Values of some options before the parse, from configuration files and the command line.
+
+    The last one counts; null takes back what was said before.
+    """
     found: dict[str, str] = {}
     words = iter(options)
     for word in words:
@@ -274,10 +277,14 @@ def _peek(options: list[str], names: set[str]) -> dict[str, str]:
             for dotted in names:
                 inner: Any = content
                 for key in dotted.split("."):
-                    inner = inner.get(key) if isinstance(inner, dict) else None
-                if isinstance(inner, str):
+                    inner = inner.get(key, "") if isinstance(inner, dict) else ""
+                if inner is None:
+                    found.pop(dotted, None)
+                elif isinstance(inner, str) and inner:
                     found[dotted] = inner
-        elif name in names and value not in ("", "null"):
+        elif value in ("", "null"):
+            found.pop(name, None)
+        else:
             found[name] = value
     return found
 

@@ -18,6 +18,7 @@ from pflow.cli.fit import main
 from pflow.errors import ConfigError, InputError
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance, read_reco
+from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.train.module import ParticleFlow
 from pflow.train.recipe import load_recipe
 
@@ -222,6 +223,16 @@ def test_an_option_in_a_file_goes_before_that_of_the_model_to_begin_with(run, tm
     assert main(["fit", f"--config={tmp_path / 'a.yaml'}", "--print_config"]) == 0
     found = network(yaml.safe_load(capsys.readouterr().out))
     assert (found["dropout"], found["width"]) == (0.25, 8)
+
+
+@pytest.mark.parametrize("where", ["command line", "file"])
+def test_null_takes_back_the_model_to_begin_with(run, tmp_path, where, capsys):
+    (tmp_path / "a.yaml").write_text(f"start_from: {run / 'best.ckpt'}\n")
+    (tmp_path / "b.yaml").write_text("start_from: null\n")
+    option = "--start-from=null" if where == "command line" else f"--config={tmp_path / 'b.yaml'}"
+    assert main(["fit", f"--config={tmp_path / 'a.yaml'}", option, "--print_config"]) == 0
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert (found["start_from"], network(found)["width"]) == (None, PointingNetworkConfig().width)
 
 
 @pytest.fixture(scope="module")
