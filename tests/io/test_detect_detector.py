@@ -22,7 +22,6 @@ def ecal_hits(*, radius: list[list[float]] | None = None, z: list[list[float]] |
     """Hits of the CLD ECAL barrel at these radii, or of its endcaps at these |z|."""
     barrel = radius is not None
     values = radius if barrel else z
-    assert values is not None
     zeros = [[0.0] * len(event) for event in values]
     return Events(
         detector=load_detector("cld"),

@@ -120,8 +120,6 @@ def make_model() -> Callable[..., TranslationNetwork]:
 def naive() -> ModuleType:
     """The reference that encodes and decodes everything anew at each step."""
     specification = importlib.util.spec_from_file_location("uncached", SCRIPTS / "benchmarks" / "uncached.py")
-    assert specification is not None
-    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module

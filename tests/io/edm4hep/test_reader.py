@@ -309,23 +309,18 @@ def test_cld_energies_are_those_of_its_calorimeters(cld):
 
 
 def test_cld_pandora_particles(cld):
-    assert cld.reference is not None
     assert cld.reference_name == "PandoraPFOs"
     assert ak.num(cld.reference).to_list() == [64]
     assert ak.sum(cld.reference.energy) == pytest.approx(236.3, abs=0.05)
 
 
 def test_cld_tracks_have_the_momentum_and_charge_of_their_particle(cld):
-    assert cld.tracks is not None
-    assert cld.truth is not None
-    assert cld.track_links is not None
     tracks, particles = cld.tracks[cld.track_links.source], cld.truth[cld.track_links.particle]
     assert np.median(ak.flatten(tracks.momentum.pt / particles.momentum.pt)) == pytest.approx(1.0, abs=0.01)
     assert ak.all(tracks.charge == particles.charge)
 
 
 def test_cld_tracks_reach_the_calorimeter_s_face(cld):
-    assert cld.tracks is not None
     face = cld.tracks.calo_position
     at_endcap = abs(abs(face.z) - 2307.0) < 1.0
     in_barrel = (face.rho > 2149.0) & (face.rho < 2150.0 / np.cos(np.pi / 12) + 1.0)  # twelve sides
@@ -339,8 +334,6 @@ def test_cld_layers_are_those_of_the_detector(cld):
 
 def test_cld_links_point_close_to_their_particles(cld):
     """A hit of the first layers is where its particle flies: the median angle is small."""
-    assert cld.truth is not None
-    assert cld.hit_links is not None
     photons = cld.truth[cld.hit_links.particle]
     hits = cld.hits[cld.hit_links.source]
     direct = (photons.pdg == 22) & (photons.status == 1) & (photons.energy > 2.0)

@@ -118,7 +118,6 @@ def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read, sim_c
 def test_contributions_count_hits_over_all_events(write, sim_content):
     file = open_podio(write(sim_content, ids=IDS))
     found = read_contributions(file, "SimA", 0, 2)
-    assert found is not None
     assert found.hit.tolist() == [0, 0, 1, 2, 2]
     assert found.event.tolist() == [0, 0, 0, 1, 1]
     np.testing.assert_allclose(found.energy, [0.3, 0.1, 0.5, 0.2, 0.2], rtol=1e-6)
@@ -167,8 +166,6 @@ def test_cld_contributions_and_links_agree_on_the_truth(data_dir):
         reader = Edm4hepReader(open_podio(path), detector=load_detector("cld"), sim=sim)
         events = reader.read(0, 1)
         reader.close()
-        assert events.hit_links is not None
-        assert events.truth is not None
         links, ecal = events.hit_links[0], events.hits[0][events.hit_links.source[0]]
         energy = np.where(ecal.subdetector < 2, ecal.energy * links.weight, 0.0)
         sums.append(np.bincount(ak.to_numpy(links.particle), energy, minlength=len(events.truth[0])))
