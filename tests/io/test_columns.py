@@ -68,22 +68,18 @@ def test_a_range_of_entries_is_read(write, content, layout):
         assert ak.num(columns.get("A2", "position.x", start=0, stop=0), axis=0) == 0
 
 
-def test_a_file_that_is_not_root_is_refused(tmp_path):
-    path = tmp_path / "a.root"
-    path.write_text("hello")
-    with pytest.raises(InputError, match=r"a\.root: not a ROOT file: it begins with b'hell'"):
-        open_root(path)
-
-
-def test_an_empty_file_is_refused(tmp_path):
-    path = tmp_path / "a.root"
-    path.touch()
-    with pytest.raises(InputError, match="not a ROOT file: it is empty"):
-        open_root(path)
-
-
-def test_a_file_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"a\.root: cannot be opened: No such file"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"hello", r"a\.root: not a ROOT file: it begins with b'hell'"),
+        (b"", "not a ROOT file: it is empty"),
+        (None, r"a\.root: cannot be opened: No such file"),
+    ],
+)
+def test_something_else_is_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "a.root").write_bytes(content)
+    with pytest.raises(InputError, match=message):
         open_root(tmp_path / "a.root")
 
 
@@ -101,18 +97,12 @@ def test_a_truncated_file_is_refused(sample_dir, tmp_path, keep):
         open_root(path)
 
 
-def test_a_missing_tree_names_those_that_are_there(tmp_path):
-    path = tmp_path / "a.root"
-    with uproot.recreate(path) as file:
-        file.mktree("Events", {"x": "int32"})
-        file["note"] = "text"
-    with open_root(path) as directory, pytest.raises(InputError, match="no tree 'events'; it holds Events"):
-        open_tree(directory, "events", str(path))
-
-
-def test_a_file_without_trees_says_so(tmp_path):
+@pytest.mark.parametrize(("trees", "holds"), [(["Events"], "it holds Events"), ([], "it holds no trees at all")])
+def test_a_missing_tree_names_those_that_are_there(tmp_path, trees, holds):
     path = tmp_path / "a.root"
     with uproot.recreate(path) as file:
         file["note"] = "text"
-    with open_root(path) as directory, pytest.raises(InputError, match="it holds no trees at all"):
+        for name in trees:
+            file.mktree(name, {"x": "int32"})
+    with open_root(path) as directory, pytest.raises(InputError, match=f"no tree 'events'; {holds}"):
         open_tree(directory, "events", str(path))

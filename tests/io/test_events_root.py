@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import awkward as ak
 import numpy as np
@@ -114,9 +115,11 @@ def by_hand():
     )
 
 
-def test_every_part_comes_back(tmp_path):
+@pytest.mark.parametrize("cuts", [[], [1, 2], [0, 3]], ids=["at once", "event by event", "with chunks without events"])
+def test_every_part_comes_back(tmp_path, cuts):
     events = by_hand()
-    assert write_events(tmp_path / "out.root", events) == 3
+    chunks = [events[start:stop] for start, stop in pairwise([0, *cuts, 3])]
+    assert write_events(tmp_path / "out.root", iter(chunks) if cuts else events) == 3
     read = read_all(tmp_path / "out.root")
     assert_same(read, events)
     assert read.reference_name == "PandoraPFOs"
@@ -135,34 +138,22 @@ def test_a_cut_of_a_full_sample_is_unchanged(data_dir, sample_dir):
     reader.close()
 
 
-def test_chunks_join_to_one_file(tmp_path):
-    events = by_hand()
-    assert write_events(tmp_path / "out.root", (events[i : i + 1] for i in range(3))) == 3
-    assert_same(read_all(tmp_path / "out.root"), events)
-
-
-def test_chunks_without_events_change_nothing(tmp_path):
-    events = by_hand()
-    assert write_events(tmp_path / "out.root", [events[:0], events, events[3:]]) == 3
-    assert_same(read_all(tmp_path / "out.root"), events)
-
-
 def test_no_events_keep_their_parts(tmp_path):
     assert write_events(tmp_path / "out.root", by_hand()[:0]) == 0
     assert_same(read_all(tmp_path / "out.root"), by_hand()[:0])
 
 
-def test_hits_alone(tmp_path):
-    events = by_hand()
-    write_events(tmp_path / "out.root", Events(detector=events.detector, hits=events.hits))
-    read = read_all(tmp_path / "out.root")
-    assert [name for name, _ in read.parts()] == ["hits"]
-
-
-def test_a_part_and_its_links_are_left_out(tmp_path):
-    write_events(tmp_path / "out.root", by_hand(), without=["tracker_hits"])
-    read = read_all(tmp_path / "out.root")
-    assert [name for name, _ in read.parts()] == ["hits", "tracks", "truth", "hit_links", "track_links", "reference"]
+@pytest.mark.parametrize(
+    ("absent", "without", "parts"),
+    [
+        (PARTS[1:], [], ["hits"]),
+        ([], ["tracker_hits"], [name for name in PARTS if not name.startswith("tracker_hit")]),
+    ],
+    ids=["hits alone", "a part and its links left out"],
+)
+def test_some_parts(tmp_path, absent, without, parts):
+    write_events(tmp_path / "out.root", dataclasses.replace(by_hand(), **dict.fromkeys(absent)), without=without)
+    assert [name for name, _ in read_all(tmp_path / "out.root").parts()] == parts
 
 
 def test_each_hit_names_its_largest_particle(tmp_path):
@@ -198,23 +189,17 @@ def test_a_failure_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_to_write(tmp_path):
-    with pytest.raises(ConfigError, match="no events were given"):
-        write_events(tmp_path / "out.root", [])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_chunks_of_different_parts(tmp_path):
+def test_chunks_that_make_no_file(tmp_path):
     events = by_hand()
-    with pytest.raises(ConfigError, match=r"chunks with hits, tracks, .* and with hits"):
-        write_events(tmp_path / "out.root", [events, Events(detector=events.detector, hits=events.hits)])
-
-
-def test_chunks_of_different_detectors(tmp_path):
-    one = make_hits(energy=ak.Array([[1.0]]), x=ak.Array([[1.0]]), y=ak.Array([[1.0]]), z=ak.Array([[1.0]]))
-    chunks = [Events(detector=load_detector(name), hits=one) for name in ("cld", "ild")]
-    with pytest.raises(ConfigError, match="detectors 'cld' and 'ild'"):
-        write_events(tmp_path / "out.root", chunks)
+    hits = Events(detector=events.detector, hits=events.hits)
+    for chunks, message in (
+        ([], "no events were given"),
+        ([events, hits], r"chunks with hits, tracks, .* and with hits"),
+        ([hits, dataclasses.replace(hits, detector=load_detector("clic"))], "detectors 'cld' and 'clic'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            write_events(tmp_path / "out.root", chunks)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_input_is_not_overwritten(sample_dir):
