@@ -1,4 +1,4 @@
-"""Headers and weight names of format 1, written before version 0.2, in those of format 2."""
+"""Headers and weight names of older versions in those of this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-__all__ = ["migrate_header", "migrate_model_options", "migrate_state_dict"]
+__all__ = ["migrate_header", "migrate_model_options", "migrate_state_dict", "without_removed"]
 
 _T = TypeVar("_T")
 
@@ -42,8 +42,19 @@ POINTING_LOSSES = {
     "visible": "visible_energy",
 }
 
-REMOVED = {"leftovers": (False,), "embedder_feedforward": (None,), "embedder_hidden_layers": (None, 2)}
-"""Options that are gone, and the values with which a model is read all the same."""
+REMOVED = {
+    "embedder_feedforward": (None,),
+    "embedder_hidden_layers": (None, 2),
+    "target_width": (None,),
+    "head_feedforward": (None,),
+    "bias": (True,),
+    "energy_width": (False,),
+    "energy_sigma": (False,),
+}
+"""Options of translation networks that are gone, and the values with which a model is read all the same."""
+
+TRANSLATION_LOSSES = ("energy", "direction", "label_smoothing")
+"""Options of the translation models' losses that are gone. They matter in training only."""
 
 
 def migrate_model_options(
@@ -65,22 +76,40 @@ def migrate_model_options(
     architecture = options.pop("architecture", "translation")
     if architecture not in CLASS_PATHS:
         raise ValueError(f"no architecture '{architecture}': expected one of {', '.join(CLASS_PATHS)}")
-    for name, harmless in REMOVED.items():
-        if options.pop(name, harmless[0]) not in harmless:
-            raise ValueError(f"'{name}' is no longer an option: use pflow 0.1 with this model")
     parts: dict[str, dict[str, Any]] = {"network": {}, "decoding": {"max_particles": max_particles}}
     weighing.pop("special", None)
     if weighing.get("weights") in (None, "learned"):  # they matter in training only
         weighing.pop("weights", None)
     if architecture == "pointing":
+        if options.pop("leftovers", False):
+            raise ValueError("'leftovers' is no longer an option: use pflow 0.1 with this model")
         for name, value in options.items():
             part, new = POINTING_OPTIONS.get(name, ("network", name))
             parts.setdefault(part, {})[new] = value
         weights = weighing.get("weights", {})
         weighing["weights"] = {POINTING_LOSSES.get(name, name): weight for name, weight in weights.items()}
     else:
-        parts["network"] = {"energy_sigma" if name == "energy_width" else name: v for name, v in options.items()}
-    return {"class_path": CLASS_PATHS[architecture], "init_args": {**parts, "loss": weighing}}
+        parts["network"] = options
+    return without_removed({"class_path": CLASS_PATHS[architecture], "init_args": {**parts, "loss": weighing}})
+
+
+def without_removed(model: Mapping[str, Any]) -> dict[str, Any]:
+    """``class_path`` and ``init_args`` of a model without the options that are gone.
+
+    Raises
+    ------
+    ValueError
+        Such an option had an effect.
+    """
+    if model.get("class_path") != CLASS_PATHS["translation"]:
+        return dict(model)
+    parts = {"network": {}, "loss": {}, **(model.get("init_args") or {})}
+    network = dict(parts["network"])
+    for name, harmless in REMOVED.items():
+        if network.pop(name, harmless[0]) not in harmless:
+            raise ValueError(f"'{name}' is no longer an option: use the version of pflow that wrote the model")
+    loss = {name: value for name, value in parts["loss"].items() if name not in TRANSLATION_LOSSES}
+    return {**model, "init_args": {**parts, "network": network, "loss": loss}}
 
 
 POINTING_WEIGHTS = (
@@ -154,7 +183,8 @@ def migrate_header(content: Mapping[str, Any]) -> dict[str, Any]:
         A field is missing; has its name.
     """
     if content["format"] != 1:
-        return dict(content)
+        model = content.get("model")
+        return {**content, "model": without_removed(model) if isinstance(model, dict) else model}
     for field, kind in (("tokeniser", dict), ("network", dict), ("max_particles", int)):
         if not isinstance(content.get(field), kind):
             raise KeyError(field)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pflow.checkpoint.load import Model
-from pflow.errors import ConfigError
 from pflow.export.graphs import Graph, TensorSpec
-from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SPECIAL, SpecialTokens
 from pflow.physics.pdg import charges, masses, name_of
 from pflow.plain import to_plain
 from pflow.tokens.decode import REST_MOMENTUM
@@ -23,10 +21,6 @@ __all__ = ["FORMAT", "HOW_TO", "describe"]
 
 FORMAT = 1
 """Version of the layout of ``tokens.json``."""
-
-_END = {"flags": ("charge_logits", EOS, EOS), "kind": ("kind_logits", EOS, EOS), "learned": ("stop_logits", 0, 1)}
-"""By the treatment of special tokens: the output that ends the sequence, its first class that can be chosen, and the
-class of the end."""
 
 HOW_TO = (
     "Letters: B events of a batch; classes and indices count from 0; masks are true for real tokens.",
@@ -57,7 +51,14 @@ HOW_TO = (
 
 
 def describe(
-    model: Model, *, encoder: Graph, step: Graph, files: dict[str, str], opset: int, version: str
+    model: Model,
+    *,
+    encoder: Graph,
+    step: Graph,
+    special: Mapping[str, Any],
+    files: dict[str, str],
+    opset: int,
+    version: str,
 ) -> dict[str, Any]:
     """The content of ``tokens.json``.
 
@@ -65,22 +66,16 @@ def describe(
     ----------
     model
         The exported model.
-    encoder, step
-        Its graphs.
+    encoder, step, special
+        From `pflow.export.graphs.graphs_of`.
     files
         Names of their files, under ``encoder`` and ``step``.
     opset
         Version of the ONNX operators in them.
     version
         Version of pflow.
-
-    Raises
-    ------
-    ConfigError
-        An unknown treatment of special tokens; names it.
     """
     tokeniser = model.tokeniser
-    network: Any = model.reconstructor.network  # of a translation model; no other has graphs
     return {
         "format": FORMAT,
         "pflow_version": version,
@@ -91,7 +86,7 @@ def describe(
         "max_particles": model.reconstructor.decoding.max_particles,
         "log10_floor": LOG_FLOOR,
         "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.recipe.features(part)},
-        **_special(network.special),
+        **special,
         "charge": list(CHARGES),
         "pdg": _vocabulary(tokeniser.pdg.codes),
         "energy": {"unit": "GeV", **_scale(tokeniser.energy)[0]},
@@ -126,19 +121,6 @@ def _source(part: str, tokeniser: Tokeniser) -> dict[str, Any]:
 def _scale(scale: Normaliser) -> list[dict[str, Any]]:
     columns = zip(scale.names, scale.transforms, scale.mean, scale.std, strict=True)
     return [dict(zip(("name", "transform", "mean", "std"), column, strict=True)) for column in columns]
-
-
-def _special(special: SpecialTokens) -> dict[str, Any]:
-    name = next((name for name, kind in SPECIAL.items() if type(special) is kind), None)
-    if name not in _END:
-        raise ConfigError(f"a network with the special tokens {type(special).__name__} cannot be exported to ONNX")
-    output, first, end = _END[name]
-    return {
-        "special": name,
-        "kinds": {"pad": PAD, "bos": BOS, "eos": EOS, "sample": SAMPLE},
-        "first_class": special.offset,
-        "end": {"output": output, "first_class": first, "class": end},
-    }
 
 
 def _vocabulary(codes: Sequence[int]) -> list[dict[str, Any]]:

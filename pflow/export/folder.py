@@ -52,8 +52,10 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
         raise ConfigError(
             f"{model.path}: the model reads merged hits, and the merging is not part of the exported files"
         )
-    encoder, step = graphs_of(model.reconstructor)
-    description = describe(model, encoder=encoder, step=step, files=FILES, opset=OPSET, version=VERSION)
+    encoder, step, special = graphs_of(model.reconstructor)
+    description = describe(
+        model, encoder=encoder, step=step, special=special, files=FILES, opset=OPSET, version=VERSION
+    )
     metadata = {"pflow_version": VERSION, "checkpoint_sha256": model.digest}
     with replacing_folder(folder) as partial:
         for name, graph in (("encoder", encoder), ("step", step)):

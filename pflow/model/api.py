@@ -25,6 +25,7 @@ from pflow.model.common.sampler import Sampler
 
 __all__ = [
     "DecodingConfig",
+    "DecodingGraphs",
     "GeneratedParticles",
     "ModelInputs",
     "Reconstructor",
@@ -168,6 +169,33 @@ class GeneratedParticles:
     track_fraction: Tensor | None = None
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DecodingGraphs:
+    """Autoregressive decoding as two modules from tensors to tensors, for an export (`pflow.export`).
+
+    Parameters
+    ----------
+    encoder
+        From features float [B, S, F] and mask bool [B, S] of each part of the source to the mask bool [B, M] of the
+        encoder's output, and its keys and values [B, H, M, D], a pair a decoder layer.
+    step
+        From the last particles (charge, pdg, energy and kind [B], direction [B, 3]), the encoder's outputs, and keys
+        and values of the P earlier particles [B, H, P, D], to the predictions, and keys and values with this particle.
+    source_features
+        F of each part.
+    predictions
+        Names of the predictions.
+    special
+        How sequences begin and end, plain data: ``special``, ``kinds``, ``first_class`` and ``end``.
+    """
+
+    encoder: nn.Module
+    step: nn.Module
+    source_features: Mapping[str, int]
+    predictions: tuple[str, ...]
+    special: Mapping[str, Any]
+
+
 class Reconstructor(nn.Module, ABC):
     """A model from batches to particles.
 
@@ -236,6 +264,10 @@ class Reconstructor(nn.Module, ABC):
         ValueError
             The model is in training mode, or the batch lacks a source that it reads.
         """
+
+    def decoding_graphs(self) -> DecodingGraphs | None:
+        """The graphs of a copy of the model, in evaluation mode on the CPU; None: it cannot be exported."""
+        return None
 
     def forward(self, batch: Batch) -> TrainingOutput:
         """`training_step`; what `torch.compile` compiles."""

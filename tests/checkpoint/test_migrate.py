@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pflow.checkpoint.load import load_model, read_checkpoint
-from pflow.checkpoint.migrate import migrate_header
+from pflow.checkpoint.migrate import migrate_header, without_removed
 from pflow.errors import InputError
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
@@ -80,3 +80,15 @@ def test_an_architecture_that_there_is_not_is_an_error(sample_dir):
     old = old_header(sample_dir)
     with pytest.raises(ValueError, match="no architecture 'recurrent'"):
         migrate_header({**old, "network": {"architecture": "recurrent"}})
+
+
+def test_options_that_are_gone_are_dropped_where_they_had_no_effect_and_refused_elsewhere(header):
+    model = dict(header.model)
+    gone = {"bias": True, "target_width": None, "head_feedforward": None, "energy_sigma": False}
+    init_args = model["init_args"]
+    old = {**init_args, "network": {**init_args["network"], **gone}, "loss": {"weights": {}, "energy": "huber"}}
+    assert without_removed({**model, "init_args": old}) == model
+    assert without_removed({"class_path": "other.Model", "init_args": old})["init_args"] == old
+    old["network"]["target_width"] = 24
+    with pytest.raises(ValueError, match="'target_width' is no longer an option"):
+        without_removed({**model, "init_args": old})

@@ -17,12 +17,11 @@ from torch.nn.functional import normalize
 
 from pflow.data.batch import Batch, Target, TokenSet
 from pflow.model.api import ModelInputs
-from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.network import TranslationNetwork
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 
 N_CHARGE, N_PDG = 3, 6
 FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
-SPECIALS = ("flags", "kind", "learned")
+SPECIALS = ("flags", "kind")
 DECODERS = ("vanilla", "multi_projection")
 SOURCES = ("hits", "cross", "typed")
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -31,12 +30,9 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that asks for `variant` on every pair of special tokens, decoder and source."""
     if "variant" in metafunc.fixturenames:
-        variants = [dict(zip(("special", "decoder", "source"), v, strict=True)) for v in _all()]
-        metafunc.parametrize("variant", variants, ids=["-".join(v) for v in _all()])
-
-
-def _all() -> list[tuple[str, ...]]:
-    return list(itertools.product(SPECIALS, DECODERS, SOURCES))
+        names = list(itertools.product(SPECIALS, DECODERS, SOURCES))
+        variants = [dict(zip(("special", "decoder", "source"), v, strict=True)) for v in names]
+        metafunc.parametrize("variant", variants, ids=["-".join(v) for v in names])
 
 
 def _mask(lengths: list[int], longest: int) -> Tensor:
@@ -88,8 +84,8 @@ def _make_inputs(source: str = "hits", **changes: Any) -> ModelInputs:
     return ModelInputs(**{**values, **changes})
 
 
-def _make_model(*, seed: int = 0, **arguments: Any) -> TranslationNetwork:
-    """A small network that reads what its source and decoder need."""
+def _make_model(*, seed: int = 0, **arguments: Any) -> TranslationReconstructor:
+    """A small model that reads what its source and decoder need; arguments are fields of its inputs or network."""
     source = arguments.get("source", "hits")
     sizes: dict[str, Any] = {"width": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 32}
     if arguments.get("decoder") == "multi_projection":
@@ -98,7 +94,7 @@ def _make_model(*, seed: int = 0, **arguments: Any) -> TranslationNetwork:
     inputs = _make_inputs(source, **{name: value for name, value in arguments.items() if name in names})
     options = {name: value for name, value in arguments.items() if name not in names}
     torch.manual_seed(seed)
-    return TranslationNetwork(inputs, TranslationNetworkConfig(**{**sizes, **options})).eval()
+    return TranslationReconstructor(inputs, network=TranslationNetworkConfig(**{**sizes, **options})).eval()
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +108,7 @@ def make_inputs() -> Callable[..., ModelInputs]:
 
 
 @pytest.fixture(scope="session")
-def make_model() -> Callable[..., TranslationNetwork]:
+def make_model() -> Callable[..., TranslationReconstructor]:
     return _make_model
 
 

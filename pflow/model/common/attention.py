@@ -84,8 +84,6 @@ class SelfAttention(nn.Module):
     ----------
     width, heads
         W and H; H divides W.
-    bias
-        Whether the linear maps have one.
 
     Raises
     ------
@@ -93,12 +91,12 @@ class SelfAttention(nn.Module):
         If `heads` does not divide `width`.
     """
 
-    def __init__(self, *, width: int, heads: int, bias: bool = True) -> None:
+    def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         check_heads(width, heads)
         self.heads = heads
-        self.query_key_value = nn.Linear(width, 3 * width, bias=bias)
-        self.out = nn.Linear(width, width, bias=bias)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(
         self,
@@ -154,11 +152,7 @@ class CrossAttention(nn.Module):
     Parameters
     ----------
     width, heads
-        W and H; H divides W.
-    memory_width
-        Token width of the memory.
-    bias
-        Whether the linear maps have one.
+        W, also of the memory, and H; H divides W.
 
     Raises
     ------
@@ -166,23 +160,23 @@ class CrossAttention(nn.Module):
         If `heads` does not divide `width`.
     """
 
-    def __init__(self, *, width: int, heads: int, memory_width: int, bias: bool = True) -> None:
+    def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         check_heads(width, heads)
         self.heads = heads
-        self.query = nn.Linear(width, width, bias=bias)
-        self.key_value = nn.Linear(memory_width, 2 * width, bias=bias)
-        self.out = nn.Linear(width, width, bias=bias)
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
 
     def project(self, memory: Tensor) -> KeyValue:
-        """Keys and values [B, H, S, D] of the memory, float [B, S, memory_width]."""
+        """Keys and values [B, H, S, D] of the memory, float [B, S, W]."""
         key, value = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key, value)
 
     def forward(
         self,
         x: Tensor,
-        memory: KeyValue,
+        memory: KeyValue | Tensor,
         *,
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
@@ -192,7 +186,7 @@ class CrossAttention(nn.Module):
         Parameters
         ----------
         x : float [B, N, W], or [1, N, W] of B packed events
-        memory : KeyValue [B, H, S, D], from `project`
+        memory : float [B, S, W], or from `project`
         mask : bool [B, S] or None
             Real tokens of the memory.
         lengths
@@ -202,6 +196,8 @@ class CrossAttention(nn.Module):
         -------
         float, shape of x
         """
+        if isinstance(memory, Tensor):
+            memory = self.project(memory)
         query = _split(self.query(x), self.heads)
         real = _broadcast(mask)
         if lengths is None:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from pflow.model.common.cache import Cache
 from pflow.model.common.checks import check_choice
 from pflow.model.common.packing import Packing
 
@@ -36,8 +35,6 @@ class LayerStyle:
     norm
         ``post``: the sum with the residual is normalised (Vaswani et al. 2017). ``pre``: the input of the sub-layer is
         normalised, and once more the output of the stack.
-    bias
-        Whether linear maps and norms have one.
     activation
         ``relu`` or ``gelu``.
 
@@ -50,7 +47,6 @@ class LayerStyle:
     dropout: float = 0.0
     hidden_dropout: float = 0.0
     norm: str = "post"
-    bias: bool = True
     activation: str = "relu"
 
     def __post_init__(self) -> None:
@@ -67,16 +63,14 @@ class FullyConnected(nn.Sequential):
     ----------
     sizes
         Widths from input to output, at least two.
-    activation, bias, dropout
+    activation, dropout
         As in `LayerStyle`; the dropout is in the hidden layers.
     """
 
-    def __init__(
-        self, sizes: Sequence[int], *, activation: str = "relu", bias: bool = True, dropout: float = 0.0
-    ) -> None:
-        blocks: list[nn.Module] = [nn.Linear(sizes[0], sizes[1], bias=bias)]
+    def __init__(self, sizes: Sequence[int], *, activation: str = "relu", dropout: float = 0.0) -> None:
+        blocks: list[nn.Module] = [nn.Linear(sizes[0], sizes[1])]
         for before, after in itertools.pairwise(sizes[1:]):
-            blocks += [_ACTIVATIONS[activation](), nn.Dropout(dropout), nn.Linear(before, after, bias=bias)]
+            blocks += [_ACTIVATIONS[activation](), nn.Dropout(dropout), nn.Linear(before, after)]
         super().__init__(*blocks)
 
 
@@ -94,7 +88,7 @@ class Residual(nn.Module):
     def __init__(self, *, width: int, style: LayerStyle) -> None:
         super().__init__()
         self.pre = style.norm == "pre"
-        self.norm = nn.LayerNorm(width, bias=style.bias)
+        self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(style.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -106,7 +100,7 @@ class Residual(nn.Module):
 
 def final_norm(*, width: int, style: LayerStyle) -> nn.Module:
     """The last module of a stack: a norm for pre-norm layers, the identity for post-norm layers."""
-    return nn.LayerNorm(width, bias=style.bias) if style.norm == "pre" else nn.Identity()
+    return nn.LayerNorm(width) if style.norm == "pre" else nn.Identity()
 
 
 def stack(layers: Iterable[_Layer]) -> Sequence[_Layer]:
@@ -124,7 +118,7 @@ class EncoderLayer(nn.Module):
     width, feedforward
         W and the width of the hidden layer.
     style
-        Dropout, norm, bias, activation.
+        Dropout, norm, activation.
     """
 
     def __init__(self, attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle) -> None:
@@ -140,40 +134,32 @@ class EncoderLayer(nn.Module):
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
-class DecoderLayer(nn.Module):
-    """Self-attention, attention to a memory and a feed-forward network (Vaswani et al. 2017).
+class DecoderLayer(EncoderLayer):
+    """An encoder layer with attention to a memory before the feed-forward network (Vaswani et al. 2017).
 
     Parameters
     ----------
     attention, memory_attention
         The attentions; the second is called with the memory, its mask and the lengths of packed events.
-    width, feedforward
-        W and the width of the hidden layer.
-    style
-        Dropout, norm, bias, activation.
+    width, feedforward, style
+        As of `EncoderLayer`.
     """
 
     def __init__(
         self, attention: nn.Module, memory_attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle
     ) -> None:
-        super().__init__()
-        self.attention: Any = attention
+        super().__init__(attention, width=width, feedforward=feedforward, style=style)
         self.memory_attention: Any = memory_attention
-        self.feedforward = _feedforward(width, feedforward, style)
-        self.attention_residual = Residual(width=width, style=style)
         self.memory_residual = Residual(width=width, style=style)
-        self.feedforward_residual = Residual(width=width, style=style)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         x: Tensor,
         memory: Any,
         *,
         memory_mask: Tensor | None = None,
-        mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
-        causal: bool = False,
-        cache: Cache | None = None,
+        **context: Any,
     ) -> Tensor:
         """Apply.
 
@@ -183,56 +169,63 @@ class DecoderLayer(nn.Module):
         memory
             Second argument of the attention to the memory.
         memory_mask : bool [B, S] or None
-        mask, causal, cache
-            Passed to the self-attention.
         lengths
             Passed to both attentions.
+        context
+            Passed to the self-attention.
         """
-        x = self.attention_residual(
-            x, lambda y: self.attention(y, mask=mask, lengths=lengths, causal=causal, cache=cache)
-        )
+        x = self.attention_residual(x, lambda y: self.attention(y, lengths=lengths, **context))
         x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask, lengths=lengths))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
 class Encoder(nn.Module):
-    """A stack of encoder layers. No token has a position, so the result does not depend on their order.
+    """A stack of layers without causal mask. No token has a position, so the result does not depend on their order.
 
     Parameters
     ----------
     layers
         Called with the keyword arguments of `forward` and with ``mask`` or, packed, ``lengths``.
-    norm
-        Applied to the output.
+    width, style
+        W, and what the layers have in common.
     """
 
-    def __init__(self, layers: Iterable[EncoderLayer], norm: nn.Module) -> None:
+    def __init__(self, layers: Iterable[EncoderLayer], *, width: int, style: LayerStyle) -> None:
         super().__init__()
         self.layers = stack(layers)
-        self.norm = norm
+        self.norm = final_norm(width=width, style=style)
 
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, **tokens: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        **tokens: Tensor,
+    ) -> Tensor:
         """Encode x, float [B, S, W].
 
         Parameters
         ----------
         mask : bool [B, S] or None
+        memory, memory_mask
+            Of decoder layers; None: there are none.
         tokens : float [B, S, ...]
             Passed to the attention of each layer.
         """
         packing = Packing.of(mask)
-        if packing is None:
-            for layer in self.layers:
-                x = layer(x, mask=mask, **tokens)
-            return self.norm(x)  # type: ignore[no-any-return]
-        x = packing.pack(x)
-        tokens = {name: packing.pack(values) for name, values in tokens.items()}
+        context: dict[str, Any] = {"mask": mask, **tokens}
+        if packing is not None:
+            x = packing.pack(x)
+            context = {"lengths": packing.lengths, **{name: packing.pack(values) for name, values in tokens.items()}}
+        if memory is not None:
+            context |= {"memory": memory, "memory_mask": memory_mask}
         for layer in self.layers:
-            x = layer(x, lengths=packing.lengths, **tokens)
-        return packing.unpack(self.norm(x))
+            x = layer(x, **context)
+        x = self.norm(x)
+        return x if packing is None else packing.unpack(x)
 
 
 def _feedforward(width: int, hidden: int, style: LayerStyle) -> FullyConnected:
-    return FullyConnected(
-        (width, hidden, width), activation=style.activation, bias=style.bias, dropout=style.hidden_dropout
-    )
+    return FullyConnected((width, hidden, width), activation=style.activation, dropout=style.hidden_dropout)

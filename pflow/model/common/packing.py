@@ -29,8 +29,12 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor | None) -> Packing | None:
-        """The packing of `mask`, or None where it does not pay: no mask or event, not on a CPU, in a compiled graph."""
-        if mask is None or mask.device.type != "cpu" or torch.compiler.is_compiling() or len(mask) == 0:
+        """The packing of `mask`, or None where it does not pay: no mask or event, not on a CPU.
+
+        A compiled or traced graph is not packed either: it would hold the lengths as constants.
+        """
+        in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if mask is None or mask.device.type != "cpu" or in_graph or len(mask) == 0:
             return None
         return cls(mask, tuple(mask.sum(1).tolist()))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
 from pflow.model.common.cache import Compaction
-from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, LayerStyle, final_norm
+from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, LayerStyle
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Scene
@@ -73,7 +73,8 @@ class SourceEncoder(nn.Module):
                 )
                 for _ in range(config.encoder_layers)
             ),
-            final_norm(width=width, style=style),
+            width=width,
+            style=style,
         )
 
     def initialise(self) -> None:

@@ -1,7 +1,4 @@
-"""The paper's two decoders: stacks of standard decoder layers with one contract for memory and caches.
-
-Letters: B batch, T target tokens, W target width, n projections.
-"""
+"""The paper's two decoders. Letters: B batch, T target tokens, W target width, n projections."""
 
 from __future__ import annotations
 
@@ -16,27 +13,59 @@ from pflow.model.common.layers import FullyConnected, Residual, final_norm, stac
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.encoder import decoder_layer
 
-__all__ = ["Decoder", "MultiProjectionDecoder", "VanillaDecoder"]
+__all__ = ["Decoder", "MultiProjectionLayer"]
 
 
-class VanillaDecoder(nn.Module):
-    """Version 1: standard decoder layers, one after the other.
+class MultiProjectionLayer(nn.Module):
+    """Project to n narrow sequences, apply a standard decoder layer to each, join, and mix."""
 
-    Parameters
-    ----------
-    config
-        Sizes and parts of the network.
+    def __init__(self, config: TranslationNetworkConfig) -> None:
+        super().__init__()
+        width, style = config.decoder_width, config.style
+        self.projections = nn.Linear(width, width)  # the n maps W -> W / n, fused
+        self.branches = stack(decoder_layer(config) for _ in range(config.n_projections or 0))
+        self.feedforward = FullyConnected(
+            (width, 2 * width, width), activation=style.activation, dropout=style.hidden_dropout
+        )
+        self.branches_residual = Residual(width=width, style=style)
+        self.feedforward_residual = Residual(width=width, style=style)
+
+    def forward(
+        self, x: Tensor, memory: Sequence[KeyValue], *, cache: Sequence[Cache | None], **context: Any
+    ) -> Tensor:
+        """As `DecoderLayer.forward`, with a memory and a cache for each projection."""
+
+        def apply_branches(y: Tensor) -> Tensor:
+            parts = self.projections(y).chunk(len(self.branches), dim=-1)  # [B, T, W] -> n of [B, T, W / n]
+            decoded = [
+                branch(part, known, cache=past, **context)
+                for branch, part, known, past in zip(self.branches, parts, memory, cache, strict=True)
+            ]
+            return torch.cat(decoded, dim=-1)
+
+        x = self.branches_residual(x, apply_branches)
+        return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """A stack of standard decoder layers (version 1), or of multi-projection layers (version 2).
+
+    In version 2 the target is n times as wide as the memory, and each layer decodes its n projections separately.
     """
 
     def __init__(self, config: TranslationNetworkConfig) -> None:
         super().__init__()
-        width = config.decoder_width
-        self.layers = stack(decoder_layer(config, width=width) for _ in range(config.decoder_layers))
-        self.norm = final_norm(width=width, style=config.style)
+        self.n_projections = config.n_projections
+        make_layer = decoder_layer if config.n_projections is None else MultiProjectionLayer
+        self.layers = stack(make_layer(config) for _ in range(config.decoder_layers))
+        self.norm = final_norm(width=config.decoder_width, style=config.style)
 
     def project(self, memory: Tensor) -> list[KeyValue]:
         """Keys and values of `memory`, float [B, S, memory width], one pair a standard decoder layer."""
-        return [_project(layer, memory) for layer in self.layers]
+        standard: list[Any] = list(self.layers)
+        if self.n_projections is not None:
+            standard = [branch for layer in standard for branch in layer.branches]
+        return [layer.memory_attention.project(memory) for layer in standard]
 
     def forward(
         self,
@@ -63,82 +92,8 @@ class VanillaDecoder(nn.Module):
         float [B, T, W]
         """
         past = caches if caches is not None else [None] * len(memory)
-        for layer, known, cache in zip(self.layers, memory, past, strict=True):
-            x = layer(x, known, memory_mask=memory_mask, causal=True, cache=cache)
-        return self.norm(x)  # type: ignore[no-any-return]
-
-
-class _MultiProjectionLayer(nn.Module):
-    """Project to n narrow sequences, apply a decoder layer to each, join, and mix."""
-
-    def __init__(self, config: TranslationNetworkConfig) -> None:
-        super().__init__()
-        width, style = config.decoder_width, config.style
-        self.projections = nn.Linear(width, width, bias=style.bias)  # the n maps W -> W / n, fused
-        self.branches = stack(decoder_layer(config, width=config.width) for _ in range(config.n_projections or 0))
-        self.feedforward = FullyConnected(
-            (width, 2 * width, width), activation=style.activation, bias=style.bias, dropout=style.hidden_dropout
-        )
-        self.branches_residual = Residual(width=width, style=style)
-        self.feedforward_residual = Residual(width=width, style=style)
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Sequence[KeyValue],
-        *,
-        memory_mask: Tensor | None,
-        caches: Sequence[Cache | None],
-    ) -> Tensor:
-        def apply_branches(y: Tensor) -> Tensor:
-            parts = self.projections(y).chunk(len(self.branches), dim=-1)  # [B, T, W] -> n of [B, T, W / n]
-            decoded = [
-                branch(part, known, memory_mask=memory_mask, causal=True, cache=cache)
-                for branch, part, known, cache in zip(self.branches, parts, memory, caches, strict=True)
-            ]
-            return torch.cat(decoded, dim=-1)
-
-        x = self.branches_residual(x, apply_branches)
-        return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
-
-
-class MultiProjectionDecoder(nn.Module):
-    """Version 2: the target is n times as wide as the memory; each layer decodes its n projections separately.
-
-    Parameters
-    ----------
-    config
-        Sizes and parts of the network.
-    """
-
-    def __init__(self, config: TranslationNetworkConfig) -> None:
-        super().__init__()
-        self.n = config.n_projections or 0
-        self.layers = stack(_MultiProjectionLayer(config) for _ in range(config.decoder_layers))
-        self.norm = final_norm(width=config.decoder_width, style=config.style)
-
-    def project(self, memory: Tensor) -> list[KeyValue]:
-        """Keys and values of `memory`, float [B, S, memory width], one pair a standard decoder layer."""
-        return [_project(branch, memory) for layer in self.layers for branch in layer.branches]
-
-    def forward(
-        self,
-        x: Tensor,
-        memory: Sequence[KeyValue],
-        *,
-        memory_mask: Tensor | None = None,
-        caches: Sequence[Cache] | None = None,
-    ) -> Tensor:
-        """Decode; as `VanillaDecoder.forward`, with W = n * memory width."""
-        past = caches if caches is not None else [None] * len(memory)
+        n = self.n_projections
         for i, layer in enumerate(self.layers):
-            own = slice(i * self.n, (i + 1) * self.n)
-            x = layer(x, memory[own], memory_mask=memory_mask, caches=past[own])
+            own = i if n is None else slice(i * n, (i + 1) * n)
+            x = layer(x, memory[own], memory_mask=memory_mask, causal=True, cache=past[own])
         return self.norm(x)  # type: ignore[no-any-return]
-
-
-Decoder = VanillaDecoder | MultiProjectionDecoder
-
-
-def _project(layer: Any, memory: Tensor) -> KeyValue:
-    return layer.memory_attention.project(memory)  # type: ignore[no-any-return]

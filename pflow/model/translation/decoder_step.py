@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pflow.data.batch import Batch
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.common.cache import Compaction
+from pflow.model.common.cache import Compaction, KeyValue, KVCache
 from pflow.model.common.decode import decode
 from pflow.model.common.sampler import Sampler
 from pflow.model.translation.embed import TargetTokens
@@ -21,6 +21,8 @@ __all__ = ["TranslationDecoder", "generate"]
 
 class TranslationDecoder:
     """Decoder state of a batch (`pflow.model.common.decode.Decoder`).
+
+    Keys and values of the source are projected once, and those of the decoded tokens are kept.
 
     Parameters
     ----------
@@ -37,13 +39,27 @@ class TranslationDecoder:
     def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler) -> None:
         self.network = network
         self.choose = functools.partial(sampler, batch=len(batch))
-        self.state = network.start(network.encode(batch), decoding.max_particles + 1)
+        states, self.memory_mask = network.encode(batch)
+        self.memory = [KeyValue(*(part.contiguous() for part in pair)) for pair in network.decoder.project(states)]
+        self.caches = [
+            KVCache(
+                batch=len(batch),
+                heads=pair.key.shape[1],
+                max_length=decoding.max_particles + 1,
+                head_width=pair.key.shape[3],
+                dtype=pair.key.dtype,
+                device=pair.key.device,
+            )
+            for pair in self.memory
+        ]
         self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
         self.next: dict[str, Tensor] = {}
 
     def advance(self, rows: Tensor) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
-        prediction = self.network.step(self.tokens, self.state)
+        x = self.network.target(self.tokens, first=len(self.caches[0]))
+        x = self.network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
+        prediction = {name: value[:, 0] for name, value in self.network.heads(x).items()}
         choice = self.network.special.choose(prediction, functools.partial(self.choose, rows=rows))
         self.next = {
             "charge": choice.charge,
@@ -56,7 +72,11 @@ class TranslationDecoder:
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        self.state.compact(compaction)
+        self.memory = [known.compact(compaction) for known in self.memory]
+        if self.memory_mask is not None:
+            self.memory_mask = compaction.apply(self.memory_mask)
+        for cache in self.caches:
+            cache.compact(compaction)
         self.next = {name: compaction.apply(value) for name, value in self.next.items()}
 
     def emit(self, rows: Tensor) -> dict[str, Tensor]:

@@ -25,61 +25,30 @@ class TokenEmbedder(nn.Module):
 
     Parameters
     ----------
-    features
-        F, without marks.
-    width
-        W.
+    features, width
+        F, without marks, and W.
     special
         The treatment of special tokens.
     config
-        Shape of the network: ``embedder``, ``activation``, ``bias``.
-    has_special
-        Whether bos or eos can be among the tokens.
+        Shape of the network: ``embedder``, ``activation``.
     """
 
-    def __init__(
-        self,
-        *,
-        features: int,
-        width: int,
-        special: SpecialTokens,
-        config: TranslationNetworkConfig,
-        has_special: bool = True,
-    ) -> None:
+    def __init__(self, *, features: int, width: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
         super().__init__()
         self.special = special
         hidden = [2 * width] * 2 if config.embedder == "v2" else [width]
-        sizes = (features + special.n_marks, *hidden, width)
-        self.network = FullyConnected(sizes, activation=config.activation, bias=config.bias)
-        learned = special.vectors and has_special
-        self.bos = nn.Parameter(torch.empty(width)) if learned else None
-        self.eos = nn.Parameter(torch.empty(width)) if learned else None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weights."""
-        return next(self.network.parameters()).dtype
+        self.network = FullyConnected((features + special.n_marks, *hidden, width), activation=config.activation)
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
-        """Embed.
-
-        Parameters
-        ----------
-        features : float [B, N, F]
-            Zeros where the token is not a sample.
-        kind : int64 [B, N]
+        """Embed features float [B, N, F], zeros where the token is not a sample, and kind int64 [B, N].
 
         Returns
         -------
         float [B, N, W]
         """
+        dtype = next(self.network.parameters()).dtype
         with torch.autocast(features.device.type, enabled=False):
-            marked = torch.cat([features.to(self.dtype), self.special.marks(kind).to(self.dtype)], dim=-1)
-            embedded: Tensor = self.network(marked)
-            for which, vector in ((BOS, self.bos), (EOS, self.eos)):
-                if vector is not None:
-                    embedded = torch.where((kind == which)[..., None], vector, embedded)
-        return embedded
+            return self.network(torch.cat([features.to(dtype), self.special.marks(kind).to(dtype)], dim=-1))  # type: ignore[no-any-return]
 
 
 class SourceEmbedder(nn.Module):
@@ -101,9 +70,7 @@ class SourceEmbedder(nn.Module):
         super().__init__()
         self.features = features
         self.framed = framed
-        self.embed = TokenEmbedder(
-            features=features, width=config.width, special=special, config=config, has_special=framed
-        )
+        self.embed = TokenEmbedder(features=features, width=config.width, special=special, config=config)
 
     def forward(self, tokens: TokenSet) -> tuple[Tensor, Tensor | None]:
         """Embed `tokens`.
@@ -118,7 +85,7 @@ class SourceEmbedder(nn.Module):
         Raises
         ------
         ValueError
-            If the tokens has another number of features.
+            The tokens have another number of features.
         """
         features, mask = tokens.features, tokens.mask
         if features.shape[-1] != self.features:
@@ -187,14 +154,7 @@ class TargetEmbedder(nn.Module):
         2017) is added.
     """
 
-    def __init__(
-        self,
-        *,
-        n_charge: int,
-        n_pdg: int,
-        special: SpecialTokens,
-        config: TranslationNetworkConfig,
-    ) -> None:
+    def __init__(self, *, n_charge: int, n_pdg: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
         super().__init__()
         self.special = special
         self.width = width = config.decoder_width

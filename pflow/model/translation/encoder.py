@@ -6,19 +6,18 @@ Letters: B batch, S source length, W width. No source token has a position, so t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.layers import DecoderLayer, Encoder, EncoderLayer, final_norm, stack
-from pflow.model.common.packing import Packing
+from pflow.model.common.layers import DecoderLayer, Encoder, EncoderLayer
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.embed import SourceEmbedder
 
-__all__ = ["CrossEncoder", "CrossSource", "Memory", "TokenSetSource", "decoder_layer", "make_encoder"]
+__all__ = ["CrossSource", "Memory", "TokenSetSource", "decoder_layer", "make_encoder"]
 
 
 class Memory(NamedTuple):
@@ -36,58 +35,26 @@ class Memory(NamedTuple):
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
-    """A stack of standard encoder layers."""
-    width, style = config.width, config.style
-    layers = (
-        EncoderLayer(
-            SelfAttention(width=width, heads=config.heads, bias=config.bias),
-            width=width,
-            feedforward=config.feedforward,
-            style=style,
-        )
-        for _ in range(config.encoder_layers)
-    )
-    return Encoder(layers, final_norm(width=width, style=style))
+    """A stack of standard encoder layers; of decoder layers without causal mask where hits attend to tracks."""
+
+    def layer() -> EncoderLayer:
+        if config.source == "cross":
+            return decoder_layer(config)
+        attention = SelfAttention(width=config.width, heads=config.heads)
+        return EncoderLayer(attention, width=config.width, feedforward=config.feedforward, style=config.style)
+
+    return Encoder((layer() for _ in range(config.encoder_layers)), width=config.width, style=config.style)
 
 
-def decoder_layer(config: TranslationNetworkConfig, *, width: int) -> DecoderLayer:
-    """A standard decoder layer of tokens of `width` and a memory of the encoder's width."""
+def decoder_layer(config: TranslationNetworkConfig) -> DecoderLayer:
+    """A standard decoder layer of tokens and a memory of the encoder's width."""
     return DecoderLayer(
-        SelfAttention(width=width, heads=config.heads, bias=config.bias),
-        CrossAttention(width=width, heads=config.heads, memory_width=config.width, bias=config.bias),
-        width=width,
+        SelfAttention(width=config.width, heads=config.heads),
+        CrossAttention(width=config.width, heads=config.heads),
+        width=config.width,
         feedforward=config.feedforward,
         style=config.style,
     )
-
-
-class CrossEncoder(nn.Module):
-    """Decoder layers without causal mask: tokens attend to each other and to the tokens of another set.
-
-    Parameters
-    ----------
-    config
-        Sizes and parts of the network.
-    """
-
-    def __init__(self, config: TranslationNetworkConfig) -> None:
-        super().__init__()
-        self.layers = stack(decoder_layer(config, width=config.width) for _ in range(config.encoder_layers))
-        self.norm = final_norm(width=config.width, style=config.style)
-
-    def forward(
-        self, x: Tensor, other: Tensor, *, mask: Tensor | None = None, other_mask: Tensor | None = None
-    ) -> Tensor:
-        """Encode x float [B, S, W] with `other` float [B, S', W]; masks bool [B, S] and [B, S'], True = real token."""
-        packing = Packing.of(mask)
-        own: dict[str, object] = {"mask": mask}
-        if packing is not None:
-            x, own = packing.pack(x), {"lengths": packing.lengths}
-        for layer in self.layers:
-            memory = layer.memory_attention.project(other)
-            x = layer(x, memory, memory_mask=other_mask, **own)
-        x = self.norm(x)
-        return x if packing is None else packing.unpack(x)
 
 
 class TokenSetSource(nn.Module):
@@ -109,6 +76,11 @@ class TokenSetSource(nn.Module):
         self.others = nn.ModuleDict(dict(others))
         self.encoder = encoder
 
+    @property
+    def embedders(self) -> dict[str, SourceEmbedder]:
+        """The embedder of each type that is read."""
+        return {"hits": self.hits, **{name: cast("SourceEmbedder", part) for name, part in self.others.items()}}
+
     def forward(self, batch: Batch) -> Memory:
         """Encode all source tokens of `batch`.
 
@@ -117,8 +89,7 @@ class TokenSetSource(nn.Module):
         ValueError
             The batch lacks a type that is read.
         """
-        parts = [self.hits(batch.hits)]
-        parts += [embed(_required(getattr(batch, name), name)) for name, embed in self.others.items()]
+        parts = [embed(_required(getattr(batch, name), name)) for name, embed in self.embedders.items()]
         x = torch.cat([tokens for tokens, _ in parts], dim=1)
         mask = None
         if any(mask is not None for _, mask in parts):
@@ -138,11 +109,16 @@ class CrossSource(nn.Module):
         Encodes the hits.
     """
 
-    def __init__(self, *, hits: SourceEmbedder, tracks: SourceEmbedder, encoder: CrossEncoder) -> None:
+    def __init__(self, *, hits: SourceEmbedder, tracks: SourceEmbedder, encoder: Encoder) -> None:
         super().__init__()
         self.hits = hits
         self.tracks = tracks
         self.encoder = encoder
+
+    @property
+    def embedders(self) -> dict[str, SourceEmbedder]:
+        """The embedder of each type that is read."""
+        return {"hits": self.hits, "tracks": self.tracks}
 
     def forward(self, batch: Batch) -> Memory:
         """Encode the hits of `batch` with attention to its tracks.
@@ -154,7 +130,7 @@ class CrossSource(nn.Module):
         """
         hits, mask = self.hits(batch.hits)
         tracks, track_mask = self.tracks(_required(batch.tracks, "tracks"))
-        return Memory(self.encoder(hits, tracks, mask=mask, other_mask=track_mask), mask)
+        return Memory(self.encoder(hits, mask=mask, memory=tracks, memory_mask=track_mask), mask)
 
 
 def _required(tokens: TokenSet | None, name: str) -> TokenSet:

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from pflow.model.common.directions import unit_vector
 from pflow.model.common.layers import FullyConnected
-from pflow.model.translation.config import TranslationNetworkConfig
 
 __all__ = ["Heads"]
 
 
 class Heads(nn.Module):
-    """Linear maps to the logits of each classifier and to normalised log10 E, theta, phi and log sigma of the energy.
+    """Linear maps to the logits of each classifier and to normalised log10 E, theta and phi.
 
     Theta is pi/2 + output. At the poles, where a network with small outputs would otherwise start, the direction does
     not depend on phi, which would get no gradient. The angles are returned as a unit vector, which has no jump at 2 pi.
@@ -25,40 +24,25 @@ class Heads(nn.Module):
     ----------
     classes
         Number of classes of each classifier, by name.
-    config
-        Width of the decoder, and shape of the heads: ``head_feedforward``, ``energy_sigma``, ``activation``, ``bias``.
+    width
+        W.
     """
 
-    def __init__(self, *, classes: Mapping[str, int], config: TranslationNetworkConfig) -> None:
+    def __init__(self, *, classes: Mapping[str, int], width: int) -> None:
         super().__init__()
-        hidden = () if config.head_feedforward is None else (config.head_feedforward,)
-
-        def head(outputs: int) -> FullyConnected:
-            sizes = (config.decoder_width, *hidden, outputs)
-            return FullyConnected(sizes, activation=config.activation, bias=config.bias)
-
-        self.classifiers = nn.ModuleDict({name: head(n) for name, n in classes.items()})
-        self.continuous = head(4 if config.energy_sigma else 3)
+        self.classifiers = nn.ModuleDict({name: FullyConnected((width, n)) for name, n in classes.items()})
+        self.continuous = FullyConnected((width, 3))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Predict.
-
-        Parameters
-        ----------
-        x : float [B, T, W]
+        """Predict from x, float [B, T, W].
 
         Returns
         -------
         dict
-            Logits [B, T, V] of each classifier, ``energy`` [B, T], ``direction`` [B, T, 3] and, where asked for,
-            ``energy_log_sigma`` [B, T].
+            Logits [B, T, V] of each classifier, ``energy`` [B, T] and ``direction`` [B, T, 3].
         """
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(next(self.continuous.parameters()).dtype)
             prediction = {name: head(x) for name, head in self.classifiers.items()}
-            energy, theta, phi, *log_sigma = self.continuous(x).float().unbind(-1)
-        prediction["energy"] = energy
-        prediction["direction"] = unit_vector(theta + torch.pi / 2, phi)
-        if log_sigma:
-            prediction["energy_log_sigma"] = log_sigma[0]
-        return prediction
+            energy, theta, phi = self.continuous(x).float().unbind(-1)
+        return {**prediction, "energy": energy, "direction": unit_vector(theta + torch.pi / 2, phi)}

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from pflow.data.batch import Batch
-from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs, Reconstructor, Sampler, TrainingOutput
+from pflow.model.api import (
+    DecodingConfig,
+    DecodingGraphs,
+    GeneratedParticles,
+    ModelInputs,
+    Reconstructor,
+    Sampler,
+    TrainingOutput,
+)
 from pflow.model.translation.config import TranslationLossConfig, TranslationNetworkConfig
 from pflow.model.translation.decoder_step import generate
+from pflow.model.translation.graphs import decoding_graphs
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.network import TranslationNetwork
 
@@ -24,7 +33,7 @@ class TranslationReconstructor(Reconstructor):
     decoding
         When decoding stops.
     loss
-        What the losses are, and their weights.
+        Weights of the losses.
 
     Raises
     ------
@@ -41,10 +50,9 @@ class TranslationReconstructor(Reconstructor):
         loss: TranslationLossConfig = TranslationLossConfig(),
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
-        if loss.energy == "gaussian" and not network.energy_sigma:
-            raise ValueError("loss.energy: 'gaussian' needs network.energy_sigma")
+        self.network_config = network
         self.network = TranslationNetwork(inputs, network)
-        self.loss = TranslationLoss(special=network.special, config=loss)
+        self.loss = TranslationLoss(self.network.special, loss)
 
     def training_step(self, batch: Batch) -> TrainingOutput:
         """Losses of teacher forcing; see `Reconstructor.training_step`."""
@@ -60,3 +68,7 @@ class TranslationReconstructor(Reconstructor):
     ) -> GeneratedParticles:
         """Decode the particles of each event; see `Reconstructor.generate`."""
         return generate(self.network, batch, self.decoding if decoding is None else decoding, sampler or Sampler())
+
+    def decoding_graphs(self) -> DecodingGraphs:
+        """Encoder and decoder step; see `Reconstructor.decoding_graphs`."""
+        return decoding_graphs(self.network, self.network_config)

@@ -1,13 +1,14 @@
-"""Three treatments of the special tokens pad, bos and eos with one interface.
+"""The first paper's two treatments of the special tokens pad, bos and eos.
 
 Each defines how an input token is marked, which heads exist beside charge and PDG, what the losses ignore and what ends
-a sequence. They have no weights. Letters: B batch, T target particles, N tokens, V vocabulary.
+a sequence. They have no weights. Letters: B batch, T target particles, V vocabulary.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,11 +27,9 @@ __all__ = [
     "Choose",
     "Flags",
     "Kind",
-    "Learned",
     "SpecialTokens",
     "kind_of_input",
     "kind_of_next",
-    "special_tokens",
 ]
 
 PAD, BOS, EOS, SAMPLE = range(4)
@@ -56,38 +55,6 @@ class Choice(NamedTuple):
     score: Tensor
 
 
-class SpecialTokens(Protocol):
-    """The interface. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
-
-    @property
-    def offset(self) -> int:
-        """Index of the first physical class in the charge and PDG vocabularies."""
-
-    @property
-    def n_marks(self) -> int:
-        """Numbers appended to the features of each input token."""
-
-    @property
-    def vectors(self) -> bool:
-        """Whether bos and eos are learned vectors in place of an embedded token."""
-
-    @property
-    def heads(self) -> Mapping[str, int]:
-        """Classifying heads beside charge and PDG, with their number of classes."""
-
-    def index(self, value: Tensor, kind: Tensor) -> Tensor:
-        """Vocabulary index of a token with physical index `value`; both int64 [...]."""
-
-    def marks(self, kind: Tensor) -> Tensor:
-        """Numbers that mark a token, float32 [..., n_marks]."""
-
-    def labels(self, target: Target) -> dict[str, Tensor]:
-        """Target of each classifying head, int64 [B, T + 1]; `IGNORE` where it has no loss."""
-
-    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
-        """Next tokens from the heads' logits [B, V], each chosen by `choose`; pad and bos are never candidates."""
-
-
 def kind_of_input(mask: Tensor) -> Tensor:
     """Kinds of the decoder's input, bos and the particles: bool [B, T] to int64 [B, T + 1]."""
     return functional.pad(mask * SAMPLE, (1, 0), value=BOS)
@@ -100,21 +67,52 @@ def kind_of_next(mask: Tensor) -> Tensor:
     return here * SAMPLE + (before & ~here) * EOS
 
 
-def _next_value(value: Tensor) -> Tensor:
-    return functional.pad(value, (0, 1))  # [B, T] -> [B, T + 1]
+class SpecialTokens(ABC):
+    """What both treatments have in common. `kind` is int64 [...]: pad 0, bos 1, eos 2, sample 3."""
+
+    offset: ClassVar[int]
+    """Index of the first physical class in the charge and PDG vocabularies."""
+    n_marks: ClassVar[int]
+    """Numbers appended to the features of each input token."""
+    heads: ClassVar[Mapping[str, int]] = {}
+    """Classifying heads beside charge and PDG, with their number of classes."""
+    end: ClassVar[str]
+    """Head whose class `EOS` ends the sequence; its classes before that one are never chosen."""
+
+    @abstractmethod
+    def index(self, value: Tensor, kind: Tensor) -> Tensor:
+        """Vocabulary index of a token with physical index `value`; both int64 [...]."""
+
+    @abstractmethod
+    def marks(self, kind: Tensor) -> Tensor:
+        """Numbers that mark a token, float32 [..., n_marks]."""
+
+    def labels(self, target: Target) -> dict[str, Tensor]:
+        """Target of each classifying head, int64 [B, T + 1]; `IGNORE` where it has no loss."""
+        kind = kind_of_next(target.mask)
+        # Charge and PDG learn the end only where no head of its own does.
+        ignored = kind != SAMPLE if self.heads else kind == PAD
+        values = {"charge": target.charge, "pdg": target.pdg}
+        labels = {name: self.index(functional.pad(value, (0, 1)), kind) for name, value in values.items()}
+        return {
+            **{name: label.masked_fill(ignored, IGNORE) for name, label in labels.items()},
+            **{name: kind.masked_fill(kind == PAD, IGNORE) for name in self.heads},
+        }
+
+    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
+        """Next tokens from the heads' logits [B, V], each chosen by `choose`."""
+        end = choose(prediction[self.end][:, EOS:])  # 0: the sequence ends
+        pdg_logits = prediction["pdg"][:, self.offset :]
+        if self.end == "charge":  # its physical classes follow eos
+            charge = (end - 1).clamp(min=0)
+        else:
+            charge = choose(prediction["charge"][:, self.offset :])
+        pdg = choose(pdg_logits)
+        score = pdg_logits.float().softmax(-1).gather(-1, pdg[:, None]).squeeze(-1)
+        return Choice(end == 0, charge, pdg, score)
 
 
-def _choose_physical(charge: Tensor, pdg: Tensor, ended: Tensor, choose: Choose) -> Choice:
-    return _choose_pdg(choose(charge), pdg, ended, choose)
-
-
-def _choose_pdg(charge: Tensor, pdg: Tensor, ended: Tensor, choose: Choose) -> Choice:
-    chosen = choose(pdg)
-    score = pdg.float().softmax(-1).gather(-1, chosen[:, None]).squeeze(-1)
-    return Choice(ended, charge, chosen, score)
-
-
-class Flags:
+class Flags(SpecialTokens):
     """Version 1 of the paper: two binary features a token, three special classes in each vocabulary.
 
     Sample (0, 0), pad (0, 1), eos (1, 0), bos (1, 1); pad is class 0, bos 1, eos 2, physical values follow from 3. The
@@ -123,8 +121,7 @@ class Flags:
 
     offset = 3
     n_marks = 2
-    vectors = False
-    heads: Mapping[str, int] = {}
+    end = "charge"
 
     def index(self, value: Tensor, kind: Tensor) -> Tensor:
         """Three classes behind the special ones, whose indices are their kinds."""
@@ -134,22 +131,8 @@ class Flags:
         """The two flags: bos or eos, and pad or bos."""
         return torch.stack([(kind == BOS) | (kind == EOS), (kind == BOS) | (kind == PAD)], dim=-1).float()
 
-    def labels(self, target: Target) -> dict[str, Tensor]:
-        """Charge and PDG, where eos is a class."""
-        kind = kind_of_next(target.mask)
-        values = {"charge": target.charge, "pdg": target.pdg}
-        return {
-            name: self.index(_next_value(value), kind).masked_fill(kind == PAD, IGNORE)
-            for name, value in values.items()
-        }
 
-    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
-        """The charge head decides between eos and the physical charges."""
-        charge = choose(prediction["charge"][:, EOS:])
-        return _choose_pdg((charge - 1).clamp(min=0), prediction["pdg"][:, self.offset :], charge == 0, choose)
-
-
-class Kind:
+class Kind(SpecialTokens):
     """Version 2 of the paper: one integer a token, given as one of four, and one special class in each vocabulary.
 
     A fourth head predicts the kind of the next token (pad ignored) and alone ends the sequence; the charge and PDG
@@ -158,8 +141,8 @@ class Kind:
 
     offset = 1
     n_marks = 4
-    vectors = False
-    heads: Mapping[str, int] = {"kind": 4}
+    heads = {"kind": 4}  # noqa: RUF012
+    end = "kind"
 
     def index(self, value: Tensor, kind: Tensor) -> Tensor:
         """Physical classes from 1; every special token is class 0."""
@@ -169,63 +152,6 @@ class Kind:
         """One of four."""
         return functional.one_hot(kind, 4).float()
 
-    def labels(self, target: Target) -> dict[str, Tensor]:
-        """Charge and PDG on particles only, and the kind."""
-        kind = kind_of_next(target.mask)
-        values = {"charge": target.charge, "pdg": target.pdg}
-        physical = {
-            name: (_next_value(value) + self.offset).masked_fill(kind != SAMPLE, IGNORE)
-            for name, value in values.items()
-        }
-        return {**physical, "kind": kind.masked_fill(kind == PAD, IGNORE)}
 
-    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
-        """The kind head decides between eos and sample."""
-        ended = choose(prediction["kind"][:, EOS:]) == 0
-        return _choose_physical(
-            prediction["charge"][:, self.offset :], prediction["pdg"][:, self.offset :], ended, choose
-        )
-
-
-class Learned:
-    """Ours: bos and eos are learned vectors, vocabularies are physical only and one head says go on (0) or stop (1)."""
-
-    offset = 0
-    n_marks = 0
-    vectors = True
-    heads: Mapping[str, int] = {"stop": 2}
-
-    def index(self, value: Tensor, kind: Tensor) -> Tensor:
-        """The physical index itself; 0 for a special token, whose embedding is replaced or never seen."""
-        return torch.where(kind == SAMPLE, value, 0)
-
-    def marks(self, kind: Tensor) -> Tensor:
-        """None, [..., 0]."""
-        return torch.empty((*kind.shape, 0), device=kind.device)
-
-    def labels(self, target: Target) -> dict[str, Tensor]:
-        """Charge and PDG on particles only, and whether to stop."""
-        kind = kind_of_next(target.mask)
-        values = {"charge": target.charge, "pdg": target.pdg}
-        physical = {name: _next_value(value).masked_fill(kind != SAMPLE, IGNORE) for name, value in values.items()}
-        return {**physical, "stop": (kind == EOS).long().masked_fill(kind == PAD, IGNORE)}
-
-    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
-        """The stop head decides."""
-        return _choose_physical(prediction["charge"], prediction["pdg"], choose(prediction["stop"]) == 1, choose)
-
-
-SPECIAL: Mapping[str, type[SpecialTokens]] = {"flags": Flags, "kind": Kind, "learned": Learned}
-
-
-def special_tokens(name: str) -> SpecialTokens:
-    """Look up the treatment called `name`.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name.
-    """
-    if name not in SPECIAL:
-        raise ValueError(f"special: '{name}' is not one of {sorted(SPECIAL)}")
-    return SPECIAL[name]()
+SPECIAL: Mapping[str, type[SpecialTokens]] = {"flags": Flags, "kind": Kind}
+"""The treatments by their names in the configuration."""

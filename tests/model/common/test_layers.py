@@ -8,7 +8,7 @@ import torch
 from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.layers import DecoderLayer, EncoderLayer, FullyConnected, LayerStyle
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.decoder import MultiProjectionDecoder
+from pflow.model.translation.decoder import Decoder
 
 W, H, FF = 8, 2, 12
 
@@ -61,7 +61,7 @@ def test_decoder_layer_is_torchs(norm):
     with torch.no_grad():
         theirs = torch.nn.TransformerDecoderLayer(W, H, FF, 0.0, batch_first=True, norm_first=norm == "pre")
         randomise(theirs)
-        attentions = SelfAttention(width=W, heads=H), CrossAttention(width=W, heads=H, memory_width=W)
+        attentions = SelfAttention(width=W, heads=H), CrossAttention(width=W, heads=H)
         ours = DecoderLayer(*attentions, width=W, feedforward=FF, style=LayerStyle(norm=norm))
         copy_attention(theirs.self_attn, ours.attention)
         copy_cross(theirs.multihead_attn, ours.memory_attention)
@@ -84,7 +84,7 @@ def test_multi_projection_layer_is_its_description():
     with torch.no_grad():
         sizes = {"width": W, "heads": H, "feedforward": FF, "decoder_layers": 1}
         config = TranslationNetworkConfig(decoder="multi_projection", n_projections=3, **sizes)
-        decoder = MultiProjectionDecoder(config)
+        decoder = Decoder(config)
         randomise(decoder)
         generator = torch.Generator().manual_seed(1)
         x, memory = torch.randn(2, 4, 3 * W, generator=generator), torch.randn(2, 5, W, generator=generator)
@@ -115,6 +115,6 @@ def test_fully_connected_has_an_activation_between_maps(sizes, activations):
 
 def test_fully_connected_is_not_linear():
     """The mistake of a feed-forward without activation: it would be additive."""
-    network = FullyConnected((1, 16, 1), bias=False)
+    network = FullyConnected((1, 16, 1))
     x = torch.tensor([[1.0]])
-    assert not torch.allclose(network(x) + network(-x), torch.zeros(1, 1))
+    assert not torch.allclose(network(x) + network(-x), 2 * network(0 * x))

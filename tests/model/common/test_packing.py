@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.cache import KVCache
 from pflow.model.common.packing import Packing
 from pflow.model.translation import TranslationNetworkConfig
-from pflow.model.translation.encoder import CrossEncoder, make_encoder
+from pflow.model.translation.encoder import make_encoder
 
 W, H = 8, 2
 CONFIG = TranslationNetworkConfig(width=W, heads=H, feedforward=16, encoder_layers=2)
@@ -59,11 +61,11 @@ def test_encoder_is_the_same_packed_and_padded(x, unpacked):
 
 @pytest.mark.parametrize("other_mask", [None, torch.tensor([[True, True], [True, False], [False, True]])])
 def test_cross_encoder_is_the_same_packed_and_padded(other_mask, x, unpacked):
-    encoder = CrossEncoder(CONFIG)
-    other = torch.randn(3, 2, W, generator=torch.Generator().manual_seed(1))
-    packed = encoder(x, other, mask=MASK, other_mask=other_mask)
+    encoder = make_encoder(dataclasses.replace(CONFIG, source="cross"))
+    memory = torch.randn(3, 2, W, generator=torch.Generator().manual_seed(1))
+    packed = encoder(x, mask=MASK, memory=memory, memory_mask=other_mask)
     unpacked()
-    torch.testing.assert_close(packed[MASK], encoder(x, other, mask=MASK, other_mask=other_mask)[MASK])
+    torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, memory=memory, memory_mask=other_mask)[MASK])
 
 
 def test_gradients_are_the_same_packed_and_padded(x, unpacked):
@@ -86,7 +88,7 @@ def test_an_event_without_any_token_packs(x):
 
 
 def test_cross_attention_of_packed_events_is_the_same(x):
-    attention = CrossAttention(width=W, heads=H, memory_width=W)
+    attention = CrossAttention(width=W, heads=H)
     packing, memory = Packing.of(MASK), attention.project(x)
     packed = attention(packing.pack(x), memory, mask=MASK, lengths=packing.lengths)
     torch.testing.assert_close(packed[0], attention(x, memory, mask=MASK)[MASK])

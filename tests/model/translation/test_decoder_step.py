@@ -9,22 +9,15 @@ import torch
 
 from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import DecodingConfig, GeneratedParticles, Sampler
-from pflow.model.translation import TranslationLossConfig
-from pflow.model.translation.decoder_step import generate as generate_particles
-from pflow.model.translation.loss import TranslationLoss
-from pflow.model.translation.special import EOS
+from pflow.model.translation.special import EOS, SPECIAL
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
 CONTINUOUS = ("energy", "direction", "score")
 FIELDS = ("charge", "pdg", *CONTINUOUS, "mask", "truncated")
 
 
-def make_loss(*, special="flags", **options):
-    return TranslationLoss(special=special, config=TranslationLossConfig(**options))
-
-
 def generate(model, batch, *, max_particles, **sampling):
-    return generate_particles(model, batch, DecodingConfig(max_particles=max_particles), Sampler(**sampling))
+    return model.generate(batch, decoding=DecodingConfig(max_particles=max_particles), sampler=Sampler(**sampling))
 
 
 def assert_same(a: GeneratedParticles, b: GeneratedParticles) -> None:
@@ -37,26 +30,23 @@ def assert_same(a: GeneratedParticles, b: GeneratedParticles) -> None:
             assert torch.equal(left, right), name
 
 
-def end_head(model, special):
-    """Logit of the end: the head's bias, and the class that means it."""
-    name, index = {"flags": ("charge", EOS), "kind": ("kind", EOS), "learned": ("stop", 1)}[special]
-    return model.heads.classifiers[name][-1].bias, index
+def end_bias(model):
+    """Biases of the head that ends a sequence."""
+    return model.network.heads.classifiers[model.network.special.end][-1].bias
 
 
-def with_end(model, special, shift):
+def with_end(model, shift):
     with torch.no_grad():
-        bias, index = end_head(model, special)
-        bias[index] += shift
+        end_bias(model)[EOS] += shift
     return model
 
 
-def with_unequal_ends(model, special, batch):
+def with_unequal_ends(model, batch):
     """Bisect for a shift of the end's logit with which the events of `batch` end at different places."""
     low, high = -16.0, 16.0
-    bias, index = end_head(model, special)
     for _ in range(20):
         with torch.no_grad():
-            bias[index] = (low + high) / 2
+            end_bias(model)[EOS] = (low + high) / 2
         decoded = generate(model, batch, max_particles=10)
         if len(decoded.mask.sum(1).unique()) > 1:
             return model
@@ -66,68 +56,51 @@ def with_unequal_ends(model, special, batch):
 
 @pytest.fixture(scope="module")
 def trained(make_batch, make_model):
-    """A network that has learned sequences of very unequal lengths by heart, with the special tokens asked for."""
+    """A model that has learned sequences of very unequal lengths by heart, with the special tokens asked for."""
     batch = make_batch(UNEQUAL, [5, 0, 2, 9, 1, 3, 0, 6])
 
     def train(special: str):
         model = make_model(special=special, width=32, norm="pre").train()
-        loss = make_loss(special=special)
         optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
         for _ in range(150):
             optimiser.zero_grad()
-            loss(model(batch), batch)["total"].backward()
+            model.training_step(batch).losses["total"].backward()
             optimiser.step()
         return model.eval()
 
-    return {special: train(special) for special in ("flags", "kind", "learned")}, batch
+    return {special: train(special) for special in SPECIAL}, batch
 
 
 def test_cached_equals_naive_on_random_weights(variant, make_batch, make_model, naive):
     batch = make_batch(UNEQUAL)
-    model = with_unequal_ends(make_model(**variant), variant["special"], batch)
+    model = with_unequal_ends(make_model(**variant), batch)
     cached = generate(model, batch, max_particles=12)
-    assert_same(cached, naive.generate_naively(model, batch, max_particles=12))
+    assert_same(cached, naive.generate_naively(model.network, batch, max_particles=12))
 
 
-@pytest.mark.parametrize("special", ["flags", "kind", "learned"])
-def test_cached_equals_naive_on_trained_weights(special, trained, naive):
+@pytest.mark.parametrize("special", SPECIAL)
+def test_cached_equals_naive_on_trained_weights_and_gives_what_was_learned(special, trained, naive):
     models, batch = trained
     cached = generate(models[special], batch, max_particles=12)
-    assert len(set(cached.mask.sum(1).tolist())) > 3  # the lengths are indeed unequal
-    assert_same(cached, naive.generate_naively(models[special], batch, max_particles=12))
-
-
-@pytest.mark.parametrize("special", ["flags", "kind", "learned"])
-def test_trained_network_writes_what_it_learned(special, trained):
-    models, batch = trained
-    decoded = generate(models[special], batch, max_particles=12)
-    lengths = decoded.mask.sum(1)
+    lengths = cached.mask.sum(1)
+    assert len(set(lengths.tolist())) > 3  # the lengths are indeed unequal
     assert (lengths == batch.target.mask.sum(1)).float().mean() >= 0.75
+    assert_same(cached, naive.generate_naively(models[special].network, batch, max_particles=12))
 
 
 def test_cached_equals_naive_with_sampling(variant, make_batch, make_model, naive):
-    batch = make_batch(UNEQUAL)
-    model = make_model(**variant)
-
-    def generator():
-        return torch.Generator().manual_seed(3)
-
-    def uncached(model, batch, decoding, sampler):
-        return naive.generate_naively(model, batch, max_particles=decoding.max_particles, sampler=sampler)
-
-    results = [
-        decode(model, batch, DecodingConfig(max_particles=8), Sampler(temperature=5.0, generator=generator()))
-        for decode in (generate_particles, uncached)
-    ]
-    assert len(set(results[0].mask.sum(1).tolist())) > 1
-    assert_same(*results)
+    batch, model = make_batch(UNEQUAL), make_model(**variant)
+    first, second = (Sampler(temperature=5.0, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    cached = model.generate(batch, decoding=DecodingConfig(max_particles=8), sampler=first)
+    assert len(set(cached.mask.sum(1).tolist())) > 1
+    assert_same(cached, naive.generate_naively(model.network, batch, max_particles=8, sampler=second))
 
 
-@pytest.mark.parametrize("option", [{"target_position": True}, {"norm": "pre"}, {"bias": False}, {"target_width": 24}])
+@pytest.mark.parametrize("option", [{"target_position": True}, {"norm": "pre"}])
 def test_cached_equals_naive_with_options(option, make_batch, make_model, naive):
-    batch = make_batch(UNEQUAL)
-    model = make_model(**option)
-    assert_same(generate(model, batch, max_particles=9), naive.generate_naively(model, batch, max_particles=9))
+    batch, model = make_batch(UNEQUAL), make_model(**option)
+    naively = naive.generate_naively(model.network, batch, max_particles=9)
+    assert_same(generate(model, batch, max_particles=9), naively)
 
 
 def event(batch, i):
@@ -142,7 +115,7 @@ def event(batch, i):
 
 def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model):
     batch = make_batch(UNEQUAL)
-    model = with_unequal_ends(make_model(**variant), variant["special"], batch)
+    model = with_unequal_ends(make_model(**variant), batch)
     together = generate(model, batch, max_particles=10)
     for i in range(len(batch)):
         alone = generate(model, event(batch, i), max_particles=10)
@@ -153,36 +126,32 @@ def test_a_batch_equals_its_events_one_by_one(variant, make_batch, make_model):
         assert_same(GeneratedParticles(**cut), alone)
 
 
-def test_a_batch_of_one_equals_its_place_in_a_batch_of_64(make_batch, make_model):
-    batch = make_batch([(7 * i) % 33 for i in range(64)])
-    model = with_end(make_model(), "flags", 0.5)
-    together, alone = generate(model, batch, max_particles=10), generate(model, event(batch, 40), max_particles=10)
-    n = alone.mask.shape[1]
-    assert torch.equal(together.mask[40, :n], alone.mask[0])
-    assert torch.equal(together.pdg[40, :n], alone.pdg[0])
-    torch.testing.assert_close(together.energy[40, :n], alone.energy[0], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("special", ["flags", "kind", "learned"])
+@pytest.mark.parametrize("special", SPECIAL)
 def test_eos_ends_at_once_and_is_no_particle(special, make_batch, make_model):
-    model = with_end(make_model(special=special), special, 1e4)
-    decoded = generate(model, make_batch([3, 5]), max_particles=4)
+    decoded = generate(with_end(make_model(special=special), 1e4), make_batch([3, 5]), max_particles=4)
     assert decoded.mask.shape == (2, 0)
     assert not decoded.truncated.any()
 
 
-@pytest.mark.parametrize("special", ["flags", "kind", "learned"])
-def test_an_event_that_does_not_end_is_flagged(special, make_batch, make_model):
-    model = with_end(make_model(special=special), special, -1e4)
+@pytest.mark.parametrize("special", SPECIAL)
+def test_an_event_that_does_not_end_is_flagged_and_its_particles_are_physical(special, make_batch, make_model):
+    model = make_model(special=special)
+    with torch.no_grad():
+        for name in ("charge", "pdg", *model.network.special.heads):
+            special_classes = 2 if name == "kind" else model.network.special.offset
+            model.network.heads.classifiers[name][-1].bias[:special_classes] = 1e4
+        end_bias(model)[EOS] = -1e4
     decoded = generate(model, make_batch([3, 5]), max_particles=4)
     assert decoded.mask.all()
     assert decoded.mask.shape == (2, 4)
     assert decoded.truncated.all()
+    assert ((decoded.charge >= 0) & (decoded.charge < 3)).all()
+    assert ((decoded.pdg >= 0) & (decoded.pdg < 6)).all()
 
 
 def test_an_event_that_ends_at_the_maximum_is_not_flagged(trained):
     models, batch = trained
-    model = models["learned"]
+    model = models["kind"]
     free = generate(model, batch, max_particles=30)
     longest = free.mask.sum(1)
     complete = longest[~free.truncated]
@@ -190,25 +159,12 @@ def test_an_event_that_ends_at_the_maximum_is_not_flagged(trained):
     assert not decoded.truncated[(longest == complete.max()) & ~free.truncated].any()
 
 
-@pytest.mark.parametrize("special", ["flags", "kind"])
-def test_pad_and_bos_are_never_particles(special, make_batch, make_model):
-    model = make_model(special=special)
-    with torch.no_grad():
-        for name in ("charge", "pdg", *model.special.heads):
-            model.heads.classifiers[name][-1].bias[: 2 if name == "kind" else model.special.offset] = 1e4
-        bias, index = end_head(model, special)
-        bias[index] = -1e4
-    decoded = generate(model, make_batch([3, 5]), max_particles=4)
-    assert ((decoded.charge >= 0) & (decoded.charge < 3)).all()
-    assert ((decoded.pdg >= 0) & (decoded.pdg < 6)).all()
-
-
-def test_events_without_any_hit_can_be_written(make_batch, make_model):
+def test_events_without_any_hit_are_decoded(make_batch, make_model):
     decoded = generate(make_model(), make_batch([0, 0]), max_particles=3)
     assert decoded.energy.isfinite().all()
 
 
-def test_a_batch_without_events_can_be_written(variant, make_model):
+def test_a_batch_without_events_is_decoded(variant, make_model):
     def nothing(features):
         return TokenSet(torch.zeros(0, 0, features), torch.zeros(0, 0, dtype=torch.bool))
 
@@ -216,29 +172,16 @@ def test_a_batch_without_events_can_be_written(variant, make_model):
     assert len(decoded.mask) == len(decoded.truncated) == 0
 
 
-def test_padding_holds_zeros(make_batch, make_model):
-    decoded = generate(with_end(make_model(), "flags", 0.5), make_batch(UNEQUAL), max_particles=12)
+def test_fields_have_their_types_unit_directions_and_zeros_in_the_padding(make_batch, make_model):
+    batch = make_batch(UNEQUAL)
+    decoded = generate(with_unequal_ends(make_model(), batch), batch, max_particles=10)
+    dtypes = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
+    assert {name: getattr(decoded, name).dtype for name in FIELDS} == dict.fromkeys(FIELDS, torch.float32) | dtypes
+    torch.testing.assert_close(decoded.direction.norm(dim=-1), decoded.mask.float())
     blank = ~decoded.mask
     assert blank.any()
     for name in ("charge", "pdg", "energy", "direction", "score"):
         assert not getattr(decoded, name)[blank].any()
-
-
-def test_dtypes(make_batch, make_model):
-    decoded = generate(make_model(), make_batch([3, 5]), max_particles=4)
-    expected = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
-    for name in FIELDS:
-        assert getattr(decoded, name).dtype == expected.get(name, torch.float32)
-
-
-def test_directions_are_unit_vectors(make_batch, make_model):
-    decoded = generate(make_model(), make_batch([3, 5]), max_particles=4)
-    torch.testing.assert_close(decoded.direction.norm(dim=-1)[decoded.mask], torch.ones(int(decoded.mask.sum())))
-
-
-def test_greedy_is_deterministic(make_batch, make_model):
-    model, batch = make_model(), make_batch(UNEQUAL)
-    assert_same(generate(model, batch, max_particles=6), generate(model, batch, max_particles=6))
 
 
 def test_the_same_seed_gives_the_same_tokens(make_batch, make_model):
@@ -303,14 +246,16 @@ def test_training_mode_is_rejected(make_batch, make_model):
         generate(make_model().train(), make_batch([3]), max_particles=2)
 
 
-def test_finished_events_leave_the_batch_and_the_source_is_read_once(make_batch, make_model, monkeypatch):
+def test_finished_events_leave_the_batch_and_the_source_is_encoded_once(make_batch, make_model, monkeypatch):
     batch = make_batch(UNEQUAL)
-    model = with_unequal_ends(make_model(), "flags", batch)
-    sizes, calls = [], {"encode": 0, "project": 0}
-    step, encode, project = model.step, model.encode, model.decoder.project
-    monkeypatch.setattr(model, "step", lambda tokens, state: sizes.append(len(tokens.kind)) or step(tokens, state))
-    monkeypatch.setattr(model, "encode", lambda b: calls.update(encode=calls["encode"] + 1) or encode(b))
-    monkeypatch.setattr(model.decoder, "project", lambda m: calls.update(project=calls["project"] + 1) or project(m))
+    model = with_unequal_ends(make_model(), batch)
+    calls = {"source": [], "heads": []}  # sizes of the batch
+
+    def spy(name, part):
+        forward = part.forward
+        monkeypatch.setattr(part, "forward", lambda x: calls[name].append(len(x)) or forward(x))
+
+    spy("source", model.network.source)
+    spy("heads", model.network.heads)
     decoded = generate(model, batch, max_particles=10)
-    assert sizes == [len(UNEQUAL), *decoded.mask.sum(0).tolist()]
-    assert calls == {"encode": 1, "project": 1}
+    assert calls == {"source": [len(batch)], "heads": [len(batch), *decoded.mask.sum(0).tolist()]}

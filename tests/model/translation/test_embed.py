@@ -9,32 +9,35 @@ from pflow.data.batch import TokenSet
 from pflow.model.common.initialise import initialise
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens, TokenEmbedder
-from pflow.model.translation.special import BOS, EOS, SAMPLE, special_tokens
+from pflow.model.translation.special import SAMPLE, SPECIAL, Flags, Kind
 
 W = 8
+FULL = TokenSet(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
 
 
-def widths(network):
-    linear = [part for part in network if isinstance(part, torch.nn.Linear)]
-    return [linear[0].in_features, *(part.out_features for part in linear)]
-
-
-@pytest.mark.parametrize(("version", "expected"), [("v1", [5, W, W]), ("v2", [5, 2 * W, 2 * W, W])])
+@pytest.mark.parametrize(("version", "expected"), [("v1", [9, W, W]), ("v2", [9, 2 * W, 2 * W, W])])
 def test_versions_of_the_embedder(version, expected):
     config = TranslationNetworkConfig(embedder=version)
-    embedder = TokenEmbedder(features=5, width=W, special=special_tokens("learned"), config=config)
-    assert widths(embedder.network) == expected
+    embedder = TokenEmbedder(features=5, width=W, special=Kind(), config=config)
+    linear = [part for part in embedder.network if isinstance(part, torch.nn.Linear)]
+    assert [linear[0].in_features, *(part.out_features for part in linear)] == expected
 
 
-def source(special, framed=True):
-    embedder = SourceEmbedder(
-        features=4, special=special_tokens(special), config=TranslationNetworkConfig(width=W), framed=framed
-    )
+def source(special="flags", framed=True):
+    config = TranslationNetworkConfig(width=W)
+    embedder = SourceEmbedder(features=4, special=SPECIAL[special](), config=config, framed=framed)
     initialise(embedder, torch.Generator().manual_seed(0))
     return embedder
 
 
-@pytest.mark.parametrize("special", ["flags", "kind", "learned"])
+def target(special=Flags, width=W, position=True):
+    config = TranslationNetworkConfig(width=width, target_position=position)
+    embedder = TargetEmbedder(n_charge=3, n_pdg=6, special=special(), config=config)
+    initialise(embedder, torch.Generator().manual_seed(0))
+    return embedder
+
+
+@pytest.mark.parametrize("special", SPECIAL)
 def test_bos_and_eos_frame_each_event(special):
     mask = torch.tensor([[True, True, False], [False, False, False]])
     features = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
@@ -45,59 +48,31 @@ def test_bos_and_eos_frame_each_event(special):
     assert not torch.allclose(x[0, 0], x[0, 1])
 
 
-def test_unframed_sentences_have_neither():
-    x, seen = source("learned", framed=False)(TokenSet(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)))
+def test_an_unframed_token_set_has_neither_and_a_full_one_no_mask():
+    x, seen = source(framed=False)(FULL)
     assert x.shape == (2, 3, W)
     assert seen is None
+    assert source()(FULL)[1] is None
 
 
-def test_a_full_sentence_needs_no_mask():
-    assert source("flags")(TokenSet(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)))[1] is None
-
-
-def test_learned_vectors_stand_for_bos_and_eos():
-    embedder = TokenEmbedder(features=4, width=W, special=special_tokens("learned"), config=TranslationNetworkConfig())
-    initialise(embedder, torch.Generator().manual_seed(0))
-    x = embedder(torch.ones(1, 3, 4), torch.tensor([[BOS, EOS, SAMPLE]]))
-    assert torch.equal(x[0, :2], torch.stack([embedder.bos, embedder.eos]))
-    torch.testing.assert_close(x[0, 2], embedder.network(torch.ones(4)))
-
-
-@pytest.mark.parametrize("special", ["flags", "kind", "learned"])
+@pytest.mark.parametrize("special", SPECIAL.values())
 def test_bos_is_the_same_alone_and_before_particles(special, make_batch):
-    embedder = TargetEmbedder(
-        n_charge=3,
-        n_pdg=6,
-        special=special_tokens(special),
-        config=TranslationNetworkConfig(width=W, target_position=True),
-    )
-    initialise(embedder, torch.Generator().manual_seed(0))
+    embedder = target(special)
     teacher = embedder(TargetTokens.teacher(make_batch([1, 1], [2, 0]).target))
     torch.testing.assert_close(teacher[:, :1], embedder(TargetTokens.bos(2, torch.device("cpu"))))
 
 
 @pytest.mark.parametrize("width", [7, 8])
-def test_position_of_a_token_does_not_depend_on_where_reading_starts(width, make_batch):
-    embedder = TargetEmbedder(
-        n_charge=3,
-        n_pdg=6,
-        special=special_tokens("flags"),
-        config=TranslationNetworkConfig(width=width, target_position=True),
-    )
+def test_position_of_a_token_does_not_depend_on_where_decoding_starts(width, make_batch):
+    embedder = target(width=width)
     tokens = TargetTokens.teacher(make_batch([1], [3]).target)
     last = TargetTokens(*(part[:, 3:] for part in tokens))
     torch.testing.assert_close(embedder(last, first=3), embedder(tokens)[:, 3:])
 
 
-def test_equal_particles_differ_by_their_index_alone_and_only_where_asked_for():
+@pytest.mark.parametrize("position", [False, True])
+def test_equal_particles_differ_by_their_index_alone_and_only_where_asked_for(position):
     one = torch.ones(1, 2)
     tokens = TargetTokens(one.long(), one.long(), one, torch.ones(1, 2, 3), torch.full((1, 2), SAMPLE))
-    for position in (False, True):
-        embedder = TargetEmbedder(
-            n_charge=3,
-            n_pdg=6,
-            special=special_tokens("flags"),
-            config=TranslationNetworkConfig(width=W, target_position=position),
-        )
-        x = embedder(tokens)
-        assert torch.allclose(x[0, 0], x[0, 1]) is not position
+    x = target(position=position)(tokens)
+    assert torch.allclose(x[0, 0], x[0, 1]) is not position

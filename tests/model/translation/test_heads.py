@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pflow.model.common.directions import unit_vector
-from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.heads import Heads
 
 
@@ -33,12 +32,8 @@ def test_unit_vector_has_no_jump_at_two_pi():
     assert (below - above).norm() < 3e-4
 
 
-def make_heads(classes, **options):
-    return Heads(classes=classes, config=TranslationNetworkConfig(width=4, **options))
-
-
 def test_small_outputs_point_to_the_equator():
-    heads = make_heads({"pdg": 3})
+    heads = Heads(classes={"pdg": 3}, width=4)
     with torch.no_grad():
         for parameter in heads.continuous.parameters():
             parameter.zero_()
@@ -46,23 +41,8 @@ def test_small_outputs_point_to_the_equator():
     torch.testing.assert_close(direction[0, 0], torch.tensor([1.0, 0, 0]), atol=1e-6, rtol=0)
 
 
-def test_each_classifier_has_its_classes():
-    prediction = make_heads({"pdg": 3, "stop": 2}, head_feedforward=5)(torch.ones(2, 7, 4))
-    assert {name: tuple(value.shape) for name, value in prediction.items()} == {
-        "pdg": (2, 7, 3),
-        "stop": (2, 7, 2),
-        "energy": (2, 7),
-        "direction": (2, 7, 3),
-    }
-
-
-def test_sigma_of_the_energy_is_predicted_where_asked_for():
-    prediction = make_heads({}, energy_sigma=True)(torch.ones(2, 7, 4))
-    assert prediction["energy_log_sigma"].shape == (2, 7)
-
-
 def test_heads_stay_in_full_precision_under_autocast():
-    heads = make_heads({"pdg": 3})
+    heads = Heads(classes={"pdg": 3}, width=4)
     x = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = heads(x)
