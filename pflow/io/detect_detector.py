@@ -17,7 +17,7 @@ from pflow.io.reader import Reader
 from pflow.physics.detector import Detector, load_detector
 from pflow.resources import builtin_names
 
-__all__ = ["DetectorMatch", "best_detector", "detector_matches", "fitting_detectors", "geometry_fits"]
+__all__ = ["DetectorMatch", "best_detector", "detector_matches", "first_events", "fitting_detectors", "geometry_fits"]
 
 MAX_ENTRIES = 10
 """Entries that are read."""
@@ -132,7 +132,7 @@ def detector_matches(reader: Reader) -> list[DetectorMatch]:
     """
     if isinstance(reader, Edm4hepReader):
         return fitting_detectors(reader.file, sim=reader.sim)
-    events = _first_events(reader)
+    events = first_events(reader)
     matches = [
         DetectorMatch(
             detector=detector,
@@ -191,7 +191,7 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
         ]
         return DetectorMatch(detector=detector, matched=tuple(names), missing=missing, absent=(), geometry=None)
     reader = Edm4hepReader(file, detector=detector, sim=sim)
-    events = _first_events(reader)
+    events = first_events(reader)
     return DetectorMatch(
         detector=detector,
         matched=tuple(name for names in reader.sources.values() for name in names),
@@ -201,7 +201,7 @@ def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMat
     )
 
 
-def _first_events(reader: Reader) -> Events | None:
+def first_events(reader: Reader) -> Events | None:
     """The first entries, None if they cannot be decoded."""
     try:
         return reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)

@@ -76,6 +76,7 @@ class FlatReader:
         try:
             self._table = open_tree(self._file, self.layout.tree, self.path)
             note = read_note(self._file, NOTE, self.path) or {}
+            self.has_note = bool(note)
             self.uuid = str(self._file.file.uuid)
             self.num_entries = int(self._table.num_entries)
             self.detector = self._detector(detector, note)

@@ -206,7 +206,8 @@ def open_events(
         ``edm4hep``, ``edm4hep-rntuple``, ``edm4hep-sim`` (simulated hits even where there are digitised ones),
         ``flat`` or ``legacy-hdf5``.
     layout
-        Table from branches to fields of a flat ntuple, built-in name or file; implies ``flat``.
+        Table from branches to fields of a flat ntuple, built-in name or file; implies ``flat``. By default the built-in
+        one of the detector (`pflow.io.detect_layout`).
     truth_tracks
         Make the tracks of an EDM4hep file that has none from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
@@ -234,9 +235,10 @@ def open_events(
 
         return EventFile(LegacyReader(str(path), detector=wanted))
     if schema == "flat":
+        from pflow.io.detect_layout import best_layout
         from pflow.io.flat import FlatReader
 
-        return EventFile(FlatReader(str(path), layout=layout or "g4", detector=wanted))
+        return EventFile(FlatReader(str(path), layout=layout or best_layout(path, wanted), detector=wanted))
     file = open_podio(path)
     try:
         sim = True if schema == "edm4hep-sim" else None

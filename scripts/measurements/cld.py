@@ -99,9 +99,7 @@ def run(args: argparse.Namespace) -> Path:
         "split": args.split,
         "models": {ROLE: about(model)},
         "samples": {
-            name: evaluated(args.data / "cld_g4" / f"{name}_{args.split}.root", layout="cld_g4")
-            for name in SAMPLES
-            if name in chosen
+            name: evaluated(args.data / "cld_g4" / f"{name}_{args.split}.root") for name in SAMPLES if name in chosen
         },
         "real": {
             name: evaluated(args.data / "edm4hep" / f"{name}.edm4hep.root", truth_tracks=made)

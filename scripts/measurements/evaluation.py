@@ -112,7 +112,6 @@ def evaluate_file(
     *,
     rule: str,
     no_tracks: bool = False,
-    layout: str | None = None,
     truth_tracks: bool = False,
 ) -> dict[str, Any]:
     """Evaluate reconstructions of a file, Pandora's, and the oracle.
@@ -127,8 +126,8 @@ def evaluate_file(
         Truth rule.
     no_tracks
         Whether to add the oracle without tracks.
-    layout, truth_tracks
-        How the events are read, as for `pflow.open_events`.
+    truth_tracks
+        As for `pflow.open_events`.
 
     Returns
     -------
@@ -139,7 +138,7 @@ def evaluate_file(
     evaluation = Evaluation(name=next(iter(recos)), settings=settings)
     extras: dict[str, Extras] = {}
     origins: set[str] = set()
-    chunks = iterate_events(truth_file, layout=layout, truth_tracks=truth_tracks, chunk_size=CHUNK_SIZE)
+    chunks = iterate_events(truth_file, truth_tracks=truth_tracks, chunk_size=CHUNK_SIZE)
     answers = {name: iterate_reco(path, chunk_size=CHUNK_SIZE) for name, path in recos.items()}
     for events, found in zip_chunks(chunks, answers, files=recos):
         targets = select_targets(events, rule=rule, e_min=settings.e_min)

@@ -96,7 +96,7 @@ def _measure(folder: Path, budget: dict[str, Any], *, start: str, n_events: int,
         f"--output={folder / 'run'}",
     )
     truth, reco = data / f"{budget['sample']}_{budget['split']}.root", folder / "reco.root"
-    options = (f"--checkpoint={folder / 'run' / 'last.ckpt'}", "--layout=cld_g4", "-q", "-o", reco)
+    options = (f"--checkpoint={folder / 'run' / 'last.ckpt'}", "-q", "-o", reco)
     run_pflow(folder / "reconstruct.log", "reconstruct", truth, *options)
     content = {
         "budget": budget,
@@ -112,7 +112,7 @@ def _measure(folder: Path, budget: dict[str, Any], *, start: str, n_events: int,
 
 def _numbers(truth: Path, reco: Path) -> dict[str, dict[str, list[float]]]:
     """Value and interval of each quantity in percent, of the model and of Pandora."""
-    evaluated = evaluate_file(truth, {MODEL: reco}, rule="stable", layout="cld_g4")
+    evaluated = evaluate_file(truth, {MODEL: reco}, rule="stable")
     found = {}
     for name in (MODEL, CLASSICAL):
         tree = evaluated["algorithms"][name]
