@@ -47,44 +47,36 @@ def test_a_barrel_is_known_by_its_radius(name, radius):
     assert fits == ({"ild", "ild_g4"} if name.startswith("ild") else {name})
 
 
-def test_the_corner_of_an_octagon_still_fits():
-    corner = 1804.8 / np.cos(np.pi / 8)
-    assert geometry_fits(ecal_hits(radius=shower(corner + 2.0)), load_detector("ild")) is True
+CORNER = 1804.8 / np.cos(np.pi / 8)
 
 
-def test_endcaps_alone_tell_where_they_begin():
-    events = ecal_hits(z=shower(2414.0))
-    assert geometry_fits(events, load_detector("ild")) is True
-    assert geometry_fits(events, load_detector("cld")) is False
-
-
-def test_both_endcaps_count():
-    events = ecal_hits(z=[[-2310.0, 2310.0]] * 6)
-    assert geometry_fits(events, load_detector("cld")) is True
-
-
-def test_one_late_shower_tells_nothing():
-    late = ecal_hits(z=[[2400.0] * 50])
-    assert geometry_fits(late, load_detector("cld")) is None
-
-
-def test_showers_that_all_begin_late_speak_against_it():
-    late = ecal_hits(z=[[2400.0] * 50] * 6)
-    assert geometry_fits(late, load_detector("cld")) is False
-
-
-def test_without_ecal_hits_nothing_is_known():
-    assert geometry_fits(ecal_hits(radius=[[], []]), load_detector("cld")) is None
-
-
-def test_positions_that_are_not_finite_do_not_count():
-    events = ecal_hits(radius=[[*event, float("nan")] for event in shower(2152.0)])
-    assert geometry_fits(events, load_detector("cld")) is True
-
-
-def test_a_single_displaced_hit_does_not_count():
-    events = ecal_hits(radius=[*shower(2152.0), [100.0]])
-    assert geometry_fits(events, load_detector("cld")) is True
+@pytest.mark.parametrize(
+    ("hits", "detector", "fits"),
+    [
+        ({"radius": shower(CORNER + 2.0)}, "ild", True),
+        ({"z": shower(2414.0)}, "ild", True),
+        ({"z": shower(2414.0)}, "cld", False),
+        ({"z": [[-2310.0, 2310.0]] * 6}, "cld", True),
+        ({"z": [[2400.0] * 50]}, "cld", None),
+        ({"z": [[2400.0] * 50] * 6}, "cld", False),
+        ({"radius": [[], []]}, "cld", None),
+        ({"radius": [[*event, float("nan")] for event in shower(2152.0)]}, "cld", True),
+        ({"radius": [*shower(2152.0), [100.0]]}, "cld", True),
+    ],
+    ids=[
+        "corner of an octagon",
+        "endcaps",
+        "endcaps of another",
+        "both endcaps",
+        "one late shower",
+        "only late showers",
+        "no hits",
+        "not finite",
+        "a displaced hit",
+    ],
+)
+def test_geometry(hits, detector, fits):
+    assert geometry_fits(ecal_hits(**hits), load_detector(detector)) is fits
 
 
 @pytest.mark.parametrize("sim", [None, True])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,24 @@ def layout(folder: Path, **content: Any) -> Path:
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump({"detector": "ild_g4", "hits": HITS} | content))
     return path
+
+
+TRUTH = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
+"""The same of its particles."""
+
+
+def particles(*pdg: int, **more: Any) -> dict[str, Any]:
+    """Hits, and in the first event particles of these codes."""
+    momentum = {name: jagged([3.0] * len(pdg), []) for name in ("px", "py", "pz")}
+    return hits(pdg=jagged([*pdg], [], dtype=np.int32), **momentum, **more)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., FlatReader]:
+    """Writes an ntuple and opens it with a layout of its own."""
+    return lambda branches, **content: FlatReader(
+        ntuple(tmp_path / "in.root", branches), layout=layout(tmp_path, **content)
+    )
 
 
 class TestTheFullSamples:
@@ -101,11 +119,10 @@ class TestTheFullSamples:
         events = FlatReader(sample_dir / "zqq_test_small.root").read(0, 6, truth=False)
         assert [name for name, _ in events.parts()] == ["hits", "tracks", "tracker_hits"]
 
-    def test_without_truth_nothing_of_it_is_read(self, tmp_path):
-        branches = hits(owner=jagged([0], [], dtype=np.int32), pdg=jagged([22], []))
-        path = layout(tmp_path, hits=HITS | {"particle": "owner"})
+    def test_without_truth_nothing_of_it_is_read(self, opened):
+        reader = opened(hits(owner=jagged([0], [], dtype=np.int32)), hits=HITS | {"particle": "owner"})
         # The owners are of the wrong length, which reading them would find.
-        assert len(FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2, truth=False)) == 2
+        assert len(reader.read(0, 2, truth=False)) == 2
 
     def test_chunks_join_to_the_whole(self, sample_dir):
         reader = FlatReader(sample_dir / "multi_test_small.root")
@@ -132,75 +149,56 @@ class TestTheFullSamples:
 
 
 class TestSomebodyElsesNtuple:
-    def test_four_branches_are_enough(self, tmp_path):
-        events = FlatReader(ntuple(tmp_path / "in.root", hits()), layout=layout(tmp_path)).read(0, 2).validate()
+    def test_four_branches_are_enough(self, opened):
+        events = opened(hits()).read(0, 2).validate()
         assert events.hits.energy.to_list() == [[1000.0, 250.0], []]
         assert [name for name, _ in events.parts()] == ["hits"]
         assert np.isnan(ak.to_numpy(ak.flatten(events.hits.time))).all()
         assert events.event.tolist() == [0, 1]
 
-    def test_units_are_converted(self, tmp_path):
+    def test_units_are_converted(self, opened):
         fields = HITS | {"energy": {"branch": "hit_E", "scale": 1e-3}, "x": {"branch": "hit_x", "scale": 10}}
-        events = FlatReader(ntuple(tmp_path / "in.root", hits()), layout=layout(tmp_path, hits=fields)).read(0, 2)
+        events = opened(hits(), hits=fields).read(0, 2)
         assert events.hits.energy.to_list() == [[1.0, 0.25], []]
         assert events.hits.position.x.to_list() == [[1800.0, 1810.0], []]
 
-    def test_codes_are_translated_by_name(self, tmp_path):
-        names = {-7: "hcal_barrel", 20: "ecal_endcap"}
-        fields = HITS | {"subdetector": {"branch": "id", "names": names}}
-        path = ntuple(tmp_path / "in.root", hits(id=jagged([20, -7], [], dtype=np.int32)))
-        events = FlatReader(path, layout=layout(tmp_path, hits=fields)).read(0, 2).validate()
-        assert events.hits.subdetector.to_list() == [[1, 2], []]
+    @pytest.mark.parametrize(
+        ("names", "codes", "subdetectors"),
+        [({-7: "hcal_barrel", 20: "ecal_endcap"}, [20, -7], [1, 2]), (None, [3, 1], [3, 1])],
+        ids=["by name", "codes that count the calorimeters"],
+    )
+    def test_codes_become_calorimeters(self, opened, names, codes, subdetectors):
+        fields = HITS | {"subdetector": {"branch": "id", "names": names} if names else "id"}
+        events = opened(hits(id=jagged(codes, [], dtype=np.int32)), hits=fields).read(0, 2).validate()
+        assert events.hits.subdetector.to_list() == [subdetectors, []]
 
     @pytest.mark.parametrize("code", [3, 99, -5])
-    def test_an_unknown_code_is_a_violation_of_its_entry(self, tmp_path, code):
+    def test_an_unknown_code_is_a_violation_of_its_entry(self, opened, code):
         fields = HITS | {"subdetector": {"branch": "id", "names": {20: "ecal_endcap"}}}
-        path = ntuple(tmp_path / "in.root", hits(id=jagged([20, code], [], dtype=np.int32)))
-        events = FlatReader(path, layout=layout(tmp_path, hits=fields)).read(0, 2)
+        events = opened(hits(id=jagged([20, code], [], dtype=np.int32)), hits=fields).read(0, 2)
         with pytest.raises(InputError, match=r"entry 0, 'hits\.subdetector': expected 0 to 3"):
             events.validate()
 
-    def test_codes_without_names_count_the_calorimeters(self, tmp_path):
-        path = ntuple(tmp_path / "in.root", hits(id=jagged([3, 1], [], dtype=np.int32)))
-        events = FlatReader(path, layout=layout(tmp_path, hits=HITS | {"subdetector": "id"})).read(0, 2)
-        assert events.hits.subdetector.to_list() == [[3, 1], []]
-
-    def test_tracks_by_their_helix(self, tmp_path):
-        tracks = {"omega": "t_o", "phi": "t_p", "tan_lambda": "t_t"}
+    def test_tracks_by_their_helix(self, opened):
         # pt = 0.299792458e-3 * 3.5 T / (0.299792458e-3 * 3.5 / 2 per mm) = 2 GeV, towards +y, with pz = pt / 2.
         branches = hits(t_o=jagged([-0.299792458e-3 * 1.75], []), t_p=jagged([np.pi / 2], []), t_t=jagged([0.5], []))
-        reader = FlatReader(ntuple(tmp_path / "in.root", branches), layout=layout(tmp_path, tracks=tracks))
-        track = reader.read(0, 2).tracks[0, 0]
+        track = opened(branches, tracks={"omega": "t_o", "phi": "t_p", "tan_lambda": "t_t"}).read(0, 2).tracks[0, 0]
         momentum = [track.momentum.px, track.momentum.py, track.momentum.pz]
         np.testing.assert_allclose(momentum, [0.0, 2.0, 1.0], atol=1e-6)
         assert track.charge == -1
 
-    def test_links_from_an_index_a_hit(self, tmp_path):
-        truth = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
-        particles = {name: jagged([3.0, 4.0], []) for name in ("px", "py", "pz")}
-        branches = hits(
-            owner=jagged([-1, 1], [], dtype=np.int32), pdg=jagged([22, -11], [], dtype=np.int32), **particles
-        )
-        path = layout(tmp_path, hits=HITS | {"particle": "owner"}, truth=truth)
-        events = FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
+    def test_particles_by_code_and_links_from_an_index_a_hit(self, opened):
+        branches = particles(22, -11, owner=jagged([-1, 1], [], dtype=np.int32))
+        events = opened(branches, hits=HITS | {"particle": "owner"}, truth=TRUTH).read(0, 2).validate()
         assert events.hit_links.to_list() == [[{"source": 1, "particle": 1, "weight": 1.0}], []]
-
-    def test_charge_and_mass_follow_from_the_code(self, tmp_path):
-        truth = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
-        particles = {name: jagged([3.0, 4.0], []) for name in ("px", "py", "pz")}
-        branches = hits(pdg=jagged([22, -11], [], dtype=np.int32), **particles)
-        path = layout(tmp_path, truth=truth)
-        events = FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
         assert events.truth.charge.to_list() == [[0.0, 1.0], []]
         np.testing.assert_allclose(events.truth.mass[0], [0.0, 0.51099895e-3], rtol=1e-6)
 
-    def test_links_that_point_outside_are_violations_of_their_entry(self, tmp_path):
-        truth = {"pdg": "pdg", "px": "px", "py": "py", "pz": "pz"}
-        particles = {name: jagged([3.0], []) for name in ("px", "py", "pz")}
-        branches = hits(owner=jagged([-1, 5], [], dtype=np.int32), pdg=jagged([22], [], dtype=np.int32), **particles)
-        path = layout(tmp_path, hits=HITS | {"particle": "owner"}, truth=truth)
+    def test_links_that_point_outside_are_violations_of_their_entry(self, opened):
+        branches = particles(22, owner=jagged([-1, 5], [], dtype=np.int32))
+        events = opened(branches, hits=HITS | {"particle": "owner"}, truth=TRUTH).read(0, 2)
         with pytest.raises(InputError, match=r"entry 0, 'hit_links\.particle': points outside"):
-            FlatReader(ntuple(tmp_path / "in.root", branches), layout=path).read(0, 2).validate()
+            events.validate()
 
     def test_the_rntuple_is_the_same(self, tmp_path):
         columns = {"energy": [[1.5, 2.0], []], "x": [[1.0, 2.0], []], "y": [[3.0, 4.0], []], "z": [[5.0, 6.0], []]}
@@ -218,53 +216,50 @@ class TestSomebodyElsesNtuple:
         assert rntuple.event.tolist() == [11, 12]
         assert rntuple.hits.position.y.to_list() == [[3.0, 4.0], []]
 
-    def test_what_is_missing_is_reported(self, tmp_path):
-        content = {
-            "event": "number",
-            "hits": HITS | {"time": "hit_t", "layer": {"branch": "hit_l", "optional": True}},
-            "tracks": {"px": "a", "py": "b", "pz": "c", "charge": "d"},
-        }
-        reader = FlatReader(ntuple(tmp_path / "in.root", hits()), layout=layout(tmp_path, **content))
+    def test_what_is_missing_is_reported(self, opened):
+        reader = opened(
+            hits(),
+            event="number",
+            hits=HITS | {"time": "hit_t", "layer": {"branch": "hit_l", "optional": True}},
+            tracks={"px": "a", "py": "b", "pz": "c", "charge": "d"},
+        )
         assert reader.absent == ("hit_t", "tracks", "number")
         assert reader.read(0, 2).absent == reader.absent
 
 
 class TestBadInput:
-    def test_a_missing_branch_names_the_nearest(self, tmp_path):
-        branches = hits()
-        branches["hit_energy"] = branches.pop("hit_E")
-        path = ntuple(tmp_path / "in.root", branches)
-        fields = HITS | {"energy": "hit_enrgy"}
-        with pytest.raises(InputError, match=r"in\.root, 'hit_enrgy': branch is missing.*nearest matches: hit_energy"):
-            FlatReader(path, layout=layout(tmp_path, hits=fields))
+    def test_a_missing_branch_names_the_nearest(self, opened):
+        with pytest.raises(InputError, match=r"in\.root, 'hit_e': branch is missing.*nearest matches: hit_E"):
+            opened(hits(), hits=HITS | {"energy": "hit_e"})
 
-    def test_branches_of_different_lengths(self, tmp_path):
-        path = ntuple(tmp_path / "in.root", hits(hit_z=jagged([1.0, 2.0], [3.0])))
-        with pytest.raises(InputError, match="entry 1, 'hit_z': expected 0 values, as many as 'hit_E' has, found 1"):
-            FlatReader(path, layout=layout(tmp_path)).read(0, 2)
+    @pytest.mark.parametrize(
+        ("branches", "content", "message"),
+        [
+            (
+                {"hit_z": jagged([1.0, 2.0], [3.0])},
+                {},
+                "entry 1, 'hit_z': expected 0 values, as many as 'hit_E' has, found 1",
+            ),
+            ({"hit_E": np.array([1.0, 2.0])}, {}, "'hit_E': expected one list of numbers an entry, found float64"),
+            ({}, {"event": "hit_E"}, r"'hit_E': expected one number an entry, found var \* float32"),
+        ],
+        ids=["different lengths", "a number for a list", "a list for a number"],
+    )
+    def test_branches_of_another_form(self, opened, branches, content, message):
+        reader = opened(hits(**branches), **content)
+        with pytest.raises(InputError, match=message):
+            reader.read(0, 2)
 
-    def test_one_number_where_a_list_belongs(self, tmp_path):
-        path = ntuple(tmp_path / "in.root", hits(hit_E=np.array([1.0, 2.0])))
-        with pytest.raises(InputError, match=r"'hit_E': expected one list of numbers an entry, found float64"):
-            FlatReader(path, layout=layout(tmp_path)).read(0, 2)
-
-    def test_a_list_where_the_event_number_belongs(self, tmp_path):
-        path = ntuple(tmp_path / "in.root", hits())
-        with pytest.raises(InputError, match=r"'hit_E': expected one number an entry, found var \* float32"):
-            FlatReader(path, layout=layout(tmp_path, event="hit_E")).read(0, 2)
-
-    def test_a_calorimeter_that_the_detector_does_not_have(self, tmp_path):
+    def test_a_calorimeter_that_the_detector_does_not_have(self, opened):
         fields = HITS | {"subdetector": {"branch": "id", "names": {0: "ecal_barel"}}}
-        path = ntuple(tmp_path / "in.root", hits(id=jagged([0, 0], [], dtype=np.int32)))
         with pytest.raises(ConfigError, match=r"'ecal_barel' \(code 0\) is not one of detector 'ild_g4': ecal_barrel"):
-            FlatReader(path, layout=layout(tmp_path, hits=fields))
+            opened(hits(id=jagged([0, 0], [], dtype=np.int32)), hits=fields)
 
-    def test_a_layout_without_a_detector_needs_one(self, tmp_path):
-        path = ntuple(tmp_path / "in.root", hits())
-        mine = layout(tmp_path, detector=None)
+    def test_a_layout_without_a_detector_needs_one(self, tmp_path, opened):
         with pytest.raises(ConfigError, match="names no detector"):
-            FlatReader(path, layout=mine)
-        assert FlatReader(path, layout=mine, detector="cld").detector.name == "cld"
+            opened(hits(), detector=None)
+        reader = FlatReader(tmp_path / "in.root", layout=tmp_path / "mine.yaml", detector="cld")
+        assert reader.detector.name == "cld"
 
 
 def test_a_file_fits_if_it_has_what_the_hits_need():

@@ -50,14 +50,12 @@ def test_a_range_of_entries_is_read(write, four, toy, start, stop, entries):
         assert file.read(start, stop).entry.tolist() == entries
 
 
-def test_a_negative_start_is_refused(write, four, toy):
-    with open_events(write(four), detector=toy) as file, pytest.raises(ConfigError, match="counted from 0"):
-        file.read(-1)
-
-
-def test_another_way_to_treat_errors_is_refused(write, four, toy):
-    with open_events(write(four), detector=toy) as file, pytest.raises(ConfigError, match="'raise' or 'skip'"):
-        file.read(on_error="ignore")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("options", "message"), [({"start": -1}, "counted from 0"), ({"on_error": "ignore"}, "'raise' or 'skip'")]
+)
+def test_options_that_cannot_be_are_refused(write, four, toy, options, message):
+    with open_events(write(four), detector=toy) as file, pytest.raises(ConfigError, match=message):
+        file.read(**options)
 
 
 @pytest.mark.parametrize(
@@ -118,26 +116,18 @@ def test_a_damaged_basket_is_named(write, four, toy):
     assert caught.value.entry is not None
 
 
-def test_entries_outside_a_damaged_basket_are_saved(write, four, toy):
-    path = write(four, chunks=2)
+@pytest.mark.parametrize(("chunks", "flags"), [(2, [0, 0, 1, 1]), (1, [1, 1, 1, 1])])
+def test_entries_outside_a_damaged_basket_are_saved(write, four, toy, chunks, flags):
+    path = write(four, chunks=chunks)
     good = read_events(path, detector=toy)
-    damage(path, "B.energy", 1)
-    with pytest.warns(BadEntriesWarning, match="2 of 4 entries.*B.energy"):
+    damage(path, "B.energy", chunks - 1)
+    with pytest.warns(BadEntriesWarning, match=f"{sum(flags)} of 4 entries.*B.energy"):
         events = read_events(path, detector=toy, on_error="skip")
-    assert events.flags.tolist() == [0, 0, 1, 1]
-    assert events.hits[:2].to_list() == good.hits[:2].to_list()
-    assert ak.num(events.hits).to_list()[2:] == [0, 0]
+    assert events.flags.tolist() == flags
+    kept = flags.index(1)
+    assert events.hits[:kept].to_list() == good.hits[:kept].to_list()
+    assert ak.num(events.hits).to_list()[kept:] == [0] * sum(flags)
     assert [name for name, _ in events.parts()] == [name for name, _ in good.parts()]
-
-
-def test_a_file_with_only_damaged_entries_gives_empty_events(write, four, toy):
-    path = write(four)
-    damage(path, "B.energy", 0)
-    with pytest.warns(BadEntriesWarning, match="4 of 4 entries"):
-        events = read_events(path, detector=toy, on_error="skip")
-    assert events.flags.tolist() == [1] * 4
-    assert ak.sum(ak.num(events.hits)) == 0
-    assert events.has_truth
 
 
 def test_a_missing_member_is_not_skipped(write, four, toy):
