@@ -139,6 +139,21 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write_file
 
 
+@pytest.fixture
+def damage() -> Callable[..., None]:
+    """Overwrites the bytes of one basket of a branch."""
+
+    def damage_basket(path: Path, branch: str, basket: int = 0) -> None:
+        with uproot.open(path) as file:
+            found = file["events"][branch]
+            seek, size = found.member("fBasketSeek")[basket], found.member("fBasketBytes")[basket]
+        content = bytearray(path.read_bytes())
+        content[seek : seek + size] = b"\xff" * size
+        path.write_bytes(content)
+
+    return damage_basket
+
+
 def _hits(content: Content, name: str, *, energy: Any, x: Any, cell: Any) -> None:
     zeros = [[0.0] * len(event) for event in energy]
     content |= {

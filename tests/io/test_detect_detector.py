@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,20 +150,9 @@ def test_a_file_that_fits_two_detectors_equally_is_refused(write, content, monke
     file.close()
 
 
-def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, content):
+def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, damage, content):
     path = write(as_cld(content, radius=1505.0))
     damage(path, "ECALBarrel.position.x")
     file = open_podio(path)
     assert all(match.geometry is None for match in fitting_detectors(file))
     file.close()
-
-
-def damage(path: Path, branch: str) -> None:
-    import uproot
-
-    with uproot.open(path) as file:
-        found = file["events"][branch]
-        seek, size = found.member("fBasketSeek")[0], found.member("fBasketBytes")[0]
-    content = bytearray(path.read_bytes())
-    content[seek : seek + size] = b"\xff" * size
-    path.write_bytes(content)

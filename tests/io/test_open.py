@@ -20,16 +20,6 @@ def four(content: dict[str, Any]) -> dict[str, Any]:
     return {key: [*values, *values] for key, values in content.items()}
 
 
-def damage(path: Path, branch: str, basket: int) -> None:
-    """Overwrite the bytes of one basket."""
-    with uproot.open(path) as file:
-        found = file["events"][branch]
-        seek, size = found.member("fBasketSeek")[basket], found.member("fBasketBytes")[basket]
-    content = bytearray(path.read_bytes())
-    content[seek : seek + size] = b"\xff" * size
-    path.write_bytes(content)
-
-
 def test_an_open_file_says_what_it_is(write, content, toy):
     path = write(content)
     with open_events(path, detector=toy) as file:
@@ -107,7 +97,7 @@ def test_links_outside_count_only_with_truth(write, four, toy):
     assert len(read_events(path, detector=toy, truth=False)) == 4
 
 
-def test_a_damaged_basket_is_named(write, four, toy):
+def test_a_damaged_basket_is_named(write, damage, four, toy):
     path = write(four, chunks=2)
     damage(path, "B.energy", 1)
     with pytest.raises(InputError) as caught:
@@ -117,7 +107,7 @@ def test_a_damaged_basket_is_named(write, four, toy):
 
 
 @pytest.mark.parametrize(("chunks", "flags"), [(2, [0, 0, 1, 1]), (1, [1, 1, 1, 1])])
-def test_entries_outside_a_damaged_basket_are_saved(write, four, toy, chunks, flags):
+def test_entries_outside_a_damaged_basket_are_saved(write, damage, four, toy, chunks, flags):
     path = write(four, chunks=chunks)
     good = read_events(path, detector=toy)
     damage(path, "B.energy", chunks - 1)

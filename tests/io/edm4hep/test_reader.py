@@ -14,7 +14,7 @@ from pflow.event.events import Events
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.reader import Reader
-from pflow.physics.detector import Detector
+from pflow.physics.detector import Detector, load_detector
 
 Write = Callable[..., Path]
 
@@ -87,16 +87,31 @@ def test_a_link_to_another_truth_collection_is_left_out(read, content):
     assert links(read(content).hit_links) == [[(1, 1, 1.0), (2, 1, 1.0), (3, 1, 1.0)], []]
 
 
-def test_a_link_past_its_own_collection_is_a_violation(read, content):
-    content["_HitLinks_from.index"] = [[2, 1, 0, 0, 0], [0]]  # A1 has two hits, the event four
-    (violation,) = read(content).violations()
-    assert (violation.index, violation.field) == (0, "hit_links.source")
+@pytest.mark.parametrize(
+    ("branch", "index", "violation"),
+    [
+        ("_HitLinks_from.index", [[2, 1, 0, 0, 0], [0]], (0, "hit_links.source")),  # A1 has two hits, the event four
+        ("_HitLinks_to.index", [[1, 2, 1, 1, 1], [3]], (1, "hit_links.particle")),
+        ("_MCParticles_parents.index", [[0, 3], []], (0, "truth.parent")),
+    ],
+)
+def test_a_reference_outside_is_a_violation(read, content, branch, index, violation):
+    content[branch] = index
+    assert [(found.index, found.field) for found in read(content).violations()] == [violation]
 
 
-def test_a_link_to_no_particle_of_the_event_is_a_violation(read, content):
-    content["_HitLinks_to.index"] = [[1, 2, 1, 1, 1], [3]]
-    (violation,) = read(content).violations()
-    assert (violation.index, violation.field) == (1, "hit_links.particle")
+@pytest.mark.parametrize(
+    ("absent", "message"),
+    [
+        ("_HitLinks_from", "expected _HitLinks_from or HitLinks#0"),
+        ("_Tracks", "expected _Tracks_trackStates or Tracks_1"),
+        ("A2.position.y", r"collection 'A2' has no member 'position\.y'"),
+    ],
+)
+def test_what_is_missing_is_named(read, content, absent, message):
+    less = {key: values for key, values in content.items() if not key.startswith(absent)}
+    with pytest.raises(InputError, match=message):
+        read(less)
 
 
 def test_references_that_do_not_match_their_links_are_refused(read, content):
@@ -104,12 +119,6 @@ def test_references_that_do_not_match_their_links_are_refused(read, content):
     with pytest.raises(InputError, match="5 references for 1 links") as caught:
         read(content, stop=1)
     assert (caught.value.entry, caught.value.field) == (0, "_HitLinks_from")
-
-
-def test_links_without_references_are_refused(read, content):
-    less = {key: values for key, values in content.items() if not key.startswith("_HitLinks_from")}
-    with pytest.raises(InputError, match=r"expected _HitLinks_from or HitLinks#0"):
-        read(less)
 
 
 def test_truth_has_parents_and_energies(read, content):
@@ -121,45 +130,29 @@ def test_truth_has_parents_and_energies(read, content):
     np.testing.assert_allclose(truth.energy[0], [np.hypot(5, 0.135), np.sqrt(5), np.hypot(np.sqrt(2), 0.000511)])
 
 
-def test_a_parent_outside_the_list_is_a_violation(read, content):
-    content["_MCParticles_parents.index"] = [[0, 3], []]
-    (violation,) = read(content).violations()
-    assert (violation.index, violation.field) == (0, "truth.parent")
-
-
 def test_a_parent_that_was_not_stored_counts_as_none(read, content):
     content["_MCParticles_parents.index"] = [[0, -2], []]  # podio writes -2 for what is not in the file
     assert read(content).truth.parent.to_list() == [[-1, 0, -1], [-1]]
 
 
-def test_the_vertex_state_is_found_by_location(read, content):
+def test_the_states_of_a_track_are_found_by_location(read, content):
     track = read(content).tracks[0, 0]
-    pt = 0.299792458e-3 * 2.0 / 3e-4
-    np.testing.assert_allclose([track.momentum.px, track.momentum.py, track.momentum.pz], [pt, 0, pt], atol=1e-6)
-    assert track.charge == -1
+    pt = 0.299792458e-3 * 2.0 / 3e-4  # of the state at the IP
+    np.testing.assert_allclose([track.momentum[axis] for axis in ("px", "py", "pz")], [pt, 0, pt], atol=1e-6)
     np.testing.assert_allclose([track.d0, track.z0, track.phi, track.tan_lambda], [0.5, 0.25, 0, 1])
+    # At the calorimeter the point of closest approach, and the momentum of that state.
+    pt = 0.299792458e-3 * 2.0 / 4e-4
+    np.testing.assert_allclose([track.calo_position[axis] for axis in "xyz"], [990, 200, 305], rtol=1e-6)
+    np.testing.assert_allclose([track.calo_momentum[axis] for axis in ("px", "py", "pz")], [0, pt, pt], atol=1e-6)
+    assert track.charge == -1
 
 
-def test_a_track_without_ip_state_uses_its_first_hit(read, content):
+def test_a_track_with_a_state_at_its_first_hit_alone_uses_that(read, content):
     track = read(content).tracks[0, 1]
     pt = 0.299792458e-3 * 2.0 / 2e-4
-    np.testing.assert_allclose([track.momentum.px, track.momentum.py, track.momentum.pz], [-pt, 0, 0], atol=1e-6)
+    np.testing.assert_allclose([track.momentum[axis] for axis in ("px", "py", "pz")], [-pt, 0, 0], atol=1e-6)
     assert track.charge == 1
-
-
-def test_the_position_at_the_calorimeter_is_the_point_of_closest_approach(read, content):
-    position = read(content).tracks.calo_position[0, 0]
-    np.testing.assert_allclose([position.x, position.y, position.z], [990, 200, 305], rtol=1e-6)
-
-
-def test_the_momentum_at_the_calorimeter_is_that_of_its_own_state(read, content):
-    momentum = read(content).tracks.calo_momentum[0, 0]
-    pt = 0.299792458e-3 * 2.0 / 4e-4
-    np.testing.assert_allclose([momentum.px, momentum.py, momentum.pz], [0, pt, pt], atol=1e-6)
-
-
-def test_a_track_without_calorimeter_state_does_not_know_its_position(read, content):
-    assert np.isnan(read(content).tracks.calo_position.x[0, 1])
+    assert np.isnan(track.calo_position.x)
 
 
 def test_a_track_without_states_is_a_violation(read, content):
@@ -170,12 +163,6 @@ def test_a_track_without_states_is_a_violation(read, content):
         (0, "tracks.momentum.pz"),
         (0, "tracks.charge"),
     }
-
-
-def test_tracks_whose_states_are_not_in_the_file_are_refused(read, content):
-    less = {key: values for key, values in content.items() if not key.startswith("_Tracks")}
-    with pytest.raises(InputError, match=r"expected _Tracks_trackStates or Tracks_1"):
-        read(less)
 
 
 def test_tracker_hits_are_joined(read, content):
@@ -200,20 +187,13 @@ def test_the_reference_is_read_with_old_and_new_names(read, content, code):
     assert events.reference.mass.to_list() == [[2.0], [4.0]]
 
 
-def test_the_event_number_is_the_header_s(read, content):
-    assert read(content, start=1).event.tolist() == [71]
-
-
-def test_without_a_header_the_event_number_is_the_entry(read, content):
+@pytest.mark.parametrize(("header", "numbers"), [([[70], [71]], [70, 71]), ([[70], []], [70, 1]), (None, [0, 1])])
+def test_the_event_number_is_the_header_s_or_the_entry(read, content, header, numbers):
     del content["EventHeader.eventNumber"]
-    events = read(content, start=1)
-    assert events.event.tolist() == [1]
-    assert events.entry.tolist() == [1]
-
-
-def test_an_event_with_an_empty_header_counts_as_its_entry(read, content):
-    content["EventHeader.eventNumber"] = [[70], []]
-    assert read(content).event.tolist() == [70, 1]
+    content |= {"EventHeader.eventNumber": header} if header else {}
+    assert read(content).event.tolist() == numbers
+    later = read(content, start=1)
+    assert (later.event.tolist(), later.entry.tolist()) == (numbers[1:], [1])
 
 
 def test_layers_use_the_file_s_encoding_before_the_detector_s(read, content):
@@ -277,12 +257,6 @@ def test_required_tracks_that_are_not_there_are_refused(write, content, toy):
     file.close()
 
 
-def test_a_missing_member_is_named(read, content):
-    del content["A2.position.y"]
-    with pytest.raises(InputError, match=r"collection 'A2' has no member 'position.y'"):
-        read(content)
-
-
 def test_simulated_hits_of_a_detector_that_has_none_are_refused(write, content, toy):
     file = open_podio(write(content))
     digitised = replace(
@@ -295,8 +269,6 @@ def test_simulated_hits_of_a_detector_that_has_none_are_refused(write, content, 
 
 @pytest.fixture(scope="module")
 def cld(data_dir: Path) -> Events:
-    from pflow.physics.detector import load_detector
-
     reader = Edm4hepReader(open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), detector=load_detector("cld"))
     events = reader.read(0, 1)
     reader.close()

@@ -13,9 +13,9 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
 from pflow.event.links import assigned_particle
-from pflow.io.flat import FlatReader
 from pflow.io.legacy_hdf5.reader import FEATURES, LABELS, LegacyReader
 from pflow.io.legacy_hdf5.writer import write_legacy
+from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
 
@@ -113,12 +113,17 @@ def test_the_sample_of_the_paper_comes_back(tmp_path, data_dir):
     assert after["label"][..., others].to_list() == before["label"][..., others].to_list()
 
 
-@pytest.mark.parametrize("sample", ["multi_test_small", "zqq_test_small"])
-def test_hits_tracks_and_assigned_particles_come_back(tmp_path, sample_dir, sample):
-    reader = FlatReader(sample_dir / f"{sample}.root")
-    before = reader.read(0, reader.num_entries)
-    write_legacy(tmp_path / "out.h5", before)
-    after = LegacyReader(tmp_path / "out.h5").read(0, len(before)).validate()
+@pytest.fixture(scope="module", params=["multi_test_small", "zqq_test_small"])
+def there_and_back(request, sample_dir, tmp_path_factory) -> tuple[Events, Events]:
+    """Events of a flat file, and as they are read from a file of the paper's."""
+    path = tmp_path_factory.mktemp("legacy") / "out.h5"
+    before = read_events(sample_dir / f"{request.param}.root")
+    write_legacy(path, before)
+    return before, read_events(path).validate()
+
+
+def test_hits_tracks_and_assigned_particles_come_back(there_and_back):
+    before, after = there_and_back
     for field in ("energy", "time", "subdetector"):
         assert after.hits[field].to_list() == before.hits[field].to_list()
     for axis in "xyz":
@@ -133,11 +138,8 @@ def test_hits_tracks_and_assigned_particles_come_back(tmp_path, sample_dir, samp
         assert energies[0] == energies[1]
 
 
-def test_momenta_at_the_vertex_are_found_from_those_at_the_calorimeter(tmp_path, sample_dir):
-    reader = FlatReader(sample_dir / "zqq_test_small.root")
-    before = reader.read(0, reader.num_entries)
-    write_legacy(tmp_path / "out.h5", before)
-    after = LegacyReader(tmp_path / "out.h5").read(0, len(before))
+def test_momenta_at_the_vertex_are_found_from_those_at_the_calorimeter(there_and_back):
+    before, after = there_and_back
     angle = ak.to_numpy(ak.flatten(before.tracks.momentum.deltaangle(after.tracks.momentum)))
     turned = ak.to_numpy(ak.flatten(before.tracks.momentum.deltaangle(before.tracks.calo_momentum)))
     # Multiple scattering and energy loss remain; most of the turn in the field, by far the larger, is undone.
