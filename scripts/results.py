@@ -24,6 +24,7 @@ from measurements import (
     physics_reference,
     setups,
     simulated,
+    sturdy,
 )
 from measurements.cards import fill_cards
 from measurements.figures import figures, save
@@ -42,7 +43,9 @@ def write_tables(_: argparse.Namespace | None = None) -> None:
 
 
 def write_cld_tables() -> None:
-    """The tables of the model of CLD in RESULTS.md and in its card."""
+    """The tables of the model of CLD in RESULTS.md and in its card, and that of disturbed events."""
+    if (RESULTS / "sturdy.json").is_file():
+        fill(REPORT, {"sturdy": sturdy.sturdy_table(read_json(RESULTS / "sturdy.json"))})
     path = RESULTS / "cld.json"
     if not path.is_file():
         return
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cld.add_options(add("cld", cld.__doc__, measure_cld))
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
-    for module in (learning_curves, oracle_calibration, physics_reference, overview, simulated):
+    for module in (learning_curves, oracle_calibration, physics_reference, overview, simulated, sturdy):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

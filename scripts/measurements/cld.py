@@ -67,8 +67,8 @@ QUANTITIES = (
     *_of_jets("zh"),
 )
 REAL_QUANTITIES = (
-    ("found, by number [%]", "count.efficiency", 100.0),
-    ("fakes, by number [%]", "count.fake_rate", 100.0),
+    ("found, by number [%]", "class.all.efficiency", 100.0),
+    ("fakes, by number [%]", "class.all.fake_rate", 100.0),
     ("energy-weighted efficiency [%]", EFFICIENCY, 100.0),
     ("fake energy fraction [%]", "fake_energy_fraction", 100.0),
     ("class right, of matched [%]", "pdg.class_accuracy", 100.0),

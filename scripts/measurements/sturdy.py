@@ -1,0 +1,89 @@
+"""What dead cells, noise, a wrong scale and lost or false tracks do to a model's figures: sturdy.json.
+
+The same test events are reconstructed as they are and with one disturbance at a time (`pflow.event.disturb`), the same
+for all models of a detector. Targets are those of the disturbed events.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from measurements.files import RESULTS, number, read_json, rounded, write_json
+from measurements.flagship import about
+from measurements.markdown import table
+from pflow.checkpoint.load import Model, load_model
+from pflow.event.disturb import Disturbance, disturb
+from pflow.inference.events import reconstruct
+from pflow.io.open import iterate_events
+from pflow.metrics.evaluation import Evaluation, Settings
+from pflow.metrics.report import document, number_text
+from pflow.metrics.stats import Number
+
+__all__ = ["add_options", "run", "sturdy_table"]
+
+DISTURBANCES = {
+    "none": Disturbance(),
+    "1% of the cells dead": Disturbance(dead_cells=0.01),
+    "scale of each subdetector off by 2%": Disturbance(energy_scale=0.02),
+    "10 hits of noise an event": Disturbance(noise_hits=10.0),
+    "2% of the tracks lost": Disturbance(lost_tracks=0.02),
+    "2% false tracks": Disturbance(fake_tracks=0.02),
+}
+QUANTITIES = {
+    "energy-weighted efficiency [%]": "energy_weighted_efficiency",
+    "fake energy fraction [%]": "fake_energy_fraction",
+    "class right [%]": "pdg.class_accuracy",
+    "visible energy, resolution_68 / median [%]": "event.visible_energy.resolution_68_over_median",
+    "visible energy, median [%]": "event.visible_energy.response_median",
+}
+CHUNK_SIZE = 100
+SEED = 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="name of the model in the table, e.g. 'cld-general'")
+    parser.add_argument("--model", required=True, help="what `pflow.load_model` takes")
+    parser.add_argument("--events", type=Path, required=True, metavar="FILE", help="test file")
+    parser.add_argument("--n-events", type=int, help="the first N of them (default: all)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure one model on one file, and add it to `args.results`/sturdy.json."""
+    model = load_model(args.model)
+    path = args.results / "sturdy.json"
+    rows = read_json(path) if path.is_file() else {}
+    numbers = {name: _measure(args.events, model, how, args.n_events) for name, how in DISTURBANCES.items()}
+    sample = f"{args.events.parent.name}/{args.events.name}"
+    rows[args.name] = {"model": about(model), "sample": sample, "numbers": rounded(numbers)}
+    write_json(path, rows)
+    print(sturdy_table(rows))
+
+
+def _measure(path: Path, model: Model, how: Disturbance, n_events: int | None) -> dict[str, Any]:
+    generator = np.random.default_rng(SEED)
+    evaluation = Evaluation(name="pflow", settings=Settings(rule="stable"))
+    for events in iterate_events(path, chunk_size=CHUNK_SIZE):
+        events = disturb(events[: None if n_events is None else n_events - evaluation.n_events], how, generator)
+        evaluation.update(events, {"pflow": reconstruct(events, model)})
+        if evaluation.n_events == n_events:
+            break
+    tree = document(evaluation.result())
+    found = {title: number(tree, key) * 100.0 for title, key in QUANTITIES.items()}
+    print(f"{how}: {evaluation.n_events} events", flush=True)
+    return {"n_events": evaluation.n_events, **{title: [n.value, n.low, n.high] for title, n in found.items()}}
+
+
+def sturdy_table(rows: Mapping[str, Any]) -> str:
+    """A row a model and disturbance."""
+    lines = []
+    for name, row in rows.items():
+        for how, numbers in row["numbers"].items():
+            texts = (number_text(Number(*numbers[title])) for title in QUANTITIES)
+            lines.append([name, f"`{row['sample']}`", how, str(numbers["n_events"]), *texts])
+    return table(["model", "file", "disturbance", "events", *QUANTITIES], lines, left=(0, 1, 2))
