@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import awkward as ak
@@ -194,6 +196,22 @@ def val_file(tmp_path_factory) -> str:
     path: Path = tmp_path_factory.mktemp("val") / "val.root"
     write_events(path, photon_events(10, 1000, energy=1000.0))
     return str(path)
+
+
+@pytest.fixture
+def largest_file() -> Callable[[int], AbstractContextManager[None]]:
+    """Makes a context in which no file can be longer than so many bytes, as on a disk that is full."""
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
 
 
 TINY = (

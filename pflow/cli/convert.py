@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: raise)",
     )
     add_option(parser, "chunk-size", default=500)
+    add_option(parser, "force")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     with open_events(args.input, **options) as file:
         if file.truth_tracks and suffix in HDF5:
             raise ConfigError(f"{args.output}: the format cannot say that tracks were made from Monte Carlo particles")
-        written = write(args.output, _chunks(file, args.chunk_size, args.on_error), inputs=[args.input])
+        written = write(
+            args.output, _chunks(file, args.chunk_size, args.on_error), inputs=[args.input], force=args.force
+        )
     made = ", with tracks made from Monte Carlo particles" if file.truth_tracks else ""
     print(f"{args.output}: {written} events of {file.detector.name}, from {args.input} ({file.schema}){made}")
     return 0

@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="particles with a colour of their own, by energy (default: 12 in a figure, 40 in a page)",
     )
     add_file_options(parser, detector="detector of the file (built-in name or YAML file)")
+    add_option(parser, "force")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,13 +61,14 @@ def run(args: argparse.Namespace) -> int:
     from pflow.errors import ConfigError
     from pflow.io.atomic import check_output
     from pflow.plots.scene import make_scene
+    from pflow.plots.style import MARK
 
     inputs = [args.input, *([args.reco] if args.reco else [])]
     outputs = [Path(name) for name in args.output or (f"display_{args.entry}.png", f"display_{args.entry}.html")]
     for path in outputs:
         if path.suffix.lower() not in MAX_COLOURS:
             raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(MAX_COLOURS)}")
-        check_output(path, inputs=inputs)
+        check_output(path, inputs=inputs, replace=MARK, force=args.force)
     event = _read_event(args)
     reconstruction = _read_reco(args, event) if args.reco else None
     for path in outputs:
@@ -77,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             rule=args.rule,
             max_colours=MAX_COLOURS[path.suffix.lower()] if args.max_colours is None else args.max_colours,
         )
-        _write(path, scene, inputs)
+        _write(path, scene, inputs, force=args.force)
         print(f"wrote {path}")
     return 0
 
@@ -116,11 +118,12 @@ def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     return reconstruction
 
 
-def _write(path: Path, scene: Scene, inputs: Sequence[str]) -> None:
+def _write(path: Path, scene: Scene, inputs: Sequence[str], *, force: bool) -> None:
     from pflow.io.atomic import replacing
+    from pflow.plots.style import MARK
 
     suffix = path.suffix.lower()
-    with replacing(path, inputs=inputs) as partial:
+    with replacing(path, inputs=inputs, replace=MARK, force=force) as partial:
         if suffix == ".html":
             from pflow.plots.event_page import event_page
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run", "zip_chunks"]
 
+METRICS_MARK = b'"schema": "pflow-metrics-'
+"""What every ``metrics.json`` of pflow holds."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow evaluate`."""
@@ -65,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "on-error")
     add_option(parser, "chunk-size", default=500)
     parser.add_argument("--no-plots", action="store_true", help="write metrics.json without figures and report.html")
+    add_option(parser, "force")
     add_option(parser, "quiet")
 
 
@@ -73,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
+    from pflow.data.files import matching
     from pflow.errors import InputError, check_choice
     from pflow.io.open import iterate_events
     from pflow.io.particles_root import iterate_reco
@@ -86,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
         rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=_matching(args.match, args.cut)
     )
     evaluation = Evaluation(name=args.name, settings=settings, oracle=not args.no_oracle)
-    folder = _prepare_folder(args.output)
+    args.truth = matching(args.truth)
+    folder = _prepare_folder(args.output, force=args.force)
     files = {args.name: args.reco, **_compared(args.compare, taken=args.name)}
     events = iterate_events(
         args.truth,
@@ -119,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     }
     if not args.quiet:
         Console().print(table(result, args.classes or CLASSES))
-    n_plots = _write(result, inputs, folder, plots=not args.no_plots, classes=args.classes)
+    n_plots = _write(result, inputs, folder, plots=not args.no_plots, classes=args.classes, force=args.force)
     if not args.quiet:
         plots = f", report.html and {n_plots} plots" if n_plots else ""
         Console().print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
@@ -221,19 +227,23 @@ def _provenance(path: str | Path) -> dict[str, Any] | None:
         return None
 
 
-def _prepare_folder(path: str) -> Path:
+def _prepare_folder(path: str, *, force: bool) -> Path:
     from pflow.errors import ConfigError
+    from pflow.io.atomic import check_output
+    from pflow.plots.style import MARK
 
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write to folder {folder}: {error.strerror}") from error
+    check_output(folder / "metrics.json", replace=METRICS_MARK, force=force)
+    check_output(folder / "report.html", replace=MARK, force=force)
     return folder
 
 
 def _write(
-    result: EvaluationResult, inputs: dict[str, Any], folder: Path, *, plots: bool, classes: Sequence[str]
+    result: EvaluationResult, inputs: dict[str, Any], folder: Path, *, plots: bool, classes: Sequence[str], force: bool
 ) -> int:
     """Write the plots and report.html, then metrics.json; return the number of plots."""
     import json
@@ -246,18 +256,18 @@ def _write(
     if plots:
         from pflow.plots.evaluation import figures
         from pflow.plots.report_page import report_page
-        from pflow.plots.style import rendered
+        from pflow.plots.style import MARK, rendered
 
         images = {}
         for name, figure in figures(result, classes).items():
             images[name] = rendered(figure, "png")
             for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):
-                with replacing(folder / f"{name}.{suffix}") as partial:
+                with replacing(folder / f"{name}.{suffix}", replace=MARK, force=force) as partial:
                     partial.write_bytes(data)
                 n_plots += 1
-        with replacing(folder / "report.html") as partial:
+        with replacing(folder / "report.html", replace=MARK, force=force) as partial:
             partial.write_text(report_page(result, content, images), "utf-8")
     # Last: metrics.json is there only if all the rest is.
-    with replacing(folder / "metrics.json") as partial:
+    with replacing(folder / "metrics.json", replace=METRICS_MARK, force=force) as partial:
         partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
     return n_plots

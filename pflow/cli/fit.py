@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import warnings
@@ -22,12 +23,13 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.data.files import expand
 from pflow.errors import ConfigError, PflowError
 from pflow.inference.files import reconstruct_files
-from pflow.io.atomic import replacing
+from pflow.io.atomic import check_output, replacing
 from pflow.model.api import ModelInputs
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
 from pflow.resources import config_dir
 from pflow.train.callbacks import AveragedWeights, EpochLine, ProgressBar
+from pflow.train.checkpoint_io import AtomicCheckpointIO
 from pflow.train.history import read_history
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
@@ -111,6 +113,9 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             help="fit: continue the training of this checkpoint (last.ckpt); other verbs: the trained model",
         )
         parser.add_argument(
+            "--force", action="store_true", help="predict: replace a file that is not an earlier output of pflow"
+        )
+        parser.add_argument(
             "--start_from",
             type=str | None,
             default=None,
@@ -141,6 +146,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def instantiate_trainer(self, **options: Any) -> pl.Trainer:
         """The trainer with our loggers, progress bar and callbacks."""
         config = self.config_init[self.subcommand]
+        options["plugins"] = [*_listed(config["trainer"]["plugins"]), AtomicCheckpointIO()]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.subcommand == "fit":
             own += [EpochLine(), LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
@@ -159,8 +165,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            The folder already holds another run, no file to write is given, or a training that averages its weights
-            is to go on without.
+            The folder already holds another run or cannot be made, no file to write is given, or a training that
+            averages its weights is to go on without.
         """
         config = self.config[self.subcommand]
         if self.subcommand == "predict" and config["output"] is None:
@@ -171,6 +177,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             config["output"] = str(Path("runs") / "pflow")
             config["model_checkpoint"]["dirpath"] = config["output"]
         folder = Path(config["output"])
+        _check_run_folder(folder)
         held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
         continued = config["checkpoint"]
         if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
@@ -231,6 +238,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             expand(datamodule.paths["predict"], "predict"),
             checkpoint=trained,
             output=self.config_init["predict"]["output"],
+            force=self.config_init["predict"]["force"],
             detector=options.detector,
             schema=options.schema,
             layout=options.layout,
@@ -252,6 +260,22 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         best = self.trainer.checkpoint_callback.best_model_path
         if best and self.trainer.is_global_zero:
             print(f"best model: {best}")
+
+
+def _check_run_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be made, or in which something would be lost that no run wrote."""
+    there = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    if not there.is_dir():
+        raise ConfigError(f"cannot write to folder {folder}: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to folder {folder}: no permission to write in {there}")
+    if there == folder:
+        check_output(folder / "config.yaml", replace=b"# pytorch_lightning==")
+
+
+def _listed(value: Any) -> list[Any]:
+    """A value that may be a list, one item or None, as a list."""
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _with_underscores(word: str) -> str:

@@ -73,6 +73,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "N",
         "help": "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)",
     },
+    "force": {"action": "store_true", "help": "replace files that are not earlier outputs of the same kind"},
     "quiet": {"action": "store_true", "help": "no progress bar and no table"},
 }
 """Arguments of argparse's ``add_argument``, by the option's name without dashes."""

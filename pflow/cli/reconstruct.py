@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", help="local:N for N processes, or the address of a dask scheduler (needs pflow[cluster])"
     )
+    add_option(parser, "force")
     add_option(parser, "quiet", help="no progress bar")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import glob
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.io.open import EventFile, open_events
 
-__all__ = ["Chunk", "FileOptions", "expand", "first_entries", "read_chunks", "split"]
+__all__ = ["Chunk", "FileOptions", "expand", "first_entries", "matching", "read_chunks", "split"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,12 +57,26 @@ def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
     given = [paths] if isinstance(paths, str) else list(paths or ())
     if not given:
         raise ConfigError(f"no {what} files are given: set data.{what}")
+    return list(dict.fromkeys(matching(given)))
+
+
+def matching(paths: Iterable[str | Path]) -> list[str]:
+    """The files that paths and glob patterns name, those of a pattern in sorted order.
+
+    Raises
+    ------
+    InputError
+        A pattern that no file matches; names it.
+    """
     found: list[str] = []
-    for path in given:
-        matches = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
+    for path in map(str, paths):
+        if "://" in path or not glob.has_magic(path) or Path(path).exists():
+            found.append(path)
+            continue
+        matches = sorted(glob.glob(path, recursive=True))
         if not matches:
             raise InputError("no file matches this pattern", file=path)
-        found += [match for match in matches if match not in found]
+        found += matches
     return found
 
 

@@ -14,6 +14,7 @@ import awkward as ak
 import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
+from pflow.data.files import matching
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.inference.choose import shipped_model
@@ -61,6 +62,7 @@ def reconstruct_files(
     chunk_size: int = 256,
     device: str = "auto",
     cluster: str | None = None,
+    force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """Reconstruct files into one ROOT file (`pflow.io.particles_root` describes its content).
@@ -70,7 +72,7 @@ def reconstruct_files(
     Parameters
     ----------
     inputs
-        Event files of any schema; truth is not read.
+        Event files of any schema, or patterns of their names; truth is not read.
     checkpoint
         Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector
         (`pflow.inference.choose`).
@@ -91,6 +93,8 @@ def reconstruct_files(
     cluster
         ``local:N`` for N processes, or the address of a dask scheduler (`pflow.inference.cluster`), whose processes
         each use `device`. Default: this process.
+    force
+        Replace any file at `output`; without it, only an earlier output of a reconstruction.
     on_progress
         Called with the number of entries done and of all.
 
@@ -105,6 +109,7 @@ def reconstruct_files(
         raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
     if cluster is not None and isinstance(checkpoint, Model):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
+    inputs = matching(inputs)
     if checkpoint is None:
         with open_events(inputs[0], detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
             checkpoint = shipped_model(file)
@@ -129,7 +134,8 @@ def reconstruct_files(
         chunks = _chunks(files, chunk_size)
         results = map(worker.run, chunks) if cluster is None else run_on_cluster(cluster, model.path, settings, chunks)
         provenance = _provenance(files, model, settings, format)
-        with RecoWriter(output, provenance=provenance, format=format, inputs=inputs) as writer:
+        sources = (*inputs, model.path)
+        with RecoWriter(output, provenance=provenance, format=format, inputs=sources, force=force) as writer:
             return _write(results, writer, total, settings.max_particles, on_progress)
 
 

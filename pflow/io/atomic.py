@@ -2,71 +2,114 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 import shutil
+import socket
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, OutputError
 
 __all__ = ["check_folder", "check_output", "replacing", "replacing_folder"]
 
+MARK_RANGE = 2**20
+"""Bytes at each end of a file in which the mark of its kind is looked for."""
 
-def check_output(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Path:
+DISK_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.ESTALE),
+    *(errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENODEV, errno.ENXIO, errno.EBUSY),
+}
+"""Error numbers of a file system on which nothing can be written: full, over quota, read-only, gone."""
+
+
+def check_output(
+    path: str | Path, *, inputs: Iterable[str | Path] = (), replace: bool | bytes = True, force: bool = False
+) -> Path:
     """Check, before any work, that a file can be written at `path`; return it as a Path.
-
-    Raises
-    ------
-    ConfigError
-        The folder is missing, is no folder or may not be written to; `path` is a folder; or it is one of `inputs`
-        (also through a link), which would be lost.
-    """
-    path = Path(path)
-    folder = path.parent
-    if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise ConfigError(f"cannot write {path}: {folder} {what}")
-    if path.is_dir():
-        raise ConfigError(f"cannot write {path}: it is a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write {path}: no permission to write in {folder}")
-    for source in inputs:
-        if path.exists() and Path(source).exists() and path.samefile(source):
-            raise ConfigError(f"cannot write {path}: it is the input {source}")
-    return path
-
-
-@contextmanager
-def replacing(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; rename it to `path` at the end, or remove it if anything fails.
-
-    Whatever was at `path` stays untouched until the rename, which is atomic on one file system.
 
     Parameters
     ----------
     path
-        Where the finished file goes.
+        Where the file goes. Of a symbolic link, what it points to is meant.
     inputs
-        Files that are being read, which must not be overwritten.
+        Files and folders that must not be overwritten.
+    replace
+        Whether a file that is there may be replaced; or a mark that shows it to be of the same kind as what is
+        written, and replaceable: bytes that such files by pflow hold near their beginning or end.
+    force
+        Replace any file.
+
+    Raises
+    ------
+    ConfigError
+        The folder is missing, is no folder or may not be written to; `path` is a folder, a device or the like; it is
+        one of `inputs` (also through a link) or in such a folder, which would be lost; or a file is there that may not
+        be replaced.
+    """
+    path = Path(path)
+    target = _target(path)
+    folder = target.parent
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise ConfigError(f"cannot write {path}: {folder} {what}")
+    if target.is_dir():
+        raise ConfigError(f"cannot write {path}: it is a folder")
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"cannot write {path}: it is a device, a pipe or the like, expected a file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write {path}: no permission to write in {folder}")
+    for source in inputs:
+        if target.exists() and Path(source).exists():
+            if target.samefile(source):
+                raise ConfigError(f"cannot write {path}: it is the input {source}")
+            if Path(source).is_dir() and folder.samefile(source):
+                raise ConfigError(f"cannot write {path}: it is part of the input {source}")
+    if target.exists() and not force and replace is not True and not (replace and _holds(target, replace)):
+        raise ConfigError(
+            f"cannot write {path}: a file is there that is not an earlier output of this kind; choose another name, or "
+            "replace it with --force"
+        )
+    return path
+
+
+@contextmanager
+def replacing(
+    path: str | Path, *, inputs: Iterable[str | Path] = (), replace: bool | bytes = True, force: bool = False
+) -> Iterator[Path]:
+    """Yield a path beside `path` to write to; rename it to `path` at the end, or remove it if anything fails.
+
+    Whatever was at `path` stays untouched until the rename, which is atomic on one file system. What processes of this
+    machine that were killed left beside `path` is removed.
+
+    Parameters
+    ----------
+    path, inputs, replace, force
+        As of `check_output`.
 
     Raises
     ------
     ConfigError
         As `check_output`, before anything is written.
+    OutputError
+        It could not be written: the disk is full, the folder vanished.
 
     Examples
     --------
     >>> with replacing("out.json") as partial:  # doctest: +SKIP
     ...     partial.write_text("{}")
     """
-    target = check_output(path, inputs=inputs)
-    partial = target.with_name(f"{target.name}.tmp-{os.getpid()}")
+    target = _target(check_output(path, inputs=inputs, replace=replace, force=force))
+    partial = _partial(target)
     try:
-        yield partial
-        os.replace(partial, target)
+        with _disk_errors(path):
+            yield partial
+            os.replace(partial, target)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def check_folder(folder: str | Path) -> Path:
@@ -100,12 +143,65 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     ------
     ConfigError
         As `check_folder`, before anything is written.
+    OutputError
+        It could not be written: the disk is full, the folder around it vanished.
     """
-    target = check_folder(folder)
-    partial = target.with_name(f"{target.name}.tmp-{os.getpid()}")
-    partial.mkdir()
+    target = _target(check_folder(folder))
+    partial = _partial(target)
     try:
-        yield partial
-        os.replace(partial, target)
+        with _disk_errors(folder):
+            partial.mkdir()
+            yield partial
+            os.replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _target(path: Path) -> Path:
+    """The place that is meant: of a symbolic link, what it points to."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _partial(target: Path) -> Path:
+    """Where to write before the rename; removes what dead processes of this machine left there."""
+    beginning = f"{target.name}.tmp-{socket.gethostname()}-"
+    for left in target.parent.glob(f"{glob.escape(beginning)}*"):
+        number = left.name.removeprefix(beginning)
+        if number.isdecimal() and not _is_alive(int(number)):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    left.unlink()
+    return target.with_name(f"{beginning}{os.getpid()}")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def _holds(path: Path, mark: bytes) -> bool:
+    """Whether a file has some bytes near its beginning or end."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(MARK_RANGE)
+            file.seek(max(path.stat().st_size - MARK_RANGE, 0))
+            return mark in head or mark in file.read(MARK_RANGE)
+    except OSError:
+        return False
+
+
+@contextmanager
+def _disk_errors(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, OutputError) or error.errno not in DISK_ERRORS:
+            raise
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error

@@ -47,6 +47,7 @@ def write_events(
     without: Iterable[str] = (),
     compression: Any = None,
     inputs: Iterable[str | Path] = (),
+    force: bool = False,
 ) -> int:
     """Write events to a TTree in the layout ``g4``; return how many.
 
@@ -65,6 +66,8 @@ def write_events(
         As uproot takes it; by default ``uproot.ZSTD(9)``.
     inputs
         Files that must not be overwritten.
+    force
+        Replace any file; without it, only one that this function wrote.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def write_events(
     """
     layout = load_layout("g4")
     chunks = iter((events,) if isinstance(events, Events) else events)
-    with replacing(path, inputs=inputs) as partial:
+    with replacing(path, inputs=inputs, replace=NOTE.encode(), force=force) as partial:
         first = next(chunks, None)
         if first is None:
             raise ConfigError(f"cannot write {path}: no events were given")

@@ -119,7 +119,9 @@ class RecoWriter:
     name
         Name of the collection of particles, the prefix of its branches.
     inputs
-        Files that must not be overwritten.
+        Files and folders that must not be overwritten.
+    force
+        Replace any file; without it, only an earlier output of a reconstruction.
 
     Raises
     ------
@@ -136,6 +138,7 @@ class RecoWriter:
         format: Literal["ttree", "rntuple"] = "ttree",
         name: str = "PFlow",
         inputs: Iterable[str | Path] = (),
+        force: bool = False,
     ) -> None:
         check_choice(format, FORMATS, "output format")
         if not name.isidentifier():
@@ -144,8 +147,8 @@ class RecoWriter:
             json.dumps(provenance)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"provenance cannot be stored as JSON: {error}") from error
-        self._inputs = tuple(inputs)
-        self._path = check_output(path, inputs=self._inputs)
+        self._checks: Any = {"inputs": tuple(inputs), "replace": NOTE.encode(), "force": force}
+        self._path = check_output(path, **self._checks)
         self._provenance = provenance
         self._format = format
         self._name = name
@@ -155,7 +158,7 @@ class RecoWriter:
 
     def __enter__(self) -> RecoWriter:
         with ExitStack() as stack:
-            partial = stack.enter_context(replacing(self._path, inputs=self._inputs))
+            partial = stack.enter_context(replacing(self._path, **self._checks))
             file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
             write_note(file, NOTE, self._provenance)
             self._file = file

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from pflow.plots.scene import DARK, Lines, Scene
 from pflow.plots.shapes import hit_size, outline_points
+from pflow.plots.style import MARK
 
 __all__ = ["event_page", "interactive_figure"]
 
@@ -34,6 +35,7 @@ PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="generator" content="{mark}">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title>
 <style>
@@ -86,7 +88,7 @@ def event_page(scene: Scene) -> str:
         config=CONFIG,
     )
     title, note = html.escape(scene.title), html.escape(scene.note)
-    return PAGE.format(title=title, note=note, figure=figure, policy=POLICY)
+    return PAGE.format(title=title, note=note, figure=figure, policy=POLICY, mark=MARK.decode())
 
 
 def interactive_figure(scene: Scene) -> go.Figure:

@@ -11,6 +11,7 @@ from typing import Any
 from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.glossary import DEFINITIONS, definition_of
 from pflow.metrics.report import method, number_text, rows, summary
+from pflow.plots.style import MARK
 
 __all__ = ["report_page"]
 
@@ -45,7 +46,8 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
     title = f"pflow evaluation: {result.titles.get(result.name, result.name)}"
     parts = [
         "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{CSS}</style></head><body>',
+        f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK.decode()}">',
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
         f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>',
         "<h2>Results</h2>",

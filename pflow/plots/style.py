@@ -12,7 +12,7 @@ import mplhep
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "MARKERS", "new_figure", "rendered", "styled", "title"]
+__all__ = ["COLORS", "MARK", "MARKERS", "new_figure", "rendered", "styled", "title"]
 
 COLORS = ("#3f90da", "#bd1f01", "#94a4a2", "#ffa90e", "#832db6", "#a96b59", "#e76300", "#b9ac70")
 """Colours of algorithms in their order, distinct for any colour vision (M. Petroff, arXiv:2107.02270)."""
@@ -53,10 +53,15 @@ def title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left")
 
 
+MARK = b"made by pflow"
+"""What every picture and page of pflow holds: it may be replaced by a new one."""
+
+
 def rendered(figure: Figure, format: str) -> bytes:
     """A figure as ``png`` or ``pdf``; the same content gives the same bytes."""
     buffer = io.BytesIO()
-    metadata = {"Software": None} if format == "png" else {"CreationDate": None}
+    name = MARK.decode()
+    metadata = {"Software": name} if format == "png" else {"CreationDate": None, "Creator": name}
     with styled():
         figure.savefig(buffer, format=format, metadata=metadata)
     return buffer.getvalue()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, split
+from pflow.data.files import Chunk, FileOptions, expand, first_entries, matching, read_chunks, split
 from pflow.errors import ConfigError, InputError
 from pflow.io.events_root import write_events
 
@@ -69,3 +69,11 @@ def test_tracks_from_monte_carlo_particles_are_made_when_asked_for(data_dir):
         assert file.truth_tracks
     with FileOptions().open(path) as file:
         assert not file.truth_tracks
+
+
+def test_patterns_and_paths_may_name_a_file_twice(tmp_path):
+    for name in ("b.root", "a.root", "c[1].root"):
+        (tmp_path / name).touch()
+    paths = [tmp_path / "b.root", tmp_path / "?.root", tmp_path / "c[1].root", "root://server/x*.root"]
+    expected = ["b.root", "a.root", "b.root", "c[1].root"]
+    assert matching(paths) == [*(str(tmp_path / name) for name in expected), "root://server/x*.root"]

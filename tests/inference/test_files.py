@@ -12,7 +12,7 @@ import uproot
 
 import pflow
 from pflow.cli.reconstruct import add_arguments
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, OutputError
 from pflow.event.events import Flag
 from pflow.inference.chunks import _counterpart
 from pflow.inference.files import reconstruct_files
@@ -177,3 +177,43 @@ def test_the_command_has_the_same_defaults():
 def test_chunk_size_below_one_is_refused(bare, model, tmp_path):
     with pytest.raises(ConfigError, match="chunk_size"):
         run([bare], model, tmp_path / "reco.root", chunk_size=0)
+
+
+def test_the_checkpoint_is_not_overwritten(bare, model, save_model, tmp_path):
+    path = save_model(model, tmp_path / "model.ckpt")
+    content = path.read_bytes()
+    for force in (False, True):
+        with pytest.raises(ConfigError, match=r"it is the input .*model\.ckpt"):
+            run([bare], str(path), path, force=force)
+    assert path.read_bytes() == content
+
+
+def test_an_earlier_output_is_replaced_and_another_file_by_force_only(bare, model, tmp_path):
+    output = tmp_path / "reco.root"
+    for _ in range(2):
+        run([bare], model, output)
+    output.write_text("precious")
+    with pytest.raises(ConfigError, match="not an earlier output"):
+        run([bare], model, output)
+    assert output.read_text() == "precious"
+    run([bare], model, output, force=True)
+    assert len(read_reco(output)) > 0
+
+
+def test_a_full_disk_leaves_the_earlier_output(bare, model, tmp_path, largest_file):
+    output = tmp_path / "reco.root"
+    run([bare], model, output)
+    before = output.read_bytes()
+    for size in (100, 2000, 8000):
+        with largest_file(size), pytest.raises(OutputError, match=r"cannot write .*reco\.root: File too large"):
+            run([bare], model, output, chunk_size=5)
+    assert output.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.root", "reco.root"]
+
+
+def test_a_pattern_names_files(bare, model, tmp_path):
+    (tmp_path / "bare2.root").write_bytes(bare.read_bytes())
+    summary = run([tmp_path / "bare*.root"], model, tmp_path / "reco.root")
+    assert summary.n_events == 2 * len(pflow.read_events(bare))
+    with pytest.raises(InputError, match="no file matches"):
+        run([tmp_path / "other*.root"], model, tmp_path / "reco.root")

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, OutputError, PflowError
 from pflow.io.atomic import check_folder, check_output, replacing, replacing_folder
 
 KINDS = {"file": (replacing, ""), "folder": (replacing_folder, "a.txt")}
@@ -95,3 +97,121 @@ def test_a_folder_without_permission(tmp_path):
 def test_another_file_may_be_overwritten(there):
     (there / "out.root").write_text("")
     assert check_output(str(there / "out.root"), inputs=[there / "in.root"]) == there / "out.root"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target = tmp_path / "elsewhere" / "out.txt"
+    target.write_text("before")
+    (tmp_path / "link.txt").symlink_to(target)
+    with replacing(tmp_path / "link.txt") as partial:
+        assert partial.parent == target.parent
+        partial.write_text("after")
+    assert (tmp_path / "link.txt").is_symlink()
+    assert target.read_text() == "after"
+
+
+def test_a_link_to_a_place_without_a_folder_is_an_error(tmp_path):
+    (tmp_path / "link.txt").symlink_to(tmp_path / "nowhere" / "out.txt")
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
+        check_output(tmp_path / "link.txt")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pipe_is_no_output(tmp_path, force):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ConfigError, match="it is a device, a pipe or the like"):
+            check_output(tmp_path / name, force=force)
+
+
+def test_a_device_is_no_output(tmp_path, monkeypatch):
+    """What a device node looks like to Python; the test makes none."""
+    path = tmp_path / "null"
+    path.write_text("")
+    monkeypatch.setattr(Path, "is_file", lambda self: self != path and self.exists())
+    with pytest.raises(ConfigError, match="it is a device"):
+        check_output(path, force=True)
+
+
+def test_a_file_of_another_kind_is_replaced_by_force_only(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("precious")
+    for replace in (b"made by pflow", False):
+        with pytest.raises(ConfigError, match=r"notes\.txt: a file is there that is not .*--force"):
+            check_output(path, replace=replace)
+        assert check_output(path, replace=replace, force=True) == path
+
+
+@pytest.mark.parametrize("filling", [0, 3 * 2**20])
+def test_a_file_of_the_same_kind_is_replaced(tmp_path, filling):
+    path = tmp_path / "page.html"
+    for content in (b"made by pflow" + bytes(filling), bytes(filling) + b"made by pflow"):
+        path.write_bytes(content)
+        assert check_output(path, replace=b"made by pflow") == path
+
+
+def test_a_part_of_an_input_folder_is_not_overwritten(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.json").write_text("precious")
+    for name in ("model.json", "new.root"):
+        (tmp_path / "model" / name).touch()
+        with pytest.raises(ConfigError, match="it is part of the input"):
+            check_output(tmp_path / "model" / name, inputs=[tmp_path / "model"], force=True)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENOENT])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_one_clear_error(tmp_path, number, kind):
+    with pytest.raises(OutputError, match=rf"cannot write .*out: {os.strerror(number)}$") as caught:
+        write(kind, tmp_path / "out", OSError(number, os.strerror(number)))
+    assert isinstance(caught.value, PflowError)
+    assert not list(tmp_path.iterdir())
+
+
+def write_many(target: Path) -> None:
+    with replacing(target) as partial:
+        partial.write_bytes(bytes(5000))
+
+
+def test_a_limit_of_the_file_size_is_one_clear_error(tmp_path, largest_file):
+    (tmp_path / "out.txt").write_text("before")
+    with (
+        largest_file(1000),
+        pytest.raises(OutputError, match="File too large"),
+        replacing(tmp_path / "out.txt") as path,
+    ):
+        path.write_bytes(bytes(5000))
+    assert os.listdir(tmp_path) == ["out.txt"]
+    assert (tmp_path / "out.txt").read_text() == "before"
+
+
+def test_a_folder_that_vanishes_is_one_clear_error(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    writing = replacing(folder / "out.txt")
+    writing.__enter__().write_text("whole")
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(OutputError, match="No such file or directory"):
+        writing.__exit__(None, None, None)
+
+
+def test_an_error_that_is_no_disks_passes_unchanged(tmp_path):
+    with pytest.raises(BrokenPipeError):
+        write("file", tmp_path / "out.txt", BrokenPipeError())
+
+
+def test_what_dead_processes_left_is_removed(tmp_path):
+    dead = 2**22 + 1  # above the largest number of a process
+    host = socket.gethostname()
+    stay = [f"out.txt.tmp-{host}-{os.getppid()}", f"out.txt.tmp-another-host-{dead}", f"other.txt.tmp-{host}-{dead}"]
+    for name in (*stay, f"out.txt.tmp-{host}-{dead}"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / f"model.tmp-{host}-{dead}").mkdir()
+    (tmp_path / f"model.tmp-{host}-{dead}" / "part").write_text("half")
+    with replacing(tmp_path / "out.txt") as partial:
+        partial.write_text("whole")
+    with replacing_folder(tmp_path / "model"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == sorted([*stay, "out.txt", "model"])

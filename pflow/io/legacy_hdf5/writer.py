@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from pflow.event.events import Events
 from pflow.event.links import assigned_particle
 from pflow.io.atomic import replacing
 from pflow.io.legacy_hdf5.buffers import TableWriter
+from pflow.io.legacy_hdf5.checked_file import CheckedFile
 from pflow.io.legacy_hdf5.reader import FEATURES, LABELS
+from pflow.version import VERSION
 
 __all__ = ["write_legacy"]
 
@@ -24,7 +27,17 @@ Rows = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
-def write_legacy(path: str | Path, events: Events | Iterable[Events], *, inputs: Iterable[str | Path] = ()) -> int:
+MARK = "pflow_version"
+"""Attribute by which a file of pflow is known."""
+
+
+def write_legacy(
+    path: str | Path,
+    events: Events | Iterable[Events],
+    *,
+    inputs: Iterable[str | Path] = (),
+    force: bool = False,
+) -> int:
     """Write events to an HDF5 file of the first paper; return how many. It appears only when whole.
 
     One row a hit, then one a track. The label is the particle with the largest share, its ``mcid`` the index in the
@@ -38,26 +51,35 @@ def write_legacy(path: str | Path, events: Events | Iterable[Events], *, inputs:
         All events, or chunks of them in order.
     inputs
         Files that must not be overwritten.
+    force
+        Replace any file; without it, only one that this function wrote.
 
     Raises
     ------
     InputError
         Events without truth: the format has a label on every row.
-    ConfigError
+    ConfigError, OutputError
         An output that cannot be written.
     """
     chunks = (events,) if isinstance(events, Events) else events
     written = 0
-    with replacing(path, inputs=inputs) as partial, h5py.File(partial, "w") as file:
-        features = TableWriter(file.create_group("feature"), len(FEATURES), "float32")
-        labels = TableWriter(file.create_group("label"), len(LABELS), "float64")
-        for chunk in chunks:
-            counts, feature, label = _rows(chunk)
-            features.append(counts, feature)
-            labels.append(counts, label)
-            written += len(chunk)
-        features.finish()
-        labels.finish()
+    with (
+        replacing(path, inputs=inputs, replace=MARK.encode(), force=force) as partial,
+        contextlib.closing(CheckedFile(partial)) as target,
+    ):
+        with h5py.File(target, "w") as file:
+            file.attrs[MARK] = VERSION
+            features = TableWriter(file.create_group("feature"), len(FEATURES), "float32")
+            labels = TableWriter(file.create_group("label"), len(LABELS), "float64")
+            for chunk in chunks:
+                counts, feature, label = _rows(chunk)
+                features.append(counts, feature)
+                labels.append(counts, label)
+                written += len(chunk)
+                target.check()
+            features.finish()
+            labels.finish()
+        target.check()
     return written
 
 
