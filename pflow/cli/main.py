@@ -26,6 +26,7 @@ VERBS = {
     "predict": "write the particles of the predict files to ROOT while logging as in training",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show what a file holds: schema, entries, collections, truth, which detector fits",
+    "detector": "draft the description of the detector that a file is from, for --detector",
     "convert": "turn the first paper's HDF5 files into ROOT files and back",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",

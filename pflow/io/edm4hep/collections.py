@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 
 import numpy as np
 
+from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.podio import PodioFile, relation, vector_member
 
-__all__ = ["Collection", "count_objects", "link_ends", "list_collections"]
+__all__ = ["Collection", "count_objects", "link_pairs", "list_collections"]
 
 SUBSET = "_objIdx"
 """End of the branch by which a subset collection, one that only refers to objects of others, is stored."""
@@ -105,25 +107,32 @@ def count_objects(file: PodioFile, collection: Collection, start: int, stop: int
     return int(jagged.count(file.columns.get(name, members[0], start=start, stop=stop)).sum())
 
 
-def link_ends(file: PodioFile, link: str, start: int, stop: int) -> tuple[dict[str, int], dict[str, int]]:
-    """How many links of a collection lead from, and to, each other collection in entries `start` to `stop`.
+def link_pairs(file: PodioFile, link: str, start: int, stop: int) -> dict[tuple[str, str], int]:
+    """How many links of a collection lead from each collection to each other one in entries `start` to `stop`.
+
+    Returns
+    -------
+    Counts by names of both ends, most links first; an end in a collection that the file does not name is "".
 
     Raises
     ------
     InputError
-        The bytes cannot be decoded, or the file has no table of ids.
+        The bytes cannot be decoded, the file has no table of ids, or both ends are not of one length.
     """
-    ends: list[dict[str, int]] = []
+    ends = []
     for end, names in enumerate((("from", "rec"), ("to", "sim"))):
         branch = relation(file.columns, link, end, *names)
-        counts: dict[str, int] = {}
-        if branch is not None:
-            ids = jagged.flat(file.columns.get(branch, "collectionID", start=start, stop=stop))
-            for own, number in zip(*np.unique(ids, return_counts=True), strict=True):
-                for name in file.names(np.array([own])):
-                    counts[name] = int(number)
-        ends.append(dict(sorted(counts.items(), key=lambda item: -item[1])))
-    return ends[0], ends[1]
+        if branch is None:
+            return {}
+        ends.append(jagged.flat(file.columns.get(branch, "collectionID", start=start, stop=stop), np.int64))
+    if len(ends[0]) != len(ends[1]):
+        raise InputError(
+            f"{len(ends[0])} references from and {len(ends[1])} to objects", file=file.path, entry=start, field=link
+        )
+    pairs: Counter[tuple[str, str]] = Counter()
+    for (first, second), number in zip(*np.unique(np.stack(ends, axis=1), axis=0, return_counts=True), strict=True):
+        pairs["".join(file.names(np.array([first]))), "".join(file.names(np.array([second])))] += int(number)
+    return dict(pairs.most_common())
 
 
 def _is_auxiliary(name: str, file: PodioFile) -> bool:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pflow.io.edm4hep.collections import Collection, count_objects, link_ends, list_collections
+from pflow.errors import InputError
+from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import open_podio
 
 
@@ -64,9 +65,26 @@ def test_objects_are_counted(write, content):
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
-def test_the_ends_of_links_are_counted(write, content, layout):
+def test_links_are_counted_by_their_ends(write, content, layout):
     file = open_podio(write(content, layout))
-    assert link_ends(file, "HitLinks", 0, 2) == ({"A1": 2, "A2": 2, "B": 1, "Other": 1}, {"MCParticles": 6})
+    pairs = link_pairs(file, "HitLinks", 0, 2)
+    file.close()
+    assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
+    assert list(pairs.values()) == [2, 2, 1, 1]
+
+
+def test_an_end_that_the_file_does_not_name_has_no_name(write, content):
+    content["_TrackLinks_to.collectionID"] = [[77], []]
+    file = open_podio(write(content))
+    assert link_pairs(file, "TrackLinks", 0, 2) == {("Tracks", ""): 1}
+    file.close()
+
+
+def test_links_with_ends_of_different_length_are_refused(write, content):
+    content["_TrackLinks_to.collectionID"] = [[15, 15], []]
+    file = open_podio(write(content))
+    with pytest.raises(InputError, match="1 references from and 2 to objects"):
+        link_pairs(file, "TrackLinks", 0, 2)
     file.close()
 
 

@@ -1,0 +1,72 @@
+"""Draft the description of the detector that a file is from: a YAML file for --detector.
+
+Each value says how it was found: in the file, measured with its hits and tracks, guessed, or left to fill in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from pflow.cli.options import add_option, at_least
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pflow.io.draft.draft import DetectorDraft
+
+__all__ = ["add_arguments", "run"]
+
+SHOWN = ("b_field", "ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z", "phi_symmetry", "tracks", "references")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pflow detector`."""
+    parser.add_argument("file", metavar="FILE", help="EDM4hep or other podio file (TTree or RNTuple)")
+    add_option(parser, "output", metavar="YAML", help="file to write")
+    parser.add_argument("--name", help="name of the detector (default: what the simulation called it, or the file's)")
+    parser.add_argument("--b-field", type=float, metavar="T", help="field along z, tesla (default: measured)")
+    parser.add_argument(
+        "--entries", type=at_least(1), default=100, metavar="N", help="events that are looked at (default: %(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draft the description and write it."""
+    from rich.console import Console
+
+    from pflow.io.atomic import check_output
+    from pflow.io.draft.draft import draft_detector
+    from pflow.io.draft.yaml import write_draft
+
+    check_output(args.output, inputs=[args.file])
+    draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
+    write_draft(draft, args.output)
+    _print(Console(highlight=False), draft, args.output)
+    return 0
+
+
+def _print(console: Console, draft: DetectorDraft, output: str) -> None:
+    from rich.table import Table
+
+    detector = draft.detector
+    table = Table("part", "value", "how", "from")
+    for calorimeter in detector.calorimeters:
+        note = draft.notes[f"calorimeters.{calorimeter.name}.kind"]
+        names = (*calorimeter.collections, *calorimeter.sim_collections)
+        table.add_row(calorimeter.name, ", ".join(names), note.how, note.text.split(" (")[0])
+    table.add_section()
+    for field in SHOWN:
+        value = getattr(detector, field)
+        if field in draft.notes:
+            note = draft.notes[field]
+            shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+            table.add_row(field, shown, note.how, note.text)
+    console.print(table)
+    for name, reason in sorted(draft.left_out.items()):
+        console.print(f"left out: {name} ({reason})", soft_wrap=True)
+    missing = dict.fromkeys(re.sub(r"^calorimeters\.\w+", "calorimeters", field) for field in draft.to_fill_in())
+    if missing:
+        console.print(f"to fill in (FILL IN in the file): {', '.join(missing)}", soft_wrap=True)
+    console.print(f"{output}: try it with pflow inspect {draft.path} --detector {output}", soft_wrap=True)

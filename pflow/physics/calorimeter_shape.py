@@ -1,0 +1,168 @@
+"""Shape of a calorimeter from the positions of its hits: the sides of a barrel, and where its layers lie.
+
+Cells of one layer have their centres on a plane: at a fixed |z| in an endcap, at a fixed distance from the axis along
+the normal of its side in a polygonal barrel, at a fixed radius in a cylinder. The number of sides is the one for which
+the hits lie on layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BarrelShape", "LayerRange", "barrel_shape", "distance_to_sides", "fraction_on_layers", "layer_range"]
+
+Floats = npt.NDArray[np.float64]
+Layers = npt.NDArray[Any]
+
+TOLERANCE = 0.5
+"""How far from its layer's position a cell centre may lie, mm."""
+MAX_SIDES = 64
+"""Barrels of more sides are taken for cylinders: at 2 m they differ by 2 mm."""
+MIN_ON_LAYERS = 0.8
+"""Fraction of hits on layers from which on a shape is accepted. Where staves overlap, some hits are off."""
+AS_GOOD = 0.01
+"""Shapes whose fraction lies this little below the best one's cannot be told from it."""
+MAX_HITS = 5_000
+"""Hits that are looked at; of more, evenly spaced ones."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BarrelShape:
+    """Shape of a barrel.
+
+    Parameters
+    ----------
+    sides
+        Number of sides; 0 for a cylinder.
+    phase
+        Azimuth of the normal of one side, rad: 0, or pi / `sides`.
+    on_layers
+        Fraction of the hits that lie on layers of this shape.
+    as_good
+        Numbers of sides, this one among them, that describe the hits equally well: more than one where the hits cover
+        too few sides.
+    """
+
+    sides: int
+    phase: float
+    on_layers: float
+    as_good: tuple[int, ...]
+
+    @property
+    def symmetry(self) -> int:
+        """Largest number of equal turns under which all shapes that are as good stay the same; 0 for any turn."""
+        return math.gcd(*self.as_good)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerRange:
+    """Where the layers of a calorimeter begin and end, along the direction in which they follow each other; mm.
+
+    Parameters
+    ----------
+    front, back
+        Half the spacing of layers before the first layer with hits, and behind the last.
+    spacing
+        Median distance of consecutive layers.
+    count
+        Layers with hits.
+    """
+
+    front: float
+    back: float
+    spacing: float
+    count: int
+
+
+def distance_to_sides(x: Floats, y: Floats, sides: int, phase: float = 0.0) -> Floats:
+    """Distance of points [N] from the axis along the normal of the side that they are in; the radius for 0 sides. mm.
+
+    >>> distance_to_sides(np.array([10.0]), np.array([3.0]), 8).tolist()
+    [10.0]
+    """
+    if not sides:
+        return np.asarray(np.hypot(x, y))
+    width = 2 * math.pi / sides
+    normal = phase + width * np.round((np.arctan2(y, x) - phase) / width)
+    return np.asarray(x * np.cos(normal) + y * np.sin(normal))
+
+
+def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelShape | None:
+    """The shape on whose layers most hits lie; None if for no shape they lie on layers.
+
+    Parameters
+    ----------
+    x, y
+        float64 [hit], mm.
+    layer
+        int [hit], from the cell ids. Without it, hits that are close to each other count as one layer.
+    """
+    step = -(-len(x) // MAX_HITS) or 1
+    x, y, layer = x[::step], y[::step], None if layer is None else layer[::step]
+    shapes = [(0, 0.0)] + [(sides, phase) for sides in range(3, MAX_SIDES + 1) for phase in (0.0, math.pi / sides)]
+    found = [(fraction_on_layers(distance_to_sides(x, y, *shape), layer), shape) for shape in shapes]
+    best, (sides, phase) = max(found, key=lambda item: item[0])
+    if not best >= MIN_ON_LAYERS:
+        return None
+    as_good = tuple(dict.fromkeys(other for value, (other, _) in found if value >= best - AS_GOOD))
+    return BarrelShape(sides=sides, phase=phase, on_layers=best, as_good=as_good)
+
+
+def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:
+    """Fraction of hits that lie where their layer is; hits that are alone in their layer do not count as such.
+
+    Parameters
+    ----------
+    distance
+        float64 [hit]: position along the direction in which the layers follow each other, mm.
+    layer
+        As for `barrel_shape`.
+    """
+    if not len(distance):
+        return 0.0
+    _, position, group, counts = _layers(distance, layer)
+    near = np.abs(distance - position[group]) <= TOLERANCE
+    return float(np.mean(near & (counts[group] > 1)))
+
+
+def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
+    """Where layers begin and end.
+
+    Hits that are alone in their layer count only if all are; a calorimeter with one layer has no spacing (0).
+
+    Parameters
+    ----------
+    distance
+        float64 [hit], at least one: as for `fraction_on_layers`.
+    layer
+        As for `barrel_shape`.
+    """
+    number, position, _, counts = _layers(distance, layer)
+    if (counts > 1).any():
+        number, position = number[counts > 1], position[counts > 1]
+    order = np.argsort(position)
+    number, position = number[order], position[order]
+    steps = np.diff(position) / np.maximum(np.abs(np.diff(number)), 1)
+    spacing = float(np.median(steps)) if len(steps) else 0.0
+    first, last = (float(steps[0]), float(steps[-1])) if layer is not None and len(steps) else (spacing, spacing)
+    return LayerRange(
+        front=float(position[0]) - first / 2, back=float(position[-1]) + last / 2, spacing=spacing, count=len(position)
+    )
+
+
+def _layers(distance: Floats, layer: Layers | None) -> tuple[Layers, Floats, Layers, Layers]:
+    """Number and median position of each layer, the layer's index of each hit, and the number of hits of each."""
+    if layer is None:
+        order = np.argsort(distance, kind="stable")
+        layer = np.empty(len(distance), dtype=np.int64)
+        layer[order] = np.cumsum(np.diff(distance[order], prepend=distance[order][:1]) > TOLERANCE)
+    number, group, counts = np.unique(layer, return_inverse=True, return_counts=True)
+    order = np.lexsort((distance, group))
+    first = np.cumsum(counts) - counts
+    low, high = (distance[order][first + middle] for middle in ((counts - 1) // 2, counts // 2))
+    return number, (low + high) / 2, group, counts

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from pflow.cli import detector
+from pflow.cli.main import main
+from pflow.errors import ConfigError, InputError
+from pflow.io.open import open_events
+from pflow.physics.detector import load_detector
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    detector.add_arguments(parser)
+    return detector.run(parser.parse_args(arguments))
+
+
+def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):
+    path, mine = str(data_dir / "edm4hep" / "cld_sim.edm4hep.root"), str(tmp_path / "mine.yaml")
+    assert main(["detector", path, "-o", mine]) == 0
+    text = capsys.readouterr().out
+    for expected in ("ecal_barrel", "to fill in", "left out: LumiCalCollection", f"--detector {mine}"):
+        assert expected in text
+    assert main(["inspect", path, "--detector", mine]) == 0
+    assert "8,805" in capsys.readouterr().out
+
+
+def test_name_and_field_can_be_given(data_dir, tmp_path):
+    path = str(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root")
+    mine = tmp_path / "mine.yaml"
+    assert run(path, "-o", str(mine), "--name", "mine", "--b-field", "3.25", "--entries", "5") == 0
+    drafted = load_detector(mine)
+    assert (drafted.name, drafted.b_field) == ("mine", 3.25)
+    with open_events(path, detector=mine) as file:
+        assert len(file.read(0, 3)) == 3
+
+
+def test_an_output_that_cannot_be_written_is_an_error_before_any_work(data_dir, tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), "-o", str(tmp_path / "no" / "mine.yaml"))
+
+
+def test_a_flat_file_is_refused_by_name(sample_dir, tmp_path):
+    with pytest.raises(InputError, match=r"zqq_test_small.root: a file of schema 'flat'.*by hand"):
+        run(str(sample_dir / "zqq_test_small.root"), "-o", str(tmp_path / "mine.yaml"))
+    assert not (tmp_path / "mine.yaml").exists()

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pflow.errors import InputError
+from pflow.io.draft.draft import draft_detector
+from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
+
+LENGTHS = ("ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z")
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+@pytest.mark.parametrize(
+    ("sides", "radius", "z", "b_field"), [(8, 1600.0, 2000.0, 3.0), (16, 1250.0, 1800.0, 3.8), (0, 900.0, 1700.0, 1.7)]
+)
+def test_another_geometry_is_measured(made_up, write_made_up, sides, radius, z, b_field, encoded):
+    path = write_made_up(
+        made_up(sides=sides, radius=radius, z=z, b_field=b_field), **({} if encoded else {"encodings": None})
+    )
+    draft = draft_detector(path)
+    detector = draft.detector
+    assert [getattr(detector, field) for field in LENGTHS] == pytest.approx([radius, radius + 120, z], abs=3.0)
+    assert [detector.hcal_inner_radius, detector.hcal_inner_z] == pytest.approx([radius + 180, z + 180], abs=15.0)
+    assert detector.phi_symmetry == (sides or None)
+    assert detector.b_field == pytest.approx(b_field, rel=0.01)
+    assert {draft.notes[field].how for field in (*LENGTHS, "phi_symmetry", "b_field")} == {"measured"}
+    assert draft.entries == 4
+
+
+def test_sides_may_be_turned(made_up, write_made_up):
+    draft = draft_detector(write_made_up(made_up(sides=8, phase=np.pi / 8)))
+    assert draft.detector.phi_symmetry == 8
+    assert draft.detector.ecal_inner_radius == pytest.approx(1600.0, abs=3.0)
+
+
+def test_hits_on_no_layers_leave_the_symmetry_open(made_up, write_made_up):
+    content = made_up()
+    rng = np.random.default_rng(0)
+    stretch = [rng.uniform(1, 1.1, len(event)) for event in content["ECALBarrel.energy"]]
+    for axis in "xy":
+        own = content[f"ECALBarrel.position.{axis}"]
+        own[:] = [(np.array(values) * factor).tolist() for values, factor in zip(own, stretch, strict=True)]
+    draft = draft_detector(write_made_up(content))
+    assert draft.detector.phi_symmetry == 1
+    assert "phi_symmetry" in draft.to_fill_in()
+    assert draft.notes["ecal_inner_radius"].how == "guessed"
+
+
+OPAQUE = {"ECALBarrel": "Alpha", "ECALEndcap": "Beta", "HCALBarrel": "Gamma", "HCALEndcap": "Delta"}
+
+
+def renamed(content, names):
+    def rename(key):
+        collection, _, member = key.partition(".")
+        for old, new in names.items():
+            if collection == old or collection.startswith(f"_{old}_"):
+                collection = collection.replace(old, new)
+        return f"{collection}.{member}"
+
+    return {rename(key): values for key, values in content.items()}
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+@pytest.mark.parametrize("sides", [0, 8])
+def test_calorimeters_without_telling_names_are_placed_by_geometry(made_up, write_made_up, sides, encoded):
+    content = renamed(made_up(sides=sides), OPAQUE)
+    draft = draft_detector(write_made_up(content, **({} if encoded else {"encodings": None})))
+    placed = {own.collections[0]: (own.kind, own.region) for own in draft.detector.calorimeters}
+    assert placed == {
+        "Alpha": ("ecal", "barrel"),
+        "Beta": ("ecal", "endcap"),
+        "Gamma": ("hcal", "barrel"),
+        "Delta": ("hcal", "endcap"),
+    }
+    assert draft.notes["calorimeters.hcal_endcap.kind"].how == "guessed"
+    assert "geometry" in draft.notes["calorimeters.hcal_endcap.kind"].text
+
+
+def test_tracks_truth_and_links_are_found_whatever_their_names(made_up, write_made_up):
+    names = {"Tracks": "Tau", "MCParticles": "Mu", "TrackLinks": "Lambda"}
+    path = write_made_up(renamed(made_up(), names), ids={"Tau": 14, "Mu": 15})
+    detector = draft_detector(path).detector
+    assert (detector.tracks, detector.truth_particles, detector.track_links) == (("Tau",), ("Mu",), ("Lambda",))
+    assert detector.b_field == pytest.approx(3.0, rel=0.01)
+
+
+@pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
+def test_every_layout_of_podio_gives_the_same_draft(made_up, write_made_up, layout):
+    content = made_up()
+    draft, same = (draft_detector(write_made_up(content, each)) for each in (layout, "new"))
+    assert draft.detector == same.detector
+    assert dict(draft.notes) == dict(same.notes)
+
+
+def test_a_given_field_and_name_hold(made_up, write_made_up):
+    draft = draft_detector(write_made_up(made_up()), name="mine", b_field=1.5)
+    assert (draft.detector.name, draft.detector.b_field) == ("mine", 1.5)
+    assert draft.notes["b_field"].text == "as given"
+
+
+def test_nothing_that_tells_the_field_is_an_error(made_up, write_made_up):
+    content = {key: values for key, values in made_up().items() if "TrackLinks" not in key}
+    path = write_made_up(content)
+    with pytest.raises(InputError, match=r"nothing in the file tells the field.*--b-field"):
+        draft_detector(path)
+    assert draft_detector(path, b_field=3.0).detector.tracks == ("Tracks",)
+
+
+def test_links_that_cannot_be_followed_leave_the_field_open(made_up, write_made_up):
+    path = write_made_up(made_up(), ids={})
+    with pytest.raises(InputError, match="nothing in the file tells the field"):
+        draft_detector(path)
+
+
+def test_a_file_without_ecal_hits_is_refused_with_what_was_left_out(made_up, write_made_up):
+    content = {key: values for key, values in made_up().items() if "CAL" not in key}
+    for member in ("cellID", "energy", "time", "position.x", "position.y", "position.z"):
+        content[f"Puzzle.{member}"] = [[], [], [], []]
+    with pytest.raises(InputError, match=r"no hits of an ECAL .* first 4 entries.*Puzzle: 0 hits, in which part"):
+        draft_detector(write_made_up(content))
+
+
+def test_without_barrel_hits_its_radii_must_be_filled_in(made_up, write_made_up):
+    content = made_up()
+    for key in content:
+        if key.startswith("ECALBarrel"):
+            content[key] = [[], [], [], []]
+    draft = draft_detector(write_made_up(content))
+    assert {"ecal_inner_radius", "ecal_outer_radius", "phi_symmetry"} <= set(draft.to_fill_in())
+    assert draft.detector.phi_symmetry == 1
+    assert draft.detector.ecal_inner_z == pytest.approx(2000.0, abs=3.0)
+
+
+def test_without_endcap_hits_their_front_must_be_filled_in(made_up, write_made_up):
+    content = {key: values for key, values in made_up().items() if "Endcap" not in key}
+    draft = draft_detector(write_made_up(content))
+    assert "ecal_inner_z" in draft.to_fill_in()
+    assert [own.name for own in draft.detector.calorimeters] == ["ecal_barrel", "hcal_barrel"]
+
+
+def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
+    content = made_up()
+    content["ECALBarrel.cellID"] = [[300 * event + hit for hit in range(300)] for event in range(4)]
+    merged = {
+        f"EcalBarrelMerged.{key.split('.', 1)[1]}": [event[:250] for event in values]
+        for key, values in content.items()
+        if key.startswith("ECALBarrel.")
+    }
+    draft = draft_detector(write_made_up(content | merged, encodings=None))
+    assert draft.detector.calorimeters[0].collections == ("ECALBarrel",)
+    assert draft.left_out == {"EcalBarrelMerged": "holds mostly the cells of ECALBarrel"}
+
+
+def test_the_draft_reads_the_file_it_was_made_from(made_up, write_made_up):
+    path = write_made_up(made_up())
+    events = read_events(path, detector=draft_detector(path).detector)
+    assert events.detector.calorimeters[3].name == "hcal_endcap"
+    assert np.bincount(np.concatenate(events.hits.subdetector.to_list())).tolist() == [1200] * 4
+    assert events.has_truth is False  # links from tracks only
+    layers = np.concatenate(events.hits.layer.to_list())
+    assert (layers.min(), layers.max()) == (0, 24)
+
+
+@pytest.mark.parametrize("name", ["cld_rec", "cld_sim", "cld_zuds100_sim"])
+def test_real_files_of_cld_give_the_built_in_description(data_dir, name):
+    """Lengths within one percent and one cell, twelve sides, two tesla."""
+    cld = load_detector("cld")
+    draft = draft_detector(data_dir / "edm4hep" / f"{name}.edm4hep.root").detector
+    assert [getattr(draft, field) for field in LENGTHS] == pytest.approx(
+        [getattr(cld, field) for field in LENGTHS], abs=5.05
+    )
+    assert draft.phi_symmetry == 12
+    assert draft.b_field == pytest.approx(2.0, rel=0.01)
+    found, built_in = (
+        {own.name: (own.kind, own.region, own.sim_collections, own.required) for own in each.calorimeters}
+        for each in (draft, cld)
+    )
+    assert found == built_in
+    assert draft.truth_tracks is not None
+    assert cld.truth_tracks is not None
+    assert set(draft.truth_tracks.sim_tracker_hits) == set(cld.truth_tracks.sim_tracker_hits)
+    assert draft.truth_tracks.sides == 12
+
+
+def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(data_dir):
+    cld = load_detector("cld")
+    draft = draft_detector(data_dir / "edm4hep" / "cld_rec.edm4hep.root").detector
+    for own, built_in in zip(draft.calorimeters, cld.calorimeters, strict=True):
+        assert own.collections == built_in.collections
+        assert own.sim_measures_time == built_in.sim_measures_time
+        if own.name != "hcal_other":  # has no digitised hits there
+            assert own.sim_scale == pytest.approx(built_in.sim_scale, rel=1e-5)
+    assert draft.tracks == cld.tracks
+    assert set(draft.tracker_hits) == set(cld.tracker_hits)
+    assert (draft.hit_links, draft.track_links, draft.references) == (cld.hit_links, cld.track_links, cld.references)
+    assert draft.truth_particles == ("MCParticles",)
+
+
+def test_the_rntuple_file_gives_the_simplified_ild(data_dir):
+    ild = load_detector("ild_g4")
+    draft = draft_detector(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root").detector
+    fields = (*LENGTHS, "hcal_inner_radius", "hcal_inner_z")
+    assert [getattr(draft, field) for field in fields] == pytest.approx(
+        [getattr(ild, field) for field in fields], rel=0.01
+    )
+    assert draft.phi_symmetry is None
+    assert draft.b_field == pytest.approx(3.5, rel=0.001)
+    assert [own.collections for own in draft.calorimeters] == [own.collections for own in ild.calorimeters]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pflow.physics.calorimeter_shape import barrel_shape, distance_to_sides, fraction_on_layers, layer_range
+
+
+def barrel(sides: int, *, phase: float = 0.0, staves=None, n: int = 600, seed: int = 0):
+    """Hits on 20 layers every 5 mm from 1000 mm on, of all staves or of some."""
+    rng = np.random.default_rng(seed)
+    layer = rng.integers(0, 20, n)
+    distance = 1002.5 + 5.0 * layer
+    stave = rng.choice(np.arange(sides) if staves is None else staves, n)
+    normal = phase + 2 * np.pi / sides * stave
+    across = rng.uniform(-1, 1, n) * distance * np.tan(np.pi / sides)
+    return (
+        distance * np.cos(normal) - across * np.sin(normal),
+        distance * np.sin(normal) + across * np.cos(normal),
+        layer,
+    )
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("turned", [0.0, 0.5])
+@pytest.mark.parametrize("sides", [6, 8, 12, 16, 32])
+def test_the_sides_of_a_barrel_are_counted(sides, turned, labelled):
+    x, y, layer = barrel(sides, phase=turned * 2 * np.pi / sides)
+    shape = barrel_shape(x, y, layer if labelled else None)
+    assert shape is not None
+    assert (shape.sides, shape.as_good, shape.symmetry) == (sides, (sides,), sides)
+    assert shape.phase == pytest.approx(turned * 2 * np.pi / sides)
+    found = layer_range(distance_to_sides(x, y, shape.sides, shape.phase), layer if labelled else None)
+    assert (found.front, found.back, found.spacing) == pytest.approx((1000.0, 1100.0, 5.0))
+    assert found.count == 20
+
+
+def test_a_cylinder_has_no_sides():
+    rng = np.random.default_rng(1)
+    phi, layer = rng.uniform(-np.pi, np.pi, 500), rng.integers(0, 20, 500)
+    radius = 1002.5 + 5.0 * layer
+    shape = barrel_shape(radius * np.cos(phi), radius * np.sin(phi), layer)
+    assert shape is not None
+    assert (shape.sides, shape.symmetry) == (0, 0)
+
+
+def test_few_staves_leave_several_numbers_of_sides():
+    x, y, layer = barrel(12, staves=[0, 3, 6, 9])
+    shape = barrel_shape(x, y, layer)
+    assert shape is not None
+    assert {4, 12} <= set(shape.as_good)
+    assert shape.symmetry == 4
+
+
+def test_hits_spread_evenly_in_depth_have_no_shape():
+    rng = np.random.default_rng(2)
+    phi, radius = rng.uniform(-np.pi, np.pi, 500), rng.uniform(1000, 1100, 500)
+    x, y = radius * np.cos(phi), radius * np.sin(phi)
+    assert barrel_shape(x, y) is None
+    assert barrel_shape(x, y, rng.integers(0, 20, 500)) is None
+
+
+def test_some_hits_elsewhere_do_not_matter():
+    x, y, layer = barrel(8)
+    x[:30] += 40.0
+    shape = barrel_shape(x, y, layer)
+    assert shape is not None
+    assert shape.sides == 8
+    assert 0.9 < shape.on_layers < 1.0
+
+
+def test_no_hits_have_no_shape():
+    none = np.zeros(0)
+    assert barrel_shape(none, none) is None
+    assert fraction_on_layers(none) == 0.0
+
+
+def test_a_hit_alone_in_its_layer_does_not_lie_on_it():
+    assert fraction_on_layers(np.array([10.0, 10.1, 20.0]), np.array([0, 0, 1])) == pytest.approx(2 / 3)
+
+
+def test_layers_without_hits_do_not_change_the_spacing():
+    distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
+    found = layer_range(distance, np.array([0, 0, 1, 1, 4, 4]))
+    assert (found.front, found.back, found.spacing, found.count) == (7.5, 32.5, 5.0, 3)
+
+
+def test_one_layer_has_no_spacing():
+    found = layer_range(np.array([10.0, 10.0]))
+    assert (found.front, found.back, found.spacing, found.count) == (10.0, 10.0, 0.0, 1)
+
+
+@pytest.mark.parametrize("sides", [0, 8])
+def test_distances_do_not_change_with_the_side(sides):
+    x, y, layer = barrel(8)
+    if not sides:
+        np.testing.assert_allclose(distance_to_sides(x, y, 0), np.hypot(x, y))
+    else:
+        np.testing.assert_allclose(distance_to_sides(x, y, sides), 1002.5 + 5.0 * layer)
