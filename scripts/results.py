@@ -17,6 +17,7 @@ from pathlib import Path
 
 from measurements import (
     cld,
+    differences,
     flagship,
     learning_curves,
     oracle_calibration,
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cld.add_options(add("cld", cld.__doc__, measure_cld))
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
-    for module in (learning_curves, oracle_calibration, physics_reference, overview, simulated, sturdy):
+    for module in (differences, learning_curves, oracle_calibration, physics_reference, overview, simulated, sturdy):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

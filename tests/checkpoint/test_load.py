@@ -328,7 +328,9 @@ def test_a_number_of_particles_out_of_range_is_an_error_at_once(save_header, hea
 
 @pytest.mark.parametrize("init_args", [{"network": 3}, {"network": [1]}, [1], "network", {"network": {"special": []}}])
 def test_options_of_the_wrong_type_are_an_error(save_header, header, init_args):
-    with pytest.raises(InputError, match=r"model\.ckpt, '(pflow\.)?model': (its configuration makes no network|values that)"):
+    with pytest.raises(
+        InputError, match=r"model\.ckpt, '(pflow\.)?model': (its configuration makes no network|values that)"
+    ):
         load_model(save_header(model={**header.model, "init_args": init_args}))
 
 
