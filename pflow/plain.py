@@ -21,7 +21,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
     """Build a dataclass from a mapping of its fields.
 
     Fields may be numbers, texts, booleans, dataclasses, ``tuple[X, ...]``, ``Mapping[K, V]``, and ``X | None``. Whole
-    numbers become floats where a float is expected; nothing else is converted.
+    numbers become floats where a float is expected; nothing else is converted. Fields of other types take any value.
 
     Parameters
     ----------
@@ -84,6 +84,8 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
             )
             for key, part in value.items()
         }
+    if kind not in EXPECTED:
+        return value
     accepted = int | float if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{where}: '{name}' must be {EXPECTED[kind]}, found {value!r}")

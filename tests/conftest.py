@@ -75,7 +75,7 @@ def model(sample_dir) -> Model:
     torch.manual_seed(7)
     sizes = TranslationNetworkConfig(width=32, heads=4, encoder_layers=1, decoder_layers=1, feedforward=64)
     reconstructor = TranslationReconstructor(
-        ModelInputs(**tokeniser.sizes), network=sizes, decoding=DecodingConfig(max_particles=6)
+        ModelInputs(**tokeniser.model_inputs), network=sizes, decoding=DecodingConfig(max_particles=6)
     )
     return Model(
         reconstructor=reconstructor.eval(),
@@ -105,7 +105,7 @@ def make_model() -> Callable[..., Model]:
 
     def make(tokeniser: Tokeniser, kind: type[Reconstructor], *, seed: int = 3, **options: object) -> Model:
         torch.manual_seed(seed)
-        reconstructor = kind(ModelInputs(**tokeniser.sizes), **options).eval()
+        reconstructor = kind(ModelInputs(**tokeniser.model_inputs), **options).eval()
         return Model(reconstructor=reconstructor, tokeniser=tokeniser, digest="0" * 64, path="made-by-hand", config={})
 
     return make

@@ -132,7 +132,7 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
     """A reconstructor of the checkpoint's configuration with random weights."""
     header = checkpoint.header
     with reading("its configuration makes no network", file=checkpoint.path, field="model"):
-        return build_reconstructor(header.model, ModelInputs(**header.tokeniser.sizes))
+        return build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
 
 
 def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:

@@ -229,7 +229,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Reconstruct the files to predict, as `pflow reconstruct` does."""
         assert self.spec.checkpoint is not None
         assert datamodule.tokeniser is not None
-        configured = model.make_reconstructor(ModelInputs(**datamodule.tokeniser.sizes))
+        configured = model.make_reconstructor(ModelInputs(**datamodule.tokeniser.model_inputs))
         self.spec.check_network(configured)
         trained = load_model(self.spec.checkpoint.path)
         trained.reconstructor.decoding = configured.decoding

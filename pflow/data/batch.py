@@ -7,8 +7,8 @@ event and no further; padded positions hold zeros.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,8 +16,25 @@ from torch import Tensor
 __all__ = ["Batch", "Readout", "Target", "TokenSet"]
 
 
+class _Tensors:
+    """A dataclass of tensors, and of others of them, that moves as a whole."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same on another device."""
+        return self._with(lambda part: part.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """Page-locked copies, for asynchronous transfer to a GPU (torch's DataLoader calls this)."""
+        return self._with(lambda part: part.pin_memory())
+
+    def _with(self, change: Callable[[Any], Any]) -> Self:
+        parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor | _Tensors)}
+        changed = {name: change(value) for name, value in parts.items()}
+        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+
+
 @dataclasses.dataclass(frozen=True)
-class TokenSet:
+class TokenSet(_Tensors):
     """Source tokens of one type.
 
     Parameters
@@ -46,21 +63,9 @@ class TokenSet:
         if self.full is None:
             object.__setattr__(self, "full", self.mask.device.type == "cpu" and bool(self.mask.all()))
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> TokenSet:
-        """The same on another device."""
-        return TokenSet(
-            self.features.to(device, non_blocking=non_blocking),
-            self.mask.to(device, non_blocking=non_blocking),
-            self.full,
-        )
-
-    def pin_memory(self) -> TokenSet:
-        """A page-locked copy."""
-        return TokenSet(self.features.pin_memory(), self.mask.pin_memory(), self.full)
-
 
 @dataclasses.dataclass(frozen=True)
-class Readout:
+class Readout(_Tensors):
     """What the detector measured, in physical units: what a particle can point at.
 
     Parameters
@@ -105,17 +110,9 @@ class Readout:
         }
         _check_shapes(self, expected)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Readout:
-        """The same on another device."""
-        return Readout(*(getattr(self, f.name).to(device, non_blocking=non_blocking) for f in dataclasses.fields(self)))
-
-    def pin_memory(self) -> Readout:
-        """A page-locked copy."""
-        return Readout(*(getattr(self, f.name).pin_memory() for f in dataclasses.fields(self)))
-
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class Target(_Tensors):
     """Target particles, physical values only: special tokens are the model's business.
 
     Parameters
@@ -152,25 +149,9 @@ class Target:
         if self.mask.device.type == "cpu" and bool((self.mask[:, 1:] & ~self.mask[:, :-1]).any()):
             raise ValueError("mask: the real particles of an event come first, its padding behind")
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Target:
-        """The same on another device."""
-        moved: dict[str, Any] = {
-            name: None if value is None else value.to(device, non_blocking=non_blocking)
-            for name, value in self._fields().items()
-        }
-        return Target(**moved)
-
-    def pin_memory(self) -> Target:
-        """A page-locked copy."""
-        pinned: dict[str, Any] = {k: None if v is None else v.pin_memory() for k, v in self._fields().items()}
-        return Target(**pinned)
-
-    def _fields(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(_Tensors):
     """Events of one training or generation step.
 
     Parameters
@@ -192,18 +173,6 @@ class Batch:
 
     def __len__(self) -> int:
         return int(self.hits.mask.shape[0])
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """The same on another device."""
-        parts: Any = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        moved: dict[str, Any] = {k: None if v is None else v.to(device, non_blocking) for k, v in parts.items()}
-        return Batch(**moved)
-
-    def pin_memory(self) -> Batch:
-        """Page-locked copies, for asynchronous transfer to a GPU (torch's DataLoader calls this)."""
-        parts: Any = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        pinned: dict[str, Any] = {k: None if v is None else v.pin_memory() for k, v in parts.items()}
-        return Batch(**pinned)
 
 
 def _check_shapes(holder: Readout | Target, expected: Mapping[str, Sequence[int]]) -> None:

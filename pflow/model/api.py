@@ -8,7 +8,6 @@ name it by ``class_path`` and give its options by ``init_args``.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
 import inspect
@@ -20,8 +19,10 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from pflow.data.batch import Batch, Target
+from pflow.errors import check_fields
 from pflow.model.common.checks import check_positive
 from pflow.model.common.sampler import Sampler
+from pflow.plain import from_plain
 
 __all__ = [
     "DecodingConfig",
@@ -33,7 +34,6 @@ __all__ = [
     "TrainingOutput",
     "build_reconstructor",
     "describe",
-    "from_plain",
     "reconstructor_class",
 ]
 
@@ -46,7 +46,7 @@ ENTRY_POINTS = "pflow.reconstructors"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """Sizes and scales of a model that follow from the tokeniser (`pflow.tokens.tokeniser.Tokeniser.sizes`).
+    """Sizes and scales of a model that follow from the tokeniser (`pflow.tokens.tokeniser.Tokeniser.model_inputs`).
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def build_reconstructor(spec: Mapping[str, Any], inputs: ModelInputs) -> Reconst
     Raises
     ------
     ValueError
-        No such class, an option that does not exist (with its nearest matches), or one that is out of range.
+        No such class, an option that does not exist (with its nearest matches), of another type, or out of range.
     """
     unknown = set(spec) - {"class_path", "init_args"}
     if unknown or "class_path" not in spec:
@@ -308,11 +308,11 @@ def build_reconstructor(spec: Mapping[str, Any], inputs: ModelInputs) -> Reconst
     kind = reconstructor_class(spec["class_path"])
     hints = typing.get_type_hints(kind.__init__)
     known = [name for name in inspect.signature(kind).parameters if name != "inputs"]
-    arguments = {}
-    for name, value in (spec.get("init_args") or {}).items():
-        _check_known(name, known, kind.__name__)
-        arguments[name] = from_plain(hints[name], value, name) if dataclasses.is_dataclass(hints[name]) else value
-    return kind(inputs, **arguments)
+    given = spec.get("init_args") or {}
+    check_fields(given, known, kind.__name__)
+    plain = {name: value for name, value in given.items() if not dataclasses.is_dataclass(hints[name])}
+    parts = {name: from_plain(hints[name], value, name) for name, value in given.items() if name not in plain}
+    return kind(inputs, **plain, **parts)
 
 
 def reconstructor_class(class_path: str) -> type[Reconstructor]:
@@ -346,23 +346,3 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
     if not (isinstance(found, type) and issubclass(found, Reconstructor)):
         raise ValueError(f"class_path: there is no Reconstructor '{class_path}'")
     return found
-
-
-def from_plain(kind: type[Any], content: Mapping[str, Any], what: str) -> Any:
-    """A configuration dataclass from plain data; fields that are not given have their defaults.
-
-    Raises
-    ------
-    ValueError
-        A field that does not exist, with its nearest matches, or a value that is out of range.
-    """
-    known = [field.name for field in dataclasses.fields(kind)]
-    for name in content:
-        _check_known(name, known, what)
-    return kind(**content)
-
-
-def _check_known(name: str, known: list[str], what: str) -> None:
-    if name not in known:
-        close = difflib.get_close_matches(name, known) or known
-        raise ValueError(f"{what}: there is no option '{name}'; nearest matches: {', '.join(close)}")

@@ -147,7 +147,7 @@ class Tokeniser:
         return decode(tokens, pdg=self.pdg, energy=self.energy, calibration=calibration, event=event, flags=flags)
 
     @property
-    def sizes(self) -> dict[str, Any]:
+    def model_inputs(self) -> dict[str, Any]:
         """The fields of `pflow.model.api.ModelInputs`: what a network must know of its inputs and targets."""
         codes = self.pdg.decode(np.arange(len(self.pdg)))
         return {

@@ -108,11 +108,6 @@ class EventTokens:
         """Number of source tokens of all types."""
         return sum(len(part) for part in (self.hits, self.tracks, self.tracker_hits) if part is not None)
 
-    @property
-    def n_target(self) -> int:
-        """Number of target particles; 0 without truth."""
-        return 0 if self.charge is None else len(self.charge)
-
 
 _OFFSETS = {
     **{name: name for name in ("hits", "tracks", "tracker_hits")},

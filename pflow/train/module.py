@@ -118,7 +118,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         tokeniser = self.data.tokeniser
         assert tokeniser is not None  # the data module is set up
         try:
-            reconstructor = self.make_reconstructor(ModelInputs(**tokeniser.sizes))
+            reconstructor = self.make_reconstructor(ModelInputs(**tokeniser.model_inputs))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"model.reconstructor: {error}") from error
         self.data.use_readout(reconstructor.needs_readout)

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     torch.manual_seed(0)
     n_projections = 2 if args.decoder == "multi_projection" else None
     config = TranslationNetworkConfig(decoder=args.decoder, n_projections=n_projections)
-    model = TranslationReconstructor(ModelInputs(**tokeniser.sizes), network=config).eval()
+    model = TranslationReconstructor(ModelInputs(**tokeniser.model_inputs), network=config).eval()
     with torch.no_grad():
         model.network.heads.classifiers["charge"][-1].bias[EOS] = -1e9
     print(f"{args.decoder}, {len(events)} events of up to {batch.hits.mask.shape[1]} hits, {args.threads} threads")

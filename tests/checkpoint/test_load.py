@@ -315,22 +315,20 @@ def load_weights_on_meta(reconstructor, checkpoint, *, assign=False):
 )
 def test_a_size_out_of_range_is_an_error_at_once(save_header, header, name, value):
     network = {**header.model["init_args"]["network"], name: value}
-    with pytest.raises(InputError, match=rf"makes no network: .*{name}: "):
+    with pytest.raises(InputError, match=rf"makes no network: .*\b{name}\b"):
         load_model(save_header(model={**header.model, "init_args": {"network": network}}))
 
 
 @pytest.mark.parametrize("value", [10**9, 0, 1.5])
 def test_a_number_of_particles_out_of_range_is_an_error_at_once(save_header, header, value):
     init_args = {**header.model["init_args"], "decoding": {"max_particles": value}}
-    with pytest.raises(InputError, match=r"makes no network: .*max_particles: "):
+    with pytest.raises(InputError, match=r"makes no network: .*\bmax_particles\b"):
         load_model(save_header(model={**header.model, "init_args": init_args}))
 
 
 @pytest.mark.parametrize("init_args", [{"network": 3}, {"network": [1]}, [1], "network", {"network": {"special": []}}])
 def test_options_of_the_wrong_type_are_an_error(save_header, header, init_args):
-    with pytest.raises(
-        InputError, match=r"model\.ckpt, '(pflow\.)?model': (its configuration makes no network|values that)"
-    ):
+    with pytest.raises(InputError, match=r"model\.ckpt, '(pflow\.)?model': (its configuration makes|values that)"):
         load_model(save_header(model={**header.model, "init_args": init_args}))
 
 

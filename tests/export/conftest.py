@@ -133,7 +133,7 @@ def make_model(tokenisers):
         torch.manual_seed(seed)
         network = build_reconstructor(
             migrate_model_options({"source": source, **sizes, **arguments}, max_particles=MAX_PARTICLES),
-            ModelInputs(**tokeniser.sizes),
+            ModelInputs(**tokeniser.model_inputs),
         )
         return Model(
             reconstructor=network.eval(),

@@ -218,7 +218,7 @@ def test_the_three_files_and_nothing_else_are_written(lively, tmp_path):
 
 def test_a_model_without_graphs_is_named(make_model, tmp_path):
     model = make_model()
-    pointing = PointingReconstructor(ModelInputs(**model.tokeniser.sizes))
+    pointing = PointingReconstructor(ModelInputs(**model.tokeniser.model_inputs))
     with pytest.raises(ConfigError, match="a PointingReconstructor cannot be exported"):
         export_model(dataclasses.replace(model, reconstructor=pointing), tmp_path / "model")
     assert not list(tmp_path.iterdir())

@@ -57,11 +57,12 @@ def test_the_description_has_the_present_decoding():
     [
         (
             {"class_path": POINTING, "init_args": {"network": {"widht": 8}}},
-            "network: .*'widht'; nearest matches: width",
+            r"network: .*'widht' \(nearest matches: width",
         ),
-        ({"class_path": POINTING, "init_args": {"netwrok": {}}}, "'netwrok'; nearest matches: network"),
+        ({"class_path": POINTING, "init_args": {"netwrok": {}}}, r"'netwrok' \(nearest matches: network"),
+        ({"class_path": POINTING, "init_args": {"network": {"width": "8"}}}, "'width' must be a whole number"),
         ({"class_path": POINTING, "init_args": {"network": {"width": 0}}}, "width: 0 is not positive"),
-        ({"class_path": TRANSLATION, "init_args": {"training": {}}}, "there is no option 'training'"),
+        ({"class_path": TRANSLATION, "init_args": {"training": {}}}, "unknown field 'training'"),
         ({"class_path": POINTING, "arguments": {}}, "expected class_path and init_args"),
         ({"init_args": {}}, "expected class_path and init_args"),
     ],

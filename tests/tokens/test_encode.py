@@ -20,7 +20,7 @@ def test_hits_without_energy_are_left_out(events, tokeniser):
 def test_a_cut_on_the_hit_energy_does_not_change_the_targets(events):
     cut = Tokeniser.fit([events], Recipe(hit_energy_min=4.0)).encode(events)
     assert [len(cut[i].hits) for i in range(3)] == [3, 0, 0]
-    assert [cut[i].n_target for i in range(3)] == [2, 2, 0]
+    assert [len(cut[i].charge) for i in range(3)] == [2, 2, 0]
 
 
 def test_kept_hits_are_those_of_the_readout(events):
@@ -47,7 +47,7 @@ def test_dtypes_and_shapes(events, tokeniser):
     assert (event.charge.dtype, event.charge.shape) == (np.int64, (2,))
     assert (event.pdg.dtype, event.energy.dtype) == (np.int64, np.float32)
     assert (event.direction.dtype, event.direction.shape) == (np.float32, (2, 3))
-    assert (event.n_source, event.n_target) == (5, 2)
+    assert (event.n_source, len(event.charge)) == (5, 2)
 
 
 def test_permuting_hits_permutes_tokens_only(events, tokeniser):
@@ -62,7 +62,6 @@ def test_without_truth_there_is_no_target(events, tokeniser):
     bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
     event = tokeniser.encode(bare, truth=False)[0]
     assert event.charge is None
-    assert event.n_target == 0
 
 
 def test_truth_that_is_not_there_is_an_error(events, tokeniser):
@@ -74,9 +73,9 @@ def test_truth_that_is_not_there_is_an_error(events, tokeniser):
 def test_tracks_make_no_targets_where_they_are_no_source(events):
     track_only = dataclasses.replace(events, hits=events.hits[:, :0], hit_links=events.hit_links[:, :0])
     with_tracks = Recipe(track_features=("log_p",))
-    assert Tokeniser.fit([track_only], with_tracks).encode(track_only)[1].n_target == 1
+    assert Tokeniser.fit([track_only], with_tracks).encode(track_only)[1].charge.size == 1
     without = Tokeniser.fit([events], Recipe())
-    assert without.encode(track_only)[1].n_target == 0
+    assert without.encode(track_only)[1].charge.size == 0
 
 
 def test_a_target_without_momentum_is_an_error_that_names_the_entry(events, tokeniser):

@@ -34,7 +34,7 @@ def encoded(events, recipe):
 
 def dense(event) -> np.ndarray:
     pairs = event.readout.hit_assignment
-    result = np.zeros((event.n_target, len(event.readout.energy)))
+    result = np.zeros((len(event.charge), len(event.readout.energy)))
     result[pairs.target, pairs.source] = pairs.weight
     return result
 
@@ -149,7 +149,7 @@ def test_tracks_are_assigned_to_the_targets_that_have_them(real, recipe, order):
     tokens, particles = encoded(real, recipe), target_particles(real, recipe)
     for i in range(len(real)):
         pairs = tokens[i].readout.track_assignment
-        largest = np.zeros((tokens[i].n_target, len(tokens[i].tracks)))
+        largest = np.zeros((len(tokens[i].charge), len(tokens[i].tracks)))
         largest[pairs.target, pairs.source] = pairs.weight > 0.5
         assert largest.sum(axis=1).tolist() == particles.n_tracks[i].to_list()
 

@@ -29,8 +29,8 @@ def test_the_fit_does_not_depend_on_the_chunks(events, recipe, tokeniser):
         np.testing.assert_allclose(whole.scales[part].std, tokeniser.scales[part].std, rtol=1e-12)
 
 
-def test_sizes_are_what_a_network_needs(tokeniser):
-    sizes = tokeniser.sizes
+def test_model_inputs_are_what_a_network_needs(tokeniser):
+    sizes = tokeniser.model_inputs
     particles = sorted(zip(sizes.pop("masses"), sizes.pop("charged"), strict=True))
     assert [mass for mass, _ in particles] == pytest.approx([0.0, 0.1395704, 0.493677], rel=1e-4)
     assert [charged for _, charged in particles] == [False, True, True]
@@ -85,7 +85,7 @@ def test_decode_of_encode_gives_the_targets_back(events, tokeniser):
         name: np.stack([np.resize(getattr(event, name), (2, *getattr(event, name).shape[1:])) for event in tokens])
         for name in ("charge", "pdg", "energy", "direction")
     }
-    mask = np.arange(2) < np.array([[event.n_target] for event in tokens])
+    mask = np.arange(2) < np.array([[len(event.charge)] for event in tokens])
     particles = tokeniser.decode(ParticleTokens(**columns, mask=mask)).particles
     # Decreasing energy: the 20 GeV photon first; the pion (p^2 = 2.9^2 + 0.75^2) has 2.999 GeV, the kaon 3.0004 GeV.
     assert particles.pdg.to_list() == [[22, 22], [321, -211], []]

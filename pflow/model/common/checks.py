@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_choice", "check_positive", "check_probability", "complete_weights"]
+__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_positive", "check_probability", "complete_weights"]
 
 MAX_SIZE = 2**16
 """Largest width, and the like, of a network: far above any in use, and small enough to compute with."""
@@ -33,12 +33,6 @@ def check_probability(config: Any, *names: str) -> None:
     for name in names:
         if not 0.0 <= getattr(config, name) <= 1.0:
             raise ValueError(f"{name}: {getattr(config, name)} is not in [0, 1]")
-
-
-def check_choice(config: Any, name: str, choices: Iterable[str]) -> None:
-    """Raise ValueError unless the named field is one of `choices`."""
-    if getattr(config, name) not in choices:
-        raise ValueError(f"{name}: '{getattr(config, name)}' is not one of {sorted(choices)}")
 
 
 def complete_weights(weights: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from pflow.model.common.checks import check_choice
+from pflow.errors import check_choice
 from pflow.model.common.packing import Packing
 
 __all__ = ["DecoderLayer", "Encoder", "EncoderLayer", "FullyConnected", "LayerStyle", "Residual", "final_norm", "stack"]
@@ -52,8 +52,8 @@ class LayerStyle:
     def __post_init__(self) -> None:
         if not 0.0 <= self.dropout < 1.0 or not 0.0 <= self.hidden_dropout < 1.0:
             raise ValueError(f"dropout: {self.dropout} or {self.hidden_dropout} is not in [0, 1)")
-        check_choice(self, "norm", ("post", "pre"))
-        check_choice(self, "activation", _ACTIVATIONS)
+        check_choice(self.norm, ("post", "pre"), "norm")
+        check_choice(self.activation, _ACTIVATIONS, "activation")
 
 
 class FullyConnected(nn.Sequential):

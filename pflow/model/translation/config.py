@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from pflow.errors import check_choice
 from pflow.model.api import ModelInputs
-from pflow.model.common.checks import MAX_LAYERS, check_choice, check_positive
+from pflow.model.common.checks import MAX_LAYERS, check_positive
 from pflow.model.common.layers import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
@@ -76,10 +77,10 @@ class TranslationNetworkConfig:
     def __post_init__(self) -> None:
         check_positive(self, "width", "heads", "feedforward", "n_projections")
         check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
-        check_choice(self, "special", SPECIAL)
-        check_choice(self, "decoder", ("vanilla", "multi_projection"))
-        check_choice(self, "source", SOURCES)
-        check_choice(self, "embedder", ("v1", "v2"))
+        check_choice(self.special, SPECIAL, "special")
+        check_choice(self.decoder, ("vanilla", "multi_projection"), "decoder")
+        check_choice(self.source, SOURCES, "source")
+        check_choice(self.embedder, ("v1", "v2"), "embedder")
         if (self.decoder == "multi_projection") != (self.n_projections is not None):
             needs = "needs it" if self.n_projections is None else "has none"
             raise ValueError(f"n_projections: the '{self.decoder}' decoder {needs}")
