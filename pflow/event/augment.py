@@ -48,8 +48,9 @@ class Overlay:
         Relative frequencies of groups of 1, 2, 3 ... events: ``[1, 2]`` makes pairs in two of three.
     cone
         Largest angle in rad between the axis of the first event (the energy-weighted mean direction of its hits) and
-        those of the others, which are drawn from events of about its polar angle and rotated towards it; groups are
-        smaller where too few are near, and an event without hits stays alone. None: rotated at random.
+        those of the others, which are drawn from events of about its polar angle and rotated towards it, by a symmetry
+        of the detector; groups are smaller where too few are near, and an event without hits stays alone. None: rotated
+        at random.
     max_hits
         Events with more hits stay alone. None: join all.
     ecal_tolerance, hcal_tolerance
@@ -109,11 +110,6 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     -------
     Events
         As many, with the same event numbers in the same order.
-
-    Raises
-    ------
-    ConfigError
-        A cone is asked for and the detector does not allow every rotation.
     """
     if options.overlay is not None:
         events = random_overlay(events, options.overlay, generator)
@@ -197,11 +193,6 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     -------
     Events
         As many, with the same event numbers in the same order.
-
-    Raises
-    ------
-    ConfigError
-        A cone is asked for and the detector does not allow every rotation.
     """
     if len(events) == 0:
         return overlay(events, [])
@@ -217,11 +208,8 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
         members, sizes = _any_others(sizes, generator)
         phi = random_phi(events.detector, members.size, generator).reshape(members.shape)
     else:
-        if events.detector.phi_symmetry is not None:
-            raise ConfigError(
-                f"overlay: a cone needs rotations by any angle, which detector '{events.detector.name}' does not allow"
-            )
-        members, sizes, phi = _others_nearby(events, sizes, options.cone, generator)
+        nearby = _others_nearby if events.detector.phi_symmetry is None else _others_nearby_by_steps
+        members, sizes, phi = nearby(events, sizes, options.cone, generator)
     phi[:, 0] = 0.0
     taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
     placed = rotate(events[members[taken]], phi[taken])
@@ -271,6 +259,27 @@ def _others_nearby(
     widest = np.arccos(np.clip(np.nan_to_num(cos, nan=-1.0), -1.0, 1.0))
     phi = azimuth[:, np.newaxis] + widest * generator.uniform(-1.0, 1.0, members.shape) - azimuth[members]
     return members, sizes, phi
+
+
+def _others_nearby_by_steps(
+    events: Events, sizes: Index, cone: float, generator: np.random.Generator
+) -> tuple[Index, Index, npt.NDArray[np.float64]]:
+    """As `_others_nearby`, of events that a rotation by a multiple of 2 pi / `phi_symmetry` brings near the first."""
+    n, n_steps = len(sizes), events.detector.phi_symmetry
+    assert n_steps is not None
+    theta, azimuth = _axes(events)
+    steps = np.arange(n_steps) * (2 * np.pi / n_steps)
+    difference = azimuth[:, np.newaxis, np.newaxis] - azimuth[:, np.newaxis] - steps  # [first, other, step]
+    along, across = np.outer(np.cos(theta), np.cos(theta)), np.outer(np.sin(theta), np.sin(theta))
+    near = along[:, :, np.newaxis] + across[:, :, np.newaxis] * np.cos(difference) > np.cos(cone)  # False with NaN
+    near[np.arange(n), np.arange(n)] = False
+    step = np.where(near, generator.random(near.shape), -1.0).argmax(axis=-1)  # one of those that bring it near
+    others = near.any(axis=-1)
+    sizes = np.minimum(sizes, others.sum(axis=1) + 1)
+    keys = np.where(others, generator.random((n, n)), np.inf)
+    drawn = np.argsort(keys, axis=1)[:, : sizes.max() - 1]
+    members = np.concatenate([np.arange(n)[:, np.newaxis], drawn], axis=1)
+    return members, sizes, steps[np.take_along_axis(step, members, axis=1)]
 
 
 def _axes(events: Events) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -315,11 +315,21 @@ def test_in_a_cone_an_event_without_hits_stays_alone(make_photons):
     assert np.delete(found, 3).tolist() == [2] * 39
 
 
-def test_a_cone_needs_a_round_detector(make_photons):
-    photons = make_photons(4)
+def test_in_a_cone_of_a_polygonal_detector_the_others_turn_by_its_symmetry(make_photons):
+    photons = make_photons(300)
     polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=12))
-    with pytest.raises(ConfigError, match="cone needs rotations by any angle"):
-        random_overlay(polygon, Overlay(cone=0.1), np.random.default_rng(1))
+    joined = random_overlay(polygon, Overlay(frequencies=[0, 1], cone=0.15), np.random.default_rng(1))
+    pairs = joined[ak.to_numpy(ak.num(joined.truth)) == 2]
+    assert len(pairs) > 100
+    first, second = (pairs.truth.momentum[:, k] for k in (0, 1))
+    assert ak.max(first.deltaangle(second)) < 0.15 + 0.02
+    # The partner is one of the photons, turned by a multiple of 30 degrees.
+    single = ak.flatten(photons.truth.momentum)
+    partner = np.abs(ak.to_numpy(second.pz)[:, np.newaxis] - ak.to_numpy(single.pz)).argmin(axis=1)
+    turns = (ak.to_numpy(second.phi) - ak.to_numpy(single.phi)[partner]) / (np.pi / 6)
+    assert np.abs(turns - np.round(turns)).max() < 1e-4
+    assert len(set(np.round(turns).astype(int) % 12)) == 12
+    assert len(set(partner.tolist())) > 50
 
 
 def test_a_polygonal_detector_turns_the_others_by_its_symmetry(make_photons):
