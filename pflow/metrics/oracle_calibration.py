@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
+from pflow.plain import from_plain
 from pflow.resources import builtin_names, load_yaml, resolve
 
 __all__ = ["KINDS", "Calibration", "CalibrationFit", "load_calibration", "shower_kind"]
@@ -35,91 +35,71 @@ def shower_kind(pdg: npt.ArrayLike) -> Ints:
     return np.where(np.isin(np.abs(np.asarray(pdg)), (11, 22)), 0, 1)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration:
     """Energy of a shower from the energies in the calorimeters: sum of factor x energy, times an angular correction.
 
     Parameters
     ----------
-    factors
-        float64 [kinds, calorimeters], in the order of `KINDS` and of the detector's calorimeters.
-    cos_edges
-        float64 [bins + 1]: |cos theta|.
-    angular
-        float64 [kinds, bins]: correction in each bin, linear between their middles.
     origin
         What it was fitted on, for reports.
+    factors
+        For each of `KINDS`, the factor of each calorimeter by its name, in the order of the detector's.
+    cos_edges
+        Edges of bins of |cos theta|.
+    angular
+        For each of `KINDS`, the correction in each bin, linear between their middles.
+
+    Raises
+    ------
+    ValueError
+        A kind is missing, or the numbers of edges and corrections do not fit.
     """
 
-    factors: Floats
-    cos_edges: Floats
-    angular: Floats
     origin: str
+    factors: Mapping[str, Mapping[str, float]]
+    cos_edges: tuple[float, ...]
+    angular: Mapping[str, tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        for kind in KINDS:
+            if kind not in self.factors or len(self.angular.get(kind, ())) != len(self.cos_edges) - 1:
+                raise ValueError(f"{kind} showers need factors and a correction for each bin of cos_edges")
 
     @classmethod
     def unit(cls, detector: Detector) -> Calibration:
         """No correction, for detectors without a fit."""
         return cls(
-            factors=np.ones((len(KINDS), len(detector.calorimeters))),
-            cos_edges=np.array([0.0, 1.0]),
-            angular=np.ones((len(KINDS), 1)),
             origin="none: energies as in the file",
+            factors={kind: {calorimeter.name: 1.0 for calorimeter in detector.calorimeters} for kind in KINDS},
+            cos_edges=(0.0, 1.0),
+            angular=dict.fromkeys(KINDS, (1.0,)),
         )
 
     def energy(self, *, kind: Ints, energy: Floats, abs_cos_theta: Floats) -> Floats:
         """Calibrated energies in GeV, float64 [N], of showers with `energy` float64 [N, calorimeters] in GeV."""
-        summed = np.sum(self.factors[kind] * energy, axis=1)
-        middles = 0.5 * (self.cos_edges[:-1] + self.cos_edges[1:])
-        corrections = np.stack([np.interp(abs_cos_theta, middles, row) for row in self.angular], axis=1)
-        return np.asarray(summed * corrections[np.arange(len(kind)), kind])
-
-    def to_dict(self, detector: Detector) -> dict[str, Any]:
-        """Plain data, as in ``configs/oracle/*.yaml``."""
-        names = [calorimeter.name for calorimeter in detector.calorimeters]
-        return {
-            "origin": self.origin,
-            "factors": {
-                kind: {name: round(float(f), 4) for name, f in zip(names, row, strict=True)}
-                for kind, row in zip(KINDS, self.factors, strict=True)
-            },
-            "cos_edges": [round(float(edge), 4) for edge in self.cos_edges],
-            "angular": {kind: [round(float(c), 4) for c in row] for kind, row in zip(KINDS, self.angular, strict=True)},
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any], detector: Detector, *, where: str = "calibration") -> Calibration:
-        """Inverse of `to_dict`.
-
-        Raises
-        ------
-        ConfigError
-            A part is missing, has another length, or is for other calorimeters; names `where`.
-        """
-        names = [calorimeter.name for calorimeter in detector.calorimeters]
-        try:
-            factors = np.array([[content["factors"][kind][name] for name in names] for kind in KINDS], dtype=np.float64)
-            angular = np.array([content["angular"][kind] for kind in KINDS], dtype=np.float64)
-            edges = np.array(content["cos_edges"], dtype=np.float64)
-            origin = str(content["origin"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{where}: no calibration for the calorimeters of {detector.name}: {error!r}") from error
-        if angular.shape != (len(KINDS), len(edges) - 1):
-            raise ConfigError(f"{where}: {len(edges)} edges of cos theta do not fit corrections {angular.shape}")
-        return cls(factors=factors, cos_edges=edges, angular=angular, origin=origin)
+        factors = np.array([list(self.factors[name].values()) for name in KINDS])  # [kinds, calorimeters]
+        middles = 0.5 * (np.array(self.cos_edges[:-1]) + np.array(self.cos_edges[1:]))
+        corrections = np.stack([np.interp(abs_cos_theta, middles, self.angular[name]) for name in KINDS], axis=1)
+        return np.asarray(np.sum(factors[kind] * energy, axis=1) * corrections[np.arange(len(kind)), kind])
 
 
 def load_calibration(detector: Detector) -> Calibration:
-    """The built-in calibration for a detector by its name, or the unit one.
+    """The built-in calibration for a detector by its name (``configs/oracle/*.yaml``), or the unit one.
 
     Raises
     ------
     ConfigError
-        The built-in file is for other calorimeters than this detector's.
+        The built-in file is for other calorimeters than this detector's, or describes no calibration.
     """
     if detector.name not in builtin_names("oracle"):
         return Calibration.unit(detector)
     path = resolve("oracle", detector.name)
-    return Calibration.from_dict(load_yaml(path), detector, where=str(path))
+    calibration = from_plain(Calibration, load_yaml(path), str(path))
+    names = [calorimeter.name for calorimeter in detector.calorimeters]
+    if any(list(factors) != names for factors in calibration.factors.values()):
+        raise ConfigError(f"{path}: expected factors for the calorimeters of {detector.name}: {', '.join(names)}")
+    return calibration
 
 
 class CalibrationFit:
@@ -131,7 +111,8 @@ class CalibrationFit:
     """
 
     def __init__(self, detector: Detector) -> None:
-        n = len(detector.calorimeters)
+        self._names = [calorimeter.name for calorimeter in detector.calorimeters]
+        n = len(self._names)
         n_bins = len(COS_EDGES) - 1
         self._matrix = np.zeros((len(KINDS), n, n))
         self._vector = np.zeros((len(KINDS), n))
@@ -152,22 +133,17 @@ class CalibrationFit:
             np.add.at(self._count[k], b, 1)
 
     def result(self, *, origin: str) -> Calibration:
-        """The calibration so far; kinds without showers have factors 1.
-
-        Parameters
-        ----------
-        origin
-            What it was fitted on, for reports.
-        """
-        factors, angular = [], []
-        for k in range(len(KINDS)):
+        """The calibration so far, to four digits; kinds without showers have factors 1."""
+        factors, angular = {}, {}
+        for k, kind in enumerate(KINDS):
             n = len(self._vector[k])
             pull = RIDGE * max(float(np.trace(self._matrix[k])), 1e-12)
-            factors.append(np.linalg.solve(self._matrix[k] + pull * np.eye(n), self._vector[k] + pull))
-            measured = self._measured[k] @ factors[-1]
+            solved = np.linalg.solve(self._matrix[k] + pull * np.eye(n), self._vector[k] + pull)
+            measured = self._measured[k] @ solved
             total = self._true[k].sum() / measured.sum() if measured.sum() > 0 else 1.0
             enough = (self._count[k] >= MIN_SHOWERS) & (measured > 0)
-            angular.append(np.where(enough, self._true[k] / np.where(enough, measured, 1.0), total))
-        return Calibration(
-            factors=np.array(factors), cos_edges=COS_EDGES.copy(), angular=np.array(angular), origin=origin
-        )
+            corrections = np.where(enough, self._true[k] / np.where(enough, measured, 1.0), total)
+            factors[kind] = dict(zip(self._names, solved.round(4).tolist(), strict=True))
+            angular[kind] = tuple(corrections.round(4).tolist())
+        edges = tuple(COS_EDGES.round(4).tolist())
+        return Calibration(origin=origin, factors=factors, cos_edges=edges, angular=angular)

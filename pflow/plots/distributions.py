@@ -73,12 +73,7 @@ def plot_count_difference(
 ) -> Figure:
     """Fraction of events against the reconstructed minus true number of particles.
 
-    Parameters
-    ----------
-    counts
-        Number of events by difference, by algorithm.
-    numbers, text
-        As in `plot_distribution`.
+    `counts` are numbers of events by difference, by algorithm; `numbers` and `text` as of `plot_distribution`.
     """
     differences = [difference for by_difference in counts.values() for difference in by_difference] or [0]
     edges = np.arange(min(differences) - 1.5, max(differences) + 2.5)

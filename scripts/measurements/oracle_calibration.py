@@ -12,6 +12,7 @@ from pflow.io.open import iterate_events
 from pflow.metrics.oracle import add_showers
 from pflow.metrics.oracle_calibration import CalibrationFit
 from pflow.physics.detector import load_detector
+from pflow.plain import to_plain
 
 __all__ = ["add_options", "run"]
 
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
             add_showers(fitted, events)
         print(f"read {path.name}", flush=True)
     calibration = fitted.result(origin=f"showers without a track in {', '.join(path.name for path in args.files)}")
-    content = yaml.safe_dump(calibration.to_dict(detector), sort_keys=False, default_flow_style=None, width=110)
+    content = yaml.safe_dump(to_plain(calibration), sort_keys=False, default_flow_style=None, width=110)
     with replacing(args.output) as partial:
         partial.write_text(HEADER + content, "utf-8")
     print(f"wrote {args.output}")

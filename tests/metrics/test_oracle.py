@@ -15,7 +15,7 @@ from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.metrics.evaluation import Evaluation
 from pflow.metrics.oracle import add_showers, measure_showers, perfect_reconstruction
-from pflow.metrics.oracle_calibration import Calibration, CalibrationFit
+from pflow.metrics.oracle_calibration import KINDS, Calibration, CalibrationFit
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import mass_of
 
@@ -96,8 +96,8 @@ def test_identity_charge_and_mass_are_the_true_ones(make_event):
 
 
 def test_calibration_is_by_kind_of_shower(make_event):
-    factors = np.array([[2.0, 1, 1, 1], [3.0, 1, 1, 1]])
-    double = Calibration(factors=factors, cos_edges=np.array([0.0, 1.0]), angular=np.ones((2, 1)), origin="")
+    factors = {kind: {**UNIT.factors[kind], "ecal_barrel": factor} for kind, factor in zip(KINDS, (2, 3), strict=True)}
+    double = dataclasses.replace(UNIT, factors=factors)
     hits = [(5.0, {0: 1}), (3.0, {1: 1}), (1.0, {1: 1}, 0, 2)]
     events = make_event([(22, 10.0), (130, 10.0)], hits=hits)
     assert oracle(events, calibration=double) == [(22, 10.0), (130, 10.0)]
@@ -152,7 +152,8 @@ def test_oracle_is_better_than_pandora_on_full_events(data_dir):
 
 def test_two_factors_for_hadrons_give_the_resolution_of_the_definitions(data_dir):
     """PHYSICS: 3.3% with 1.3 in the ECAL, 1.0 in the HCAL. Ours is tighter as it has more factors, and angles."""
-    plain = dataclasses.replace(UNIT, factors=np.array([[1.0] * 4, [1.3, 1.3, 1.0, 1.0]]))
+    hadronic = {name: 1.3 if name.startswith("ecal") else 1.0 for name in UNIT.factors["hadronic"]}
+    plain = dataclasses.replace(UNIT, factors=UNIT.factors | {"hadronic": hadronic})
     response = []
     for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
         targets = select_targets(events, rule="stable")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
 from pflow.metrics.oracle_calibration import KINDS, Calibration, CalibrationFit, load_calibration, shower_kind
 from pflow.physics.detector import load_detector
+from pflow.plain import from_plain, to_plain
 
 DETECTOR = load_detector("ild_g4")
-TWO = np.array([0.0, 0.5, 1.0])
-
-
-def calibration(factors=None, angular=None) -> Calibration:
-    return Calibration(
-        factors=np.array([[2.0, 1.0, 1.0, 1.0], [3.0, 1.0, 0.5, 1.0]] if factors is None else factors),
-        cos_edges=TWO,
-        angular=np.array([[1.0, 1.0], [1.0, 2.0]] if angular is None else angular),
-        origin="hand",
-    )
+NAMES = [calorimeter.name for calorimeter in DETECTOR.calorimeters]
+BY_HAND = {
+    "origin": "hand",
+    "factors": {
+        kind: dict(zip(NAMES, factors, strict=True))
+        for kind, factors in zip(KINDS, [(2.0, 1.0, 1.0, 1.0), (3.0, 1.0, 0.5, 1.0)], strict=True)
+    },
+    "cos_edges": (0.0, 0.5, 1.0),
+    "angular": {"electromagnetic": (1.0, 1.0), "hadronic": (1.0, 2.0)},
+}
 
 
 def test_kinds():
@@ -29,7 +32,9 @@ def test_kinds():
 def test_energy_by_hand():
     # electromagnetic 2 x 10 + 4; hadronic (3 x 10 + 0.5 x 4) x 1.5, half way between the middles 0.25 and 0.75
     energy = np.array([[10.0, 0.0, 0.0, 4.0], [10.0, 0.0, 4.0, 0.0], [10.0, 0.0, 0.0, 0.0], [10.0, 0.0, 0.0, 0.0]])
-    found = calibration().energy(kind=np.array([0, 1, 1, 1]), energy=energy, abs_cos_theta=np.array([0.5, 0.5, 0, 1]))
+    found = Calibration(**BY_HAND).energy(
+        kind=np.array([0, 1, 1, 1]), energy=energy, abs_cos_theta=np.array([0.5, 0.5, 0, 1])
+    )
     # Beyond the outer middles, their corrections.
     assert found == pytest.approx([24.0, 48.0, 30.0, 60.0])
 
@@ -55,8 +60,9 @@ def test_fit_finds_what_was_put_in():
             true_energy=np.sum(factors[kind] * energy, axis=1)[part],
         )
     found = fit.result(origin="toy")
-    assert found.factors == pytest.approx(factors, rel=1e-2)
-    assert found.angular == pytest.approx(np.ones_like(found.angular), rel=1e-3)
+    for k, kind in enumerate(KINDS):
+        assert list(found.factors[kind].values()) == pytest.approx(factors[k], rel=1e-2)
+        assert found.angular[kind] == pytest.approx([1.0] * 25, rel=1e-3)
 
 
 def test_fit_finds_the_dependence_on_the_angle():
@@ -89,36 +95,33 @@ def test_spread_leaves_no_bias_in_the_sum():
 
 def test_fit_of_nothing_is_the_unit_calibration():
     found = CalibrationFit(DETECTOR).result(origin="nothing")
-    assert found.factors == pytest.approx(np.ones((2, 4)))
-    assert found.angular == pytest.approx(np.ones_like(found.angular))
+    assert found.factors == Calibration.unit(DETECTOR).factors
+    assert found.angular == dict.fromkeys(KINDS, (1.0,) * 25)
 
 
 def test_plain_data_and_back():
-    again = Calibration.from_dict(calibration().to_dict(DETECTOR), DETECTOR)
-    assert np.array_equal(again.factors, calibration().factors)
-    assert np.array_equal(again.angular, calibration().angular)
-    assert np.array_equal(again.cos_edges, TWO)
-    assert again.origin == "hand"
+    calibration = Calibration(**BY_HAND)
+    assert from_plain(Calibration, to_plain(calibration), "mine.yaml") == calibration
 
 
-@pytest.mark.parametrize("part", ["factors", "angular", "cos_edges", "origin"])
-def test_missing_part_is_refused(part):
-    content = calibration().to_dict(DETECTOR)
-    del content[part]
-    with pytest.raises(ConfigError, match=f"mine.yaml: no calibration for the calorimeters of ild_g4.*{part}"):
-        Calibration.from_dict(content, DETECTOR, where="mine.yaml")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"factors": {"hadronic": {}}}, "mine.yaml: electromagnetic showers need factors"),
+        ({"cos_edges": [0.0, 1.0]}, "a correction for each bin of cos_edges"),
+        ({"angular": {}}, "a correction for each bin of cos_edges"),
+        ({"origin": 3}, "'origin' must be text"),
+    ],
+)
+def test_what_is_no_calibration_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        from_plain(Calibration, to_plain(Calibration(**BY_HAND)) | change, "mine.yaml")
 
 
 def test_other_calorimeters_are_refused():
-    with pytest.raises(ConfigError, match="no calibration for the calorimeters of cld"):
-        Calibration.from_dict(calibration().to_dict(DETECTOR), load_detector("cld"))
-
-
-def test_edges_that_do_not_fit_are_refused():
-    content = calibration().to_dict(DETECTOR)
-    content["cos_edges"] = [0.0, 1.0]
-    with pytest.raises(ConfigError, match="edges of cos theta"):
-        Calibration.from_dict(content, DETECTOR)
+    fewer = dataclasses.replace(DETECTOR, calorimeters=DETECTOR.calorimeters[1:])
+    with pytest.raises(ConfigError, match="factors for the calorimeters of ild_g4: ecal_endcap, "):
+        load_calibration(fewer)
 
 
 def test_builtin_calibration_by_the_name_of_the_detector():
