@@ -106,10 +106,7 @@ class Augmentation:
 def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
     """Augment a chunk of events at random: overlay, rotation, reflection, disturbance.
 
-    Returns
-    -------
-    Events
-        As many, with the same event numbers in the same order.
+    As many events, with the same event numbers in the same order.
     """
     if options.overlay is not None:
         events = random_overlay(events, options.overlay, generator)
@@ -130,16 +127,10 @@ def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> np
 
 
 def rotate(events: Events, phi: npt.ArrayLike) -> Events:
-    """Rotate events about the z axis; computed in float64, stored in the precision of each field.
+    """Rotate events about the z axis by `phi` in rad, one angle for all events or one for each.
 
-    Rotates all positions and momenta, and the azimuth of tracks; d0, z0, omega and tan_lambda do not change.
-
-    Parameters
-    ----------
-    events
-        Any events.
-    phi
-        Angle in rad, one for all events or one for each.
+    Rotates all positions and momenta, and the azimuth of tracks; d0, z0, omega and tan_lambda do not change. Computed
+    in float64, stored in the precision of each field.
     """
     angles = np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events))
 
@@ -148,11 +139,11 @@ def rotate(events: Events, phi: npt.ArrayLike) -> Events:
         cos, sin = np.cos(angle), np.sin(angle)
         columns: dict[str, Any] = {}
         for field in VECTORS[name]:
-            x, y, z = _components(flat[field])
+            x, y, z = jagged.vectors(flat[field]).T
             columns[field] = _vector(flat[field], x * cos - y * sin, x * sin + y * cos, z)
         if name == "tracks":
-            rotated = np.pi - np.mod(np.pi - (_numbers(flat.phi) + angle), 2 * np.pi)  # in (-pi, pi]
-            columns["phi"] = rotated.astype(np.float32)
+            azimuth = np.asarray(flat.phi, dtype=np.float64) + angle
+            columns["phi"] = (np.pi - np.mod(np.pi - azimuth, 2 * np.pi)).astype(np.float32)  # in (-pi, pi]
         return columns
 
     return _changed(events, change)
@@ -161,12 +152,7 @@ def rotate(events: Events, phi: npt.ArrayLike) -> Events:
 def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
     """Reflect events in the plane z = 0: z, pz, z0 and tan_lambda change sign, charge and curvature do not.
 
-    Parameters
-    ----------
-    events
-        Any events.
-    which
-        Whether to reflect, one for all events or one for each.
+    `which` of the events: one answer for all or one for each.
     """
     signs = np.where(np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)), -1.0, 1.0)
 
@@ -174,11 +160,11 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
         sign = np.repeat(signs, counts)
         columns: dict[str, Any] = {}
         for field in VECTORS[name]:
-            x, y, z = _components(flat[field])
+            x, y, z = jagged.vectors(flat[field]).T
             columns[field] = _vector(flat[field], x, y, z * sign)
         if name == "tracks":
             for field in ("z0", "tan_lambda"):
-                columns[field] = (_numbers(flat[field]) * sign).astype(np.float32)
+                columns[field] = (np.asarray(flat[field], dtype=np.float64) * sign).astype(np.float32)
         return columns
 
     return _changed(events, change)
@@ -187,12 +173,8 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
 def random_overlay(events: Events, options: Overlay, generator: np.random.Generator) -> Events:
     """Join each event with others of the same chunk, drawn at random and rotated about the z axis; see `Overlay`.
 
-    The first event of a group is not rotated. No event is in a group twice, so no group is larger than the chunk.
-
-    Returns
-    -------
-    Events
-        As many, with the same event numbers in the same order.
+    The first event of a group is not rotated. No event is in a group twice, so no group is larger than the chunk. As
+    many events are returned, with the same event numbers in the same order.
     """
     if len(events) == 0:
         return overlay(events, [])
@@ -310,11 +292,3 @@ def _vector(like: ak.Array, *components: Values) -> ak.Array:
         for key, values in zip(ak.fields(like), components, strict=True)
     }
     return ak.zip(columns, with_name=like.layout.purelist_parameter("__record__"), behavior=vector_behavior)
-
-
-def _components(vectors: ak.Array) -> list[npt.NDArray[np.float64]]:
-    return [_numbers(vectors[key]) for key in ak.fields(vectors)]
-
-
-def _numbers(values: ak.Array) -> npt.NDArray[np.float64]:
-    return np.asarray(ak.to_numpy(values), dtype=np.float64)

@@ -124,18 +124,19 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
     n = int(group.max(initial=-1)) + 1
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(n))
-    energy = _float(flat.energy)
+    energy = np.asarray(flat.energy, dtype=np.float64)
     total = np.bincount(group, energy, minlength=n)
     weight = np.where(total[group] > 0, energy, 1.0)
     norm = np.bincount(group, weight, minlength=n)
     position = {
-        axis: np.bincount(group, weight * _float(flat.position[axis]), minlength=n) / norm for axis in ("x", "y", "z")
+        axis: np.bincount(group, weight * values, minlength=n) / norm
+        for axis, values in zip("xyz", jagged.vectors(flat.position).T, strict=True)
     }
     summed = ak.zip(
         {
             "energy": total,
             "position": ak.zip(position, with_name="Vector3D", behavior=vector_behavior),
-            "time": np.fmin.reduceat(_float(flat.time)[order], starts) if n else np.empty(0),
+            "time": np.fmin.reduceat(np.asarray(flat.time, dtype=np.float64)[order], starts) if n else np.empty(0),
             "subdetector": ak.to_numpy(flat.subdetector)[order[starts]],
             "layer": np.minimum.reduceat(ak.to_numpy(flat.layer)[order], starts) if n else np.empty(0, dtype=np.int32),
         },
@@ -148,8 +149,9 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
 def _columns(events: Events, event: Index) -> dict[str, npt.NDArray[Any]]:
     """The flat columns that cells are made from, all of them finite."""
     flat = ak.flatten(events.hits, axis=1)
-    columns: dict[str, npt.NDArray[Any]] = {axis: _float(flat.position[axis]) for axis in ("x", "y", "z")}
-    for name, values in {"energy": _float(flat.energy), **{f"position.{key}": columns[key] for key in columns}}.items():
+    columns = dict(zip("xyz", jagged.vectors(flat.position).T, strict=True))
+    checked = {"energy": np.asarray(flat.energy), **{f"position.{axis}": values for axis, values in columns.items()}}
+    for name, values in checked.items():
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise InputError(
@@ -207,7 +209,3 @@ def _groups(*columns: Index) -> Index:
     group = np.zeros(len(order), dtype=np.int64)
     group[order[1:]] = np.cumsum((table[:, 1:] != table[:, :-1]).any(axis=0))
     return group
-
-
-def _float(values: ak.Array) -> Values:
-    return np.asarray(ak.to_numpy(values), dtype=np.float64)

@@ -120,7 +120,7 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     factor *= 1 + (hadronic[event] - 1) * _hadron_share(events) * (kinds == "ecal")[subdetector]
     energy = ak.to_numpy(flat.energy) * np.where(chosen[event], factor, 1.0)
     shift = options.shift_mm * generator.standard_normal((*shape, 3)) * chosen[:, np.newaxis, np.newaxis]
-    position = _vectors(flat.position, "xyz") + shift[event, subdetector]
+    position = jagged.vectors(flat.position) + shift[event, subdetector]
 
     largest = np.select([kinds == "ecal", kinds == "hcal"], [options.ecal_threshold, options.hcal_threshold], 0.0)
     threshold = generator.random(shape) * largest
@@ -161,9 +161,9 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
     columns["charge"] = ak.to_numpy(flat.charge)[rows]
     columns["omega"] = ak.to_numpy(flat.omega)[rows] / stretch
     for field, prefix in (("momentum", "p"), ("calo_momentum", "calo_p")):
-        vectors = _vectors(flat[field], ("px", "py", "pz"))[rows] * stretch[:, np.newaxis]
+        vectors = jagged.vectors(flat[field])[rows] * stretch[:, np.newaxis]
         columns |= {f"{prefix}{axis}": vectors[:, k] for k, axis in enumerate("xyz")}
-    positions = _vectors(flat.calo_position, "xyz")[rows]
+    positions = jagged.vectors(flat.calo_position)[rows]
     columns |= {f"calo_{axis}": positions[:, k] for k, axis in enumerate("xyz")}
     tracks = make_tracks(
         b_field=events.detector.b_field,
@@ -228,7 +228,3 @@ def _kept_links(links: ak.Array, counts: Index, kept: Mask, twice: Mask | None) 
         weight=ak.unflatten(jagged.flat(links.weight)[row[order]], n_links),
         normalise=False,
     )
-
-
-def _vectors(vectors: ak.Array, fields: Sequence[str]) -> Values:
-    return np.stack([np.asarray(ak.to_numpy(vectors[field]), dtype=np.float64) for field in fields], axis=1)

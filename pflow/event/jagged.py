@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["count", "event_index", "flat", "global_index", "local_index", "offsets"]
+__all__ = ["count", "event_index", "flat", "global_index", "local_index", "offsets", "vectors"]
 
 Index = npt.NDArray[np.int64]
 
@@ -25,6 +25,21 @@ def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
         A value is missing (None).
     """
     return np.asarray(ak.to_numpy(ak.flatten(array, axis=1), allow_missing=False), dtype=dtype)
+
+
+def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64) -> npt.NDArray[Any]:
+    """Components of vectors [event, object], or of a flat list of vectors [N], in the order of their fields: [N, 3].
+
+    Raises
+    ------
+    ValueError
+        A value is missing (None).
+
+    >>> vectors(ak.Array([[{"x": 1, "y": 2, "z": 3}], []]))
+    array([[1., 2., 3.]])
+    """
+    flat = ak.flatten(array, axis=1) if array.ndim > 1 else array
+    return np.stack([np.asarray(flat[field], dtype=dtype) for field in ak.fields(flat)], axis=-1)
 
 
 def count(array: Any) -> Index:

@@ -137,8 +137,8 @@ def _cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tolerance: 
         n_layers = int(layer.max()) - int(layer.min()) + 1
         place = (group[event[among]] * len(kinds) + subdetector) * n_layers + layer
         # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
-        position = [ak.to_numpy(flat.position[axis])[among] / tolerances[subdetector] for axis in ("x", "y", "z")]
-        tree = cKDTree(np.stack([*position, 10.0 * place], axis=1), balanced_tree=False)  # half the time to build
+        position = jagged.vectors(flat.position)[among] / tolerances[subdetector, np.newaxis]
+        tree = cKDTree(np.column_stack([position, 10.0 * place]), balanced_tree=False)  # half the time to build
         pairs = among[tree.query_pairs(1.0, output_type="ndarray")]
         pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]].astype(np.int32)
         links = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(event),) * 2)

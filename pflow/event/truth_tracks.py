@@ -60,8 +60,7 @@ def make_truth_tracks(
     """
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)
-    vertex = np.stack([jagged.flat(truth.vertex[axis], np.float64) for axis in "xyz"], axis=-1)  # [P, 3]
-    momentum = np.stack([jagged.flat(truth.momentum[axis], np.float64) for axis in ("px", "py", "pz")], axis=-1)
+    vertex, momentum = jagged.vectors(truth.vertex), jagged.vectors(truth.momentum)  # [P, 3]
     chosen = (
         (np.abs(charge) == 1)
         & (n_layers >= settings.min_layers)

@@ -23,11 +23,7 @@ ROOT_SIGNATURE = b"root"
 
 
 def open_root(path: str | PathLike[str]) -> Any:
-    """Open a ROOT file for reading.
-
-    Returns
-    -------
-    uproot.ReadOnlyDirectory
+    """Open a ROOT file for reading: an `uproot.ReadOnlyDirectory`.
 
     Raises
     ------

@@ -51,18 +51,8 @@ class EventFile:
 
     Attributes
     ----------
-    schema
-        ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
-    path, uuid, num_entries
-        The file, its UUID ("" if it has none), and the entries of its tree.
-    detector
-        Detector that its hits are sorted into.
-    absent
-        Optional collections of the detector that the file does not hold.
-    sources
-        Collections that are read, by part and calorimeter; empty for schemas without named collections.
-    truth_tracks
-        Whether its tracks are made from Monte Carlo particles.
+    schema, path, uuid, num_entries, detector, absent, sources, truth_tracks
+        As of `pflow.io.reader.Reader`.
 
     Examples
     --------

@@ -87,7 +87,7 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     used = (linked >= 0) & (energy > 0)
     hit, energy = hit[used], energy[used]
     particle, shower = np.unique(linked[used], return_inverse=True)
-    position = np.stack([jagged.flat(events.hits["position", axis], np.float64)[hit] for axis in "xyz"], axis=1)
+    position = jagged.vectors(events.hits["position"])[hit]
 
     n, n_calorimeters = len(particle), len(events.detector.calorimeters)
     cell = shower * n_calorimeters + jagged.flat(events.hits["subdetector"])[hit]
@@ -153,8 +153,7 @@ def perfect_reconstruction(
     track, particle = track[used], particle[used]
     track_momentum = np.zeros((0, 3))
     if events.tracks is not None:
-        columns = [jagged.flat(events.tracks["momentum", axis], np.float64)[track] for axis in ("px", "py", "pz")]
-        track_momentum = np.stack(columns, axis=1)
+        track_momentum = jagged.vectors(events.tracks["momentum"])[track]
     track_energy = np.sqrt(np.sum(track_momentum**2, axis=1) + jagged.flat(truth["mass"])[particle] ** 2)
 
     showers = measure_showers(events, rule="calo" if targets.rule == "calo" else "entering")

@@ -217,7 +217,7 @@ def make_scene(
         title=_title(event, energy),
         note=assignment.note if assignment else f"hits coloured by {colour_by}",
         colour_by=colour_by,
-        position=_columns(hits.position, "xyz").astype(np.float32),
+        position=jagged.vectors(hits.position, np.float32),
         energy=energy,
         time=ak.to_numpy(hits.time).astype(np.float32),
         subdetector=subdetector,
@@ -252,7 +252,7 @@ class _Particles:
 
     @classmethod
     def of(cls, name: str, kind: str, records: ak.Array) -> _Particles:
-        momentum = _columns(records.momentum, ("px", "py", "pz"))
+        momentum = jagged.vectors(records.momentum)
         vertex = "vertex" in ak.fields(records)
         return cls(
             name=name,
@@ -261,7 +261,7 @@ class _Particles:
             charge=ak.to_numpy(records.charge).astype(np.float64),
             energy=ak.to_numpy(records.energy).astype(np.float64),
             momentum=momentum,
-            start=np.nan_to_num(_columns(records.vertex, "xyz")) if vertex else np.zeros_like(momentum),
+            start=np.nan_to_num(jagged.vectors(records.vertex)) if vertex else np.zeros_like(momentum),
         )
 
     def labels(self) -> list[str]:
@@ -394,7 +394,7 @@ def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:
 
 def _nearest_in_angle(event: Events, particles: _Particles) -> Index:
     """The particle nearest to each hit in angle, -1 if there are none; a charged one where it meets the calorimeter."""
-    position = _columns(event.hits[0].position, "xyz")
+    position = jagged.vectors(event.hits[0].position)
     if not len(particles.pdg) or not len(position):
         return np.full(len(position), -1, dtype=np.int64)
     entry, _ = particles.entry(event.detector)
@@ -418,7 +418,7 @@ def _tracks(event: Events, shades: tuple[str, ...]) -> Lines:
     """Tracks as helices from the point nearest to the beam to the calorimeter."""
     assert event.tracks is not None
     tracks, detector = event.tracks[0], event.detector
-    momentum, charge = _columns(tracks.momentum, ("px", "py", "pz")), ak.to_numpy(tracks.charge).astype(np.float64)
+    momentum, charge = jagged.vectors(tracks.momentum), ak.to_numpy(tracks.charge).astype(np.float64)
     d0, phi, z0 = (np.nan_to_num(ak.to_numpy(tracks[field]).astype(np.float64)) for field in ("d0", "phi", "z0"))
     perigee = np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1)
     length = _length(perigee, momentum, charge, detector, TRACK_TURNS)
@@ -466,7 +466,3 @@ def _title(event: Events, energy: npt.NDArray[Any]) -> str:
         f"{where}entry {event.entry[0]}, event {event.event[0]}: "
         f"{len(energy)} hits, {energy.sum(dtype=np.float64):.1f} GeV{n_tracks}"
     )
-
-
-def _columns(records: ak.Array, fields: Any) -> Float:
-    return np.stack([ak.to_numpy(records[field]).astype(np.float64) for field in fields], axis=-1)

@@ -169,7 +169,7 @@ def _event_of(index: Any, offsets: npt.NDArray[np.int64]) -> Any:
 
 def _direction(flat: ak.Array, events: Events, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Unit vectors of the momenta, float32 [N, 3]."""
-    momentum = np.stack([ak.to_numpy(flat.momentum[key]) for key in ("px", "py", "pz")], axis=1)
+    momentum = jagged.vectors(flat.momentum)
     length = np.linalg.norm(momentum, axis=1)
     bad = np.flatnonzero(~(length > 0))
     if len(bad):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -56,15 +55,11 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
     """
     counts = jagged.count(targets.particles)
     flat = ak.flatten(targets.particles, axis=1)
-    keys = [-_column(flat.energy), np.abs(_column(flat.pdg)), _column(flat.charge)]
-    keys += [_column(flat.momentum[key]) for key in ("px", "py", "pz")]
+    energy, pdg, charge = (np.asarray(flat[field], dtype=np.float64) for field in ("energy", "pdg", "charge"))
+    keys = [-energy, np.abs(pdg), charge, *jagged.vectors(flat.momentum).T]
     if order == "tracks_first":
-        keys.insert(0, 1.0 - ((_column(flat.charge) != 0) & (_column(flat.n_tracks) > 0)))
+        keys.insert(0, 1.0 - ((charge != 0) & (np.asarray(flat.n_tracks) > 0)))
     sorting = np.lexsort([*reversed(keys), jagged.event_index(counts)])  # the last key is the first that counts
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)
     return OrderedTargets(particles=flat[sorting], offsets=jagged.offsets(counts), position=position, targets=targets)
-
-
-def _column(values: Any) -> npt.NDArray[np.float64]:
-    return np.asarray(ak.to_numpy(values, allow_missing=False), dtype=np.float64)

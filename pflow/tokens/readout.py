@@ -63,10 +63,10 @@ def make_readout(
             assignments[name], offsets[name] = _assignment(links, counts, kept, targets)
     hits = ak.flatten(events.hits, axis=1)
     readout = EventReadout(
-        energy=_column(hits.energy, np.float32)[is_kept],
-        position=_vectors(hits.position, ("x", "y", "z"))[is_kept],
-        subdetector=_column(hits.subdetector, np.int64)[is_kept],
-        layer=_column(hits.layer, np.int64)[is_kept],
+        energy=np.asarray(hits.energy, dtype=np.float32)[is_kept],
+        position=jagged.vectors(hits.position, np.float32)[is_kept],
+        subdetector=np.asarray(hits.subdetector, dtype=np.int64)[is_kept],
+        layer=np.asarray(hits.layer, dtype=np.int64)[is_kept],
         token=token,
         **_tracks(tracks),
         **assignments,
@@ -80,13 +80,13 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
         vectors = dict.fromkeys(("track_momentum", "track_position", "track_direction"), null)
         return {"track_charge": null[:, 0], **vectors}
     tracks = ak.flatten(tracks, axis=1)
-    momentum = _vectors(tracks.momentum, ("px", "py", "pz"))
-    position = _vectors(tracks.calo_position, ("x", "y", "z"))
-    at_calorimeter = _vectors(tracks.calo_momentum, ("px", "py", "pz"))
+    momentum = jagged.vectors(tracks.momentum, np.float32)
+    position = jagged.vectors(tracks.calo_position, np.float32)
+    at_calorimeter = jagged.vectors(tracks.calo_momentum, np.float32)
     known = np.isfinite(np.concatenate([position, at_calorimeter], axis=1)).all(axis=1, keepdims=True)
     return {
         "track_momentum": momentum,
-        "track_charge": _column(tracks.charge, np.float32),
+        "track_charge": np.asarray(tracks.charge, dtype=np.float32),
         "track_position": np.where(known, position, np.float32(0)),
         "track_direction": unit_vector(np.where(known, at_calorimeter, momentum).astype(np.float64)).astype(np.float32),
     }
@@ -107,12 +107,3 @@ def _assignment(
     rank = n_before[source] - n_before[jagged.offsets(n_sources)[event]]
     pairs = Assignment(source=rank[kept], target=target[kept], weight=jagged.flat(links.weight, np.float32)[kept])
     return pairs, jagged.offsets(np.bincount(event[kept], minlength=len(n_sources)))
-
-
-def _column(values: ak.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    return np.asarray(ak.to_numpy(values, allow_missing=False), dtype=dtype)
-
-
-def _vectors(records: ak.Array, keys: tuple[str, ...]) -> npt.NDArray[np.float32]:
-    """Flat vectors, float32 [N, 3]."""
-    return np.stack([_column(records[key], np.float32) for key in keys], axis=1)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 import pflow
 from measurements.files import DATA, ROOT
+from pflow.event import jagged
 
 __all__ = ["add_options", "run"]
 
@@ -30,11 +31,11 @@ def draw(event: pflow.Events) -> Figure:
     particles = pflow.select_targets(event).particles[0]
     particles = particles[np.argsort(-particles.energy.to_numpy())]
     hits = event.hits[0]
-    position = np.stack([hits.position[axis].to_numpy() for axis in "xyz"], axis=1)
+    position = jagged.vectors(hits.position)
     energy = hits.energy.to_numpy()
     order = np.argsort(energy)
     # Across: along the line from one photon to the other, seen from the vertex.
-    momentum = np.stack([particles.momentum[axis].to_numpy() for axis in ("px", "py", "pz")], axis=1)
+    momentum = jagged.vectors(particles.momentum)
     one, other = momentum / np.linalg.norm(momentum, axis=1, keepdims=True)
     across = position @ (one - other) / np.linalg.norm(one - other)
     depth = np.hypot(position[:, 0], position[:, 1])

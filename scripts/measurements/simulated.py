@@ -115,7 +115,7 @@ def show(title: str, rows: dict[str, dict[str, Any]]) -> None:
 def _cells(events: Events, subdetector: int) -> dict[tuple[float, ...], tuple[float, float]]:
     """Energy and time of each cell, by entry and position."""
     entry = jagged.event_index(jagged.count(events.hits))
-    place = np.stack([entry, *(jagged.flat(events.hits.position[axis]) for axis in "xyz")], axis=-1)
+    place = np.column_stack([entry, jagged.vectors(events.hits.position)])
     mine = jagged.flat(events.hits.subdetector) == subdetector
     energy, time = jagged.flat(events.hits.energy, np.float64), jagged.flat(events.hits.time, np.float64)
     return {tuple(cell): (float(e), float(t)) for cell, e, t in zip(place[mine], energy[mine], time[mine], strict=True)}

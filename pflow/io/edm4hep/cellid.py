@@ -50,17 +50,7 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
 def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str | None) -> npt.NDArray[np.int32]:
     """Layer of each cell, int32 of the same shape; -1 where there is no encoding or it has no layer.
 
-    Parameters
-    ----------
-    cell_id
-        Unsigned 64-bit cell ids.
-    encoding
-        As for `bit_field`.
-
-    Raises
-    ------
-    ValueError
-        The encoding cannot be understood.
+    Encoding and errors as of `bit_field`; cell ids are unsigned 64-bit integers.
 
     >>> layer_from_cell_id(np.array([0b101_00011], dtype=np.uint64), "system:0:5,layer:5:3")
     array([5], dtype=int32)

@@ -129,19 +129,7 @@ def open_podio(path: str | PathLike[str]) -> PodioFile:
 
 
 def relation(columns: Columns, collection: str, index: int, *names: str) -> str | None:
-    """Branch that holds the references of a relation, by name in newer files and by number in older ones.
-
-    Parameters
-    ----------
-    columns
-        Of the tree ``events``.
-    collection
-        Collection that the relation belongs to.
-    index
-        Number of the relation in the old layout.
-    names
-        Its names in the new layout, e.g. ``from`` and ``rec``.
-    """
+    """Branch that holds the references of a relation of a collection: by one of `names`, or by `index` in old files."""
     return columns.first(*(f"_{collection}_{name}" for name in names), f"{collection}#{index}")
 
 

@@ -41,18 +41,8 @@ def write_legacy(
     """Write events to an HDF5 file of the first paper; return how many. It appears only when whole.
 
     One row a hit, then one a track. The label is the particle with the largest share, its ``mcid`` the index in the
-    event's list; a hit or track without a link has ``mcid`` -1 and zeros. Tracks have ``hitid`` -1, -2, ...
-
-    Parameters
-    ----------
-    path
-        Output file.
-    events
-        All events, or chunks of them in order.
-    inputs
-        Files that must not be overwritten.
-    force
-        Replace any file; without it, only one that this function wrote.
+    event's list; a hit or track without a link has ``mcid`` -1 and zeros. Tracks have ``hitid`` -1, -2, ... Parameters
+    as of `pflow.io.events_root.write_events`.
 
     Raises
     ------
