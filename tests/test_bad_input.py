@@ -194,7 +194,7 @@ def test_event_with_a_hundred_thousand_hits(reconstruct, good, tmp_path):
 
     code, said, output = reconstruct(tmp_path / "huge.root", "--on-error=skip")
     assert code == 0
-    assert "1 of 3 entries are too large" in said
+    assert "1 of 3 entries cannot be used" in said
     assert np.flatnonzero(read_reco(output).flags & Flag.BAD_INPUT).tolist() == [2]
 
 

@@ -160,7 +160,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if self.tokeniser is None:
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
-            self.tokeniser = Tokeniser.fit(read_chunks(chunks["train"], self.options), self.recipe)
+            self.tokeniser = Tokeniser.fit(
+                read_chunks(chunks["train"], self.options), self.recipe, on_error=self.options.on_error
+            )
         elif stage == "fit" and self.transfer is not None:
             with self.options.open(chunks["train"][0].path) as file:
                 if self.tokeniser.other_geometry(file.detector):

@@ -19,9 +19,11 @@ from pflow.data.collate import collate
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
 from pflow.event.augment import Augmentation, augment
+from pflow.event.events import Events
+from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import EventTokens
+from pflow.tokens.tokens import EventTokens, Tokens
 
 __all__ = ["EventDataset", "LabelledBatch"]
 
@@ -162,12 +164,25 @@ class EventDataset(IterableDataset[LabelledBatch]):
                 # One more than the number: trailing zeros do not change a seed, and the shuffling has one without it.
                 generator = np.random.default_rng([self.seed, self.epoch, worker, number + 1])
                 events = augment(events, self.augmentation, generator)
-            tokens = self.tokeniser.encode(events, warn=False)
+            tokens = self._encoded(events)
             unknown.update(tokens.unknown)
             for i in range(len(tokens)):
                 yield _Item(tokens[i], int(tokens.event[i]))
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
+
+    def _encoded(self, events: Events) -> Tokens:
+        """Tokens of a chunk; where bad entries are skipped, those that lack what the model reads are empty."""
+
+        def encode(some: Events) -> Tokens:
+            return self.tokeniser.encode(some, warn=False)
+
+        if self.options.on_error == "raise":
+            return encode(events)
+        tokens, _, errors = without_refused(events, encode)
+        if errors:
+            warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=2)
+        return tokens
 
     def _in_order(self, items: Iterable[_Item]) -> Iterator[list[_Item]]:
         pool: list[_Item] = []

@@ -61,6 +61,8 @@ class Flag(enum.IntFlag):
     """A particle's code was not in the vocabulary and was mapped to its class."""
     TRUTH_TRACKS = 8
     """The tracks were made from Monte Carlo particles (`pflow.event.truth_tracks`)."""
+    NOT_FINITE = 16
+    """The model gave numbers that are not finite, and the event was left without particles (``on_error="skip"``)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,6 +10,8 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
+from pflow.event.events import Flag
+
 __all__ = ["LINKS", "Reconstruction", "concatenate"]
 
 LINKS = ("hit_links", "track_links")
@@ -53,6 +55,33 @@ class Reconstruction:
 
     def __len__(self) -> int:
         return len(self.particles)
+
+    def finite(self) -> npt.NDArray[np.bool_]:
+        """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""
+        counts = ak.to_numpy(ak.num(self.particles, axis=1))
+        flat = ak.flatten(self.particles, axis=1)
+        values = [flat.energy, flat.mass, flat.charge, *(flat.momentum[axis] for axis in ("px", "py", "pz"))]
+        values += [flat[name] for name in ("scores", "covariance") if name in flat.fields]
+        good = np.ones(len(flat), dtype=np.bool_)
+        for column in values:
+            numbers = np.isfinite(ak.to_numpy(column))
+            good &= numbers if numbers.ndim == 1 else numbers.all(axis=1)
+        event = np.repeat(np.arange(len(counts)), counts)
+        return np.asarray(np.bincount(event[~good], minlength=len(counts)) == 0)
+
+    def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag) -> Reconstruction:
+        """The same events, those where `bad` holds without particles and links, and flagged."""
+        if not bad.any():
+            return self
+        values = {}
+        for name in ("particles", *LINKS):
+            part = getattr(self, name)
+            if part is not None:
+                counts = ak.to_numpy(ak.num(part, axis=1))
+                kept = ak.flatten(part, axis=1)[np.repeat(~bad, counts)]
+                values[name] = ak.unflatten(kept, np.where(bad, 0, counts))
+        flags = self.flags | np.where(bad, np.uint32(flag), np.uint32(0))
+        return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
 
     def __getitem__(self, where: slice | npt.NDArray[np.bool_]) -> Reconstruction:
         """Some of the events: a range, or those where a mask is True."""

@@ -24,6 +24,24 @@ FINITE = {
 }
 """Fields of each part that must be finite numbers."""
 
+MAX_ENERGY = 1e7
+"""Largest energy or momentum, GeV: a thousand times that of any collider, and small enough to compute with."""
+
+MAX_LENGTH = 1e7
+"""Largest coordinate, mm: larger than any cavern."""
+
+MAX_LAYER = 2**16 - 1
+"""Largest number of a layer: of the widest field in a cell's id."""
+
+LARGEST = {
+    **dict.fromkeys(("energy", "momentum.px", "momentum.py", "momentum.pz", "mass"), (MAX_ENERGY, " GeV")),
+    **{f"calo_momentum.{axis}": (MAX_ENERGY, " GeV") for axis in ("px", "py", "pz")},
+    **{f"{vector}.{axis}": (MAX_LENGTH, " mm") for vector in ("position", "calo_position") for axis in "xyz"},
+    "layer": (MAX_LAYER, ""),
+    "charge": (1000, " e"),
+}
+"""Largest absolute value of a field, in any part; unknown values (NaN) are judged elsewhere."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
@@ -42,6 +60,15 @@ def validate_part(name: str, part: ak.Array, detector: Detector) -> list[Violati
     found: list[Violation] = []
     for field in FINITE[name]:
         found += _violations(part, name, field, lambda x: ~np.isfinite(x), "expected a finite number")
+    for field, (most, unit) in LARGEST.items():
+        if _has(part, field):
+            found += _violations(
+                part,
+                name,
+                field,
+                lambda x, most=most: np.isfinite(x) & (np.abs(x) > most),
+                f"expected at most {most:g}{unit}",
+            )
     if name in ("hits", "reference"):
         found += _violations(part, name, "energy", lambda x: x < 0, "expected at least 0 GeV")
     if name == "hits":
@@ -68,6 +95,11 @@ def validate_links(name: str, links: ak.Array, sources: ak.Array | None, particl
     return found + _violations(
         links, name, "weight", lambda x: ~np.isfinite(x) | (x < 0), "expected a finite share of at least 0"
     )
+
+
+def _has(part: ak.Array, field: str) -> bool:
+    outer, _, inner = field.partition(".")
+    return outer in part.fields and (not inner or inner in part[outer].fields)
 
 
 def _violations(

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
@@ -17,8 +17,9 @@ from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
-from pflow.event.events import Events, Flag
+from pflow.event.events import LINKED, Events, Flag
 from pflow.event.particles import Reconstruction
+from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.inference.collect import ParticleCollector
 from pflow.model.api import DecodingConfig, Sampler
 from pflow.tokens.encode import kept_hits
@@ -69,8 +70,9 @@ def reconstruct(
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
-        For events with more than `max_hits` hits: ``raise``, or ``skip``: warn, with their number, and leave an empty
-        entry flagged ``BAD_INPUT``.
+        For events with impossible hits or tracks, without a value that the model reads, or with more than `max_hits`
+        hits: ``raise``, or ``skip``: warn, with their number, and leave an empty entry flagged ``BAD_INPUT``. Likewise
+        for events for which the model gives numbers that are not finite; their flag is ``NOT_FINITE``.
 
     Returns
     -------
@@ -80,7 +82,7 @@ def reconstruct(
     Raises
     ------
     InputError
-        Events of another detector or with too many hits: names file, entry and what was expected.
+        Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
         No such device, a batch size below 1, or a number of particles below 1.
     """
@@ -96,8 +98,8 @@ def reconstruct(
             decoding = dataclasses.replace(decoding, max_particles=max_particles)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    events = _without_oversized(events, max_hits, on_error)
-    tokens = model.tokeniser.encode(events, truth=False)
+    events = _usable(events, max_hits, on_error)
+    tokens, events = _encode(events, model, on_error)
 
     collector = ParticleCollector(len(events))
     for rows in _batches(tokens, batch_size):
@@ -105,17 +107,20 @@ def reconstruct(
         with torch.inference_mode():
             generated = reconstructor.generate(batch, decoding=decoding, sampler=sampler)
         collector.add(rows, generated)
-    reconstruction = model.tokeniser.decode(
-        collector.tokens(),
-        calibration=model.calibration,
-        event=events.event,
-        flags=events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0)),
-    )
+    particles = collector.tokens()
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        reconstruction = model.tokeniser.decode(
+            particles,
+            calibration=model.calibration,
+            event=events.event,
+            flags=events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0)),
+        )
     hit_links = collector.links("hit_fraction", kept_hits(events, model.tokeniser.recipe))
     track_links = None
     if events.tracks is not None:
         track_links = collector.links("track_fraction", ak.local_index(events.tracks, axis=1))
-    return dataclasses.replace(reconstruction, hit_links=hit_links, track_links=track_links)
+    reconstruction = dataclasses.replace(reconstruction, hit_links=hit_links, track_links=track_links)
+    return _finite(reconstruction, ~particles.finite() | ~reconstruction.finite(), events, model, on_error)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -130,32 +135,70 @@ def pick_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=place).item()  # the device meta makes tensors and holds no numbers
+    except Exception as error:  # each kind of device fails in its own way
         raise ConfigError(f"no device '{device}' here: {first_line(error)}") from error
     return place
 
 
-def _without_oversized(events: Events, max_hits: int, on_error: str) -> Events:
+def _usable(events: Events, max_hits: int, on_error: str) -> Events:
+    """The events whose hits and tracks are possible and not too many; the others are empty."""
+    without_truth: Any = dict.fromkeys(("truth", "reference", *LINKED))
+    seen = dataclasses.replace(events, **without_truth)
+    errors = {
+        violation.index: InputError(
+            violation.message,
+            file=events.path or None,
+            entry=int(events.entry[violation.index]),
+            field=violation.field,
+        )
+        for violation in reversed(seen.violations())
+    }
     n_hits = jagged.count(events.hits)
-    too_many = n_hits > max_hits
-    if not too_many.any():
-        return events
-    first = int(np.flatnonzero(too_many)[0])
-    error = InputError(
-        f"{n_hits[first]} hits, expected at most {max_hits}; a larger limit (max_hits) costs time and memory with "
-        "the square of the number of hits",
-        file=events.path or None,
-        entry=int(events.entry[first]),
-        field="hits",
-    )
+    for index in np.flatnonzero(n_hits > max_hits).tolist():
+        errors[index] = InputError(
+            f"{n_hits[index]} hits, expected at most {max_hits}; a larger limit (max_hits) costs time and memory with "
+            "the square of the number of hits",
+            file=events.path or None,
+            entry=int(events.entry[index]),
+            field="hits",
+        )
+    _give_up([errors[index] for index in sorted(errors)], len(events), on_error)
+    return events.emptied(np.isin(np.arange(len(events)), list(errors)))
+
+
+def _encode(events: Events, model: Model, on_error: str) -> tuple[Tokens, Events]:
+    """Tokens of the events; those that lack what the model reads are empty."""
     if on_error == "raise":
-        raise error
-    warnings.warn(
-        f"{int(too_many.sum())} of {len(events)} entries are too large and were left empty; the first: {error}",
-        stacklevel=3,
-    )
-    return events.emptied(too_many)
+        return model.tokeniser.encode(events, truth=False), events
+    tokens, events, errors = without_refused(events, lambda some: model.tokeniser.encode(some, truth=False))
+    _give_up(errors, len(events), on_error)
+    return tokens, events
+
+
+def _finite(
+    reconstruction: Reconstruction, bad: npt.NDArray[np.bool_], events: Events, model: Model, on_error: str
+) -> Reconstruction:
+    """The reconstruction without the particles of events in which a number is not finite."""
+    errors = [
+        InputError(
+            f"the model '{model.path}' gives numbers that are not finite for this event",
+            file=events.path or None,
+            entry=int(events.entry[index]),
+        )
+        for index in np.flatnonzero(bad)
+    ]
+    _give_up(errors, len(events), on_error)
+    return reconstruction.emptied(bad, Flag.NOT_FINITE)
+
+
+def _give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
+    """Raise the first error, or warn of all."""
+    if not errors:
+        return
+    if on_error == "raise":
+        raise errors[0]
+    warnings.warn(refused_message(errors, n_events), BadEntriesWarning, stacklevel=4)
 
 
 def _batches(tokens: Tokens, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:

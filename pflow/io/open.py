@@ -14,6 +14,7 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Events, concatenate
+from pflow.event.refused import BadEntriesWarning, refused_message
 from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
 from pflow.io.detect_schema import SCHEMAS, sniff
 from pflow.io.edm4hep.podio import open_podio
@@ -25,10 +26,6 @@ __all__ = ["BadEntriesWarning", "BadEntry", "EventFile", "iterate_events", "open
 
 OnError = Literal["raise", "skip"]
 FilePath = str | PathLike[str]
-
-
-class BadEntriesWarning(UserWarning):
-    """Entries that could not be used were emptied and flagged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +124,7 @@ class EventFile:
         events, bad = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         if bad:
             warnings.warn(
-                f"{len(bad)} of {len(events)} entries cannot be used and were left empty; the first: {bad[0].error}",
+                refused_message([found.error for found in bad], len(events)),
                 BadEntriesWarning,
                 stacklevel=3,
             )

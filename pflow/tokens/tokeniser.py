@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
@@ -15,6 +16,7 @@ from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
+from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.decode import decode
@@ -70,7 +72,13 @@ class Tokeniser:
                 )
 
     @classmethod
-    def fit(cls, chunks: Iterable[Events], recipe: Recipe | None = None) -> Tokeniser:
+    def fit(
+        cls,
+        chunks: Iterable[Events],
+        recipe: Recipe | None = None,
+        *,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> Tokeniser:
         """Fit on training events, in one pass and constant memory.
 
         Parameters
@@ -79,6 +87,8 @@ class Tokeniser:
             Events with truth, all of one detector.
         recipe
             Which tokens and targets to make; default: `Recipe()`.
+        on_error
+            For events without the values of a feature: ``raise``, or ``skip``: warn, and fit without them.
 
         Raises
         ------
@@ -103,12 +113,16 @@ class Tokeniser:
                 )
             detector = events.detector
             n_events += len(events)
-            particles = ak.flatten(target_particles(events, recipe), axis=1)
+            if on_error == "raise":
+                particles, features = _measured(events, recipe, parts)
+            else:
+                (particles, features), _, errors = without_refused(events, lambda some: _measured(some, recipe, parts))
+                if errors:
+                    warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=2)
             energy.update(ak.to_numpy(particles.energy)[:, np.newaxis])
             codes.update(np.abs(ak.to_numpy(particles.pdg)).tolist())
-            kept = select_hits(events, recipe)
-            for part in parts:
-                moments[part].update(feature_matrix(kept, part, recipe.features(part)))
+            for part, values in features.items():
+                moments[part].update(values)
         if detector is None:
             raise ConfigError("there are no training events to fit the tokeniser on")
         if not codes:
@@ -188,6 +202,15 @@ class Tokeniser:
                 file=events.path or None,
                 field="detector",
             )
+
+
+def _measured(
+    events: Events, recipe: Recipe, parts: Sequence[str]
+) -> tuple[ak.Array, dict[str, npt.NDArray[np.float64]]]:
+    """Flat target particles of events, and the features of each part."""
+    particles = ak.flatten(target_particles(events, recipe), axis=1)
+    kept = select_hits(events, recipe)
+    return particles, {part: feature_matrix(kept, part, recipe.features(part)) for part in parts}
 
 
 def _geometry(detector: Detector) -> dict[str, Any]:

@@ -203,3 +203,13 @@ class ParticleTokens:
     def __post_init__(self) -> None:
         if (self.energy_sigma is None) != (self.direction_sigma is None):
             raise ValueError("a covariance needs energy_sigma and direction_sigma, found one of them")
+
+    def finite(self) -> npt.NDArray[np.bool_]:
+        """Whether all numbers of each event's particles are finite, bool [B]."""
+        real = np.asarray(self.mask, dtype=np.bool_)
+        good = np.ones(real.shape, dtype=np.bool_)
+        for name in ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma"):
+            if (values := getattr(self, name)) is not None:
+                numbers = np.isfinite(np.asarray(values))
+                good &= numbers if numbers.ndim == 2 else numbers.all(axis=2)
+        return np.asarray((good | ~real).all(axis=1))

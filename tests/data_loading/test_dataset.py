@@ -3,14 +3,19 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+import awkward as ak
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset
 from pflow.data.files import FileOptions, read_chunks, split
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
+from pflow.event.refused import BadEntriesWarning
+from pflow.io.events_root import write_events
+from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import PdgVocabulary
 
@@ -175,3 +180,25 @@ def test_options_that_cannot_work_are_errors(dataset, more, message):
 def test_no_chunks_are_an_error(tokeniser):
     with pytest.raises(ConfigError, match="at least one chunk"):
         EventDataset([], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
+
+
+def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons, tmp_path):
+    """One event whose layer is unknown, and a model that reads layers."""
+    events = make_photons(12)
+    layers = [[0 if number != 5 else -1] * len(hits) for number, hits in enumerate(events.hits)]
+    layers = ak.values_astype(ak.Array(layers), np.int32)
+    write_events(tmp_path / "a.root", dataclasses.replace(events, hits=ak.with_field(events.hits, layers, "layer")))
+    recipe = Recipe(hit_features=("log_energy", "layer"))
+    strict, skipping = FileOptions(), FileOptions(on_error="skip")
+    chunks = split([str(tmp_path / "a.root")], strict, 8)
+    with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):
+        Tokeniser.fit(read_chunks(chunks, strict), recipe)
+    with pytest.warns(BadEntriesWarning, match="1 of 8 entries cannot be used"):
+        tokeniser = Tokeniser.fit(read_chunks(chunks, skipping), recipe, on_error="skip")
+    with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):
+        list(EventDataset(chunks, options=strict, tokeniser=tokeniser, batch_size=4))
+    with pytest.warns(BadEntriesWarning, match="1 of 8 entries cannot be used"):
+        batches = list(EventDataset(chunks, options=skipping, tokeniser=tokeniser, batch_size=4))
+    assert flat(batches) == list(range(12))
+    n_hits = [int(n) for batch in batches for n in batch.batch.hits.mask.sum(1)]
+    assert [number for number, n in enumerate(n_hits) if n == 0] == [5]

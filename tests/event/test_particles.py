@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pflow.event.build import make_links, make_particles
+from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction, concatenate
 
 ONE = ak.Array([[1.0, 2.0], [], [3.0]])
@@ -77,3 +78,27 @@ def test_an_array_of_another_length_is_refused(field):
     values = {field: ak.Array([[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], [], [[0.1, 0.2, 0.3]]])}
     with pytest.raises(ValueError, match=rf"{field} of all particles has shape \(3, 3\), expected"):
         make_particles(pdg=ONE, charge=ONE, energy=ONE, px=ONE, py=ONE, pz=ONE, **values)
+
+
+@pytest.mark.parametrize("field", ["energy", "mass", "charge", "covariance", "scores", "momentum"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_events_with_a_number_that_is_not_finite_are_known(field, value):
+    good = linked()
+    assert good.finite().tolist() == [True, True, True]
+    holder = good.particles.momentum if field == "momentum" else good.particles
+    name = "px" if field == "momentum" else field
+    values = ak.to_numpy(ak.flatten(holder[name], axis=1)).copy()
+    values[2] = value
+    changed = ak.with_field(holder, ak.unflatten(values, [2, 0, 1]), name)
+    particles = ak.with_field(good.particles, changed, "momentum") if field == "momentum" else changed
+    assert dataclasses.replace(good, particles=particles).finite().tolist() == [True, True, False]
+
+
+def test_an_emptied_event_keeps_its_place_and_is_flagged():
+    bad = np.array([True, False, False])
+    got = linked().emptied(bad, Flag.NOT_FINITE)
+    assert ak.num(got.particles).tolist() == [0, 0, 1]
+    assert ak.num(got.hit_links).tolist() == ak.num(got.track_links).tolist() == [0, 0, 1]
+    assert got.flags.tolist() == [Flag.NOT_FINITE, 1, 2]
+    same = bare()
+    assert same.emptied(~bad & bad, Flag.NOT_FINITE) is same

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import awkward as ak
@@ -10,8 +11,13 @@ import torch
 import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
+from pflow.event.refused import BadEntriesWarning
 from pflow.inference.events import pick_device, reconstruct
-from pflow.model.api import Sampler
+from pflow.model.api import DecodingConfig, Sampler
+from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
 
 
 def numbers(reconstruction, i: int) -> np.ndarray:
@@ -92,10 +98,122 @@ def test_too_many_hits_are_refused_with_file_and_entry(model, events):
 
 def test_too_many_hits_can_be_skipped_with_a_count(model, events):
     large = ak.to_numpy(ak.num(events.hits)) > 600
-    with pytest.warns(UserWarning, match=f"{large.sum()} of 25 entries are too large"):
+    with pytest.warns(UserWarning, match=f"{large.sum()} of 25 entries cannot be used.*hits, expected at most 600"):
         got = reconstruct(events, model, max_hits=600, on_error="skip")
     assert ((got.flags & Flag.BAD_INPUT) > 0).tolist() == large.tolist()
     assert not ak.num(got.particles)[large].to_numpy().any()
+
+
+def spoilt(events: Events, entry: int, part: str, field: str, value: float) -> Events:
+    """The events with one number of the first object of an entry replaced."""
+    records = getattr(events, part)
+    outer, _, inner = field.partition(".")
+    holder, name = (records[outer], inner) if inner else (records, outer)
+    counts = ak.num(records)
+    values = ak.to_numpy(ak.flatten(holder[name])).copy()
+    values[int(ak.sum(counts[:entry]))] = value
+    changed = ak.with_field(holder, ak.unflatten(values, counts), name)
+    return dataclasses.replace(events, **{part: ak.with_field(records, changed, outer) if inner else changed})
+
+
+ENTRY = 4
+"""Entry that is spoilt: it has hits and tracks."""
+
+IMPOSSIBLE = [
+    ("hits", "subdetector", 9),
+    ("hits", "subdetector", -1),
+    ("hits", "energy", np.nan),
+    ("hits", "energy", -1.0),
+    ("hits", "energy", 1e30),
+    ("hits", "energy", 3e38),
+    ("hits", "position.x", 1e30),
+    ("hits", "position.z", np.inf),
+    ("hits", "layer", 10**9),
+    ("tracks", "momentum.px", np.nan),
+    ("tracks", "momentum.px", 1e30),
+    ("tracks", "calo_position.x", 1e30),
+    ("tracks", "charge", 1e30),
+]
+
+
+@pytest.mark.parametrize(("part", "field", "value"), IMPOSSIBLE)
+def test_impossible_numbers_in_memory_are_refused_or_skipped_with_a_flag(model, events, part, field, value):
+    bad = spoilt(events, ENTRY, part, field, value)
+    with pytest.raises(InputError, match=rf"entry {ENTRY}, '{part}\.{field}': expected"):
+        reconstruct(bad, model)
+    with pytest.warns(BadEntriesWarning, match="1 of 25 entries cannot be used"):
+        got = reconstruct(bad, model, on_error="skip")
+    assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [ENTRY]
+    assert len(got.particles[ENTRY]) == 0
+    good = reconstruct(events, model)
+    np.testing.assert_allclose(numbers(got, 5), numbers(good, 5), rtol=1e-4)
+
+
+def test_impossible_truth_does_not_matter(model, events):
+    bad = spoilt(events, ENTRY, "truth", "energy", np.nan)
+    assert not (reconstruct(bad, model).flags & Flag.BAD_INPUT).any()
+
+
+@pytest.fixture(scope="module")
+def reads_all(events, make_model):
+    """A model that reads layers, and where tracks enter the calorimeter."""
+    recipe = Recipe(hit_features=("log_energy", "x", "y", "z", "layer"), track_features=("log_p", "calo_x"))
+    network = TranslationNetworkConfig(
+        width=16, heads=2, encoder_layers=1, decoder_layers=1, feedforward=32, source="typed"
+    )
+    decoding = DecodingConfig(max_particles=3)
+    known = events[ak.to_numpy(ak.all(events.hits.layer >= 0, axis=1))]
+    return make_model(Tokeniser.fit([known], recipe), TranslationReconstructor, network=network, decoding=decoding)
+
+
+@pytest.mark.parametrize(("part", "field", "value"), [("tracks", "calo_position.x", np.nan), ("hits", "layer", -1)])
+def test_an_unknown_value_that_the_model_reads_is_refused_or_skipped(reads_all, events, part, field, value):
+    bad = spoilt(events, ENTRY, part, field, value)
+    with pytest.raises(InputError, match=rf"entry {ENTRY}, '{part}\.{field.partition('.')[0]}.*needs a finite number"):
+        reconstruct(bad, reads_all)
+    with pytest.warns(BadEntriesWarning, match="1 of 25 entries cannot be used"):
+        got = reconstruct(bad, reads_all, on_error="skip")
+    assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [ENTRY]
+    assert len(got) == len(events)
+
+
+@pytest.mark.parametrize("kind", ["translation", "pointing"])
+@pytest.mark.parametrize("scale", [1e25, 1e38])
+def test_numbers_of_the_model_that_are_not_finite_are_refused_or_flagged(model, events, make_model, kind, scale):
+    """Weights that are finite and overflow: no event may come out empty without a flag."""
+    spoilt = copy.deepcopy(model)
+    if kind == "pointing":
+        recipe = dataclasses.replace(model.tokeniser.recipe, readout=True)
+        network = PointingNetworkConfig(width=16, heads=2, encoder_layers=1, decoder_layers=1, feedforward=32)
+        decoding = PointingDecodingConfig(max_particles=4)
+        tokeniser = dataclasses.replace(model.tokeniser, recipe=recipe)
+        spoilt = make_model(tokeniser, PointingReconstructor, network=network, decoding=decoding)
+    with torch.no_grad():
+        for parameter in (
+            spoilt.reconstructor.network.encoder.parameters()
+            if kind == "pointing"
+            else (spoilt.reconstructor.network.parameters())
+        ):
+            parameter.mul_(scale)
+    some = events[:4]
+    with pytest.raises(InputError, match=r"entry \d: the model '.*' gives numbers that are not finite"):
+        reconstruct(some, spoilt)
+    with pytest.warns(BadEntriesWarning, match="of 4 entries cannot be used"):
+        got = reconstruct(some, spoilt, on_error="skip")
+    flagged = (got.flags & Flag.NOT_FINITE) != 0
+    assert flagged.any()
+    assert not ak.num(got.particles).to_numpy()[flagged].any()
+    assert got.finite().all()
+
+
+def test_an_energy_that_overflows_is_flagged(model, events):
+    scale = dataclasses.replace(model.tokeniser.energy, mean=(400.0,))
+    overflowing = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, energy=scale))
+    with pytest.warns(BadEntriesWarning, match="not finite"):
+        got = reconstruct(events, overflowing, on_error="skip")
+    with_particles = ak.to_numpy(ak.num(reconstruct(events, model).particles)) > 0
+    assert ((got.flags & Flag.NOT_FINITE) != 0).tolist() == with_particles.tolist()
+    assert ak.sum(ak.num(got.particles)) == 0
 
 
 def test_the_same_seed_draws_the_same_particles(model, events):
@@ -111,9 +229,10 @@ def test_events_of_another_detector_are_refused(model, events):
         reconstruct(other, model)
 
 
-def test_unknown_device_is_named():
-    with pytest.raises(ConfigError, match="'cudda'"):
-        pick_device("cudda")
+@pytest.mark.parametrize("device", ["cudda", "meta", "cuda:99", "", "cpu:x"])
+def test_a_device_that_computes_nothing_is_named(device):
+    with pytest.raises(ConfigError, match=f"'{device}'"):
+        pick_device(device)
 
 
 @pytest.mark.parametrize("option", ["batch_size", "max_particles"])

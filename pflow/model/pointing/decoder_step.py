@@ -98,8 +98,8 @@ class PointingDecoder:
         at_open_track = (forced & (source.scene.item_token == seed))[:, None]
         hit_fraction = torch.where(at_open_track, 1.0, hit_fraction)
         charge = network.head.choose_charge(particles, pdg, seed, source)
-        is_particle = particles.log_energy >= network.min_log_energy
-        empty = ~is_particle[:, 0] | self._is_empty(hit_fraction[:, 0])
+        is_particle = ~(particles.log_energy < network.min_log_energy)  # NaN is one: who decodes must see it
+        empty = ~(particles.log_energy[:, 0] >= network.min_log_energy) | self._is_empty(hit_fraction[:, 0])
         self.empty_steps = torch.where(empty, self.empty_steps + 1, 0)
         if network.coverage:
             self.assigned = (self.assigned + hit_fraction[:, 0]).clamp(max=1.0)
@@ -177,7 +177,7 @@ def _refined(
     particles = particles._replace(log_energy=particles.log_energy + log_existence)
     charge = network.head.choose_charge(particles, pdg, seed, source)
     hit_fraction = refined.pairs.dense(refined.log_fraction.exp(), decoded.hit_fraction.shape)
-    is_particle = refined.kept & (particles.log_energy >= network.min_log_energy)
+    is_particle = refined.kept & ~(particles.log_energy < network.min_log_energy)
     return {"is_particle": is_particle, **particles.columns(pdg, charge, hit_fraction)}
 
 

@@ -173,7 +173,7 @@ class Refiner(nn.Module):
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
         probability = existence_logit.sigmoid()
-        kept = mask & (probability >= _min_probability(probability, mask, existence_threshold))
+        kept = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
 
         within = (scene.cosines(seed) > MIN_COSINE) | (fraction > EPS_FRACTION)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])

@@ -68,7 +68,8 @@ class TranslationDecoder:
             "direction": prediction["direction"],
             "score": choice.score,
         }
-        return ~choice.ended
+        ended: Tensor = choice.ended & prediction["energy"].isfinite()  # NaN goes on: who decodes must see it
+        return ~ended
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""

@@ -1,0 +1,67 @@
+"""Doing something with events of which some may be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from pflow.errors import InputError
+from pflow.event.events import Events
+
+__all__ = ["BadEntriesWarning", "refused_message", "without_refused"]
+
+T = TypeVar("T")
+
+
+class BadEntriesWarning(UserWarning):
+    """Entries that could not be used were emptied and flagged."""
+
+
+def refused_message(errors: Sequence[InputError], n_events: int) -> str:
+    """What a `BadEntriesWarning` says: how many of `n_events` entries were refused, and why the first."""
+    return f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
+
+
+def without_refused(events: Events, attempt: Callable[[Events], T]) -> tuple[T, Events, list[InputError]]:
+    """Do something with events; those that it refuses are left in their place without content.
+
+    Parameters
+    ----------
+    events
+        Any number of them.
+    attempt
+        Raises `InputError` with an ``entry`` for events that it cannot use.
+
+    Returns
+    -------
+    result
+        Of the events that it can use.
+    events
+        The same events, those that were refused emptied and flagged ``Flag.BAD_INPUT``.
+    errors
+        Why, one for each of them.
+
+    Raises
+    ------
+    InputError
+        Without an entry: all events are refused.
+    """
+    try:
+        return attempt(events), events, []
+    except InputError as error:
+        if error.entry is None:
+            raise
+    refused = np.zeros(len(events), dtype=np.bool_)
+    errors: list[InputError] = []
+    for index in range(len(events)):
+        try:
+            attempt(events[index])
+        except InputError as error:
+            if error.entry is None:
+                raise
+            refused[index] = True
+            errors.append(error)
+    rest = events.emptied(refused)
+    return attempt(rest), rest, errors

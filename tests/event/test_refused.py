@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pflow.errors import InputError
+from pflow.event.events import Flag
+from pflow.event.refused import refused_message, without_refused
+
+
+def fewer_than(limit: int):
+    """Counts the hits of events; refuses those with as many as the limit or more."""
+
+    def attempt(events):
+        counts = np.array([len(hits) for hits in events.hits])
+        for entry, count in zip(events.entry, counts, strict=True):
+            if count >= limit:
+                raise InputError("too many", entry=int(entry))
+        return counts
+
+    return attempt
+
+
+def test_events_that_are_not_refused_stay_as_they_are(make_photons):
+    events = make_photons(5)
+    counts, same, errors = without_refused(events, fewer_than(100))
+    assert counts.tolist() == [2, 3, 4, 5, 6]
+    assert same is events
+    assert errors == []
+
+
+def test_refused_events_are_emptied_in_their_place_and_flagged(make_photons):
+    counts, rest, errors = without_refused(make_photons(5), fewer_than(5))
+    assert counts.tolist() == [2, 3, 4, 0, 0]
+    assert ((rest.flags & Flag.BAD_INPUT) > 0).tolist() == [False, False, False, True, True]
+    assert [error.entry for error in errors] == [3, 4]
+    assert (
+        refused_message(errors, 5) == "2 of 5 entries cannot be used and were left empty; the first: entry 3: too many"
+    )
+
+
+def test_an_error_that_is_of_no_entry_is_raised(make_photons):
+    def attempt(events):
+        raise InputError("another detector")
+
+    with pytest.raises(InputError, match="another detector"):
+        without_refused(make_photons(5), attempt)
+
+
+def test_an_error_of_no_entry_among_others_is_raised(make_photons):
+    def attempt(events):
+        raise InputError("refused", entry=0 if len(events) > 1 else None)
+
+    with pytest.raises(InputError, match="refused"):
+        without_refused(make_photons(5), attempt)
