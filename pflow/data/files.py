@@ -11,6 +11,7 @@ from typing import Literal
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.io.open import EventFile, open_events
+from pflow.physics.detector import Detector
 
 __all__ = ["Chunk", "FileOptions", "expand", "first_entries", "matching", "read_chunks", "split"]
 
@@ -19,9 +20,9 @@ __all__ = ["Chunk", "FileOptions", "expand", "first_entries", "matching", "read_
 class FileOptions:
     """How files are opened and read; see `pflow.open_events`."""
 
-    detector: str | None = None
+    detector: str | Path | Detector | None = None
     schema: str | None = None
-    layout: str | None = None
+    layout: str | Path | None = None
     truth_tracks: bool = False
     on_error: Literal["raise", "skip"] = "raise"
 
@@ -39,6 +40,12 @@ class Chunk:
     path: str
     start: int
     stop: int
+
+    @classmethod
+    def all_of(cls, file: EventFile, size: int) -> list[Chunk]:
+        """All entries of a file, in order, in chunks of at most `size`."""
+        n = file.num_entries
+        return [cls(file.path, start, min(start + size, n)) for start in range(0, n, size)]
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -95,10 +102,10 @@ def split(paths: Sequence[str], options: FileOptions, size: int) -> list[Chunk]:
     chunks: list[Chunk] = []
     for path in paths:
         with options.open(path) as file:
-            n = file.num_entries
-        if n == 0:
+            of_file = Chunk.all_of(file, size)
+        if not of_file:
             raise InputError("the file has no entries", file=path)
-        chunks += [Chunk(path, start, min(start + size, n)) for start in range(0, n, size)]
+        chunks += of_file
     return chunks
 
 

@@ -5,45 +5,31 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
 
 import awkward as ak
 import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
+from pflow.data.files import Chunk, FileOptions
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
-from pflow.io.open import EventFile, open_events
+from pflow.io.open import EventFile
 from pflow.physics.detector import Calorimeter, Detector
 
-__all__ = ["Chunk", "ChunkResult", "Settings", "Worker"]
+__all__ = ["ChunkResult", "Settings", "Worker"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Options of `pflow.inference.files.reconstruct_files` that hold for all chunks, resolved."""
 
-    detector: Detector
-    schema: str | None
-    layout: str | Path | None
-    truth_tracks: bool
-    on_error: Literal["raise", "skip"]
+    reading: FileOptions
     max_particles: int
     max_hits: int
     batch_size: int
     device: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Chunk:
-    """Entries ``start`` to ``stop`` (exclusive) of a file."""
-
-    path: str
-    start: int
-    stop: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,14 +70,7 @@ class Worker:
             A file that cannot be read as the detector of the settings.
         """
         if path not in self._files:
-            settings = self._settings
-            self._files[path] = open_events(
-                path,
-                detector=settings.detector,
-                schema=settings.schema,
-                layout=settings.layout,
-                truth_tracks=settings.truth_tracks,
-            )
+            self._files[path] = self._settings.reading.open(path)
         return self._files[path]
 
     def run(self, chunk: Chunk) -> ChunkResult:
@@ -102,10 +81,10 @@ class Worker:
         InputError
             An entry that cannot be used, unless the settings say to skip it.
         """
-        settings = self._settings
+        settings, on_error = self._settings, self._settings.reading.on_error
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            events = self.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=settings.on_error)
+            events = self.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
             reconstruction = reconstruct(
                 _with_detector(events, self.model.tokeniser.detector),
                 self.model,
@@ -113,7 +92,7 @@ class Worker:
                 max_hits=settings.max_hits,
                 batch_size=settings.batch_size,
                 device=settings.device,
-                on_error=settings.on_error,
+                on_error=on_error,
             )
         return ChunkResult(reconstruction, tuple(str(warning.message) for warning in caught))
 

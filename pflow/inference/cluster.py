@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from pflow.data.files import Chunk
 from pflow.errors import ConfigError
-from pflow.inference.chunks import Chunk, ChunkResult, Settings, Worker
+from pflow.inference.chunks import ChunkResult, Settings, Worker
 
 __all__ = ["run_on_cluster"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,17 +15,17 @@ import awkward as ak
 import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
-from pflow.data.files import matching
+from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.inference.choose import shipped_model
-from pflow.inference.chunks import Chunk, ChunkResult, Settings, Worker
+from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
 from pflow.io.detect_detector import geometry_fits
-from pflow.io.open import EventFile, open_events
+from pflow.io.open import EventFile
 from pflow.io.particles_root import RecoWriter
-from pflow.physics.detector import Detector, load_detector
+from pflow.physics.detector import Detector
 from pflow.version import VERSION
 
 __all__ = ["Summary", "reconstruct_files"]
@@ -110,16 +111,13 @@ def reconstruct_files(
     if cluster is not None and isinstance(checkpoint, Model):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
     inputs = matching(inputs)
+    reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
     if checkpoint is None:
-        with open_events(inputs[0], detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
+        with reading.open(inputs[0]) as file:
             checkpoint = shipped_model(file)
     model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
     settings = Settings(
-        detector=model.tokeniser.detector if detector is None else load_detector(detector),
-        schema=schema,
-        layout=layout,
-        truth_tracks=truth_tracks,
-        on_error=on_error,
+        reading=dataclasses.replace(reading, detector=model.tokeniser.detector if detector is None else detector),
         max_particles=model.reconstructor.decoding.max_particles if max_particles is None else max_particles,
         max_hits=max_hits,
         batch_size=batch_size,
@@ -131,18 +129,12 @@ def reconstruct_files(
             for file in files:
                 _check_geometry(file, model.tokeniser.detector)
         total = sum(file.num_entries for file in files)
-        chunks = _chunks(files, chunk_size)
+        chunks = itertools.chain(*(Chunk.all_of(file, chunk_size) for file in files))
         results = map(worker.run, chunks) if cluster is None else run_on_cluster(cluster, model.path, settings, chunks)
         provenance = _provenance(files, model, settings, format)
         sources = (*inputs, model.path)
         with RecoWriter(output, provenance=provenance, format=format, inputs=sources, force=force) as writer:
             return _write(results, writer, total, settings.max_particles, on_progress)
-
-
-def _chunks(files: Iterable[EventFile], size: int) -> Iterator[Chunk]:
-    for file in files:
-        for start in range(0, file.num_entries, size):
-            yield Chunk(file.path, start, min(start + size, file.num_entries))
 
 
 def _write(
@@ -204,8 +196,8 @@ def _provenance(files: Sequence[EventFile], model: Model, settings: Settings, fo
         "checkpoint": {"path": model.path, "sha256": model.digest},
         "options": {
             "format": format,
-            "detector": settings.detector.name,
-            "on_error": settings.on_error,
+            "detector": files[0].detector.name,
+            "on_error": settings.reading.on_error,
             "max_particles": settings.max_particles,
             "max_hits": settings.max_hits,
         },
