@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks import display, evaluate, generation, merging, reading, reconstruct, training
+from benchmarks import evaluate, reading, reconstruct, training
 
-BENCHMARKS = (reading, merging, training, generation, reconstruct, evaluate, display)
+BENCHMARKS = (reading, training, reconstruct, evaluate)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,9 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.event.events import Flag
+from pflow.errors import InputError
+from pflow.event.events import LINKED, Events, Flag
+from pflow.event.validate import validate_links
 
 __all__ = ["LINKS", "Reconstruction", "concatenate"]
 
@@ -89,6 +91,23 @@ class Reconstruction:
         return dataclasses.replace(
             self, particles=self.particles[where], event=self.event[where], flags=self.flags[where], **links
         )
+
+    def check_links(self, name: str, events: Events) -> None:
+        """Check that links, ``hit_links`` or ``track_links``, are of these very events.
+
+        Raises
+        ------
+        InputError
+            They point to hits, tracks or particles that are not there, or their weights are impossible.
+        """
+        violations = validate_links(name, getattr(self, name), getattr(events, LINKED[name]), self.particles)
+        if violations:
+            raise InputError(
+                f"{self.name}: {violations[0].message}; made from another file?",
+                file=events.path or None,
+                entry=int(events.entry[violations[0].index]),
+                field=violations[0].field,
+            )
 
 
 def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:

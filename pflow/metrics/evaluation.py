@@ -14,7 +14,6 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import RULES, Targets, select_targets
-from pflow.event.validate import validate_links
 from pflow.metrics import jets
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
@@ -248,14 +247,7 @@ class Evaluation:
             raise ValueError(f"some chunks of reconstruction '{algorithm}' have links from hits and others have none")
         if isinstance(rule, Matching):
             return match(truth, reco, rule)
-        violations = validate_links("hit_links", links, events.hits, reconstruction.particles)
-        if violations:
-            raise InputError(
-                f"reconstruction '{algorithm}': {violations[0].message}; made from other hits?",
-                file=events.path or None,
-                entry=int(events.entry[violations[0].index]),
-                field=violations[0].field,
-            )
+        reconstruction.check_links("hit_links", events)
         n_hits = jagged.count(events.hits)
         true_hits = HitSets.from_links(targets.hit_links, n_hits=n_hits, n_particles=truth.counts)
         found_hits = HitSets.from_links(links, n_hits=n_hits, n_particles=reco.counts)

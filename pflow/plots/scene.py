@@ -17,7 +17,6 @@ from pflow.event.events import LINKED, Events
 from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import Targets, select_targets
-from pflow.event.validate import validate_links
 from pflow.physics.detector import Detector
 from pflow.physics.helix import length_to_cylinder, propagate
 from pflow.physics.kinematics import unit_vector
@@ -371,17 +370,10 @@ def _subdetector_groups(detector: Detector, subdetector: Index) -> list[Group]:
 
 def _checked_links(event: Events, reconstruction: Reconstruction, name: str) -> ak.Array | None:
     """Links of the one reconstructed event, checked to be of this event's hits or tracks and of its own particles."""
-    links, sources = getattr(reconstruction, name), getattr(event, LINKED[name])
-    if links is None or sources is None:
+    links = getattr(reconstruction, name)
+    if links is None or getattr(event, LINKED[name]) is None:
         return None
-    violations = validate_links(name, links, sources, reconstruction.particles)
-    if violations:
-        raise InputError(
-            f"{reconstruction.name}: {violations[0].message}; made from another file?",
-            file=event.path or None,
-            entry=int(event.entry[0]),
-            field=violations[0].field,
-        )
+    reconstruction.check_links(name, event)
     return links
 
 

@@ -308,7 +308,7 @@ def test_reconstruction_without_hits_cannot_be_matched_by_them(make_records):
 
 def test_links_to_hits_that_are_not_there_name_file_and_entry(make_records):
     wrong = linked(make_records(RECO), [[], [(1, 0, 1.0)], [], []])
-    message = r"truth.root, entry 1, 'hit_links.source': reconstruction 'PFlow': points outside .*, found 1 at index 0"
+    message = r"truth.root, entry 1, 'hit_links.source': PFlow: points outside .*, found 1 at index 0"
     with pytest.raises(InputError, match=message):
         evaluate(events_of(TRUTH), wrong, settings=BY_HITS)
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +21,6 @@ FEATURES = {"hits": 4, "tracks": 5, "tracker_hits": 3}
 SPECIALS = ("flags", "kind")
 DECODERS = ("vanilla", "multi_projection")
 SOURCES = ("hits", "cross", "typed")
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -110,12 +106,3 @@ def make_inputs() -> Callable[..., ModelInputs]:
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., TranslationReconstructor]:
     return _make_model
-
-
-@pytest.fixture(scope="session")
-def naive() -> ModuleType:
-    """The reference that encodes and decodes everything anew at each step."""
-    specification = importlib.util.spec_from_file_location("uncached", SCRIPTS / "benchmarks" / "uncached.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module

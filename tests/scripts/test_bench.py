@@ -8,12 +8,9 @@ import bench
 
 OPTIONS = {
     "reading": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
-    "merging": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "training": ["zqq_test_small.root", "--events", "2", "--batch-size", "2", "--runs", "1"],
-    "generation": ["gammasep_test_small.root", "--events", "2", "--particles", "3", "--runs", "1"],
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--threads", "1", "--runs", "1"],
     "evaluate": ["gammasep_test_small.root", "--repeat", "1"],
-    "display": ["gammasep_test_small.root", "--runs", "1"],
 }
 
 

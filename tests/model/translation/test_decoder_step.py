@@ -75,7 +75,7 @@ def test_cached_equals_naive_on_random_weights(variant, make_batch, make_model, 
     batch = make_batch(UNEQUAL)
     model = with_unequal_ends(make_model(**variant), batch)
     cached = generate(model, batch, max_particles=12)
-    assert_same(cached, naive.generate_naively(model.network, batch, max_particles=12))
+    assert_same(cached, naive(model.network, batch, max_particles=12))
 
 
 @pytest.mark.parametrize("special", SPECIAL)
@@ -85,7 +85,7 @@ def test_cached_equals_naive_on_trained_weights_and_gives_what_was_learned(speci
     lengths = cached.mask.sum(1)
     assert len(set(lengths.tolist())) > 3  # the lengths are indeed unequal
     assert (lengths == batch.target.mask.sum(1)).float().mean() >= 0.75
-    assert_same(cached, naive.generate_naively(models[special].network, batch, max_particles=12))
+    assert_same(cached, naive(models[special].network, batch, max_particles=12))
 
 
 def test_cached_equals_naive_with_sampling(variant, make_batch, make_model, naive):
@@ -93,13 +93,13 @@ def test_cached_equals_naive_with_sampling(variant, make_batch, make_model, naiv
     first, second = (Sampler(temperature=5.0, generator=torch.Generator().manual_seed(3)) for _ in range(2))
     cached = model.generate(batch, decoding=DecodingConfig(max_particles=8), sampler=first)
     assert len(set(cached.mask.sum(1).tolist())) > 1
-    assert_same(cached, naive.generate_naively(model.network, batch, max_particles=8, sampler=second))
+    assert_same(cached, naive(model.network, batch, max_particles=8, sampler=second))
 
 
 @pytest.mark.parametrize("option", [{"target_position": True}, {"norm": "pre"}])
 def test_cached_equals_naive_with_options(option, make_batch, make_model, naive):
     batch, model = make_batch(UNEQUAL), make_model(**option)
-    naively = naive.generate_naively(model.network, batch, max_particles=9)
+    naively = naive(model.network, batch, max_particles=9)
     assert_same(generate(model, batch, max_particles=9), naively)
 
 

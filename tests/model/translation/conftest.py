@@ -6,7 +6,9 @@ The reference that the cached decoding of a translation network must agree with.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -70,3 +72,8 @@ def _generated(target: Target, score: Tensor, ended: Tensor) -> GeneratedParticl
         mask=target.mask,
         truncated=~ended,
     )
+
+
+@pytest.fixture(scope="session")
+def naive() -> Callable[..., GeneratedParticles]:
+    return generate_naively
