@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--entries", type=at_least(1), default=100, metavar="N", help="events that are looked at (default: %(default)s)"
     )
+    add_option(parser, "force", help="replace a file that is there")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
     from pflow.io.draft.draft import draft_detector
     from pflow.io.draft.yaml import write_draft
 
-    check_output(args.output, inputs=[args.file])
+    check_output(args.output, inputs=[args.file], replace=False, force=args.force)
     draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
-    write_draft(draft, args.output)
+    write_draft(draft, args.output, force=args.force)
     _print(Console(highlight=False), draft, args.output)
     return 0
 

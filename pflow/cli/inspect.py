@@ -1,10 +1,11 @@
-"""Show what a file holds: schema, entries, collections, truth, which detector fits."""
+"""Show what a file holds: schema, entries, collections, truth, which detector fits, and what is missing."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,15 @@ from pflow.cli.options import add_file_options, add_option
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pflow.io.edm4hep.content import CollectionContent
     from pflow.io.summary import EventTruth, FileContent
 
 __all__ = ["add_arguments", "run"]
+
+
+HITS = ("CalorimeterHit", "SimCalorimeterHit")
+KINDS = (*HITS, "Track", "TrackerHit", "SimTrackerHit", "MCParticle", "Link", "ReconstructedParticle")
+"""Kinds of collections that are listed one by one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,31 +58,44 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_content(console: Console, content: FileContent) -> None:
-    from rich.table import Column, Table
+    from rich.table import Table
 
     facts = Table.grid(padding=(0, 2))
     facts.add_row("file", content.path)
     facts.add_row("schema", content.schema)
     facts.add_row("entries", f"{content.num_entries:,}")
     facts.add_row("UUID", content.uuid or "none")
-    facts.add_row("read as", content.detector)
+    facts.add_row("read as", content.detector or "nothing: no detector fits")
     for number, fit in enumerate(content.detectors):
         facts.add_row("" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}")
-    facts.add_row("truth", "particles and links from hits to them" if content.has_truth else "none")
-    if content.truth_tracks:
-        facts.add_row("tracks", "made from Monte Carlo particles")
-    facts.add_row("absent", ", ".join(content.absent) or "nothing that the detector names")
+    if content.detector:
+        facts.add_row("truth", "particles and links from hits to them" if content.has_truth else "none")
+        if content.truth_tracks:
+            facts.add_row("tracks", "made from Monte Carlo particles")
+        facts.add_row("absent", ", ".join(content.absent) or "nothing that the detector names")
+    for number, part in enumerate(content.missing):
+        facts.add_row("" if number else "missing", f"{part.name} (for {part.needed_for}): {part.reason}")
     for number, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
         title = f"{len(content.bad_entries)} bad entries" if not number else ""
         facts.add_row(title, f"{entry}: {error}")
     console.print(facts, soft_wrap=True)
 
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
+    title = title if content.entries_read < content.num_entries else "means over all entries"
+    if content.parts:
+        _print_parts(console, content, title)
+    if content.collections:
+        _print_collections(console, content, title)
+
+
+def _print_parts(console: Console, content: FileContent, title: str) -> None:
+    from rich.table import Column, Table
+
     table = Table(
         "part",
         Column("collections", overflow="fold"),
         *(Column(header, justify="right") for header in ("objects", "per entry", "GeV per entry")),
-        title=title if content.entries_read < content.num_entries else "means over all entries",
+        title=f"{content.detector}: {title}",
     )
     last_calorimeter = max(number for number, part in enumerate(content.parts) if part.kind)
     for number, part in enumerate(content.parts):
@@ -84,6 +104,51 @@ def _print_content(console: Console, content: FileContent) -> None:
         if number == last_calorimeter:
             _add_total(table, content)
     console.print(table)
+
+
+def _print_collections(console: Console, content: FileContent, title: str) -> None:
+    """Collections of the kinds that pflow reads, one a line; of others and of empty ones the number of each type."""
+    from rich.table import Column, Table
+
+    table = Table(
+        Column("collection", overflow="fold"),
+        Column("type", overflow="fold"),
+        *(Column(header, justify="right") for header in ("per entry", "GeV per entry")),
+        Column("remarks", overflow="fold"),
+        title=f"all collections: {title}",
+    )
+    shown = [own for own in content.collections if own.kind in HITS or (own.kind in KINDS and own.count)]
+    for kind in KINDS:
+        for own in shown:
+            if own.kind == kind:
+                energy = "" if own.mean_energy is None else f"{own.mean_energy:.3f}"
+                table.add_row(own.name, own.type, f"{own.mean:,.1f}", energy, _remarks(own))
+        table.add_section()
+    console.print(table)
+    by_encoding: dict[str, list[str]] = {}
+    for own in shown:
+        by_encoding.setdefault(own.cell_encoding, []).append(own.name)
+    for encoding, names in by_encoding.items():
+        if encoding:
+            console.print(f"cell encoding {encoding}: {', '.join(names)}", soft_wrap=True)
+    empty = Counter(own.type for own in content.collections if own.kind in KINDS and own not in shown)
+    others = Counter(own.type or "of unknown type" for own in content.collections if own.kind not in KINDS)
+    for what, counts in (("empty", empty), ("others", others)):
+        if counts:
+            text = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+            console.print(f"{what}: {text} (--json lists them)", soft_wrap=True)
+
+
+def _remarks(own: CollectionContent) -> str:
+    """Ends of links, and what is special about a collection."""
+    starts: dict[str, list[str]] = {}
+    for link in own.links:
+        start, _, end = link.partition(" -> ")
+        starts.setdefault(end, []).append(start)
+    remarks = [f"{', '.join(names)} -> {end}" for end, names in starts.items()]
+    remarks += ["refers to others"] if own.subset else []
+    remarks += [f"cannot be read: {own.unreadable}"] if own.unreadable else []
+    return "\n".join(remarks)
 
 
 def _add_total(table: Any, content: FileContent) -> None:

@@ -68,10 +68,8 @@ def check_output(
             if Path(source).is_dir() and folder.samefile(source):
                 raise ConfigError(f"cannot write {path}: it is part of the input {source}")
     if target.exists() and not force and replace is not True and not (replace and _holds(target, replace)):
-        raise ConfigError(
-            f"cannot write {path}: a file is there that is not an earlier output of this kind; choose another name, or "
-            "replace it with --force"
-        )
+        what = "a file is there" if replace is False else "a file is there that is not an earlier output of this kind"
+        raise ConfigError(f"cannot write {path}: {what}; choose another name, or replace it with --force")
     return path
 
 

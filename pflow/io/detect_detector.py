@@ -17,7 +17,15 @@ from pflow.io.reader import Reader
 from pflow.physics.detector import Detector, load_detector
 from pflow.resources import builtin_names
 
-__all__ = ["DetectorMatch", "best_detector", "detector_matches", "first_events", "fitting_detectors", "geometry_fits"]
+__all__ = [
+    "DetectorMatch",
+    "NoDetectorError",
+    "best_detector",
+    "detector_matches",
+    "first_events",
+    "fitting_detectors",
+    "geometry_fits",
+]
 
 MAX_ENTRIES = 10
 """Entries that are read."""
@@ -36,6 +44,14 @@ SLACK = 50.0
 
 CORNER = 1 / math.cos(math.pi / 8)
 """Radius of the corner of an octagonal barrel over that of its flat; barrels with more sides lie below."""
+
+
+class NoDetectorError(InputError):
+    """No built-in detector fits a file, or several fit equally well; `summary` says which in a few words."""
+
+    def __init__(self, summary: str, advice: str, *, file: str) -> None:
+        super().__init__(f"{summary}; {advice}", file=file)
+        self.summary = summary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,21 +167,23 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
 
     Raises
     ------
-    InputError
+    NoDetectorError
         None fits, with the reason for each; or two fit equally well and the file has entries.
     """
     matches = fitting_detectors(file, sim=sim)
     fitting = [match for match in matches if match.fits]
     if not fitting:
         reasons = "; ".join(f"{match.detector.name}: {match.reason}" for match in matches)
-        raise InputError(
-            f"none of the built-in detectors fits, name a detector file of your own. {reasons}", file=file.path
+        raise NoDetectorError(
+            "none of the built-in detectors fits",
+            f"name a detector file of your own (pflow detector drafts one). {reasons}",
+            file=file.path,
         )
     best = fitting[0]
     equal = [match.detector.name for match in fitting if _rank(match) == _rank(best)]
     if len(equal) > 1 and file.columns.num_entries:
-        raise InputError(
-            f"fits the detectors {' and '.join(equal)} equally well; say which one it is from", file=file.path
+        raise NoDetectorError(
+            f"fits the detectors {' and '.join(equal)} equally well", "say which one it is from", file=file.path
         )
     return best.detector
 

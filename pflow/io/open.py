@@ -17,6 +17,7 @@ from pflow.event.events import Events, concatenate
 from pflow.event.refused import BadEntriesWarning, refused_message
 from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
 from pflow.io.detect_schema import SCHEMAS, sniff
+from pflow.io.edm4hep.content import CollectionContent, collection_contents
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.reader import Reader
@@ -87,6 +88,18 @@ class EventFile:
     def detector_matches(self) -> list[DetectorMatch]:
         """Every built-in detector, best match first; see `pflow.io.detect_detector.detector_matches`."""
         return detector_matches(self._reader)
+
+    def collections(self, stop: int) -> tuple[CollectionContent, ...]:
+        """Every collection of a podio file, with counts over its first `stop` entries; none for other files.
+
+        Raises
+        ------
+        InputError
+            The bytes cannot be decoded.
+        """
+        if not isinstance(self._reader, Edm4hepReader):
+            return ()
+        return collection_contents(self._reader.file, stop)
 
     def read(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, on_error: OnError = "raise"

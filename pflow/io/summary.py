@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import awkward as ak
 import numpy as np
 
+from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import select_targets
-from pflow.io.open import open_events
+from pflow.io.detect_detector import DetectorMatch, NoDetectorError, fitting_detectors
+from pflow.io.edm4hep.content import CollectionContent, collection_contents
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.missing_parts import MissingPart, missing_in_collections, missing_in_events
+from pflow.io.open import EventFile, open_events
 from pflow.physics.detector import Detector
 
 __all__ = [
@@ -71,7 +77,7 @@ class FileContent:
     path, schema, uuid, num_entries
         The file.
     detector
-        Detector that it was read as.
+        Detector that it was read as; "" if none fits.
     detectors
         How the built-in detectors fit, best first.
     entries_read
@@ -88,6 +94,10 @@ class FileContent:
         Whether its tracks are made from Monte Carlo particles.
     bad_entries
         Entries that cannot be used, and what is wrong with each.
+    collections
+        Every collection of a podio file, whether the detector names it or not; empty for other files.
+    missing
+        What is missing for reconstruction, training and evaluation.
     """
 
     path: str
@@ -103,6 +113,8 @@ class FileContent:
     has_truth: bool
     truth_tracks: bool
     bad_entries: dict[int, str]
+    collections: tuple[CollectionContent, ...]
+    missing: tuple[MissingPart, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,25 +150,25 @@ def inspect_file(
 ) -> FileContent:
     """Summarise a file; parameters as of `pflow.io.open.open_events`.
 
-    Counts and means are over the first `max_entries` entries; entries that cannot be used count as empty.
+    Counts and means are over the first `max_entries` entries; entries that cannot be used count as empty. A podio file
+    that no built-in detector fits is summarised by its collections.
 
     Raises
     ------
     InputError, ConfigError
         The file cannot be opened; see `pflow.io.open.open_events`.
     """
-    with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
+    try:
+        file = open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks)
+    except NoDetectorError as error:
+        return _without_detector(path, error.summary, sim=schema == "edm4hep-sim", max_entries=max_entries)
+    with file:
         stop = min(file.num_entries, max_entries)
-        template, _ = file.read_all(file.num_entries)  # no events, every part
-        counts: Counter[str] = Counter()
-        energies: defaultdict[str, float] = defaultdict(float)
-        bad: dict[int, str] = {}
-        for start in range(0, stop, CHUNK_SIZE):
-            events, found = file.read_all(start, min(start + CHUNK_SIZE, stop))
-            bad |= {entry.entry: str(entry.error) for entry in found}
-            _add(counts, energies, events)
+        collections = file.collections(stop)
+        sums, unread = _sum_up(file, stop)
         kinds = {own.name: own.kind for own in file.detector.calorimeters}
         n_entries = max(stop, 1)
+        counts, energies = sums.counts, sums.energies
         parts = tuple(
             Part(
                 name=name,
@@ -166,23 +178,25 @@ def inspect_file(
                 mean=counts[name] / n_entries,
                 mean_energy=energies[name] / n_entries if name in energies else None,
             )
-            for name in (*kinds, *(name for name, _ in template.parts() if name != "hits"))
+            for name in (*kinds, *(name for name, _ in sums.template.parts() if name != "hits"))
         )
-        matches = file.detector_matches()
+        without_layers = [name for name in kinds if counts[name] and not sums.layered[name]]
         return FileContent(
             path=file.path,
             schema=file.schema,
             uuid=file.uuid,
             num_entries=file.num_entries,
             detector=file.detector.name,
-            detectors=tuple(DetectorFit(name=m.detector.name, fits=m.fits, reason=m.reason) for m in matches),
+            detectors=_fits(file.detector_matches()),
             entries_read=stop,
             parts=parts,
             calorimeter_hits=sum(counts[name] for name in kinds),
             absent=file.absent,
-            has_truth=template.has_truth,
+            has_truth=sums.template.has_truth,
             truth_tracks=file.truth_tracks,
-            bad_entries=bad,
+            bad_entries=sums.bad,
+            collections=collections,
+            missing=(*unread, *missing_in_events(sums.template, collections, without_layers)),
         )
 
 
@@ -215,20 +229,86 @@ def inspect_truth(
     ]
 
 
-def _add(counts: Counter[str], energies: defaultdict[str, float], events: Events) -> None:
-    """Add objects and energies of a chunk to the sums."""
-    for name, part in events.parts():
-        if name == "hits":
-            continue
-        counts[name] += int(jagged.count(part).sum())
-        if name == "reference":
-            energies[name] += float(ak.sum(part.energy))
-    subdetector = jagged.flat(events.hits.subdetector)
-    energy = jagged.flat(events.hits.energy, np.float64)
-    for index, calorimeter in enumerate(events.detector.calorimeters):
-        mine = subdetector == index
-        counts[calorimeter.name] += int(mine.sum())
-        energies[calorimeter.name] += float(energy[mine].sum())
+@dataclasses.dataclass(kw_only=True)
+class _Sums:
+    """Sums over entries: objects, hits with a layer and energies by part; and an event-less `Events` with all parts."""
+
+    template: Events
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    layered: Counter[str] = dataclasses.field(default_factory=Counter)
+    energies: defaultdict[str, float] = dataclasses.field(default_factory=lambda: defaultdict(float))
+    bad: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def add(self, events: Events) -> None:
+        """Add a chunk of events."""
+        for name, part in events.parts():
+            if name == "hits":
+                continue
+            self.counts[name] += int(jagged.count(part).sum())
+            if name == "reference":
+                self.energies[name] += float(ak.sum(part.energy))
+        subdetector = jagged.flat(events.hits.subdetector)
+        energy, layer = jagged.flat(events.hits.energy, np.float64), jagged.flat(events.hits.layer)
+        for index, calorimeter in enumerate(events.detector.calorimeters):
+            mine = subdetector == index
+            self.counts[calorimeter.name] += int(mine.sum())
+            self.layered[calorimeter.name] += int((layer[mine] >= 0).sum())
+            self.energies[calorimeter.name] += float(energy[mine].sum())
+
+
+def _sum_up(file: EventFile, stop: int) -> tuple[_Sums, tuple[MissingPart, ...]]:
+    """Sums over the first entries; without truth, and then said to be missing, where that cannot be read at all.
+
+    Raises
+    ------
+    InputError
+        The other parts cannot be read either.
+    """
+    try:
+        return _sum_up_parts(file, stop, truth=True), ()
+    except InputError as error:
+        sums = _sum_up_parts(file, stop, truth=False)
+        return sums, (MissingPart(name="truth", needed_for="training and evaluation", reason=str(error)),)
+
+
+def _sum_up_parts(file: EventFile, stop: int, *, truth: bool) -> _Sums:
+    sums = _Sums(template=file.read_all(file.num_entries, truth=truth)[0])
+    for start in range(0, stop, CHUNK_SIZE):
+        events, found = file.read_all(start, min(start + CHUNK_SIZE, stop), truth=truth)
+        sums.bad |= {entry.entry: str(entry.error) for entry in found}
+        sums.add(events)
+    return sums
+
+
+def _without_detector(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
+    """A podio file that no detector fits, by its collections."""
+    file = open_podio(path)
+    try:
+        stop = min(file.columns.num_entries, max_entries)
+        collections = collection_contents(file, stop)
+        return FileContent(
+            path=file.path,
+            schema=file.schema,
+            uuid=file.uuid,
+            num_entries=file.columns.num_entries,
+            detector="",
+            detectors=_fits(fitting_detectors(file, sim=sim or None)),
+            entries_read=stop,
+            parts=(),
+            calorimeter_hits=0,
+            absent=(),
+            has_truth=any(own.kind == "MCParticle" for own in collections),
+            truth_tracks=False,
+            bad_entries={},
+            collections=collections,
+            missing=missing_in_collections(collections, reason),
+        )
+    finally:
+        file.close()
+
+
+def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
+    return tuple(DetectorFit(name=match.detector.name, fits=match.fits, reason=match.reason) for match in matches)
 
 
 def _event_truth(events: Events, index: int, particles: ak.Array, dropped: ak.Array) -> EventTruth:

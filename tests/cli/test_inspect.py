@@ -24,6 +24,31 @@ def test_the_table_of_the_cld_file(data_dir, capsys):
         assert expected in text
 
 
+def test_the_collections_of_the_cld_file(data_dir, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"))
+    lines = capsys.readouterr().out.splitlines()
+    for name, *expected in (
+        ("ECalBarrelCollection", "edm4hep::SimCalorimeterHit", "3,415.0", "1.707"),
+        ("SiTracksMCTruthLink", "SiTracks_Refitted -> MCParticles"),
+        ("TightSelectedPandoraPFOs", "refers to others"),
+    ):
+        line = [line for line in lines if line.startswith(f"│ {name} ")][-1]
+        assert all(text in line for text in expected)
+    assert any(line.startswith("cell encoding system:0:8") and "LumiCalHits" in line for line in lines)
+    assert any(line.startswith("others: 8 edm4hep::CaloHitContribution") for line in lines)
+
+
+def test_a_file_of_an_unknown_detector_says_what_is_missing(data_dir, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("pflow.io.detect_detector.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
+    assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")) == 0
+    text = capsys.readouterr().out
+    assert "read as    nothing: no detector fits" in text
+    assert "detector (for everything): none of the built-in detectors fits; `pflow detector FILE" in text
+    assert "edm4hep::CalorimeterHit" in text
+
+
 def test_the_table_of_a_flat_file(sample_dir, capsys):
     assert run(str(sample_dir / "zqq_test_small.root")) == 0
     text = capsys.readouterr().out

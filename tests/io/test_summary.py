@@ -41,6 +41,30 @@ def test_reasons_why_detectors_do_not_fit(write, content, toy):
     assert all("no collection" in fit.reason for fit in found.detectors)
 
 
+def test_a_file_that_no_detector_fits_is_told_by_its_collections(write, content):
+    found = inspect_file(write(content))
+    assert (found.detector, found.parts, found.calorimeter_hits, found.num_entries) == ("", (), 0, 2)
+    assert {own.name: own.count for own in found.collections if own.kind == "CalorimeterHit"} == {
+        "A1": 2,
+        "A2": 2,
+        "B": 1,
+    }
+    assert not any(fit.fits for fit in found.detectors)
+    assert found.has_truth
+
+
+def test_every_collection_is_listed_whether_the_detector_names_it_or_not(data_dir):
+    found = inspect_file(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    assert len(found.collections) == 104
+    energies = {own.name: own.mean_energy for own in found.collections}
+    assert energies["ECalBarrelCollection"] == pytest.approx(1.707, abs=0.001)
+    assert energies["PandoraPFOs"] == pytest.approx(236.3, abs=0.05)
+
+
+def test_a_flat_file_has_no_collections(sample_dir):
+    assert inspect_file(sample_dir / "multi_test_small.root", max_entries=3).collections == ()
+
+
 def test_absent_optional_collections_are_listed(write, content, toy):
     assert inspect_file(write(content), detector=toy).absent == ("MUON", "Inner", "Outer", "Pandora")
 

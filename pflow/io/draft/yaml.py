@@ -20,15 +20,17 @@ LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")
 """Fields that are written behind the lengths."""
 
 
-def write_draft(draft: DetectorDraft, path: str | Path) -> None:
+def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) -> None:
     """Write a draft as a file for ``--detector``; it appears only when whole.
+
+    A file that is there, perhaps an earlier draft with what was filled in, is replaced under `force` only.
 
     Raises
     ------
     ConfigError
         Nothing can be written there.
     """
-    with replacing(path, inputs=[draft.path]) as partial:
+    with replacing(path, inputs=[draft.path], replace=False, force=force) as partial:
         partial.write_text(draft_to_yaml(draft), encoding="utf-8")
 
 

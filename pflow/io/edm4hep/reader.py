@@ -174,6 +174,8 @@ class Edm4hepReader:
 
     def _layers(self, start: int, stop: int, name: str, like: ak.Array, fallback: str | None) -> ak.Array:
         encoding = self.file.encodings.get(name, fallback)
+        if encoding is None and self.file.columns.has(name, "layer"):  # a member of edm4eic's hits
+            return ak.values_astype(self._get(start, stop, name, "layer"), np.int32)
         if encoding is None or not self.file.columns.has(name, "cellID"):
             return ak.full_like(like, -1, dtype=np.int32)
         cells = jagged.flat(self._get(start, stop, name, "cellID"))
@@ -188,7 +190,7 @@ class Edm4hepReader:
         for name in self.sources["tracker_hits"]:
             for axis in "xyz":
                 pieces[axis].append(self._get(start, stop, name, f"position.{axis}"))
-            pieces["energy"].append(self._get(start, stop, name, "eDep", "EDep"))
+            pieces["energy"].append(self._get(start, stop, name, "eDep", "EDep", "edep"))
             pieces["time"].append(self._get(start, stop, name, "time"))
             pieces["layer"].append(self._layers(start, stop, name, pieces["x"][-1], None))
         return make_tracker_hits(**{key: ak.concatenate(arrays, axis=1) for key, arrays in pieces.items()})
