@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+from signal import SIGINT, SIGTERM
 
 import awkward as ak
 import numpy as np
@@ -14,7 +17,7 @@ from pflow.event.build import make_hits
 from pflow.event.events import Events, Flag
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
-from pflow.io.particles_root import read_reco
+from pflow.io.particles_root import RecoWriter, read_reco
 from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.tokens.recipe import Recipe
@@ -107,7 +110,7 @@ def test_impossible_numbers(reconstruct, good, tmp_path, field, value, branch):
     assert not list(output.parent.iterdir())
 
     code, said, output = reconstruct(path, "--on-error=skip")
-    assert code == 0
+    assert code == 3
     assert "1 of 5 entries" in said
     got = read_reco(output)
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [BAD]
@@ -193,7 +196,7 @@ def test_event_with_a_hundred_thousand_hits(reconstruct, good, tmp_path):
     assert not list(output.parent.iterdir())
 
     code, said, output = reconstruct(tmp_path / "huge.root", "--on-error=skip")
-    assert code == 0
+    assert code == 3
     assert "1 of 3 entries cannot be used" in said
     assert np.flatnonzero(read_reco(output).flags & Flag.BAD_INPUT).tolist() == [2]
 
@@ -252,3 +255,57 @@ class TestTraining:
         assert code == 1
         assert "bare.root" in said
         assert "truth" in said
+
+
+class TestSignals:
+    """A run that is told to end leaves no file behind, and says so."""
+
+    @pytest.mark.parametrize(("number", "code", "word"), [(SIGTERM, 143, "terminated"), (SIGINT, 130, "interrupted")])
+    def test_reconstruct(self, reconstruct, good, tmp_path, monkeypatch, number, code, word):
+        write_events(tmp_path / "good.root", good)
+        monkeypatch.setattr("pflow.inference.chunks.Worker.run", lambda *_: os.kill(os.getpid(), number))
+        before = signal.getsignal(SIGTERM)
+        found, said, output = reconstruct(tmp_path / "good.root")
+        assert found == code
+        assert f"pflow reconstruct: {word}" in said
+        assert not list(output.parent.iterdir())
+        assert signal.getsignal(SIGTERM) == before
+
+    def test_fit_that_is_interrupted(self, tiny, small, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr("pflow.train.module.ParticleFlow.on_train_start", lambda _: os.kill(os.getpid(), SIGINT))
+        data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+        assert main(["fit", *tiny, *data]) == 130
+        assert "pflow fit: interrupted" in capsys.readouterr().err
+        assert signal.getsignal(SIGINT) == signal.default_int_handler
+
+
+def test_a_run_into_a_file_is_refused(tiny, small, tmp_path, capsys):
+    (tmp_path / "file").write_text("precious")
+    for output in (tmp_path / "file", tmp_path / "file" / "run"):
+        data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={output}"]
+        assert main(["fit", *tiny, *data]) == 1
+        assert "is a file" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_run_beside_a_configuration_of_the_same_name_is_refused(tiny, small, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("precious: 1")
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path}"]
+    assert main(["fit", *tiny, *data]) == 1
+    assert "config.yaml" in capsys.readouterr().err
+    assert (tmp_path / "config.yaml").read_text() == "precious: 1"
+
+
+def test_a_reconstruction_with_numbers_that_are_not_finite_is_not_evaluated(reconstruct, good, tmp_path, capsys):
+    write_events(tmp_path / "good.root", good)
+    _, _, output = reconstruct(tmp_path / "good.root")
+    reco = read_reco(output)
+    entry = int(np.flatnonzero(ak.num(reco.particles))[0])
+    energy = ak.to_numpy(ak.flatten(reco.particles.energy)).copy()
+    energy[0] = np.nan
+    particles = ak.with_field(reco.particles, ak.unflatten(energy, ak.num(reco.particles)), "energy")
+    with RecoWriter(tmp_path / "nan.root", provenance={}) as writer:
+        writer.extend(dataclasses.replace(reco, particles=particles))
+    evaluate = ["evaluate", str(tmp_path / "nan.root"), "--truth", str(tmp_path / "good.root"), "-q", "--no-plots"]
+    assert main([*evaluate, "-o", str(tmp_path / "evaluation")]) == 1
+    assert f"nan.root, entry {entry}, 'PFlow.energy': expected finite numbers" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -336,12 +337,14 @@ def main(argv: list[str]) -> int:
     Returns
     -------
     int
-        Exit code: 0 done, 1 interrupted, 2 wrong usage, 143 terminated.
+        Exit code: 0 done, 2 wrong usage, 143 terminated.
 
     Raises
     ------
     PflowError
         A configuration, file or checkpoint that cannot be used.
+    KeyboardInterrupt
+        The training was interrupted.
     """
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
     defaults = str(config_dir() / "base.yaml")
@@ -366,5 +369,8 @@ def main(argv: list[str]) -> int:
             print(f"pflow {argv[0]}: terminated", file=sys.stderr)
             return 143
         except SystemExit as leaving:
+            if isinstance(leaving.__context__, KeyboardInterrupt):  # Lightning's exit, after which it ignores SIGINT
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                raise KeyboardInterrupt from None
             return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
     return 0

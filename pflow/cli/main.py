@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from pflow.errors import PflowError, nearest
+from pflow.errors import PflowError, first_line, nearest
 
-__all__ = ["VERBS", "main"]
+__all__ = ["EXIT_CODES", "VERBS", "main"]
 
 VERBS = {
     "fit": "train a model: pflow fit --config configs/gamma1.yaml",
@@ -36,16 +40,28 @@ VERBS = {
 }
 """What each verb does, in one line. ``pflow.cli.VERB`` is imported when the verb runs."""
 
+EXIT_CODES = {
+    0: "done",
+    1: "an error, which is said in one line",
+    2: "wrong usage",
+    3: "done, but entries were skipped (--on-error skip)",
+    130: "interrupted (SIGINT)",
+    143: "terminated (SIGTERM)",
+}
+"""What `main` returns."""
+
 LIGHTNING = ("fit", "validate", "test", "predict")
 """Verbs of `pflow.cli.fit`, whose ``main`` takes the verb and its options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb and return the exit code.
+    """Run a verb and return the exit code, one of `EXIT_CODES`.
 
-    0 done, 1 a clear error (or an interrupted training), 2 wrong usage, 130 interrupted, 143 terminated.
+    Whatever happens, the error is one line; ``--debug`` shows the traceback too.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [word for word in arguments if word != "--debug"]
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help"):
         print(_usage())
@@ -63,15 +79,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that spin while they wait make training ten times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        return _run(verb, arguments[1:])
-    except PflowError as error:
-        print(f"pflow {verb}: error: {error}", file=sys.stderr)
+        with _terminable():
+            return _run(verb, arguments[1:])
+    except BrokenPipeError:  # who read the output has gone, and must not be written to at the end either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except BrokenPipeError:
-        return 1
-    except KeyboardInterrupt:
-        print(f"pflow {verb}: interrupted", file=sys.stderr)
-        return 130
+    except (Exception, KeyboardInterrupt, _Terminated) as error:
+        if debug:
+            traceback.print_exc()
+        code, text = _explained(error)
+        print(f"pflow {verb}: {text}", file=sys.stderr)
+        return code
+
+
+class _Terminated(BaseException):
+    """SIGTERM, raised where the program is, so that what is half done is undone."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Raise `_Terminated` where SIGTERM would end the process; signals reach the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _explained(error: BaseException) -> tuple[int, str]:
+    """Exit code of an exception, and what is said of it, in one line."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    if isinstance(error, _Terminated):
+        return 143, "terminated"
+    if isinstance(error, PflowError | OSError):
+        return 1, f"error: {' '.join(str(error).split())}"
+    if isinstance(error, MemoryError):
+        return 1, "error: out of memory"
+    return 1, f"error: {first_line(error)} (unexpected: --debug shows where; please report it)"
 
 
 def _run(verb: str, arguments: list[str]) -> int:
@@ -83,18 +135,30 @@ def _run(verb: str, arguments: list[str]) -> int:
     # Options of `pflow fit` follow those of a recipe after a --.
     parse = parser.parse_intermixed_args if verb == "recipe" else parser.parse_args
     parsed = parse(arguments)
+    skipped = False
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        """The message alone, without the line of code."""
+        from pflow.event.refused import BadEntriesWarning
+
+        nonlocal skipped
+        skipped |= isinstance(message, BadEntriesWarning)
+        print(f"warning: {message}", file=sys.stderr)
+
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = _show_warning
-        return int(command.run(parsed))
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """The message alone, without the line of code."""
-    print(f"warning: {message}", file=sys.stderr)
+        warnings.showwarning = show
+        return int(command.run(parsed)) or (3 if skipped else 0)
 
 
 def _usage() -> str:
     lines = ["usage: pflow VERB [options]    (pflow VERB --help for a verb's options)", ""]
     lines += [f"  {verb:<12} {text}" for verb, text in VERBS.items()]
-    return "\n".join([*lines, "", "  --version    print the version"])
+    lines += [
+        "",
+        "  --version    print the version",
+        "  --debug      show the traceback of an error",
+        "",
+        "exit codes:",
+    ]
+    return "\n".join([*lines, *(f"  {code:<12} {text}" for code, text in EXIT_CODES.items())])

@@ -34,10 +34,10 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """Particles of a chunk, and the messages of the warnings on the way."""
+    """Particles of a chunk, and the warnings on the way."""
 
     reconstruction: Reconstruction
-    warnings: tuple[str, ...]
+    warnings: tuple[Warning, ...]
 
 
 class Worker:
@@ -94,7 +94,8 @@ class Worker:
                 device=settings.device,
                 on_error=on_error,
             )
-        return ChunkResult(reconstruction, tuple(str(warning.message) for warning in caught))
+        messages = (warning.message for warning in caught)
+        return ChunkResult(reconstruction, tuple(one for one in messages if isinstance(one, Warning)))
 
 
 def _with_detector(events: Events, detector: Detector) -> Events:

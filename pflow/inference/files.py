@@ -147,8 +147,8 @@ def _write(
     begin = time.perf_counter()
     n_events = n_particles = n_skipped = n_truncated = 0
     for result in results:
-        for message in result.warnings:
-            warnings.warn(message, stacklevel=3)
+        for warning in result.warnings:
+            warnings.warn(warning, stacklevel=3)
         reconstruction = result.reconstruction
         writer.extend(reconstruction)
         n_events += len(reconstruction)

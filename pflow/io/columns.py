@@ -37,9 +37,13 @@ def open_root(path: str | PathLike[str]) -> Any:
     try:
         directory = uproot.open(text, array_cache=None)  # arrays are read once
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
-        raise InputError(
-            f"cannot be opened as a ROOT file, truncated or damaged: {first_line(error)}", file=text
-        ) from error
+        if local:
+            reason = "cannot be opened as a ROOT file, truncated or damaged"
+        elif isinstance(error, ImportError):
+            reason = "needs a package that is not installed (root:// needs fsspec-xrootd)"
+        else:
+            reason = "cannot be opened as a remote file"
+        raise InputError(f"{reason}: {first_line(error)}", file=text) from error
     end, size = int(directory.file.fEND), Path(path).stat().st_size if local else None
     if size is not None and size < end:
         directory.close()

@@ -386,6 +386,18 @@ def _table(file: Any, name: str, path: str | Path, links: Links) -> tuple[Any, f
     return table, frozenset(found)
 
 
+def _check_finite(columns: Mapping[str, ak.Array], start: int, path: str | Path) -> None:
+    """Refuse numbers that are not finite; a probability may be unknown (NaN)."""
+    for branch, column in columns.items():
+        if branch.endswith(".goodnessOfPID"):
+            continue
+        numbers = np.isfinite(jagged.flat(column))
+        bad = np.flatnonzero(~(numbers if numbers.ndim == 1 else numbers.all(axis=1)))
+        if len(bad):
+            entry = start + int(jagged.event_index(jagged.count(column))[bad[0]])
+            raise InputError("expected finite numbers", file=path, entry=entry, field=branch)
+
+
 def _optional_branches(name: str) -> dict[str, dict[str, str]]:
     """Branch of each member of each optional part or field."""
     branches = {field: {member: f"{name}.{member}" for member in members} for field, members in ARRAYS.items()}
@@ -404,6 +416,8 @@ def _read(table: Any, optional: frozenset[str], name: str, start: int, stop: int
         members = [read(branch) for branch in branches[field].values()]
         flat = np.stack([jagged.flat(member) for member in members], axis=-1)  # [particle, member]
         columns[field] = ak.unflatten(flat, jagged.count(members[0]))
+    _check_finite({f"{name}.{member}": columns[field[-1]] for member, field in MEMBERS.items()}, start, path)
+    _check_finite({f"{name}.{field}": columns[field] for field in ARRAYS if field in optional}, start, path)
     particles = make_particles(**columns)
     links = {}
     for field in (field for field in LINK_MEMBERS if field in optional):

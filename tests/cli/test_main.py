@@ -6,7 +6,8 @@ from importlib.metadata import version
 
 import pytest
 
-from pflow.cli.main import LIGHTNING, VERBS, main
+from pflow.cli.main import EXIT_CODES, LIGHTNING, VERBS, main
+from pflow.errors import InputError, OutputError
 
 
 def test_version_comes_from_the_package(capsys):
@@ -54,3 +55,48 @@ def test_importing_pflow_loads_no_heavy_library():
     code = f"import sys, pflow, pflow.cli.main; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def failing(error):
+    def run(*_):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InputError("wrong\nand long", file="a.root", entry=3, field="x"), 1, "a.root, entry 3, 'x': wrong and long"),
+        (OutputError("cannot write a.root: No space left on device"), 1, "cannot write a.root: No space"),
+        (OSError(5, "Input/output error", "a.root"), 1, "[Errno 5] Input/output error: 'a.root'"),
+        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (unexpected: --debug shows"),
+        (MemoryError(), 1, "out of memory"),
+        (RecursionError("too deep"), 1, "RecursionError: too deep"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, said):
+    monkeypatch.setattr("pflow.cli.inspect.run", failing(error))
+    assert main(["inspect", "a.root"]) == code
+    shown = capsys.readouterr().err
+    assert shown.startswith("pflow inspect: ")
+    assert said in shown
+    assert shown.count("\n") == 1
+    assert main(["inspect", "a.root", "--debug"]) == code
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_exit_codes_are_in_the_help(capsys):
+    main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(f"  {code} " in shown and text in shown for code, text in EXIT_CODES.items())
+    assert "--debug" in shown
+
+
+def test_a_remote_file_is_not_called_damaged(capsys):
+    """Needs no network: the package for this protocol is not installed."""
+    assert main(["inspect", "root://nowhere.invalid//a.root"]) == 1
+    shown = capsys.readouterr().err
+    assert "fsspec-xrootd" in shown
+    assert "damaged" not in shown
