@@ -16,7 +16,8 @@ from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
-from pflow.model.pointing.pairs import Pairs, find_pairs
+from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH, Pairs, find_pairs
+from pflow.model.pointing.proxies import falling_step
 
 __all__ = ["N_DELTA_FEATURES", "Assignment", "AssignmentLogits", "ParticleAssignment", "delta_theta_phi_features"]
 
@@ -87,7 +88,8 @@ class ParticleAssignment(nn.Module):
         pairs = find_pairs(source.scene, seed, assigned, mask, min_cosine=self.min_cosine)
         known = pairs.at(assigned)
         logits = self.pair_logits(query, source.items, source.scene, seed, known[:, None], pairs)
-        return Assignment(query, pairs, logits, logits.sigmoid() * (1.0 - known))
+        available = (1.0 - known) * falling_step(known, MAX_ASSIGNED, width=MAX_ASSIGNED_WIDTH)
+        return Assignment(query, pairs, logits, logits.sigmoid() * available)
 
 
 class AssignmentLogits(nn.Module):
@@ -157,7 +159,7 @@ def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
     unit = pairs.at_particles(gather(scene.token_unit, seed))
     offset = pairs.at_items(scene.item_position) - start  # mm
     along = (offset * axis).sum(-1)
-    across = (offset.square().sum(-1) - along.square()).clamp(min=0.0).sqrt()
+    across = torch.linalg.vector_norm(offset - along[:, None] * axis, dim=-1)
     difference = pairs.at_items(scene.item_unit) - unit
     angle = difference.square().sum(-1).sqrt()  # rad, for small angles
     same_token = pairs.at_items(scene.item_token) == pairs.at_particles(seed)

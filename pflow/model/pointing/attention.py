@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.attention import AbsorbedCrossAttention, attend
 
@@ -26,13 +28,19 @@ MIN_REMAINING = 0.02
 PADDING_LOGIT = -1e4
 """Added to the logits of padding: finite, so that an event without tokens has a result."""
 
+MAX_BIASES = 2**24
+"""Most logits whose preference for directions is held in memory at a time, 64 MB."""
+
 
 class DirectionalSelfAttention(nn.Module):
     """Self-attention with a learned preference of each head for tokens in similar directions.
 
     The logits gain lambda_h n_i . n_j, which up to a constant is -lambda_h |n_i - n_j|^2 / 2: a Gaussian in the angle
-    between tokens. The three components replace three of the D numbers of keys and queries, so that the fused kernels
-    compute them. The result depends neither on the order of the tokens nor on the frame.
+    between tokens. The result depends neither on the order of the tokens nor on the frame.
+
+    In training the three components replace three of the D numbers of keys and queries, so that the fused kernels
+    compute them. For a narrow head this product is some 10^4, and single precision rounds the logit to 10^-3, each time
+    otherwise. Evaluation adds the small -lambda_h |n_i - n_j|^2 / 2 instead, computed in double precision.
 
     Parameters
     ----------
@@ -80,19 +88,77 @@ class DirectionalSelfAttention(nn.Module):
         lengths
             Lengths of packed events, without `mask`.
         """
-        query, key = self.query_key(x).unflatten(-1, (2, self.heads, self.key_width)).unbind(-3)  # [B, S, H, D']
-        query = query * self.key_width**-0.5
         value = self.value(x).unflatten(-1, (self.heads, self.head_width))
-        if self.log_strength is not None:
-            strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
-            direction = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
-            query = torch.cat([query, direction * strength[:, None]], dim=-1)
-            key = torch.cat([key, direction], dim=-1)
-        query, key, value = (part.float().transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
-        # In full precision under autocast: bfloat16 does not resolve the angles that a narrow head prefers.
+        if self.log_strength is None or self.training:
+            query, key = self._query_key_direction(x, unit)
+            # In full precision under autocast: bfloat16 does not resolve the angles that a narrow head prefers.
+            query, key, value = (part.float().transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
+            with torch.autocast(x.device.type, enabled=False):
+                return self.out(attend(query, key, value, mask=mask, lengths=lengths, scale=1.0))  # type: ignore[no-any-return]
+        query, key, value = (part.float().transpose(1, 2) for part in (*self._padded_query_key(x), value))
+        events = [(query, key, value, unit)]
+        if lengths is not None:
+            split = (torch.split(part, list(lengths), dim=2) for part in (query, key, value))
+            events = list(zip(*split, torch.split(unit, list(lengths), dim=1), strict=True))
         with torch.autocast(x.device.type, enabled=False):
-            attended = attend(query, key, value, mask=mask, lengths=lengths, scale=1.0)
-        return self.out(attended)  # type: ignore[no-any-return]
+            strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
+            scale = self.key_width**-0.5
+            attended = [_attend_nearby(*event, strength=strength, mask=mask, scale=scale) for event in events]
+            joined = torch.cat(attended, dim=2).transpose(1, 2).flatten(2)  # [B, H, S, D] -> [B, S, W]
+        return self.out(joined)  # type: ignore[no-any-return]
+
+    def _query_key_direction(self, x: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys float [B, S, H, D], scaled; with directions where they are preferred."""
+        query, key = self.query_key(x).unflatten(-1, (2, self.heads, self.key_width)).unbind(-3)
+        query = query * self.key_width**-0.5
+        if self.log_strength is None:
+            return query, key
+        strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
+        direction = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
+        return torch.cat([query, direction * strength[:, None]], dim=-1), torch.cat([key, direction], dim=-1)
+
+    def _padded_query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys float [B, S, H, D] with zeros behind: the fused kernels want values of equal width."""
+        missing = self.head_width - self.key_width
+        weight = self.query_key.weight.view(2 * self.heads, self.key_width, -1)
+        bias = self.query_key.bias.view(2 * self.heads, self.key_width)
+        padded = functional.linear(
+            x,
+            functional.pad(weight, (0, 0, 0, missing)).flatten(0, 1),
+            functional.pad(bias, (0, missing)).flatten(),
+        )
+        query, key = padded.view(*x.shape[:2], 2, self.heads, self.head_width).unbind(-3)
+        return query, key
+
+
+def _attend_nearby(
+    query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attention with a preference for tokens in similar directions, float [B, H, S, D].
+
+    Parameters
+    ----------
+    query, key, value : float [B, H, S, D]
+    unit : float [B, S, 3]
+    strength : float [H]
+    mask : bool [B, S] or None
+    scale
+        Factor of the products of queries and keys.
+    """
+    batch, heads, length, _ = query.shape
+    direction = functional.normalize(unit.double(), dim=-1)
+    minus_one = direction.new_full((1, 1, 1), -1.0)
+    n_rows = length if torch.compiler.is_compiling() else max(1, MAX_BIASES // max(1, batch * heads * length))
+    attended = []
+    for rows in range(0, max(length, 1), max(n_rows, 1)):
+        # n_i . n_j - 1 = -|n_i - n_j|^2 / 2
+        nearness = torch.baddbmm(minus_one, direction[:, rows : rows + n_rows], direction.transpose(1, 2))
+        bias = nearness.to(query.dtype)[:, None] * strength[:, None, None]  # [B, H, R, S]
+        if mask is not None:
+            bias = bias.masked_fill(~mask[:, None, None], float("-inf"))
+        part = query[:, :, rows : rows + n_rows]
+        attended.append(scaled_dot_product_attention(part, key, value, attn_mask=bias, scale=scale))
+    return torch.cat(attended, dim=2)
 
 
 class CoveredMemory(NamedTuple):

@@ -17,12 +17,13 @@ from pflow.model.common.directions import tangent_basis
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import log_weights
+from pflow.model.pointing.proxies import falling_step, log_weights
 
 __all__ = ["CORE_ANGLE", "SLOPE_UNIT", "ConversionDirectionCorrection", "shower_slopes"]
 
-CORE_ANGLE = 0.015
-"""Largest angle to the barycentre of hits in the fit, rad: the few far ones would dominate it."""
+CORE_ANGLE, CORE_ANGLE_WIDTH = 0.01525, 5e-4
+"""Angle to the barycentre from which hits are not in the fit, where the few far ones would dominate it, and over which
+their weight falls, rad."""
 
 SLOPE_UNIT = 0.02
 """Unit of slopes: their resolution for showers of about 15 GeV, rad."""
@@ -60,14 +61,14 @@ def shower_slopes(hit_fraction: Tensor, pairs: Pairs, scene: Scene, shape: tuple
     depth, off_theta, off_phi = ((pairs.each(axis) * position).sum(-1) for axis in axes.unbind(1))  # mm
     ahead = depth > 1.0
     off = torch.stack([off_theta, off_phi], dim=-1) * (ahead / depth.clamp(min=1.0))[:, None]  # [P, 2], rad
-    core = fraction * ahead * (torch.linalg.vector_norm(off, dim=-1) < CORE_ANGLE)
+    core = fraction * ahead * falling_step(torch.linalg.vector_norm(off, dim=-1), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
     core = core / pairs.each(total(core).clamp(min=1e-9))
     mean = total(core * depth)
     beyond = depth - pairs.each(mean)
     away = core * beyond
     spread = total(away * beyond) + EPS_DEPTH**2  # mm^2
     slope = total(away[:, None] * off) * (mean / spread)[:, None]
-    return slope.view(*shape, 2)
+    return slope.view(*shape, 2).to(scene.item_energy.dtype)
 
 
 class ConversionDirectionCorrection(nn.Module):

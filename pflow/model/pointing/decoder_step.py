@@ -191,8 +191,8 @@ def _without_gaps(
     values = {
         "charge": columns["charge"],
         "pdg": pdg,
-        "energy": network.energy_scale.normalised(columns["log_energy"]),
-        "direction": columns["direction"],
+        "energy": network.energy_scale.normalised(columns["log_energy"]).float(),
+        "direction": columns["direction"].float(),
         "score": columns["probability"].gather(-1, pdg[..., None]).squeeze(-1),
         "pdg_probability": columns["probability"],
         "energy_sigma": columns["energy_sigma"],

@@ -94,4 +94,10 @@ class SourceEncoder(nn.Module):
             x = self.embed_hit(batch.hits.features)
             if self.embed_track is not None and batch.tracks is not None:
                 x = torch.cat([x, self.embed_track(batch.tracks.features)], dim=1)
-        return self.stack(x, mask=scene.token_mask, unit=scene.token_unit)  # type: ignore[no-any-return]
+        if self.training or x.device.type != "cpu" or torch.compiler.is_compiling():
+            return self.stack(x, mask=scene.token_mask, unit=scene.token_unit)  # type: ignore[no-any-return]
+        # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
+        states = torch.zeros_like(x)
+        for row, real in enumerate(scene.token_mask):
+            states[row, real] = self.stack(x[row, real][None], unit=scene.token_unit[row, real][None])[0]
+        return states

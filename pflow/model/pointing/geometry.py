@@ -73,9 +73,10 @@ class Scene(NamedTuple):
         return summed / self.token_energy.clamp(min=1e-9)[:, None]
 
     def cosines(self, token: Tensor) -> Tensor:
-        """Cosines of the angles between tokens int64 [B, T] and all items as seen from the vertex, float [B, T, M]."""
-        with torch.autocast(token.device.type, enabled=False):  # bfloat16 resolves no angle below 90 mrad
-            return gather(self.token_unit, token) @ self.item_unit.transpose(1, 2)
+        """Cosines of the angles between tokens int64 [B, T] and all items as seen from the vertex, double [B, T, M]."""
+        # Products in double precision: what is within an angle must not depend on their rounding.
+        with torch.autocast(token.device.type, enabled=False):
+            return gather(self.token_unit, token).double() @ self.item_unit.double().transpose(1, 2)
 
     def copy(self) -> Scene:
         """A copy that shares no storage."""

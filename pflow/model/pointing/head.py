@@ -64,8 +64,8 @@ class Particles(NamedTuple):
     Parameters
     ----------
     pdg, charge : float [B, T, V], logits
-    log_energy : float [B, T], ln(E / GeV)
-    direction : float [B, T, 3], unit vector
+    log_energy : float [B, T], ln(E / GeV); in evaluation double
+    direction : float [B, T, 3], unit vector; in evaluation double
     energy_log_sigma : float [B, T], logarithm of the standard deviation of ln E
     direction_log_sigma : float [B, T], logarithm of that of each of the two angles in the tangent plane, rad
     pooled : float [B, T, W], mean memory of the assigned items, weighted by energy
@@ -99,10 +99,10 @@ class Particles(NamedTuple):
         return PreviousParticles(
             pdg=self.pdg.argmax(-1) if pdg is None else pdg,
             charge=self.charge.argmax(-1) if charge is None else charge,
-            log_energy=self.log_energy.detach(),
-            direction=self.direction.detach(),
+            log_energy=self.log_energy.detach().to(self.pooled.dtype),
+            direction=self.direction.detach().to(self.pooled.dtype),
             seed=seed,
-            deposit=self.proxies.energy,
+            deposit=self.proxies.energy.to(self.pooled.dtype),
             pooled=self.pooled,
         )
 
@@ -223,7 +223,8 @@ class ParticleHead(nn.Module):
             Of a refinement.
         """
         scene = source.scene
-        proxies = make_proxies(hit_fraction, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
+        precise = hit_fraction if self.training else hit_fraction.double()
+        proxies = make_proxies(precise, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
         weight = hit_fraction * pairs.at_items(scene.item_weight).square()
         on_tokens = pairs.on_tokens(weight, scene, (seed.shape[0], seed.shape[1]))
         pooled = on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)
@@ -242,7 +243,7 @@ class ParticleHead(nn.Module):
         if self.use_proxies:
             log_energy, direction = _corrected(proxies, corrections)
             if direction_correction is not None:
-                direction = direction_correction(features, direction, hit_fraction, pairs, scene)
+                direction = direction_correction(features, direction, precise, pairs, scene)
         else:
             log_energy = self.energy_scale.log_energy(corrections.energy)
             theta, phi = corrections.angles.unbind(-1)

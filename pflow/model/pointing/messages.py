@@ -13,14 +13,15 @@ from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_theta_phi_fe
 from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.proxies import falling_step
 
 __all__ = ["PairwiseMessages"]
 
 RANGE = 0.3
 """Messages fall by e over this angle between particles, rad."""
 
-MIN_SLOPE_FRACTION = 0.01
-"""Smallest fraction of an item that counts in the slope of a shower."""
+MIN_SLOPE_FRACTION, SLOPE_FRACTION_WIDTH = 0.01, 0.002
+"""Fraction of an item from which it counts in the slope of a shower, and over which its weight rises."""
 
 N_SLOPE_FEATURES = 4
 
@@ -77,10 +78,14 @@ class PairwiseMessages(nn.Module):
         features = [delta_theta_phi_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)]
         if self.slopes:
             pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
-            slope = shower_slopes(pairs.at(hit_fraction), pairs, scene, (len(x), n))
+            fraction = pairs.at(hit_fraction)
+            full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
+            fraction = fraction * (1.0 - falling_step(fraction, full, width=SLOPE_FRACTION_WIDTH))
+            slope = shower_slopes(fraction if self.training else fraction.double(), pairs, scene, (len(x), n))
             features.append(_slope_features(slope[event, to], slope[event, by], start, end))
-        message = self.receiver(x)[event, to] + self.sender(x)[event, by] + self.geometry(torch.cat(features, dim=-1))
-        weighted = functional.gelu(message) * (-angle / RANGE).exp()[:, None]
+        geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
+        message = self.receiver(x)[event, to] + self.sender(x)[event, by] + geometry
+        weighted = functional.gelu(message) * (-angle / RANGE).exp().to(x.dtype)[:, None]
         total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, event * n + to, weighted)
         return self.out(total.view_as(x))  # type: ignore[no-any-return]
 

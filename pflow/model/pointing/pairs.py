@@ -14,8 +14,9 @@ from pflow.model.pointing.geometry import Scene
 
 __all__ = ["Pairs", "find_pairs"]
 
-MAX_ASSIGNED = 0.99
-"""Items of which more is assigned are in no pair: there are ever fewer pairs in the course of the decoding."""
+MAX_ASSIGNED, MAX_ASSIGNED_WIDTH = 0.99, 0.005
+"""Items of which more is assigned are in no pair: there are ever fewer pairs in the course of the decoding. The width
+is that of the assigned fraction over which what can be assigned of the rest falls to none."""
 
 
 class Pairs(NamedTuple):

@@ -15,7 +15,7 @@ from pflow.model.common.directions import tangent_basis
 from pflow.model.pointing.geometry import Scene, gather
 from pflow.model.pointing.pairs import Pairs
 
-__all__ = ["Proxies", "log_weights", "make_proxies", "n_proxy_features"]
+__all__ = ["Proxies", "falling_step", "log_weights", "make_proxies", "n_proxy_features"]
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -28,6 +28,9 @@ MIN_TRACK_MOMENTUM = 0.05
 
 ANGLE_UNIT = 0.03
 """Unit of the angles between the directions, rad."""
+
+CORE_RADIUS, CORE_RADIUS_WIDTH = 15.25, 0.5
+"""Distance from the shower's axis from which hits do not count as its core, and over which their weight falls, mm."""
 
 _SHAPE_FEATURES = 15
 
@@ -42,6 +45,11 @@ def log_weights(fraction: Tensor) -> Tensor:
     return (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
 
 
+def falling_step(values: Tensor, end: float, *, width: float) -> Tensor:
+    """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
+    return ((end - values) / width).clamp(0.0, 1.0)
+
+
 class Proxies(NamedTuple):
     """Proxies of particles; hits and tracks count by the fraction that is the particle's.
 
@@ -54,7 +62,7 @@ class Proxies(NamedTuple):
     linear_direction : float [B, T, 3], the same to the barycentre weighted by energy. The field separates the electrons
         of a converted photon by angles proportional to 1 / E: their energy-weighted mean is the photon's direction.
     track_direction : float [B, T, 3], unit vector of the tracks' momentum; without tracks, as `direction`
-    features : float [B, T, F], features of energies, directions and the shape of the shower, of order 1
+    features : float32 [B, T, F], features of energies, directions and the shape of the shower, of order 1
     """
 
     energy: Tensor
@@ -66,11 +74,14 @@ class Proxies(NamedTuple):
 
 
 def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_subdetectors: int) -> Proxies:
-    """Compute the proxies.
+    """Compute the proxies, all but the features in the precision of `hit_fraction`.
+
+    In single precision the distances from the axis and the angles between the directions, small differences of large
+    numbers, have errors of 10^-3: evaluation computes them in double precision.
 
     Parameters
     ----------
-    hit_fraction : float [P], fraction of the pair's item that is the particle's
+    hit_fraction : float or double [P], fraction of the pair's item that is the particle's
     pairs, scene
         Pairs and scene of the batch.
     seed : int64 [B, T]
@@ -97,7 +108,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
     momenta = total(momentum)
     length = torch.linalg.vector_norm(momentum, dim=-1)
     track_energy = total(length)
-    seed_unit = gather(scene.token_unit, seed).flatten(0, 1)
+    seed_unit = gather(scene.token_unit, seed).flatten(0, 1).to(momenta.dtype)
     along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=-1)
     has_hits = (energy > 1e-6)[:, None]
     direction = functional.normalize(torch.where(has_hits, centre, along_tracks), dim=-1)
@@ -108,7 +119,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
 
     axis = pairs.each(direction)
     along = (position * axis).sum(-1)
-    across = (position.square().sum(-1) - along.square()).clamp(min=0.0).sqrt()
+    across = torch.linalg.vector_norm(position - along[:, None] * axis, dim=-1)
     mean_along = total(fraction * along)
     spread = total(fraction * (along - pairs.each(mean_along)).square()).clamp(min=0.0).sqrt()
     features = pairs.at_items(scene.item_features)  # log energy, layer, is track, subdetectors
@@ -122,7 +133,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
         total(hit_fraction * is_track),
         total(charge),
         torch.log1p(total(fraction * across) / 10.0),
-        total(fraction * (across < 15.0)),
+        total(fraction * falling_step(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)),
         torch.log1p(spread / 50.0),
         direction[:, 2].abs(),
         direction[:, 2].square(),
@@ -132,11 +143,5 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
         ((by_tracks - direction).square().sum(-1) + 1e-8).sqrt() / ANGLE_UNIT,
     ]
     joined = torch.cat([torch.stack(columns, dim=-1), by_subdetector, depth], dim=-1)
-    return Proxies(
-        energy=energy.view(shape),
-        track_momentum=momenta.view(*shape, 3),
-        direction=direction.view(*shape, 3),
-        linear_direction=linear.view(*shape, 3),
-        track_direction=by_tracks.view(*shape, 3),
-        features=joined.view(*shape, joined.shape[-1]),
-    )
+    proxies = (energy, momenta, direction, linear, by_tracks, joined.to(scene.item_energy.dtype))
+    return Proxies(*(values.view(*shape, *values.shape[1:]) for values in proxies))

@@ -47,8 +47,8 @@ def test_cached_equals_uncached(make_model, events, batch, collate, option):
         for t, (log_energy, pdg, direction, taken) in enumerate(found):
             assert decoded.pdg[i, t] == pdg
             energy = LN10 * (model.inputs.energy_mean + model.inputs.energy_std * decoded.energy[i, t])
-            torch.testing.assert_close(energy, log_energy, rtol=1e-3, atol=1e-3)
-            torch.testing.assert_close(decoded.direction[i, t], direction, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(energy, log_energy.float(), rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(decoded.direction[i, t], direction.float(), rtol=1e-3, atol=1e-4)
             torch.testing.assert_close(decoded.hit_fraction[i, t, :n_hits], taken[:n_hits], rtol=1e-3, atol=1e-4)
 
 

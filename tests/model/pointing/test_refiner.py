@@ -168,7 +168,7 @@ def test_energies_that_no_track_measures_are_the_expected_ones(make_model, batch
     assert not by_track.all()
     expected = particles.log_energy.exp() * torch.where(by_track, 1.0, refined.existence_logit.sigmoid())
     found = model.decode(batch, max_particles=3)
-    torch.testing.assert_close(model.network.energy_scale.log_energy(found.energy).exp(), expected)
+    torch.testing.assert_close(model.network.energy_scale.log_energy(found.energy).exp(), expected.float())
 
 
 def test_initially_there_are_no_messages(make_model, batch):

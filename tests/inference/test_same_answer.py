@@ -1,0 +1,71 @@
+"""The shipped models give the same answer whatever the batches, threads and neighbours of an event."""
+
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import pytest
+import torch
+
+from pflow.checkpoint.load import load_model
+from pflow.event.particles import Reconstruction
+from pflow.inference.events import reconstruct
+from pflow.io.open import read_events
+
+SAMPLES = {
+    "zqq": ("ild-g4-general", "zqq_test_small.root", 2),
+    "multi": ("ild-g4-general", "multi_test_small.root", 6),
+    "photons": ("ild-g4-photon", "gammasep_test_small.root", 6),
+}
+
+
+@pytest.fixture(scope="module", params=SAMPLES)
+def sample(request, sample_dir):
+    """Model, events, and what it finds in batches of 32 with one thread."""
+    name, file, n = SAMPLES[request.param]
+    model, events = load_model(name), read_events(sample_dir / file, entry_stop=n)
+    return model, events, reconstruct(events, model, device="cpu")
+
+
+def relative(found: ak.Array, wanted: ak.Array) -> np.ndarray:
+    """Difference of each particle's energy and momentum, relative to the energy."""
+    off = [found.energy - wanted.energy, *(found.momentum[key] - wanted.momentum[key] for key in ("px", "py", "pz"))]
+    return np.max([np.abs(ak.to_numpy(ak.flatten(part / wanted.energy))) for part in off], axis=0)
+
+
+def check_same(found: Reconstruction, wanted: Reconstruction) -> None:
+    for key in ("pdg", "charge"):
+        assert ak.to_list(found.particles[key]) == ak.to_list(wanted.particles[key]), key
+    off = relative(found.particles, wanted.particles)
+    assert off.max() < 1e-4
+    assert np.quantile(off, 0.999) < 1e-5
+    for name in ("hit_links", "track_links"):
+        one, other = getattr(found, name), getattr(wanted, name)
+        assert (one is None) == (other is None), name
+        if one is not None:
+            assert ak.to_list(one[["source", "particle"]]) == ak.to_list(other[["source", "particle"]]), name
+            np.testing.assert_allclose(ak.flatten(one.weight), ak.flatten(other.weight), rtol=0, atol=1e-4)
+
+
+def test_of_any_size_of_batch(sample):
+    model, events, wanted = sample
+    check_same(reconstruct(events, model, batch_size=1, device="cpu"), wanted)
+
+
+def test_in_any_order_and_chunk(sample):
+    model, events, wanted = sample
+    half = len(events) // 2
+    for part in (slice(None, half), slice(half, None)):
+        order = np.arange(len(events))[part]
+        check_same(reconstruct(events[order[::-1]], model, device="cpu"), wanted[part][np.arange(half)[::-1]])
+
+
+def test_with_any_number_of_threads(sample):
+    model, events, wanted = sample
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if threads > 1 else 2)
+    try:
+        found = reconstruct(events, model, device="cpu")
+    finally:
+        torch.set_num_threads(threads)
+    check_same(found, wanted)
