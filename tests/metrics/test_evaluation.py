@@ -13,6 +13,7 @@ from pflow.event.build import make_hits, make_links, make_truth
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
+from pflow.io.open import iterate_events
 from pflow.metrics.evaluation import Evaluation, Settings, evaluate, visible_truth
 from pflow.metrics.match import Matching
 from pflow.metrics.match_hits import HitMatching
@@ -141,22 +142,13 @@ def test_merging_other_settings_is_refused():
         Evaluation().merge(Evaluation(settings=Settings(e_min=1.0)))
 
 
-@pytest.mark.parametrize("bad", ["truth", "reconstruction"])
-def test_bad_input_is_counted_and_left_out(make_records, bad):
-    flags = np.array([0, Flag.BAD_INPUT, 0, 0], dtype=np.uint32)
-    events = dataclasses.replace(events_of(TRUTH), flags=flags if bad == "truth" else 0 * flags)
-    result = evaluate(events, answer(make_records(RECO), flags=flags if bad == "reconstruction" else None))
-    assert (result.n_events, result.n_bad_input) == (4, 1)
-    assert result.algorithms["PFlow"]["n_events"] == 3
-    assert result.algorithms["PFlow"]["n_truth"] == 3
-
-
 @pytest.mark.parametrize("where", ["truth", "reconstruction"])
-def test_events_with_tracks_from_monte_carlo_particles_are_counted(make_records, where):
-    flags = np.array([0, Flag.TRUTH_TRACKS, 0, Flag.TRUTH_TRACKS], dtype=np.uint32)
+def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, where):
+    flags = np.array([0, Flag.BAD_INPUT, Flag.TRUTH_TRACKS, Flag.TRUTH_TRACKS], dtype=np.uint32)
     events = dataclasses.replace(events_of(TRUTH), flags=flags if where == "truth" else 0 * flags)
     result = evaluate(events, answer(make_records(RECO), flags=flags if where == "reconstruction" else None))
-    assert result.n_truth_tracks == 2
+    assert (result.n_events, result.n_bad_input, result.n_truth_tracks) == (4, 1, 2)
+    assert (result.algorithms["PFlow"]["n_events"], result.algorithms["PFlow"]["n_truth"]) == (3, 3)
     assert "2 with tracks made from Monte Carlo particles" in summary(result)
 
 
@@ -189,15 +181,17 @@ def test_visible_truth(particles, rule, energies):
     assert visible_truth(events, select_targets(events, rule=rule)).energy.tolist() == pytest.approx(energies)
 
 
-def test_other_event_numbers_are_refused(make_records):
+@pytest.mark.parametrize(
+    ("kept", "numbers", "message"),
+    [
+        (4, [5, 6, 9, 8], r"truth.root, entry 2: event number 7 in the truth, 9 in reconstruction"),
+        (1, [5], "the truth has 4 events here, reconstruction 'PFlow' has 1"),
+    ],
+)
+def test_other_events_are_refused(make_records, kept, numbers, message):
     events = events_of(TRUTH, numbers=[5, 6, 7, 8])
-    with pytest.raises(InputError, match=r"truth.root, entry 2: event number 7 in the truth, 9 in reconstruction"):
-        evaluate(events, answer(make_records(RECO), numbers=[5, 6, 9, 8]))
-
-
-def test_other_number_of_events_is_refused(make_records):
-    with pytest.raises(InputError, match="the truth has 4 events here, reconstruction 'PFlow' has 1"):
-        evaluate(events_of(TRUTH), answer(make_records(RECO[:1])))
+    with pytest.raises(InputError, match=message):
+        evaluate(events, answer(make_records(RECO[:kept]), numbers=numbers))
 
 
 def test_events_without_truth_are_refused(make_records):
@@ -236,8 +230,6 @@ def test_impossible_settings_are_refused(settings):
     ],
 )
 def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance):
-    from pflow.io.open import iterate_events
-
     evaluation = Evaluation(name="Pandora")
     for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", chunk_size=500):
         reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags, name="Pandora")

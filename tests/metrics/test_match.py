@@ -42,31 +42,28 @@ def photons_at_one_place(*energies):
         # Costs (0,0) 1, (0,1) 2, (1,0) 0.5, (1,1) 0: the first pair is at the cut, and the second is the best for both.
         ((1.0, 4.0), (2.0, 4.0), 1.0, [(0, 0), (1, 1)]),
         ((10.0, 10.0), (11.0, 5000.0), None, [(0, 0), (1, 1)]),
+        # Costs (0,0) 0.1, (0,1) 4, (1,0) 0.1, (1,1) 4: two matches cannot be had within the cut.
+        ((10.0, 10.0), (11.0, 50.0), 3.0, [(0, 0)]),
+        ((10.0,), (10.5, 10.5), 3.0, [(0, 0)]),
         ((0.0,), (1.0,), 3.0, []),
         ((0.0,), (0.0,), 3.0, []),
     ],
-    ids=["best total", "at the cut", "above the cut", "at the cut, solver", "no cut", "no energy", "no energies"],
+    ids=[
+        *(
+            "best total",
+            "at the cut",
+            "above the cut",
+            "at the cut, solver",
+            "no cut",
+            "pair above the cut",
+            "duplicate",
+        ),
+        *("no energy", "no energies"),
+    ],
 )
 def test_pairs(make_table, truth, reco, cut, wanted):
     tables = (make_table([photons_at_one_place(*energies)]) for energies in (truth, reco))
     assert pairs(*tables, Matching(cut=cut)) == wanted
-
-
-def test_pair_above_the_cut_takes_no_partner_away(make_table):
-    # Costs (0,0) 0.1, (0,1) 4, (1,0) 0.1, (1,1) 40: two matches cannot be had within the cut.
-    truth = make_table([[(22, 10.0, 90, 0), (22, 10.0, 90, 0)]])
-    reco = make_table([[(22, 11.0, 90, 0), (22, 50.0, 90, 0)]])
-    found = match(truth, reco, RULE)
-    assert found.reco.tolist() == [0]
-    assert found.cost[0] == pytest.approx(0.1)
-
-
-def test_duplicate_is_left_over(make_table):
-    truth = make_table([[(22, 10.0, 90, 0)]])
-    reco = make_table([[(22, 10.5, 90, 0), (22, 10.5, 90, 0)]])
-    found = match(truth, reco, RULE)
-    assert len(found.reco) == 1
-    assert found.cost[0] == pytest.approx(0.05)
 
 
 def test_ties_are_broken_the_same_way_every_time(make_table):
@@ -131,22 +128,26 @@ def test_blocks_of_events_do_not_change_the_result(make_table, monkeypatch):
     assert pairs(truth, reco) == whole
 
 
-def test_glows_cost_by_hand(make_table):
-    # pt 10 and 12; equal eta; 0.3 rad in azimuth, across the cut at 180 degrees
-    turn = math.degrees(0.15)
-    truth = make_table([[(22, 10.0, 90, 180 - turn)]])
-    reco = make_table([[(22, 12.0, 90, -180 + turn)]])
-    cost = pt_delta_r(truth, reco, np.array([0]), np.array([0]))
-    assert cost[0] == pytest.approx(math.hypot(0.2, 0.3), rel=1e-5)
+ETA_1 = 2 * math.atan(math.exp(-1))
+"""Polar angle of pseudorapidity 1, rad."""
 
 
-def test_glows_cost_counts_pseudorapidity(make_table):
-    # theta with tan(theta/2) = exp(-1) has eta 1
-    theta = math.degrees(2 * math.atan(math.exp(-1)))
-    truth = make_table([[(22, 10.0, 90, 0)]])
-    reco = make_table([[(22, 10.0 / math.sin(math.radians(theta)), theta, 0)]])
-    cost = pt_delta_r(truth, reco, np.array([0]), np.array([0]))
-    assert cost[0] == pytest.approx(1, rel=1e-5)
+@pytest.mark.parametrize(
+    ("truth", "reco", "wanted"),
+    [
+        # pt 10 and 12; equal eta; 0.3 rad in azimuth, across the cut at 180 degrees
+        (
+            (22, 10.0, 90, 180 - math.degrees(0.15)),
+            (22, 12.0, 90, -180 + math.degrees(0.15)),
+            math.hypot(0.2, 0.3),
+        ),
+        ((22, 10.0, 90, 0), (22, 10.0 / math.sin(ETA_1), math.degrees(ETA_1), 0), 1.0),
+    ],
+    ids=["transverse momentum and azimuth", "pseudorapidity"],
+)
+def test_glows_cost_by_hand(make_table, truth, reco, wanted):
+    cost = pt_delta_r(make_table([[truth]]), make_table([[reco]]), np.array([0]), np.array([0]))
+    assert cost[0] == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -158,15 +159,12 @@ def test_glows_rule_never_matches_charged_with_neutral(make_table, reco, wanted)
     assert pairs(truth, make_table([reco]), GLOW) == wanted
 
 
-def test_unknown_cost_is_refused():
-    with pytest.raises(ConfigError, match="no matching cost 'best'"):
-        Matching(cost="best")
-
-
-@pytest.mark.parametrize("cut", [0.0, -1.0, math.inf, math.nan])
-def test_impossible_cut_is_refused(cut):
-    with pytest.raises(ConfigError, match="cut"):
-        Matching(cut=cut)
+@pytest.mark.parametrize(
+    "options", [{"cost": "best"}, {"cut": 0.0}, {"cut": -1.0}, {"cut": math.inf}, {"cut": math.nan}]
+)
+def test_impossible_rules_are_refused(options):
+    with pytest.raises(ConfigError, match=r"no matching cost 'best'|the cut .* must be"):
+        Matching(**options)
 
 
 def test_definition_names_cost_and_cut():

@@ -8,6 +8,8 @@ import pytest
 
 from pflow.errors import ConfigError
 from pflow.event.build import make_links
+from pflow.event.truth import select_targets
+from pflow.io.open import read_events
 from pflow.metrics.match_hits import HitMatching, HitSets, match_by_hits, overlaps
 
 ENERGY = np.array([4.0, 3.0, 2.0, 1.0])
@@ -96,9 +98,6 @@ def test_impossible_overlap_is_refused(overlap):
 
 
 def test_truth_matches_itself_on_a_real_event(data_dir):
-    from pflow.event.truth import select_targets
-    from pflow.io.open import read_events
-
     events = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
     targets = select_targets(events)
     n_hits = ak.to_numpy(ak.num(events.hits))

@@ -42,15 +42,12 @@ def test_clopper_pearson_agrees_with_scipy():
         assert interval == pytest.approx((wanted.low, wanted.high))
 
 
-@pytest.mark.parametrize(("passed", "total"), [(-1, 2), (3, 2)])
-def test_impossible_counts_are_refused(passed, total):
-    with pytest.raises(ValueError, match="passed <= total"):
-        clopper_pearson(passed, total)
-
-
-def test_impossible_level_is_refused():
-    with pytest.raises(ValueError, match="level"):
-        clopper_pearson(1, 2, level=1.0)
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((-1, 2), "passed <="), ((3, 2), "passed <="), ((1, 2, 1.0), "level")]
+)
+def test_impossible_counts_and_levels_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        clopper_pearson(*arguments)
 
 
 def test_fraction_of_nothing_says_nothing():
@@ -73,18 +70,16 @@ def test_interval_covers_the_truth_often_enough():
     assert np.mean((low <= 0.3) & (high >= 0.3)) >= LEVEL
 
 
-def test_weighted_fraction_by_hand():
-    # 3 of 3 + 1 + 1 = 5; effective number 25 / 11
+@pytest.mark.parametrize(
+    ("weights", "n_passed", "value", "effective"),
+    [([3.0, 1.0, 1.0], 1, 0.6, 25 / 11), ([0.1] * 10, 3, 0.3, 10)],
+    ids=["(sum w)^2 / sum w^2 = 25 / 11", "equal weights: binomial"],
+)
+def test_weighted_fraction_by_hand(weights, n_passed, value, effective):
     share = WeightedFraction()
-    share.add(np.array([3.0, 1.0, 1.0]), np.array([True, False, False]))
-    wanted = fraction(0.6 * 25 / 11, 25 / 11)
-    assert dataclasses.astuple(share.result()) == pytest.approx((0.6, wanted.low, wanted.high))
-
-
-def test_weighted_fraction_of_equal_weights_has_the_binomial_interval():
-    share = WeightedFraction()
-    share.add(np.full(10, 0.1), np.arange(10) < 3)
-    assert dataclasses.astuple(share.result()) == pytest.approx(dataclasses.astuple(fraction(3, 10)))
+    share.add(np.array(weights), np.arange(len(weights)) < n_passed)
+    wanted = fraction(value * effective, effective)
+    assert dataclasses.astuple(share.result()) == pytest.approx((value, wanted.low, wanted.high))
 
 
 @pytest.mark.parametrize("weights", [[], [0.0]])

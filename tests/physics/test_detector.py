@@ -33,14 +33,12 @@ def test_plain_data_and_back_is_the_same_detector(name):
     assert from_plain(Detector, to_plain(detector), "detector") == detector
 
 
-@pytest.mark.parametrize(("name", "field"), [("cld", 2.0), ("clic", 4.0), ("ild", 3.5), ("ild_g4", 3.5)])
-def test_the_field_is_that_of_the_design(name, field):
-    assert load_detector(name).b_field == field
-
-
-@pytest.mark.parametrize(("name", "symmetry"), [("cld", 12), ("clic", 12), ("ild", 4), ("ild_g4", None)])
-def test_the_symmetry_is_that_of_the_design(name, symmetry):
-    assert load_detector(name).phi_symmetry == symmetry
+@pytest.mark.parametrize(
+    ("name", "field", "symmetry"), [("cld", 2.0, 12), ("clic", 4.0, 12), ("ild", 3.5, 4), ("ild_g4", 3.5, None)]
+)
+def test_field_and_symmetry_are_those_of_the_design(name, field, symmetry):
+    detector = load_detector(name)
+    assert (detector.b_field, detector.phi_symmetry) == (field, symmetry)
 
 
 def test_a_detector_written_before_symmetries_were_known_is_one_of_cylinders(plain):
@@ -62,13 +60,9 @@ def test_no_collection_is_read_twice(name):
         assert len(names) == len(set(names))
 
 
-def test_equal_detectors_have_equal_digests():
-    assert load_detector("cld").digest() == load_detector("cld").digest()
-
-
-def test_any_difference_changes_the_digest():
+def test_only_equal_detectors_have_equal_digests():
     cld = load_detector("cld")
-    assert replace(cld, b_field=3.0).digest() != cld.digest()
+    assert replace(cld).digest() == cld.digest() != replace(cld, b_field=3.0).digest()
 
 
 def test_a_detector_loads_as_itself():

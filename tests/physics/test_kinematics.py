@@ -19,18 +19,16 @@ def test_energy_of_a_pythagorean_momentum():
     assert kinematics.energy(array(1.0), array(2.0), array(2.0), array(4.0)) == 5.0  # 1 + 4 + 4 + 16
 
 
-def test_transverse_momentum_of_a_known_circle():
-    # 1 GeV in 1 T bends with R = 1 / 0.299792458 m, the textbook's 3.34 m.
-    np.testing.assert_allclose(kinematics.transverse_momentum(array(1 / 3335.6409519815204), 1.0), 1.0)
-
-
-def test_transverse_momentum_grows_with_charge_and_field():
-    once = kinematics.transverse_momentum(array(1e-3), 1.0)
-    np.testing.assert_allclose(kinematics.transverse_momentum(array(-1e-3), -3.0, 2.0), 6 * once)
-
-
-def test_a_straight_track_has_infinite_momentum():
-    assert kinematics.transverse_momentum(array(0.0), 3.5) == np.inf
+@pytest.mark.parametrize(
+    ("omega", "b_field", "charge", "pt"),
+    [
+        (1 / 3335.6409519815204, 1.0, 1.0, 1.0),  # 1 GeV in 1 T: R = 1 / 0.299792458 m, the textbook's 3.34 m
+        (-1 / 3335.6409519815204, -3.0, 2.0, 6.0),
+        (0.0, 3.5, 1.0, np.inf),
+    ],
+)
+def test_transverse_momentum(omega, b_field, charge, pt):
+    np.testing.assert_allclose(kinematics.transverse_momentum(array(omega), b_field, charge), pt)
 
 
 def test_momentum_of_a_track_along_y():
@@ -117,27 +115,26 @@ def matrix(elements: np.ndarray) -> np.ndarray:
     return full
 
 
-def test_covariance_of_a_massless_particle_along_z():
-    # E = p = 10 GeV, 5% and 0.01 rad: dE = dpz = 0.5 GeV, dpx = dpy = 0.1 GeV
-    found = covariance(10.0, 0.0, (0.0, 0.0, 1.0), 0.05, 0.01)
-    by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
-    wanted = {"xx": 0.01, "yy": 0.01, "zz": 0.25, "zt": 0.25, "tt": 0.25}
-    assert by_name == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
-
-
-def test_covariance_of_a_massive_particle_along_x():
-    # E = 5, m = 3, p = 4 GeV: dE = 0.5, dp = E / p dE = 0.625 GeV; across: 4 * 0.1 = 0.4 GeV
-    found = covariance(5.0, 3.0, (1.0, 0.0, 0.0), 0.1, 0.1)
-    by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
-    wanted = {"xx": 0.390625, "yy": 0.16, "zz": 0.16, "xt": 0.3125, "tt": 0.25}
-    assert by_name == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
-
-
-def test_covariance_couples_the_components_of_a_slanted_momentum():
-    # n = (0.6, 0.8, 0), E = 10 GeV, dE = 1 GeV, across 0: cov(px, py) = 0.48, cov(py, E) = 0.8 GeV^2
-    found = covariance(10.0, 0.0, (0.6, 0.8, 0.0), 0.1, 0.0)
-    by_name = dict(zip(kinematics.COVARIANCE, found, strict=True))
-    assert [by_name[name] for name in ("xx", "xy", "yy", "xt", "yt")] == pytest.approx([0.36, 0.48, 0.64, 0.6, 0.8])
+@pytest.mark.parametrize(
+    ("particle", "wanted"),
+    [
+        # E = p = 10 GeV, 5% and 0.01 rad: dE = dpz = 0.5 GeV, dpx = dpy = 0.1 GeV
+        ((10.0, 0.0, (0.0, 0.0, 1.0), 0.05, 0.01), {"xx": 0.01, "yy": 0.01, "zz": 0.25, "zt": 0.25, "tt": 0.25}),
+        # E = 5, m = 3, p = 4 GeV: dE = 0.5, dp = E / p dE = 0.625 GeV; across: 4 * 0.1 = 0.4 GeV
+        ((5.0, 3.0, (1.0, 0.0, 0.0), 0.1, 0.1), {"xx": 0.390625, "yy": 0.16, "zz": 0.16, "xt": 0.3125, "tt": 0.25}),
+        # n = (0.6, 0.8, 0), E = 10 GeV, dE = 1 GeV, across 0: cov(px, py) = 0.48, cov(py, E) = 0.8 GeV^2
+        (
+            (10.0, 0.0, (0.6, 0.8, 0.0), 0.1, 0.0),
+            {"xx": 0.36, "xy": 0.48, "yy": 0.64, "xt": 0.6, "yt": 0.8, "tt": 1.0},
+        ),
+        # E = 0.9, m = 1 GeV and 10%: one sigma above is still below the mass, and it counts as at rest
+        ((0.9, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1), {"tt": 0.0081}),
+    ],
+    ids=["massless, along z", "massive, along x", "slanted", "energy below the mass"],
+)
+def test_covariance_by_hand(particle, wanted):
+    found = dict(zip(kinematics.COVARIANCE, covariance(*particle), strict=True))
+    assert found == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
 
 
 def some_particles(n: int = 200) -> tuple[np.ndarray, ...]:
@@ -173,12 +170,6 @@ def test_covariance_near_rest_stays_finite():
     for energy in (1.0, 1.0 + 1e-12):
         found = covariance(energy, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
         assert found[[5, 8, 9]] == pytest.approx([0.21, 0.1 * np.sqrt(0.21), 0.01])
-
-
-def test_covariance_of_an_energy_below_the_mass_is_that_at_rest():
-    # E = 0.9, m = 1 GeV and 10%: one sigma above is still below the mass
-    found = covariance(0.9, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
-    assert found == pytest.approx([0.0] * 9 + [0.0081])
 
 
 @pytest.mark.parametrize("sigmas", [(-0.1, 0.1), (0.1, -0.1)])

@@ -26,12 +26,20 @@ def without_truth(event):
     return dataclasses.replace(event, truth=None, hit_links=None, track_links=None)
 
 
-def test_hits_by_the_true_particle_with_the_largest_share(event):
-    assert contents(make_scene(event, colour_by="truth")) == {
-        "gamma 10 GeV": [0, 1, 2],
-        "pi+ 5 GeV": [3, 4],
-        "no true particle": [5],
-    }
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({"colour_by": "truth"}, {"gamma 10 GeV": [0, 1, 2], "pi+ 5 GeV": [3, 4], "no true particle": [5]}),
+        (
+            {"colour_by": "truth", "max_colours": 1},
+            {"gamma 10 GeV": [0, 1, 2], "1 other particles": [3, 4], "no true particle": [5]},
+        ),
+        ({"colour_by": "subdetector"}, {"ecal_barrel": [0, 1, 2, 3, 5], "hcal_barrel": [4]}),
+        ({"colour_by": "energy"}, {"hits": [0, 1, 2, 3, 4, 5]}),
+    ],
+)
+def test_hits_in_groups(event, options, groups):
+    assert contents(make_scene(event, **options)) == groups
 
 
 @pytest.mark.parametrize("colour_by", COLOUR_BY)
@@ -64,25 +72,6 @@ def test_a_charged_particle_is_looked_for_where_its_helix_meets_the_calorimeter(
     assert contents(make_scene(here, colour_by="reco")) == {"pi+ 1.21 GeV": [0], "gamma 1 GeV": [1]}
 
 
-def test_hits_by_subdetector(event):
-    assert contents(make_scene(event, colour_by="subdetector")) == {
-        "ecal_barrel": [0, 1, 2, 3, 5],
-        "hcal_barrel": [4],
-    }
-
-
-def test_hits_by_energy_are_one_group(event):
-    assert contents(make_scene(event, colour_by="energy")) == {"hits": [0, 1, 2, 3, 4, 5]}
-
-
-def test_small_particles_share_a_group(event):
-    assert contents(make_scene(event, colour_by="truth", max_colours=1)) == {
-        "gamma 10 GeV": [0, 1, 2],
-        "1 other particles": [3, 4],
-        "no true particle": [5],
-    }
-
-
 def test_a_particle_its_track_and_its_hits_have_one_colour(event):
     scene = make_scene(event, colour_by="truth")
     tracks, truth = scene.lines
@@ -110,14 +99,10 @@ def test_arrows_start_where_particles_enter_the_calorimeter(event):
     np.testing.assert_allclose(truth.points[1, 1], [1805.0 * (1 + 0.375), 0, 0], rtol=1e-6, atol=1e-3)
 
 
-def test_texts_hold_the_values(event):
-    assert make_scene(event).lines[1].texts[1] == (
-        "true: gamma 10 GeV (PDG 22)\np = 10 GeV, theta = 1.571, phi = 0.000 rad"
-    )
-
-
-def test_the_title_says_which_event(event):
-    assert make_scene(event).title == "hand.root, entry 0, event 0: 6 hits, 6.9 GeV, 1 tracks"
+def test_texts_say_which_event_and_which_particle(event):
+    scene = make_scene(event)
+    assert scene.title == "hand.root, entry 0, event 0: 6 hits, 6.9 GeV, 1 tracks"
+    assert scene.lines[1].texts[1] == "true: gamma 10 GeV (PDG 22)\np = 10 GeV, theta = 1.571, phi = 0.000 rad"
 
 
 def test_lines_are_tracks_truth_reconstruction_and_reference_in_this_order(event, reconstruction):
@@ -125,11 +110,7 @@ def test_lines_are_tracks_truth_reconstruction_and_reference_in_this_order(event
     scene = make_scene(both, reconstruction=reconstruction)
     assert kinds(scene) == ["tracks", "truth", "reco", "reference"]
     assert [lines.name for lines in scene.lines[2:]] == ["PFlow particles", "Other particles"]
-
-
-def test_a_reference_takes_the_place_of_a_missing_reconstruction(event, reconstruction):
-    scene = make_scene(dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other"))
-    assert kinds(scene) == ["tracks", "truth", "reco"]
+    assert kinds(make_scene(both)) == ["tracks", "truth", "reco"]  # the reference takes its place
 
 
 def test_colours_are_by_truth_then_reconstruction_then_energy(event, reconstruction, empty_event):
