@@ -77,7 +77,7 @@ def test_provenance_says_where_it_comes_from(bare, model, tmp_path):
     assert provenance["inputs"][0]["uuid"] == str(uproot.open(bare).file.uuid)
     assert provenance["checkpoint"] == {"path": "made-by-hand.ckpt", "sha256": "0" * 64}
     assert provenance["pflow_version"] == pflow.__version__
-    assert provenance["configuration"] == {"seed": 6}
+    assert provenance["configuration"] == {"seed": 7}
 
 
 def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, data_dir, tmp_path):

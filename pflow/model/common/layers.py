@@ -134,7 +134,7 @@ class EncoderLayer(nn.Module):
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
 
-class DecoderLayer(EncoderLayer):
+class DecoderLayer(nn.Module):
     """An encoder layer with attention to a memory before the feed-forward network (Vaswani et al. 2017).
 
     Parameters
@@ -148,11 +148,15 @@ class DecoderLayer(EncoderLayer):
     def __init__(
         self, attention: nn.Module, memory_attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle
     ) -> None:
-        super().__init__(attention, width=width, feedforward=feedforward, style=style)
+        super().__init__()
+        self.attention: Any = attention
         self.memory_attention: Any = memory_attention
+        self.feedforward = _feedforward(width, feedforward, style)
+        self.attention_residual = Residual(width=width, style=style)
         self.memory_residual = Residual(width=width, style=style)
+        self.feedforward_residual = Residual(width=width, style=style)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         memory: Any,
@@ -190,7 +194,7 @@ class Encoder(nn.Module):
         W, and what the layers have in common.
     """
 
-    def __init__(self, layers: Iterable[EncoderLayer], *, width: int, style: LayerStyle) -> None:
+    def __init__(self, layers: Iterable[EncoderLayer | DecoderLayer], *, width: int, style: LayerStyle) -> None:
         super().__init__()
         self.layers = stack(layers)
         self.norm = final_norm(width=width, style=style)

@@ -37,7 +37,7 @@ class Memory(NamedTuple):
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
     """A stack of standard encoder layers; of decoder layers without causal mask where hits attend to tracks."""
 
-    def layer() -> EncoderLayer:
+    def layer() -> EncoderLayer | DecoderLayer:
         if config.source == "cross":
             return decoder_layer(config)
         attention = SelfAttention(width=config.width, heads=config.heads)

@@ -114,7 +114,7 @@ def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
     torch.manual_seed(0)
     style = LayerStyle(norm="pre", activation="gelu")
     layer = EncoderLayer(DirectionalSelfAttention(width=W, heads=H), width=W, feedforward=16, style=style)
-    encoder, (x, unit) = Encoder([layer], torch.nn.Identity()).eval(), inputs
+    encoder, (x, unit) = Encoder([layer], width=W, style=style).eval(), inputs
     packed = encoder(x, mask=MASK, unit=unit)
     monkeypatch.setattr(layers.Packing, "of", lambda mask: None)
     torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, unit=unit)[MASK], rtol=1e-4, atol=1e-5)
