@@ -147,7 +147,7 @@ def _collate(events: Sequence[Event], *, extra: int = 0) -> Batch:
         centre = torch.zeros(n, 3).index_add(0, event.token, event.energy[:, None] * event.position)
         centre = centre / energy[:, None]
         hit_features.append(torch.cat([energy.log()[:, None], normalize(centre, dim=-1), centre[:, :2] / 2000], dim=1))
-        p = event.momentum.norm(dim=1, keepdim=True)
+        p = event.momentum.norm(dim=1, keepdim=True).clamp(min=1e-6)
         unit = event.momentum / p
         track_features.append(torch.cat([p.log(), unit, event.charge[:, None], 1.9 * unit], dim=1))
     unit = [normalize(event.momentum, dim=-1) for event in events]
