@@ -20,7 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, "output", metavar="OUT.root", help="file to write")
     parser.add_argument(
-        "--format", choices=("ttree", "rntuple"), default="ttree", help="how to store the particles (default: ttree)"
+        "--format",
+        choices=("ttree", "rntuple", "edm4hep"),
+        default="ttree",
+        help="how to store the particles: as plain branches, or as collections of EDM4hep for podio (default: ttree)",
+    )
+    parser.add_argument(
+        "--keep-input",
+        action="store_true",
+        help="with --format edm4hep: copy the input's collections too, so that hits, tracks and Monte Carlo particles "
+        "of the particles are in the same file",
+    )
+    parser.add_argument(
+        "--mc-links",
+        action="store_true",
+        help="with --format edm4hep: write links from particles to the input's Monte Carlo particles",
     )
     add_option(
         parser,

@@ -7,10 +7,11 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array
 
 from pflow.event import jagged
 
-__all__ = ["assigned_particle", "largest_share", "sum_by_pair"]
+__all__ = ["assigned_particle", "largest_share", "shared_sources", "sum_by_pair"]
 
 Index = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -66,3 +67,35 @@ def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
     assigned = np.full(int(n_sources.sum()), -1, dtype=np.int32)
     assigned[source[largest]] = particle[largest]
     return ak.unflatten(assigned, n_sources)
+
+
+def shared_sources(
+    ours: tuple[Index, Index, Floats], theirs: tuple[Index, Index, Floats], energy: npt.NDArray[np.floating[Any]]
+) -> tuple[Index, Index, Floats]:
+    """Energy that each of our particles and each of others have in common, through links from the same sources.
+
+    Parameters
+    ----------
+    ours, theirs
+        Source, particle and weight of each link, [L] each; indices over all events.
+    energy
+        float [source]: energy of each hit, GeV, or 1 of each track.
+
+    Returns
+    -------
+    particle, other : int64 [pair]
+        Pairs that share a source, sorted by particle.
+    shared : float64 [pair]
+        Sum over the sources of energy, our weight and their weight.
+    """
+
+    def matrix(links: tuple[Index, Index, Floats], scale: Any) -> Any:
+        source, particle, weight = links
+        shape = (int(particle.max(initial=-1)) + 1, len(energy))
+        return coo_array((weight * scale, (particle, source)), shape=shape).tocsr()
+
+    if not len(ours[0]) or not len(theirs[0]):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    product = (matrix(ours, np.asarray(energy, np.float64)[ours[0]]) @ matrix(theirs, 1.0).T).tocoo()
+    order = np.lexsort((product.col, product.row))
+    return product.row[order].astype(np.int64), product.col[order].astype(np.int64), product.data[order]

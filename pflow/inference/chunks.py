@@ -30,14 +30,19 @@ class Settings:
     max_hits: int
     batch_size: int
     device: str
+    keep_events: bool = False
+    """Return the events too, for an output that refers to them."""
+    read_truth: bool = False
+    """Read their truth as well; the reconstruction never sees it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """Particles of a chunk, and the warnings on the way."""
+    """Particles of a chunk, the warnings on the way, and the events if they are kept."""
 
     reconstruction: Reconstruction
     warnings: tuple[Warning, ...]
+    events: Events | None = None
 
 
 class Worker:
@@ -84,7 +89,7 @@ class Worker:
         settings, on_error = self._settings, self._settings.reading.on_error
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            events = self.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
+            events = self.open(chunk.path).read(chunk.start, chunk.stop, truth=settings.read_truth, on_error=on_error)
             reconstruction = reconstruct(
                 _with_detector(events, self.model.tokeniser.detector),
                 self.model,
@@ -94,8 +99,8 @@ class Worker:
                 device=settings.device,
                 on_error=on_error,
             )
-        messages = (warning.message for warning in caught)
-        return ChunkResult(reconstruction, tuple(one for one in messages if isinstance(one, Warning)))
+        messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
+        return ChunkResult(reconstruction, messages, events if settings.keep_events else None)
 
 
 def _with_detector(events: Events, detector: Detector) -> Events:

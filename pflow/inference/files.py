@@ -16,15 +16,16 @@ import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.files import Chunk, FileOptions, matching
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Flag
 from pflow.inference.choose import shipped_model
 from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
 from pflow.io.detect_detector import geometry_fits
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile
-from pflow.io.particles_root import RecoWriter
+from pflow.io.particles_root import FORMATS, RecoWriter
 from pflow.physics.detector import Detector
 from pflow.version import VERSION
 
@@ -51,7 +52,9 @@ def reconstruct_files(
     *,
     checkpoint: Model | str | Path | None = None,
     output: str | Path,
-    format: Literal["ttree", "rntuple"] = "ttree",
+    format: Literal["ttree", "rntuple", "edm4hep"] = "ttree",
+    keep_input: bool = False,
+    mc_links: bool = False,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
@@ -66,19 +69,24 @@ def reconstruct_files(
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """Reconstruct files into one ROOT file (`pflow.io.particles_root` describes its content).
+    """Reconstruct files into one ROOT file (`pflow.io.particles_root` and, for EDM4hep, `pflow.io.edm4hep.reco_names`).
 
     The output has the entries of the inputs one after the other. It appears only when it is complete.
 
     Parameters
     ----------
     inputs
-        Event files of any schema, or patterns of their names; truth is not read.
+        Event files of any schema, or patterns of their names; truth is not read, but for `mc_links`.
     checkpoint
         Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector
         (`pflow.inference.choose`).
     output, format
-        File to write, as ``ttree`` or ``rntuple``.
+        File to write, as ``ttree``, ``rntuple``, or ``edm4hep``: a file that podio opens.
+    keep_input
+        Copy the input's collections into an EDM4hep output, so that all references lead to objects in it. Without them
+        particles refer to the input's hits and tracks by the ids of their collections.
+    mc_links
+        Write links from particles to the input's Monte Carlo particles into an EDM4hep output.
     detector
         Read the files as this detector, even if the model was trained on another. By default they are read as the
         model's, and refused if their ECAL hits lie elsewhere.
@@ -108,6 +116,11 @@ def reconstruct_files(
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
+    if (keep_input or mc_links) and format != "edm4hep":
+        raise ConfigError(
+            f"{'keep_input' if keep_input else 'mc_links'} is for the output format edm4hep, not {format}"
+        )
+    check_choice(format, (*FORMATS, "edm4hep"), "output format")
     if cluster is not None and isinstance(checkpoint, Model):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
     inputs = matching(inputs)
@@ -122,6 +135,8 @@ def reconstruct_files(
         max_hits=max_hits,
         batch_size=batch_size,
         device=str(pick_device(device)),
+        keep_events=format == "edm4hep",
+        read_truth=mc_links,
     )
     with contextlib.closing(Worker(model, settings)) as worker:
         files = [worker.open(str(path)) for path in inputs]
@@ -133,13 +148,26 @@ def reconstruct_files(
         results = map(worker.run, chunks) if cluster is None else run_on_cluster(cluster, model.path, settings, chunks)
         provenance = _provenance(files, model, settings, format)
         sources = (*inputs, model.path)
-        with RecoWriter(output, provenance=provenance, format=format, inputs=sources, force=force) as writer:
+        writer: RecoWriter | Edm4hepRecoWriter
+        if format == "edm4hep":
+            writer = Edm4hepRecoWriter(
+                output,
+                files,
+                provenance=provenance,
+                keep_input=keep_input,
+                mc_links=mc_links,
+                inputs=sources,
+                force=force,
+            )
+        else:
+            writer = RecoWriter(output, provenance=provenance, format=format, inputs=sources, force=force)
+        with writer:
             return _write(results, writer, total, settings.max_particles, on_progress)
 
 
 def _write(
     results: Iterable[ChunkResult],
-    writer: RecoWriter,
+    writer: RecoWriter | Edm4hepRecoWriter,
     total: int,
     max_particles: int,
     on_progress: Callable[[int, int], None] | None,
@@ -150,7 +178,10 @@ def _write(
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=3)
         reconstruction = result.reconstruction
-        writer.extend(reconstruction)
+        if isinstance(writer, RecoWriter):
+            writer.extend(reconstruction)
+        elif result.events is not None:
+            writer.extend(reconstruction, result.events)
         n_events += len(reconstruction)
         n_particles += int(ak.count(reconstruction.particles.pdg))
         n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))

@@ -85,6 +85,11 @@ class EventFile:
         """Close the file; a second call does nothing."""
         self._reader.close()
 
+    @property
+    def edm4hep(self) -> Edm4hepReader | None:
+        """Reader of an EDM4hep file, which knows its collections; None for other schemas."""
+        return self._reader if isinstance(self._reader, Edm4hepReader) else None
+
     def detector_matches(self) -> list[DetectorMatch]:
         """Every built-in detector, best match first; see `pflow.io.detect_detector.detector_matches`."""
         return detector_matches(self._reader)

@@ -39,8 +39,8 @@ The key ``pflow_provenance`` holds a JSON text (TObjString): where the events co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,8 @@ from pflow.event.particles import LINKS, Reconstruction, concatenate
 from pflow.event.validate import validate_links
 from pflow.io.atomic import check_output, replacing
 from pflow.io.columns import open_root, open_tree
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader
 from pflow.io.rootfile import read_branch, read_note, write_note
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
@@ -257,12 +259,12 @@ def read_reco(
     entry_stop: int | None = None,
     links: Links = "if there",
 ) -> Reconstruction:
-    """Read the output file of a reconstruction.
+    """Read the output file of a reconstruction, of any format.
 
     Parameters
     ----------
     path
-        The file.
+        The file; also any EDM4hep file, of whose particles then nothing but their links is left out.
     name
         Name of the collection of particles.
     entry_start, entry_stop
@@ -277,10 +279,9 @@ def read_reco(
         Not a ROOT file, truncated, without the collection `name` or without required links: names file and branch,
         with nearest matches. Links to particles that are not there, or with impossible weights.
     """
-    with open_root(path) as file:
-        table, optional = _table(file, name, path, links)
-        stop = table.num_entries if entry_stop is None else min(entry_stop, table.num_entries)
-        return _read(table, optional, name, min(entry_start, stop), stop, path)
+    with _opened(path, name, links) as (num_entries, read):
+        stop = num_entries if entry_stop is None else min(entry_stop, num_entries)
+        return read(min(entry_start, stop), stop)
 
 
 def iterate_reco(
@@ -297,10 +298,33 @@ def iterate_reco(
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
+    with _opened(path, name, links) as (num_entries, read):
+        for start in range(0, num_entries, chunk_size):
+            yield read(start, min(start + chunk_size, num_entries))
+
+
+@contextmanager
+def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[int, Callable[[int, int], Reconstruction]]]:
+    """Number of entries of a file of any format, and a function that reads a range of them."""
     with open_root(path) as file:
-        table, optional = _table(file, name, path, links)
-        for start in range(0, table.num_entries, chunk_size):
-            yield _read(table, optional, name, start, min(start + chunk_size, table.num_entries), path)
+        if "podio_metadata" not in file:
+            table, optional = _table(file, name, path, links)
+            yield table.num_entries, lambda start, stop: _read(table, optional, name, start, stop, path)
+            return
+    podio = open_podio(path)
+    try:
+        reader = Edm4hepRecoReader(podio, name, links=links != "left out")
+        if links == "required" and "hit_links" not in reader.parts:
+            raise InputError(f"holds no {MEANING['hit_links']}", file=path, field=name)
+
+        def read(start: int, stop: int) -> Reconstruction:
+            reconstruction = reader.read(start, stop)
+            _check_links(reconstruction, name, start, path)
+            return reconstruction
+
+        yield reader.num_entries, read
+    finally:
+        podio.close()
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
@@ -421,16 +445,25 @@ def _read(table: Any, optional: frozenset[str], name: str, start: int, stop: int
     particles = make_particles(**columns)
     links = {}
     for field in (field for field in LINK_MEMBERS if field in optional):
-        suffix, fields = LINK_MEMBERS[field]
+        _, fields = LINK_MEMBERS[field]
         link_columns = {fields[member]: read(branch) for member, branch in branches[field].items()}
         links[field] = make_links(**link_columns, normalise=False)
-        for violation in validate_links(f"{name}{suffix}", links[field], None, particles):
-            if not violation.field.endswith(".source"):  # the input's hits and tracks are not in this file
-                raise InputError(violation.message, file=path, entry=start + violation.index, field=violation.field)
-    return Reconstruction(
+    reconstruction = Reconstruction(
         particles=particles,
         event=np.asarray(ak.to_numpy(read("event")), dtype=np.int64),
         flags=np.asarray(ak.to_numpy(read("flags")), dtype=np.uint32),
         name=name,
         **links,
     )
+    _check_links(reconstruction, name, start, path)
+    return reconstruction
+
+
+def _check_links(reconstruction: Reconstruction, name: str, start: int, path: str | Path) -> None:
+    for field, (suffix, _) in LINK_MEMBERS.items():
+        links = getattr(reconstruction, field)
+        if links is None:
+            continue
+        for violation in validate_links(f"{name}{suffix}", links, None, reconstruction.particles):
+            if not violation.field.endswith(".source"):  # the input's hits and tracks need not be in this file
+                raise InputError(violation.message, file=path, entry=start + violation.index, field=violation.field)

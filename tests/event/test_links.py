@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import awkward as ak
+import numpy as np
 
 from pflow.event.build import make_links
-from pflow.event.links import assigned_particle
+from pflow.event.links import assigned_particle, shared_sources
 
 
 def test_the_largest_share_wins_and_a_source_without_links_has_minus_one():
@@ -24,3 +25,17 @@ def test_of_equal_shares_the_particle_of_the_lowest_index_wins():
 def test_no_links_at_all():
     links = make_links(source=ak.Array([[0]]), particle=ak.Array([[0]]))[:, :0]
     assert assigned_particle(links, ak.Array([[0.0, 0.0]])).to_list() == [[-1, -1]]
+
+
+def test_particles_share_the_energy_of_their_common_sources():
+    ours = (np.array([0, 1, 1]), np.array([0, 0, 2]), np.array([1.0, 0.5, 0.5]))
+    theirs = (np.array([0, 0, 1]), np.array([4, 1, 4]), np.array([0.25, 0.75, 1.0]))
+    particle, other, shared = shared_sources(ours, theirs, np.array([8.0, 2.0, 100.0]))
+    assert list(zip(particle, other, shared, strict=True)) == [(0, 1, 6.0), (0, 4, 2.0 + 1.0), (2, 4, 1.0)]
+
+
+def test_without_links_nothing_is_shared():
+    none = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    one = (np.array([0]), np.array([0]), np.array([1.0]))
+    assert [len(column) for column in shared_sources(none, one, np.ones(1))] == [0, 0, 0]
+    assert [len(column) for column in shared_sources(one, none, np.ones(1))] == [0, 0, 0]

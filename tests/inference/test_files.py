@@ -87,6 +87,40 @@ def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, data_
     assert ((read_reco(tmp_path / "out.root").flags & Flag.TRUTH_TRACKS) != 0).all()
 
 
+@pytest.mark.parametrize("cluster", [None, "local:1"])
+def test_an_edm4hep_file_has_the_same_particles(bare, model, save_model, tmp_path, cluster):
+    checkpoint = model if cluster is None else save_model(model, tmp_path / "model.ckpt")
+    run([bare], checkpoint, tmp_path / "one.root", chunk_size=10)
+    run([bare], checkpoint, tmp_path / "two.root", chunk_size=10, format="edm4hep", cluster=cluster)
+    one, two = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
+    assert two.particles.to_list() == one.particles.to_list()
+    assert two.event.tolist() == one.event.tolist()
+    assert read_provenance(tmp_path / "two.root")["options"]["format"] == "edm4hep"
+
+
+def test_truth_is_read_for_links_to_it_only(model, data_dir, tmp_path):
+    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    with_links = {"format": "edm4hep", "mc_links": True}
+    for name, options in (("plain", {}), ("links", with_links)):
+        run([path], model, tmp_path / f"{name}.root", detector="cld", **options)
+    plain, links = (read_reco(tmp_path / f"{name}.root") for name in ("plain", "links"))
+    assert links.particles.to_list() == plain.particles.to_list()
+    assert "PFlowMCParticleLinks" in uproot.open(tmp_path / "links.root")["events"].keys(recursive=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_input": True}, "keep_input is for the output format edm4hep, not ttree"),
+        ({"mc_links": True, "format": "rntuple"}, "mc_links is for the output format edm4hep, not rntuple"),
+        ({"format": "hdf5"}, "output format"),
+    ],
+)
+def test_options_of_formats_are_checked(bare, model, tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        run([bare], model, tmp_path / "reco.root", **options)
+
+
 def test_progress_counts_entries(bare, model, events, tmp_path):
     seen = []
     run(

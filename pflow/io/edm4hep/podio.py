@@ -26,14 +26,44 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
+from pflow.errors import InputError, nearest
 from pflow.event import jagged
 from pflow.io.columns import Columns, open_root, open_tree, tree_names
 from pflow.io.edm4hep.collection_id import collection_id
+from pflow.io.edm4hep.data_model import SCHEMA_VERSION
 
-__all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
+__all__ = ["CollectionInfo", "Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
 
 Ints = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectionInfo:
+    """What the metadata of a file of a recent podio say of one of its collections.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    data_type
+        Its type, e.g. ``edm4hep::ClusterCollection``.
+    schema_version
+        Version of the schema of its type.
+    id
+        Its id in this file; default: `collection_id` of the name.
+    is_subset
+        Whether it holds references to objects of other collections.
+    """
+
+    name: str
+    data_type: str
+    schema_version: int = SCHEMA_VERSION
+    id: int = -1
+    is_subset: bool = False
+
+    def __post_init__(self) -> None:
+        if self.id < 0:
+            object.__setattr__(self, "id", collection_id(self.name))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -98,6 +128,85 @@ class PodioFile:
                 field="podio_metadata",
             )
         return known
+
+    def event_numbers(self, start: int, stop: int) -> Ints:
+        """Event number of each entry, int64; the entry itself where there is no event header."""
+        entries = np.arange(start, stop, dtype=np.int64)
+        if not self.columns.has("EventHeader", "eventNumber"):
+            return entries
+        numbers = ak.firsts(self.columns.get("EventHeader", "eventNumber", start=start, stop=stop))
+        known = ~ak.to_numpy(ak.is_none(numbers))
+        return np.where(known, ak.to_numpy(ak.fill_none(numbers, 0)), entries).astype(np.int64)
+
+    def id_of(self, collection: str) -> int:
+        """Id of a collection.
+
+        Raises
+        ------
+        InputError
+            The file's table of ids does not name it, or there is none.
+        """
+        for number, name in self.ids.items():
+            if name == collection:
+                return number
+        raise InputError(
+            "the file has no id for this collection, so nothing can refer to it",
+            file=self.path,
+            field=collection,
+            suggestions=nearest(collection, self.ids.values()),
+        )
+
+    def infos(self, category: str = "events") -> list[CollectionInfo] | None:
+        """Collections of a category of frames; None if the metadata do not say their types."""
+        table = f"{category}___CollectionTypeInfo"
+        members = ("name", "dataType", "collectionID", "schemaVersion", "isSubset")
+        columns = _first_entry(self.directory, "podio_metadata", self.path, *((table, member) for member in members))
+        if columns is None:  # podio 1.0 wrote tuples, which uproot cannot read
+            return None
+        return [
+            CollectionInfo(
+                name=str(name),
+                data_type=str(data_type),
+                id=int(number) & 0xFFFFFFFF,
+                schema_version=int(version),
+                is_subset=bool(is_subset),
+            )
+            for name, data_type, number, version, is_subset in zip(*columns, strict=True)
+        ]
+
+    def definitions(self) -> dict[str, str]:
+        """Data models that the file carries, by name, each as podio's JSON."""
+        for members in (("_0", "_1"), ("0", "1")):  # of tuples: in a TTree, and in an RNTuple as uproot names them
+            found = _first_entry(
+                self.directory, "podio_metadata", self.path, *(("EDMDefinitions", member) for member in members)
+            )
+            if found is not None:
+                return {str(name): str(text) for name, text in zip(*found, strict=True)}
+        return {}
+
+    def categories(self) -> list[str]:
+        """Other categories of frames than ``events``, sorted."""
+        return sorted(set(tree_names(self.directory)) - {"events", "podio_metadata"})
+
+    def frame_parameters(
+        self, category: str, start: int = 0, stop: int | None = None
+    ) -> list[dict[str, dict[str, Any]]]:
+        """Parameters of the frames `start` to `stop` (exclusive) of a category, by kind and key.
+
+        Kinds are ``Int``, ``Float``, ``Double`` and ``String``; those that the file does not hold are left out.
+        """
+        events = category == "events"
+        columns = self.columns if events else Columns(open_tree(self.directory, category, self.path), self.path)
+        stop = columns.num_entries if stop is None else min(stop, columns.num_entries)
+        frames: list[dict[str, dict[str, Any]]] = [{} for _ in range(start, stop)]
+        for kind in ("Int", "Float", "Double", "String"):
+            names = (f"GP{kind}Keys", f"GP{kind}Values")
+            if not all(columns.has(name, "") for name in names):
+                continue
+            keys, values = (ak.to_list(columns.get(name, "", start=start, stop=stop)) for name in names)
+            for frame, own_keys, own_values in zip(frames, keys, values, strict=True):
+                frame[kind] = dict(zip(own_keys, own_values, strict=True))
+        return frames
 
 
 def open_podio(path: str | PathLike[str]) -> PodioFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,10 +23,39 @@ from pflow.io.edm4hep.simulated import Contributions, read_contributions, shares
 from pflow.io.edm4hep.tracks import read_tracks
 from pflow.physics.detector import Calorimeter, Detector
 
-__all__ = ["Edm4hepReader", "missing_collections"]
+__all__ = ["Edm4hepReader", "HitOrigins", "missing_collections"]
 
 Ints = npt.NDArray[np.int64]
 LinkColumns = tuple[Ints, Ints, Ints, npt.NDArray[np.float64]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class HitOrigins:
+    """Which objects of a file the hits of consecutive entries are.
+
+    Parameters
+    ----------
+    collections, ids
+        Names and ids of the collections that the hits of every event come from, in this order.
+    counts
+        int64 [collection, event]: hits from each.
+    index
+        int32 [hit]: index in its collection.
+    cell_id
+        uint64 [hit]: cell id, 0 unknown.
+    """
+
+    collections: tuple[str, ...]
+    ids: npt.NDArray[np.uint32]
+    counts: Ints
+    index: npt.NDArray[np.int32]
+    cell_id: npt.NDArray[np.uint64]
+
+    @property
+    def slot(self) -> Ints:
+        """int64 [hit]: which of the collections each hit is from."""
+        n_collections, n_events = self.counts.shape
+        return np.repeat(np.tile(np.arange(n_collections), n_events), self.counts.T.ravel())
 
 
 class Edm4hepReader:
@@ -106,7 +136,7 @@ class Edm4hepReader:
         """Entries `start` to `stop`; see `pflow.io.reader.Reader.read`."""
         hits, joined, contributions = self._hits(start, stop)
         parts: dict[str, Any] = {}
-        event = self._event_numbers(start, stop)
+        event = self.file.event_numbers(start, stop)
         if self.sources["tracks"]:
             (tracks,) = self.sources["tracks"]
             parts["tracks"] = read_tracks(self.file, tracks, start, stop, b_field=self.detector.b_field)
@@ -133,16 +163,35 @@ class Edm4hepReader:
             **parts,
         )
 
+    def hit_origins(self, start: int, stop: int) -> HitOrigins:
+        """Which objects of the file the hits of the entries `start` to `stop` are, in the order of ``Events.hits``."""
+        names: list[str] = []
+        index: list[ak.Array] = []
+        cells: list[ak.Array] = []
+        for calorimeter in self.detector.calorimeters:
+            for name in self.sources[calorimeter.name]:
+                names.append(name)
+                if self.sim:
+                    columns, _ = self._collection(start, stop, name, calorimeter)
+                    index.append(columns["index"])
+                else:
+                    index.append(ak.local_index(self._get(start, stop, name, "energy"), axis=1))
+                if self.file.columns.has(name, "cellID"):
+                    cells.append(self._get(start, stop, name, "cellID")[index[-1]])
+                else:
+                    cells.append(ak.zeros_like(index[-1], dtype=np.uint64))
+        none = ak.unflatten(np.zeros(0, dtype=np.int64), np.zeros(stop - start, dtype=np.int64))
+        counts = [jagged.count(array) for array in index]
+        return HitOrigins(
+            collections=tuple(names),
+            ids=np.array([self.file.id_of(name) for name in names], dtype=np.uint32),
+            counts=np.array(counts, dtype=np.int64).reshape(len(names), stop - start),
+            index=jagged.flat(_join(index, none), np.int32),
+            cell_id=jagged.flat(_join(cells, none), np.uint64),
+        )
+
     def _get(self, start: int, stop: int, collection: str, *members: str) -> ak.Array:
         return self.file.columns.get(collection, *members, start=start, stop=stop)
-
-    def _event_numbers(self, start: int, stop: int) -> Ints:
-        entries = np.arange(start, stop, dtype=np.int64)
-        if not self.file.columns.has("EventHeader", "eventNumber"):
-            return entries
-        numbers = ak.firsts(self._get(start, stop, "EventHeader", "eventNumber"))
-        known = ~ak.to_numpy(ak.is_none(numbers))
-        return np.where(known, ak.to_numpy(ak.fill_none(numbers, 0)), entries).astype(np.int64)
 
     def _hits(self, start: int, stop: int) -> tuple[ak.Array, Joined, dict[str, Contributions]]:
         """Hits of all calorimeters, where each collection went, and the contributions to each simulated one."""
@@ -152,25 +201,30 @@ class Edm4hepReader:
         for subdetector, calorimeter in enumerate(self.detector.calorimeters):
             for name in self.sources[calorimeter.name]:
                 names.append(name)
-                energy = self._get(start, stop, name, "energy")
-                columns = {"energy": energy}
-                columns |= {axis: self._get(start, stop, name, f"position.{axis}") for axis in "xyz"}
-                columns["layer"] = self._layers(start, stop, name, energy, calorimeter.cell_encoding)
-                if self.sim:
-                    columns, own = _digitised(calorimeter, columns, read_contributions(self.file, name, start, stop))
-                    if own is not None:
-                        contributions[name] = own
-                elif self.file.columns.has(name, "time"):
-                    columns["time"] = self._get(start, stop, name, "time")
-                else:
-                    columns["time"] = ak.full_like(energy, np.nan)
+                columns, own = self._collection(start, stop, name, calorimeter)
+                if own is not None:
+                    contributions[name] = own
                 columns["subdetector"] = ak.full_like(columns["energy"], subdetector, dtype=np.int32)
-                for key, values in columns.items():
-                    pieces[key].append(values)
+                for key in pieces:
+                    pieces[key].append(columns[key])
         counts = [jagged.count(energy) for energy in pieces["energy"]]
         joined = Joined(names, counts or np.zeros((1, stop - start)))
         none = ak.unflatten(np.zeros(0, dtype=np.float32), np.zeros(stop - start, dtype=np.int64))
         return make_hits(**{key: _join(arrays, none) for key, arrays in pieces.items()}), joined, contributions
+
+    def _collection(
+        self, start: int, stop: int, name: str, calorimeter: Calorimeter
+    ) -> tuple[dict[str, ak.Array], Contributions | None]:
+        """Columns of one collection of hits, ``index`` in the file's collection among them, and what made them."""
+        energy = self._get(start, stop, name, "energy")
+        columns = {"energy": energy, "index": ak.local_index(energy, axis=1)}
+        columns |= {axis: self._get(start, stop, name, f"position.{axis}") for axis in "xyz"}
+        columns["layer"] = self._layers(start, stop, name, energy, calorimeter.cell_encoding)
+        if self.sim:
+            return _digitised(calorimeter, columns, read_contributions(self.file, name, start, stop))
+        timed = self.file.columns.has(name, "time")
+        columns["time"] = self._get(start, stop, name, "time") if timed else ak.full_like(energy, np.nan)
+        return columns, None
 
     def _layers(self, start: int, stop: int, name: str, like: ak.Array, fallback: str | None) -> ak.Array:
         encoding = self.file.encodings.get(name, fallback)

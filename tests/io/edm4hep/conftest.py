@@ -1,0 +1,127 @@
+"""A small file as podio writes it, and a reconstruction of its events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from pflow.event import jagged
+from pflow.event.build import make_links, make_particles
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
+from pflow.io.edm4hep.data_model import EDM4HEP, DataModel
+from pflow.io.edm4hep.frame_writer import Filled, FrameWriter
+from pflow.io.edm4hep.podio import CollectionInfo
+
+DEFINITION = EDM4HEP | {
+    "components": EDM4HEP["components"] | {"edm4hep::Vector3d": {"Members": ["double x", "double y", "double z"]}},
+    "datatypes": EDM4HEP["datatypes"]
+    | {
+        "edm4hep::MCParticle": {
+            "Members": [
+                "std::int32_t PDG // as in the PDG",
+                "std::int32_t generatorStatus",
+                "float charge[e]",
+                "double mass[GeV]",
+                "edm4hep::Vector3d vertex[mm]",
+                "edm4hep::Vector3d momentum[GeV]",
+                "std::int32_t helicity{9}",
+            ],
+            "OneToManyRelations": ["edm4hep::MCParticle parents"],
+        }
+    },
+}
+
+TYPES = {
+    "A1": ("edm4hep::CalorimeterHitCollection", 11),
+    "A2": ("edm4hep::CalorimeterHitCollection", 4_000_000_000),
+    "B": ("edm4hep::CalorimeterHitCollection", 13),
+    "Tracks": ("edm4hep::TrackCollection", 14),
+    "MCParticles": ("edm4hep::MCParticleCollection", 15),
+    "HitLinks": ("podio::LinkCollection<edm4hep::CalorimeterHit,edm4hep::MCParticle>", 17),
+    "TrackLinks": ("podio::LinkCollection<edm4hep::Track,edm4hep::MCParticle>", 18),
+    "EventHeader": ("edm4hep::EventHeaderCollection", 3616779153),
+}
+"""Type and id of each collection of the small file; ids need not be hashes."""
+
+
+@pytest.fixture
+def write_podio(tmp_path: Path) -> Callable[..., Path]:
+    """Writes content (`tests/io/conftest.py`) as podio does, with types and an encoding of cell ids."""
+
+    def write(content: dict[str, Any], name: str = "podio.root", *, leave_out: tuple[str, ...] = ()) -> Path:
+        columns: dict[str, dict[str, Any]] = {}
+        counts: dict[str, Any] = {}
+        for key, values in content.items():
+            field, _, member = key.partition(".")
+            columns.setdefault(field, {})[member] = np.array([value for event in values for value in event])
+            counts[field] = np.array([len(event) for event in values])
+        types = {name: entry for name, entry in TYPES.items() if name not in leave_out}
+        fields = {
+            field: Filled(counts=counts[field], columns=inner)
+            for field, inner in columns.items()
+            if not any(name in field for name in leave_out)
+        }
+        path = tmp_path / name
+        model = DataModel(DEFINITION)
+        collections = [(model, CollectionInfo(name=name, data_type=kind, id=id)) for name, (kind, id) in types.items()]
+        with uproot.recreate(path) as file:
+            writer = FrameWriter(file, collections=collections, definitions={"edm4hep": json.dumps(DEFINITION)})
+            writer.extend(fields, [{"Float": {"weight": [0.5]}, "String": {"name": ["one", "two"]}}, {}])
+            writer.finish(
+                {"metadata": [{"String": {"A1__CellIDEncoding": ["layer:8"]}}], "runs": [{"Int": {"run": [7]}}] * 2}
+            )
+        return path
+
+    return write
+
+
+def shares_of_truth(events: Events) -> Reconstruction:
+    """Particles made of the links to the true ones, with numbers that differ from each other elsewhere."""
+    assert events.truth is not None
+    assert events.hit_links is not None
+    truth = events.truth
+    counts = jagged.count(truth)
+    n = int(counts.sum())
+
+    def column(values: Any) -> ak.Array:
+        return ak.unflatten(np.asarray(values), counts)
+
+    rng = np.random.default_rng(5)
+    return Reconstruction(
+        particles=make_particles(
+            pdg=truth.pdg,
+            charge=truth.charge,
+            energy=truth.energy,
+            px=truth.momentum.px,
+            py=truth.momentum.py,
+            pz=truth.momentum.pz,
+            mass=truth.mass,
+            score=column(rng.uniform(size=n)),
+            scores=column(rng.uniform(size=(n, 5))),
+            covariance=column(rng.normal(size=(n, 10))),
+        ),
+        event=events.event,
+        flags=np.arange(len(events), dtype=np.uint32),
+        hit_links=_links(events.hit_links),
+        track_links=None if events.track_links is None else _links(events.track_links),
+    )
+
+
+def _links(links: ak.Array) -> ak.Array:
+    """The same links, with weights below 1 and sorted by particle, as a file keeps them."""
+    order = ak.argsort(links.particle, axis=1, stable=True)
+    found = links[order]
+    return make_links(source=found.source, particle=found.particle, weight=0.75 * found.weight, normalise=False)
+
+
+@pytest.fixture(scope="session")
+def perfect() -> Callable[[Events], Reconstruction]:
+    return shares_of_truth

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import uproot
+
+from pflow.errors import ConfigError
+from pflow.io.edm4hep.data_model import EDM4HEP, DataModel
+from pflow.io.edm4hep.frame_writer import Filled, FrameWriter
+from pflow.io.edm4hep.podio import CollectionInfo
+
+MODEL = DataModel(EDM4HEP)
+PARTICLES = CollectionInfo(name="P", data_type="edm4hep::ReconstructedParticleCollection")
+WEIGHTS = CollectionInfo(name="W", data_type="podio::UserDataCollection<float>", schema_version=1)
+SUBSET = CollectionInfo(name="S", data_type="edm4hep::ReconstructedParticleCollection", is_subset=True)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Two chunks of two frames each."""
+    particles = Filled(
+        counts=np.array([2, 1]),
+        columns={"PDG": np.array([22, 11, 13]), "covMatrix.values": np.arange(30.0).reshape(3, 10)},
+    )
+    frames = {"P": particles, "W": Filled(counts=np.array([0, 2]), columns={"": np.array([0.5, 0.25])})}
+    with uproot.recreate(tmp_path / "a.root") as file:
+        collections = [(MODEL, one) for one in (WEIGHTS, PARTICLES, SUBSET)]
+        writer = FrameWriter(file, collections=collections, definitions={"edm4hep": "{}"})
+        for _ in range(2):
+            writer.extend(frames, [{"Int": {"n": [1, 2]}, "String": {"who": ["me"]}}, {}])
+        writer.finish({"metadata": [{"String": {"P__Names": ["x", "y"]}}]})
+    return tmp_path / "a.root"
+
+
+def test_collections_are_vectors_of_the_structs_of_podio(path):
+    events = uproot.open(path)["events"]
+    types = {key: events[key].typename for key in events.keys(recursive=False)}
+    assert types["P"] == "std::vector<edm4hep::ReconstructedParticleData>"
+    assert types["_P_tracks"] == types["_P_decayVertex"] == types["S_objIdx"] == "std::vector<podio::ObjectID>"
+    assert types["W"] == "std::vector<float>"
+    assert events["P.covMatrix"].typename == "edm4hep::CovMatrix4f"
+    assert events["P.covMatrix.values"].typename == "std::array<float,10>"
+    assert events["P.momentum"].typename == "edm4hep::Vector3f"
+
+
+def test_members_have_their_values_and_the_others_are_zero(path):
+    events = uproot.open(path)["events"]
+    assert events["P.PDG"].array().to_list() == [[22, 11], [13], [22, 11], [13]]
+    assert events["P.covMatrix.values"].array()[1, 0].to_list() == np.arange(20.0, 30.0).tolist()
+    assert events["P.energy"].array().to_list() == [[0, 0], [0], [0, 0], [0]]
+    assert events["W"].array().to_list() == [[], [0.5, 0.25]] * 2
+
+
+def test_parameters_of_frames_are_lists_by_key(path):
+    events = uproot.open(path)["events"]
+    assert events["GPIntKeys"].array().to_list() == [["n"], []] * 2
+    assert events["GPIntValues"].array().to_list() == [[[1, 2]], []] * 2
+    assert events["GPStringValues"].array().to_list() == [[["me"]], []] * 2
+    assert events["GPDoubleKeys"].array().to_list() == [[]] * 4
+    kinds = {"Int": "std::int32_t", "Float": "float", "Double": "double", "String": "std::string"}
+    for kind, element in kinds.items():
+        assert events[f"GP{kind}Keys"].typename == "std::vector<std::string>"
+        assert events[f"GP{kind}Values"].typename == f"std::vector<std::vector<{element}>>"
+
+
+def test_the_metadata_are_those_by_which_podio_opens_a_file(path):
+    file = uproot.open(path)
+    assert set(file.classnames().values()) == {"ROOT::RNTuple"}
+    metadata = file["podio_metadata"]
+    types = {key: metadata[key].typename for key in metadata.keys(recursive=False)}
+    info = "std::vector<podio::root_utils::CollectionWriteInfo>"
+    assert types == {
+        "PodioBuildVersion": "std::vector<std::uint16_t>",
+        "edm4hep___Version": "std::vector<std::uint16_t>",
+        "EDMDefinitions": "std::vector<std::tuple<std::string,std::string>>",
+        "availableCategories": "std::vector<std::string>",
+        "events___CollectionTypeInfo": info,
+        "metadata___CollectionTypeInfo": info,
+    }
+    assert metadata["PodioBuildVersion"].array().to_list() == [[1, 7, 0]]
+    assert metadata["availableCategories"].array().to_list() == [["events", "metadata"]]
+    assert metadata["metadata___CollectionTypeInfo"].array().to_list() == [[]]
+    (rows,) = metadata["events___CollectionTypeInfo"].array().to_list()
+    assert rows[0] == {
+        "collectionID": PARTICLES.id,
+        "dataType": "edm4hep::ReconstructedParticleCollection",
+        "isSubset": False,
+        "schemaVersion": 6,
+        "name": "P",
+        "storageType": "std::vector<edm4hep::ReconstructedParticleData>",
+    }
+    assert [row["name"] for row in rows] == ["P", "S", "W"]
+    assert rows[1]["isSubset"] is True
+
+
+def test_a_file_without_frames_is_whole(tmp_path):
+    with uproot.recreate(tmp_path / "a.root") as file:
+        FrameWriter(file, collections=[(MODEL, PARTICLES)], definitions={}).finish({"metadata": []})
+    file = uproot.open(tmp_path / "a.root")
+    assert file["events"].num_entries == file["metadata"].num_entries == 0
+    assert file["podio_metadata"].num_entries == 1
+
+
+@pytest.mark.parametrize("other", [PARTICLES, CollectionInfo(name="Q", data_type=PARTICLES.data_type, id=PARTICLES.id)])
+def test_names_and_ids_are_unique(other, tmp_path):
+    with uproot.recreate(tmp_path / "a.root") as file, pytest.raises(ConfigError, match="same name or id: P"):
+        FrameWriter(file, collections=[(MODEL, PARTICLES), (MODEL, other)], definitions={})
+
+
+def test_a_field_of_no_collection_and_another_number_of_frames_are_refused(tmp_path):
+    with uproot.recreate(tmp_path / "a.root") as file:
+        writer = FrameWriter(file, collections=[(MODEL, WEIGHTS)], definitions={})
+        one = Filled(counts=np.array([1]), columns={"": np.ones(1)})
+        with pytest.raises(ValueError, match="'X'"):
+            writer.extend({"X": one}, [{}])
+        with pytest.raises(ValueError, match="'W' of 1 frames"):
+            writer.extend({"W": one}, [{}, {}])

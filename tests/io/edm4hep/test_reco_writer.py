@@ -1,0 +1,355 @@
+"""Reconstructions as EDM4hep: what is written, and that it comes back as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from pflow.errors import ConfigError, InputError
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
+from pflow.io.edm4hep import writer as writer_module
+from pflow.io.edm4hep.collection_id import collection_id
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.events_root import write_events
+from pflow.io.open import open_events, read_events
+from pflow.io.particles_root import read_provenance, read_reco
+from pflow.physics.pdg import CLASSES
+
+A2 = 4_000_000_000
+
+
+@pytest.fixture
+def source(write_podio, content):
+    return write_podio(content)
+
+
+@pytest.fixture
+def reconstruct(toy, perfect, tmp_path) -> Callable[..., tuple[Path, Reconstruction, Events]]:
+    """Writes perfect particles of a file in chunks, with the writer's options."""
+
+    def run(path: Path, *, chunk: int = 1, change: Any = None, **options: Any) -> tuple[Path, Any, Any]:
+        out = tmp_path / "out.root"
+        with open_events(path, detector=toy) as file:
+            events = file.read()
+            made = perfect(events)
+            made = made if change is None else change(made)
+            with Edm4hepRecoWriter(out, [file], provenance={"who": "me"}, **options) as writer:
+                for start in range(0, len(events), chunk):
+                    writer.extend(made[start : start + chunk], events[start : start + chunk])
+        return out, made, events
+
+    return run
+
+
+def same(a: Reconstruction, b: Reconstruction) -> bool:
+    links = [
+        getattr(a, name) is getattr(b, name) or getattr(a, name).to_list() == getattr(b, name).to_list()
+        for name in ("hit_links", "track_links")
+    ]
+    return (
+        all(links)
+        and a.particles.type.content == b.particles.type.content
+        and a.particles.to_list() == b.particles.to_list()
+        and a.event.tolist() == b.event.tolist()
+        and a.flags.tolist() == b.flags.tolist()
+    )
+
+
+def objects(file: Any, name: str) -> list[Any]:
+    return file["events"][name].array().to_list()
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_input": True}, {"mc_links": True, "name": "Mine"}])
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_what_is_written_comes_back(source, reconstruct, options, chunk):
+    out, made, _ = reconstruct(source, chunk=chunk, **options)
+    assert same(read_reco(out, name=options.get("name", "PFlow")), made)
+    assert read_provenance(out) == {"who": "me"}
+
+
+def test_clusters_are_written_a_few_events_at_a_time(source, reconstruct, monkeypatch):
+    monkeypatch.setattr(writer_module, "CLUSTER_SIZE", 1)
+    out, made, _ = reconstruct(source, chunk=2, keep_input=True)
+    assert same(read_reco(out), made)
+
+
+def test_optional_parts_stay_absent(source, reconstruct):
+    def bare(made: Reconstruction) -> Reconstruction:
+        fields = [field for field in made.particles.fields if field not in ("scores", "covariance")]
+        return dataclasses.replace(made, particles=made.particles[fields], hit_links=None, track_links=None)
+
+    out, made, _ = reconstruct(source, change=bare)
+    found = read_reco(out)
+    assert same(found, made)
+    assert found.hit_links is None
+    with pytest.raises(InputError, match="which hits the particles are made of"):
+        read_reco(out, links="required")
+
+
+def test_the_links_can_be_left_out(source, reconstruct):
+    out, _, _ = reconstruct(source)
+    found = read_reco(out, links="left out")
+    assert found.hit_links is None
+    assert "scores" in found.particles.fields
+
+
+def test_references_lead_to_the_objects_of_the_input(source, reconstruct):
+    """Particle 1 has half of hit 1 of A1 and all of A2's and B's; particle 2 the other half, and track 1."""
+    file = uproot.open(reconstruct(source)[0])
+    hits = objects(file, "_PFlowClusters_hits")
+    assert hits[0] == [
+        {"index": 1, "collectionID": 11},
+        {"index": 0, "collectionID": A2},
+        {"index": 0, "collectionID": 13},
+        {"index": 1, "collectionID": 11},
+    ]
+    assert hits[1] == [{"index": 0, "collectionID": A2}]
+    assert objects(file, "PFlowHitWeights")[0] == [0.375, 0.75, 0.75, 0.375]
+    assert objects(file, "_PFlow_tracks") == [[{"index": 1, "collectionID": 14}], []]
+    particles = objects(file, "PFlow")[0]
+    assert [(one["tracks_begin"], one["tracks_end"]) for one in particles] == [(0, 0), (0, 0), (0, 1)]
+    assert [(one["clusters_begin"], one["clusters_end"]) for one in particles] == [(0, 0), (0, 1), (1, 2)]
+    clusters = collection_id("PFlowClusters")
+    assert objects(file, "_PFlow_clusters")[0] == [{"index": i, "collectionID": clusters} for i in range(2)]
+    nothing = {"index": -2, "collectionID": 0}
+    assert objects(file, "_PFlow_decayVertex") == [[nothing] * 3, [nothing]]
+
+
+def test_clusters_have_the_energy_and_place_of_their_shares(source, reconstruct):
+    file = uproot.open(reconstruct(source)[0])
+    cluster = objects(file, "PFlowClusters")[0][0]
+    energy = np.array([0.375 * 2.0, 0.75 * 3.0, 0.75 * 4.0])
+    assert cluster["energy"] == pytest.approx(energy.sum())
+    assert cluster["position"]["x"] == pytest.approx(energy @ [1020.0, 1030.0, 1300.0] / energy.sum())
+    assert (cluster["iTheta"], cluster["iPhi"]) == pytest.approx((np.pi / 2, 0.0))
+    assert objects(file, "_PFlowClusters_subdetectorEnergies")[0][:3] == pytest.approx([3.0, 3.0, 0.0])
+    assert (cluster["hits_begin"], cluster["hits_end"]) == (0, 3)
+    assert (cluster["subdetectorEnergies_begin"], cluster["subdetectorEnergies_end"]) == (0, 3)
+
+
+def test_probabilities_are_parameters_with_names(source, reconstruct):
+    out, made, _ = reconstruct(source)
+    file = uproot.open(out)
+    assert objects(file, "_PFlowParticleID_parameters") == ak.flatten(made.particles.scores, axis=2).to_list()
+    pid = objects(file, "PFlowParticleID")[0]
+    assert [one["PDG"] for one in pid] == [111, 22, 11]
+    assert [(one["parameters_begin"], one["parameters_end"]) for one in pid] == [(0, 5), (5, 10), (10, 15)]
+    own = collection_id("PFlow")
+    assert objects(file, "_PFlowParticleID_particle")[0] == [{"index": i, "collectionID": own} for i in range(3)]
+    texts = metadata(file, "String")
+    assert texts["PFlowParticleID__AlgoName"] == ["PFlow"]
+    assert texts["PFlowParticleID__ParameterNames"] == list(CLASSES)
+    assert metadata(file, "Int")["PFlowParticleID__AlgoType"] == [pid[0]["algorithmType"]]
+    assert texts["PFlowClusters__SubdetectorNames"] == ["ecal", "hcal", "muon"]
+
+
+def metadata(file: Any, kind: str) -> dict[str, Any]:
+    keys, values = (file["metadata"][f"GP{kind}{part}"].array().to_list()[0] for part in ("Keys", "Values"))
+    return dict(zip(keys, values, strict=True))
+
+
+@pytest.mark.parametrize("keep_input", [False, True])
+def test_encodings_of_cell_ids_are_copied(source, reconstruct, keep_input):
+    file = uproot.open(reconstruct(source, keep_input=keep_input)[0])
+    assert metadata(file, "String")["A1__CellIDEncoding"] == ["layer:8"]
+
+
+def test_links_to_monte_carlo_particles_have_shares_of_the_energy(source, reconstruct):
+    """Hit 1 of A1 (2 GeV) belongs to particles 1 and 2 by halves, and so do the true ones."""
+    file = uproot.open(reconstruct(source, mc_links=True)[0])
+    links = zip(
+        *(objects(file, name)[0] for name in ("_PFlowMCParticleLinks_from", "_PFlowMCParticleLinks_to")), strict=True
+    )
+    pairs = [(one["index"], other["index"]) for one, other in links]
+    assert pairs == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    weights = [one["weight"] for one in objects(file, "PFlowMCParticleLinks")[0]]
+    energy = 1.0 + 3.0 + 4.0
+    assert weights == pytest.approx([(0.5 + 3.0 + 4.0) / energy, 0.5 / energy, 0.5, 0.5])
+    assert {one["collectionID"] for one in objects(file, "_PFlowMCParticleLinks_to")[0]} == {15}
+
+
+def test_particles_without_hits_are_linked_by_their_tracks(write_podio, content, reconstruct):
+    def tracks_only(made: Reconstruction) -> Reconstruction:
+        return dataclasses.replace(made, hit_links=made.hit_links[:, :0])
+
+    file = uproot.open(reconstruct(write_podio(content), mc_links=True, change=tracks_only)[0])
+    assert objects(file, "PFlowMCParticleLinks") == [[{"weight": 1.0}], []]
+    assert objects(file, "_PFlowMCParticleLinks_from")[0] == [{"index": 2, "collectionID": collection_id("PFlow")}]
+
+
+def test_every_reference_of_a_file_with_its_input_leads_somewhere(source, reconstruct):
+    file = uproot.open(reconstruct(source, keep_input=True, mc_links=True)[0])
+    rows = file["podio_metadata"]["events___CollectionTypeInfo"].array().to_list()[0]
+    names = {row["collectionID"]: row["name"] for row in rows}
+    events = file["events"]
+    sizes = {name: ak.num(events[name].array()).to_list() for name in names.values()}
+    fields = [key for key in events.keys(recursive=False) if events[key].typename == "std::vector<podio::ObjectID>"]
+    n = 0
+    for field in fields:
+        for event, references in enumerate(events[field].array().to_list()):
+            for one in references:
+                if one["collectionID"] in names:  # one link of the input leads to what its file does not hold
+                    assert one["index"] < sizes[names[one["collectionID"]]][event]
+                    n += 1
+    assert n > 20
+
+
+def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
+    out, _, events = reconstruct(source, keep_input=True)
+    again = read_events(out, detector=toy)
+    for name, part in events.parts():
+        assert ak.array_equal(getattr(again, name), part, equal_nan=True)
+    one, other = uproot.open(source), uproot.open(out)
+    assert metadata(other, "String").items() >= metadata(one, "String").items()
+    assert other["runs"]["GPIntValues"].array().to_list() == one["runs"]["GPIntValues"].array().to_list()
+    assert "weight" in other["events"]["GPFloatKeys"].array()[0].to_list()
+
+
+def test_without_them_only_the_event_header_is_copied(source, reconstruct):
+    out, _, events = reconstruct(source)
+    file = uproot.open(out)
+    assert [row["name"] for row in file["podio_metadata"]["events___CollectionTypeInfo"].array()[0].to_list()] == [
+        *("EventHeader", "PFlow", "PFlowClusters", "PFlowHitWeights", "PFlowParticleID", "PFlowTrackWeights"),
+    ]
+    assert [event[0]["eventNumber"] for event in objects(file, "EventHeader")] == events.event.tolist()
+
+
+def test_a_file_that_does_not_say_its_types_is_reconstructed_but_not_copied(write, content, reconstruct):
+    path = write(content, "rntuple")
+    out, made, _ = reconstruct(path)
+    assert same(read_reco(out), made)
+    with pytest.raises(InputError, match="does not say the types"):
+        reconstruct(path, keep_input=True)
+
+
+def test_hits_and_tracks_of_another_schema_are_written_as_collections(tmp_path, perfect, sample_dir):
+    with open_events(sample_dir / "multi_test_small.root") as file:
+        events = file.read(0, 3)
+        made = perfect(events)
+        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}) as writer:
+            writer.extend(made, events)
+    assert same(read_reco(tmp_path / "out.root"), made)
+    written = uproot.open(tmp_path / "out.root")
+    hits, tracks = (written["events"][name].array() for name in ("PFlowCaloHits", "PFlowTracks"))
+    assert hits.energy.to_list() == events.hits.energy.to_list()
+    assert hits.position.x.to_list() == events.hits.position.x.to_list()
+    assert hits["type"].to_list() == events.hits.subdetector.to_list()
+    assert events.tracks is not None
+    states = written["events"]["_PFlowTracks_trackStates"].array()
+    assert ak.num(states).to_list() == (2 * ak.num(tracks)).to_list()
+    at_ip, at_face = states[states.location == 1], states[states.location == 4]
+    assert at_ip.omega.to_list() == events.tracks.omega.to_list()
+    assert at_face.referencePoint.z.to_list() == events.tracks.calo_position.z.to_list()
+    momentum = events.tracks.calo_momentum
+    assert ak.all(ak.isclose(at_face.tanLambda, momentum.pz / np.hypot(momentum.px, momentum.py), rtol=1e-6))
+    ids = written["events"]["_PFlowClusters_hits.collectionID"].array()
+    assert set(ak.flatten(ids).to_list()) == {collection_id("PFlowCaloHits")}
+
+
+def test_simulated_hits_are_digitised_and_linked(data_dir, tmp_path, perfect):
+    path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
+    with open_events(path, detector="cld") as file:
+        events = file.read(0, 1)
+        made = perfect(events)
+        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}) as writer:
+            writer.extend(made, events)
+    assert same(read_reco(tmp_path / "out.root"), made)
+    written, original = uproot.open(tmp_path / "out.root")["events"], uproot.open(path)["events"]
+    ours = written["PFlowCaloHits"].array()[0]
+    assert ours.energy.to_list() == events.hits.energy[0].to_list()
+    links = written["_PFlowCaloHitSimLinks_to"].array()[0]
+    barrel = links.collectionID == collection_id("ECalBarrelCollection")
+    assert 100 < ak.sum(barrel) < len(ours)
+    name = "ECalBarrelCollection"
+    for member, values in (("cellID", ours.cellID), ("position.y", ours.position.y)):
+        theirs = original[f"{name}/{name}.{member}"].array()[0]
+        assert values[barrel].to_list() == theirs[links.index[barrel]].to_list()
+
+
+def test_emptied_events_have_no_objects(source, toy, perfect, tmp_path):
+    with open_events(source, detector=toy) as file:
+        events = file.read().emptied(np.array([True, False]))
+        made = perfect(events)
+        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}, keep_input=True) as writer:
+            writer.extend(made, events)
+    found = read_reco(tmp_path / "out.root")
+    assert same(found, made)
+    assert len(found.particles[0]) == 0
+
+
+def test_several_files_follow_one_another(write_podio, content, toy, perfect, tmp_path):
+    paths = [write_podio(content, f"{name}.root") for name in "ab"]
+    files = [open_events(path, detector=toy) for path in paths]
+    with Edm4hepRecoWriter(tmp_path / "out.root", files, provenance={}, keep_input=True) as writer:
+        for file in files:
+            writer.extend(perfect(file.read()), file.read())
+    for file in files:
+        file.close()
+    assert read_reco(tmp_path / "out.root").event.tolist() == [70, 71, 70, 71]
+    assert len(read_events(tmp_path / "out.root", detector=toy)) == 4
+
+
+def test_files_that_differ_do_not_fit_into_one(write_podio, content, toy, tmp_path):
+    without = {key: value for key, value in content.items() if "Tracks" not in key}
+    one = write_podio(content, "a.root")
+    other = write_podio(without, "b.root", leave_out=("Tracks",))
+    with (
+        open_events(one, detector=toy) as first,
+        open_events(other, detector=toy) as second,
+        pytest.raises(ConfigError, match=r"b\.root and .*a\.root differ \(track id\)"),
+    ):
+        Edm4hepRecoWriter(tmp_path / "out.root", [first, second], provenance={})
+
+
+def test_an_output_is_not_reconstructed_again_with_its_collections(source, reconstruct):
+    out, _, _ = reconstruct(source, keep_input=True)
+    again = out.rename(out.with_name("again.root"))
+    with pytest.raises(ConfigError, match="a collection 'PFlow' already"):
+        reconstruct(again, keep_input=True)
+
+
+def test_options_that_other_schemas_cannot_follow_are_refused(tmp_path, make_photons):
+    write_events(tmp_path / "flat.root", make_photons(2))
+    with open_events(tmp_path / "flat.root") as file:
+        with pytest.raises(ConfigError, match="only the collections of EDM4hep files"):
+            Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}, keep_input=True)
+        with pytest.raises(InputError, match="need an EDM4hep file"):
+            Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}, mc_links=True)
+
+
+def test_an_error_leaves_no_file(source, toy, tmp_path):
+    with (
+        open_events(source, detector=toy) as file,
+        pytest.raises(RuntimeError, match="half-way"),
+        Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}),
+    ):
+        raise RuntimeError("half-way")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["podio.root"]
+
+
+def test_chunks_with_other_parts_are_refused(source, toy, perfect, tmp_path):
+    with open_events(source, detector=toy) as file:
+        events = file.read()
+        made = perfect(events)
+        other = dataclasses.replace(made, track_links=None)
+        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}) as writer:
+            writer.extend(made[:1], events[:1])
+            with pytest.raises(ValueError, match="differ"):
+                writer.extend(other[1:], events[1:])
+
+
+def test_particles_of_any_edm4hep_file_can_be_read(data_dir):
+    found = read_reco(data_dir / "edm4hep" / "cld_rec.edm4hep.root", name="PandoraPFOs")
+    assert ak.num(found.particles).to_list() == [64]
+    assert found.hit_links is None
+    with pytest.raises(InputError, match="PandoraPFOs") as error:
+        read_reco(data_dir / "edm4hep" / "cld_rec.edm4hep.root", name="PandoraPFO")
+    assert error.value.field == "PandoraPFO"
