@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BarrelShape", "LayerRange", "barrel_shape", "distance_to_sides", "fraction_on_layers", "layer_range"]
+__all__ = [
+    "BarrelShape",
+    "LayerRange",
+    "barrel_shape",
+    "distance_to_sides",
+    "fraction_on_layers",
+    "layer_range",
+    "layers_by_position",
+]
 
 Floats = npt.NDArray[np.float64]
 Layers = npt.NDArray[Any]
@@ -130,6 +138,18 @@ def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:
     return float(np.mean(near & (counts[group] > 1)))
 
 
+def layers_by_position(distance: Floats) -> npt.NDArray[np.int64]:
+    """Number layers from the inside, from 0; hits that are close to each other count as one layer.
+
+    >>> layers_by_position(np.array([15.0, 10.1, 20.0, 10.0])).tolist()
+    [1, 0, 2, 0]
+    """
+    order = np.argsort(distance, kind="stable")
+    layer = np.empty(len(distance), dtype=np.int64)
+    layer[order] = np.cumsum(np.diff(distance[order], prepend=distance[order][:1]) > TOLERANCE)
+    return layer
+
+
 def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
     """Where layers begin and end.
 
@@ -158,9 +178,7 @@ def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
 def _layers(distance: Floats, layer: Layers | None) -> tuple[Layers, Floats, Layers, Layers]:
     """Number and median position of each layer, the layer's index of each hit, and the number of hits of each."""
     if layer is None:
-        order = np.argsort(distance, kind="stable")
-        layer = np.empty(len(distance), dtype=np.int64)
-        layer[order] = np.cumsum(np.diff(distance[order], prepend=distance[order][:1]) > TOLERANCE)
+        layer = layers_by_position(distance)
     number, group, counts = np.unique(layer, return_inverse=True, return_counts=True)
     order = np.lexsort((distance, group))
     first = np.cumsum(counts) - counts

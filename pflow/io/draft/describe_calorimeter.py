@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pflow.io.draft.collect import Group
-from pflow.io.draft.measure_calorimeters import Digitisation, measure_digitisation
+from pflow.io.draft.measure_calorimeters import Digitisation, measure_digitisation, measure_encoding
 from pflow.io.draft.notes import Notes, counted
 from pflow.physics.detector import Calorimeter
 
@@ -50,7 +50,11 @@ def describe_calorimeter(
         text = f"{next(iter(named))}; others in {', '.join(others)}" if others else next(iter(named))
         notes.add(f"{prefix}.cell_encoding", "found", text)
     elif not layer_members:
-        notes.add(f"{prefix}.cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
+        encoding = measure_encoding(group)
+        how, text = ("fill in", "bit field of the cell ids; without it layers are not known")
+        if encoding is not None:
+            how, text = ("measured", "bits of the cell ids that follow the layers")
+        notes.add(f"{prefix}.cell_encoding", how, text)
     return Calorimeter(
         name=group.name,
         kind=group.kind,

@@ -1,4 +1,4 @@
-"""Where the ECAL and the HCAL begin and end, and how digitised energies follow from simulated ones."""
+"""Where the ECAL and the HCAL begin and end, which bits of cell ids count layers, and what digitisation did."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pflow.io.draft.collect import Group
 from pflow.io.draft.hits import HitSample, join_samples
+from pflow.io.edm4hep.cellid import find_layer_bits
 from pflow.physics.calorimeter_shape import (
     MIN_ON_LAYERS,
     BarrelShape,
@@ -18,12 +19,23 @@ from pflow.physics.calorimeter_shape import (
     distance_to_sides,
     fraction_on_layers,
     layer_range,
+    layers_by_position,
 )
 
-__all__ = ["Digitisation", "Extent", "measure_barrel", "measure_digitisation", "measure_endcap"]
+__all__ = [
+    "Digitisation",
+    "Extent",
+    "measure_barrel",
+    "measure_digitisation",
+    "measure_encoding",
+    "measure_endcap",
+]
 
 OUTLIERS = 0.005
 """Fraction of hits that may lie outside a calorimeter without visible layers."""
+
+STRAY = 0.05
+"""Layers with less than this fraction of the hits that the median layer has are made of hits that lie elsewhere."""
 
 MIN_SAME_CELLS = 10
 """Cells with a digitised and a simulated hit that a scale needs at least."""
@@ -83,6 +95,25 @@ def measure_endcap(groups: Sequence[Group]) -> Extent | None:
         layer = None
     on_layers = fraction_on_layers(distance, layer) >= MIN_ON_LAYERS
     return _extent(sample, layer_range(distance, layer) if on_layers else _quantiles(distance), None, on_layers)
+
+
+def measure_encoding(group: Group) -> str | None:
+    """Cell encoding with the layer only, by the bits of the cell ids that follow the layers; None if none do."""
+    sample = _hits([group])
+    if sample is None:
+        return None
+    x, y, z = sample.position.T
+    distance = np.abs(z)
+    if (group.region != "endcap" and fraction_on_layers(distance) < MIN_ON_LAYERS) or group.region == "barrel":
+        shape = barrel_shape(x, y)
+        if shape is None:
+            return None
+        distance = distance_to_sides(x, y, shape.sides, shape.phase)
+    layer = layers_by_position(distance)
+    counts = np.bincount(layer)
+    real = counts[layer] > STRAY * np.median(counts)
+    found = find_layer_bits(sample.cell_id[real], layer[real])
+    return None if found is None else f"layer:{found[0]}:{found[1]}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

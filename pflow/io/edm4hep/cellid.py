@@ -7,10 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["bit_field", "layer_from_cell_id"]
+__all__ = ["bit_field", "find_layer_bits", "layer_from_cell_id"]
 
 LAYER_NAMES = ("layer", "K-1")
 """Names of the layer's field: DD4hep's, and that of older ILD encodings."""
+
+MIN_LAYERS = 4
+"""Fewer layers do not show which bits count them."""
+USUAL_WIDTH = 8
+"""Bits that a layer's field has at least, where those above are free."""
 
 
 def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
@@ -65,3 +70,37 @@ def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str | None) -> npt.N
     if signed:
         layer = np.where(layer >= 1 << (width - 1), layer - (1 << width), layer)
     return layer.astype(np.int32)
+
+
+def find_layer_bits(cell_id: npt.NDArray[Any], layer: npt.NDArray[Any]) -> tuple[int, int] | None:
+    """Offset and width of the bits of cell ids that count the layers; None if no bits do.
+
+    Parameters
+    ----------
+    cell_id
+        Unsigned 64-bit cell ids [cell].
+    layer
+        int [cell]: layers in order, numbered with or without gaps, e.g. by their position.
+
+    >>> find_layer_bits(np.array([0x203, 0x213, 0x223, 0x133, 0x143], dtype=np.uint64), np.arange(5))
+    (4, 4)
+    """
+    cells = np.asarray(cell_id).astype(np.uint64)
+    first = np.flatnonzero(np.diff(np.sort(layer), prepend=-1) != 0)
+    if len(first) < MIN_LAYERS:
+        return None
+    cells = cells[np.argsort(layer, kind="stable")]
+    ones, some = np.bitwise_and.reduceat(cells, first), np.bitwise_or.reduceat(cells, first)
+    same = ~np.bitwise_or.reduce(ones ^ some)  # bits that all cells of a layer share, in every layer
+    differ = same & (np.bitwise_and.reduce(ones) ^ np.bitwise_or.reduce(some))
+    bits = [bit for bit in range(64) if int(differ) >> bit & 1]
+    for lowest in bits:
+        for highest in (bit for bit in bits if bit >= lowest):
+            width = highest - lowest + 1
+            value = (ones >> np.uint64(lowest)) & np.uint64((1 << width) - 1)
+            if (value[1:] > value[:-1]).all():
+                free = int(np.bitwise_or.reduce(some)) >> (highest + 1)
+                while width < USUAL_WIDTH and lowest + width < 64 and not free & 1:
+                    width, free = width + 1, free >> 1
+                return lowest, width
+    return None

@@ -153,6 +153,24 @@ def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
     assert draft.left_out == {"EcalBarrelMerged": "holds mostly the cells of ECALBarrel"}
 
 
+def test_layers_are_found_in_the_cell_ids_of_a_file_without_encodings(made_up, write_made_up):
+    path = write_made_up(made_up(), encodings=None)
+    draft = draft_detector(path)
+    assert {own.cell_encoding for own in draft.detector.calorimeters} == {"layer:5:8"}
+    assert draft.notes["calorimeters.hcal_barrel.cell_encoding"].how == "measured"
+    layers = np.concatenate(read_events(path, detector=draft.detector).hits.layer.to_list())
+    assert (layers.min(), layers.max()) == (0, 24)
+
+
+def test_cell_ids_without_layers_must_be_described(made_up, write_made_up):
+    content = made_up()
+    for key in content:
+        if key.endswith("cellID"):
+            content[key] = [list(range(len(event))) for event in content[key]]
+    draft = draft_detector(write_made_up(content, encodings=None))
+    assert "calorimeters.ecal_barrel.cell_encoding" in draft.to_fill_in()
+
+
 def test_the_draft_reads_the_file_it_was_made_from(made_up, write_made_up):
     path = write_made_up(made_up())
     events = read_events(path, detector=draft_detector(path).detector)
@@ -208,3 +226,4 @@ def test_the_rntuple_file_gives_the_simplified_ild(data_dir):
     assert draft.phi_symmetry is None
     assert draft.b_field == pytest.approx(3.5, rel=0.001)
     assert [own.collections for own in draft.calorimeters] == [own.collections for own in ild.calorimeters]
+    assert {own.cell_encoding for own in draft.calorimeters} == {"layer:0:8"}

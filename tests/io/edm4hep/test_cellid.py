@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pflow.io.edm4hep.cellid import bit_field, layer_from_cell_id
+from pflow.io.edm4hep.cellid import bit_field, find_layer_bits, layer_from_cell_id
 
 CLD = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
 
@@ -50,3 +50,29 @@ def test_a_signed_layer_may_be_negative():
 @pytest.mark.parametrize("encoding", [None, "system:8,x:8"])
 def test_without_a_layer_it_is_unknown(encoding):
     np.testing.assert_array_equal(layer_from_cell_id(np.array([5], dtype=np.uint64), encoding), [-1])
+
+
+@pytest.mark.parametrize(("offset", "width"), [(0, 8), (19, 9), (40, 8)])
+def test_the_bits_of_the_layer_are_found_by_the_layers(offset, width):
+    rng = np.random.default_rng(offset)
+    layer = rng.integers(0, 40, 500)
+    cells = layer.astype(np.uint64) << np.uint64(offset)
+    cells |= rng.integers(0, 2**12, 500).astype(np.uint64) << np.uint64(offset + width)
+    if offset:
+        cells |= rng.integers(0, 2**offset, 500).astype(np.uint64)
+    found = find_layer_bits(cells, layer)
+    assert found is not None
+    assert layer_from_cell_id(cells, f"layer:{found[0]}:{found[1]}").tolist() == layer.tolist()
+    assert (found[0], found[1]) == (offset, 8)
+
+
+def test_layers_without_hits_and_layers_counted_from_one_are_no_trouble():
+    layer = np.array([0, 0, 2, 3, 3, 7, 12])
+    assert find_layer_bits((layer + 1).astype(np.uint64) << np.uint64(5), layer) == (5, 8)
+
+
+def test_bits_that_do_not_follow_the_layers_are_none():
+    rng = np.random.default_rng(0)
+    assert find_layer_bits(rng.integers(0, 2**40, 300).astype(np.uint64), rng.integers(0, 20, 300)) is None
+    assert find_layer_bits(np.arange(3, dtype=np.uint64), np.arange(3)) is None
+    assert find_layer_bits(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=int)) is None
