@@ -17,7 +17,8 @@ from measurements.evaluation import CLASSICAL, ORACLE, evaluate_file
 from measurements.files import DATA, RESULTS, number, write_json
 from measurements.flagship import about
 from measurements.markdown import table
-from measurements.quantities import Quantity, judge
+from measurements.quantities import APART, RIGHT, Quantity, of_jets, of_particles
+from measurements.tables import quantity_table
 from pflow.checkpoint.load import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.metrics.report import number_text
@@ -29,47 +30,36 @@ REAL = {"cld_rec": False, "cld_zuds100_sim": True}
 """Real files of `edm4hep`, and whether their tracks are made from Monte Carlo particles."""
 ROLE = "pflow"
 
-EFFICIENCY = "energy_weighted_efficiency"
-VISIBLE = "event.visible_energy.resolution_68_over_median"
-JETS = (("genkt_r04", "kt R = 0.4"), ("genkt_r07", "kt R = 0.7"), ("durham_2", "Durham, two"))
-APART = "extra.separation.separated"
 
-
-def _of_jets(sample: str) -> tuple[Quantity, ...]:
-    return (
-        Quantity(sample, "energy-weighted efficiency [%]", EFFICIENCY, better="more", beat_pandora=True),
-        Quantity(sample, "fake energy fraction [%]", "fake_energy_fraction", beat_pandora=True),
-        Quantity(sample, "class right, of matched [%]", "pdg.class_accuracy", better="more", beat_pandora=True),
-        Quantity(sample, "visible energy, resolution_68 / median [%]", VISIBLE, beat_pandora=True),
-        Quantity(sample, "visible energy, median response [%]", "event.visible_energy.response_median"),
-        *(
-            Quantity(sample, f"jets ({title}), IQR / median [%]", f"jets.{name}.iqr_over_median", beat_pandora=True)
-            for name, title in JETS
-        ),
-    )
-
-
-def _of_particles(sample: str) -> tuple[Quantity, ...]:
-    right = "extra.class_right.above_2_gev.of_matched"
+def _found(sample: str) -> tuple[Quantity, ...]:
+    efficiency, *_ = of_particles(sample, beat_pandora=True)
+    _, fakes, _ = of_particles(sample, beat_pandora=False)
+    right = f"{RIGHT}.above_2_gev.of_matched"
     return (
         Quantity(sample, "class right, of matched above 2 GeV [%]", right, better="more", bound=95.0),
-        Quantity(sample, "energy-weighted efficiency [%]", EFFICIENCY, better="more", beat_pandora=True),
-        Quantity(sample, "fake energy fraction [%]", "fake_energy_fraction"),
+        efficiency,
+        fakes,
     )
+
+
+def _of_events(sample: str) -> tuple[Quantity, ...]:
+    resolution, *jets = of_jets(sample)
+    response = Quantity(sample, "visible energy, median response [%]", "event.visible_energy.response_median")
+    return (*of_particles(sample, beat_pandora=True), resolution, response, *jets)
 
 
 QUANTITIES = (
-    *_of_particles("single"),
-    *_of_particles("multi"),
+    *_found("single"),
+    *_found("multi"),
     Quantity("gammasep", "one against two [%]", APART, better="more"),
     Quantity("gammasep", "one against two, pairs above 30 mrad [%]", f"{APART}_above", better="more", bound=99.5),
-    *_of_jets("zqq"),
-    *_of_jets("zh"),
+    *_of_events("zqq"),
+    *_of_events("zh"),
 )
 REAL_QUANTITIES = (
     ("found, by number [%]", "class.all.efficiency", 100.0),
     ("fakes, by number [%]", "class.all.fake_rate", 100.0),
-    ("energy-weighted efficiency [%]", EFFICIENCY, 100.0),
+    ("energy-weighted efficiency [%]", "energy_weighted_efficiency", 100.0),
     ("fake energy fraction [%]", "fake_energy_fraction", 100.0),
     ("class right, of matched [%]", "pdg.class_accuracy", 100.0),
     ("angle, median [deg]", "angle.median_deg", 1.0),
@@ -123,17 +113,8 @@ def measure(truth: Path, model: Any, *, device: str, **options: Any) -> dict[str
 
 def sample_table(results: Mapping[str, Any]) -> str:
     """The simplified detector: Pandora, the oracle, the model, and the target."""
-    rows = []
-    for quantity in QUANTITIES:
-        if quantity.sample not in results["samples"]:
-            continue
-        algorithms = results["samples"][quantity.sample]["algorithms"]
-        ours, pandora, oracle = (
-            number(algorithms.get(name), quantity.key) * quantity.factor for name in (ROLE, CLASSICAL, ORACLE)
-        )
-        numbers = [number_text(value) for value in (pandora, oracle, ours)]
-        rows.append([quantity.sample, quantity.title, *numbers, quantity.target, judge(quantity, ours, pandora)])
-    return table(["sample", "quantity", "Pandora", "oracle", "pflow", "target", "met"], rows, left=(0, 1, 5, 6))
+    columns = ("sample", "quantity", "Pandora", "oracle", "pflow", "target", "met")
+    return quantity_table(dict(results), columns, QUANTITIES)
 
 
 def real_table(results: Mapping[str, Any]) -> str:

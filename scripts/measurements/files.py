@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pflow.io.atomic import replacing
 from pflow.metrics.stats import Number
 
-__all__ = ["DATA", "FIGURES", "REPORT", "RESULTS", "ROOT", "number", "read_json", "rounded", "write_json"]
+__all__ = ["DATA", "FIGURES", "REPORT", "RESULTS", "ROOT", "intervals", "number", "read_json", "rounded", "write_json"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PFLOW_DATA", ROOT.parent / "shared" / "data")) / "g4"
@@ -48,6 +49,12 @@ def number(tree: dict[str, Any] | None, key: str) -> Number:
         return Number.undefined()
     low, high = (math.nan if end is None else end for end in tree[f"{name}_interval"])
     return Number(value, low, high)
+
+
+def intervals(tree: dict[str, Any] | None, keys: Mapping[str, str], factor: float = 1.0) -> dict[str, list[float]]:
+    """Value and interval of the numbers with these dotted keys, by name; without those that are undefined."""
+    found = {name: number(tree, key) * factor for name, key in keys.items()}
+    return {name: [n.value, n.low, n.high] for name, n in found.items() if not math.isnan(n.value)}
 
 
 def rounded(content: Any) -> Any:

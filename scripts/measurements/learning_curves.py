@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from measurements.commands import revision, run_pflow
 from measurements.evaluation import CLASSICAL, evaluate_file
 from measurements.figures import save
-from measurements.files import DATA, FIGURES, RESULTS, number, read_json, write_json
+from measurements.files import DATA, FIGURES, RESULTS, intervals, read_json, write_json
 from pflow.plots.style import COLORS, MARKERS, styled
 from pflow.train.recipe import load_recipe
 
@@ -113,12 +113,8 @@ def _measure(folder: Path, budget: dict[str, Any], *, start: str, n_events: int,
 def _numbers(truth: Path, reco: Path) -> dict[str, dict[str, list[float]]]:
     """Value and interval of each quantity in percent, of the model and of Pandora."""
     evaluated = evaluate_file(truth, {MODEL: reco}, rule="stable")
-    found = {}
-    for name in (MODEL, CLASSICAL):
-        tree = evaluated["algorithms"][name]
-        numbers = {key: number(tree, path) * 100.0 for key, (_, path) in QUANTITIES.items()}
-        found[name] = {key: [n.value, n.low, n.high] for key, n in numbers.items() if n.value == n.value}
-    return found
+    keys = {key: path for key, (_, path) in QUANTITIES.items()}
+    return {name: intervals(evaluated["algorithms"][name], keys, 100.0) for name in (MODEL, CLASSICAL)}
 
 
 def figure(results: dict[str, Any]) -> Figure:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pflow.metrics.stats import Number
 
-__all__ = ["QUANTITIES", "ROLES", "SAMPLES", "Quantity", "Sample", "judge"]
+__all__ = ["APART", "QUANTITIES", "RIGHT", "ROLES", "SAMPLES", "Quantity", "Sample", "judge", "of_jets", "of_particles"]
 
 ROLES = ("photon", "general")
 """The shipped models by their purpose; also their names in the results."""
@@ -96,13 +96,25 @@ def judge(quantity: Quantity, ours: Number, pandora: Number) -> str:
     return "no (open)" if all(o for o, m in zip(is_open, met, strict=True) if not m) else "no"
 
 
-def _particles(sample: str, *, beat_pandora: bool, class_bound: float | None = None) -> tuple[Quantity, ...]:
+def of_particles(sample: str, *, beat_pandora: bool, class_bound: float | None = None) -> tuple[Quantity, ...]:
+    """What is found, invented and identified."""
     options: dict[str, Any] = {"beat_pandora": beat_pandora}
     return (
         Quantity(sample, "energy-weighted efficiency [%]", "energy_weighted_efficiency", better="more", **options),
         Quantity(sample, "fake energy fraction [%]", "fake_energy_fraction", **options),
         Quantity(
             sample, "class right, of matched [%]", "pdg.class_accuracy", better="more", bound=class_bound, **options
+        ),
+    )
+
+
+def of_jets(sample: str) -> tuple[Quantity, ...]:
+    """Resolution of the visible energy and of jets."""
+    return (
+        Quantity(sample, "visible energy, resolution_68 / median [%]", VISIBLE, beat_pandora=True),
+        *(
+            Quantity(sample, f"jets ({title}), IQR / median [%]", f"jets.{name}.iqr_over_median", beat_pandora=True)
+            for name, title in JETS
         ),
     )
 
@@ -129,13 +141,9 @@ QUANTITIES = (
     ),
     Quantity("single", "class right, of all above 2 GeV [%]", f"{RIGHT}.above_2_gev.of_targets"),
     Quantity("single", "class right, of matched [%]", f"{RIGHT}.all.of_matched"),
-    *_particles("multi", beat_pandora=True, class_bound=95.0),
-    *_particles("zqq", beat_pandora=True),
-    Quantity("zqq", "visible energy, resolution_68 / median [%]", VISIBLE, beat_pandora=True),
-    *(
-        Quantity("zqq", f"jets ({title}), IQR / median [%]", f"jets.{name}.iqr_over_median", beat_pandora=True)
-        for name, title in JETS
-    ),
-    *_particles("tau10", beat_pandora=False),
+    *of_particles("multi", beat_pandora=True, class_bound=95.0),
+    *of_particles("zqq", beat_pandora=True),
+    *of_jets("zqq"),
+    *of_particles("tau10", beat_pandora=False),
 )
 """In the order of the table."""

@@ -23,7 +23,7 @@ import torch
 
 from measurements.commands import revision, run_pflow
 from measurements.evaluation import evaluate_file
-from measurements.files import DATA, RESULTS, number, read_json, write_json
+from measurements.files import DATA, RESULTS, intervals, read_json, write_json
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.train.recipe import load_recipe
 
@@ -237,12 +237,8 @@ def _test(truth: Path, checkpoint: Path, folder: Path) -> dict[str, Any]:
     assert said is not None
     events, seconds = said.groups()
     evaluated = evaluate_file(truth, {"model": reco}, rule="stable")["algorithms"]
-    numbers = {name: {key: number(tree, path) for key, path in KEYS.items()} for name, tree in evaluated.items()}
     return {
         "events": int(events),
         "events_per_second": int(events) / float(seconds),
-        "algorithms": {
-            name: {key: [n.value, n.low, n.high] for key, n in found.items() if n.value == n.value}
-            for name, found in numbers.items()
-        },
+        "algorithms": {name: intervals(tree, KEYS) for name, tree in evaluated.items()},
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from measurements.files import RESULTS, number, read_json, rounded, write_json
+from measurements.files import RESULTS, intervals, read_json, rounded, write_json
 from measurements.flagship import about
 from measurements.markdown import table
 from pflow.checkpoint.load import Model, load_model
@@ -74,9 +74,8 @@ def _measure(path: Path, model: Model, how: Disturbance, n_events: int | None) -
         if evaluation.n_events == n_events:
             break
     tree = document(evaluation.result())
-    found = {title: number(tree, key) * 100.0 for title, key in QUANTITIES.items()}
     print(f"{how}: {evaluation.n_events} events", flush=True)
-    return {"n_events": evaluation.n_events, **{title: [n.value, n.low, n.high] for title, n in found.items()}}
+    return {"n_events": evaluation.n_events, **intervals(tree, QUANTITIES, 100.0)}
 
 
 def sturdy_table(rows: Mapping[str, Any]) -> str:
