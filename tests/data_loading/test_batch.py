@@ -10,9 +10,9 @@ import torch
 from pflow.data.batch import Batch, Target, TokenSet
 
 
-def tokens(*lengths: int) -> TokenSet:
+def tokens(*lengths: int, device: str = "cpu") -> TokenSet:
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-    return TokenSet(torch.zeros(*mask.shape, 4), mask)
+    return TokenSet(torch.zeros(*mask.shape, 4, device=device), mask.to(device))
 
 
 @pytest.fixture
@@ -24,59 +24,33 @@ def batch() -> Batch:
     return Batch(tokens(3, 1), tracks=tokens(1, 2), tracker_hits=tokens(0, 2), target=target)
 
 
-def test_a_token_set_knows_that_it_has_no_padding():
-    assert TokenSet(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)).full
+def test_a_token_set_knows_whether_it_has_padding_and_keeps_that_on_another_device():
+    assert tokens(3, 3).full
+    assert tokens(3, 3).to("meta").full
+    assert not tokens(2, 1).full
+    assert tokens(3, 3, device="meta").full is False  # first seen there, the mask is not waited for
 
 
-def test_a_token_set_knows_that_it_has_padding():
-    mask = torch.tensor([[True, True], [True, False]])
-    assert not TokenSet(torch.zeros(2, 2, 4), mask).full
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("hits", {"mask": torch.ones(2, 4, dtype=torch.bool)}, "features"),
+        ("target", {"direction": torch.zeros(2, 2)}, "direction"),
+        ("target", {"mask": torch.tensor([[False, True], [True, False]])}, "mask"),
+    ],
+)
+def test_values_of_another_shape_and_padding_in_front_of_a_particle_are_refused(batch, part, changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(getattr(batch, part), **changes)
 
 
-def test_a_token_set_on_another_device_keeps_what_it_knows():
-    tokens_there = TokenSet(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)).to("meta")
-    assert tokens_there.full
-    assert tokens_there.features.device.type == tokens_there.mask.device.type == "meta"
-
-
-def test_a_token_set_first_seen_on_another_device_counts_as_padded():
-    assert (
-        TokenSet(torch.zeros(2, 3, 4, device="meta"), torch.ones(2, 3, dtype=torch.bool, device="meta")).full is False
-    )
-
-
-def test_a_token_set_rejects_a_mask_of_another_shape():
-    with pytest.raises(ValueError, match="features"):
-        TokenSet(torch.zeros(2, 3, 4), torch.ones(2, 4, dtype=torch.bool))
-
-
-def test_target_rejects_values_of_another_shape(batch):
-    target = batch.target
-    with pytest.raises(ValueError, match="direction"):
-        dataclasses.replace(target, direction=target.energy)
-
-
-def test_target_rejects_padding_in_front_of_a_particle(batch):
-    target = batch.target
-    with pytest.raises(ValueError, match="mask"):
-        dataclasses.replace(target, mask=torch.tensor([[False, True], [True, False]]))
-
-
-def test_batch_moves_with_all_its_parts(batch):
+def test_a_batch_moves_with_the_parts_that_it_has(batch):
     moved = batch.to("meta")
+    assert isinstance(moved.target, Target)
     tensors = [moved.hits.features, moved.tracks.mask, moved.tracker_hits.mask, moved.target.direction]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
-
-
-def test_batch_without_tracks_and_target_moves():
-    batch = Batch(TokenSet(torch.zeros(1, 1, 4), torch.ones(1, 1, dtype=torch.bool))).to("meta")
-    assert batch.tracks is None
-    assert batch.target is None
+    assert (moved.readout, Batch(tokens(1)).to("meta").target) == (None, None)
 
 
 def test_length_is_the_number_of_events(batch):
     assert len(batch) == 2
-
-
-def test_target_is_a_target_after_moving(batch):
-    assert isinstance(batch.to("meta").target, Target)

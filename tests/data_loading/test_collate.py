@@ -29,24 +29,14 @@ def event(n_hits: int, n_target: int | None = 1, seed: int = 0, tracks: int | No
     )
 
 
-def test_a_batch_is_as_long_as_its_own_longest_event():
-    batch = collate([event(3, 1), event(7, 0), event(0, 2)])
-    assert batch.hits.features.shape == (3, 7, 4)
-    assert batch.target.energy.shape == (3, 2)
-    assert batch.tracks is None
-
-
-def test_masks_are_true_for_real_tokens():
-    batch = collate([event(3, 1), event(5, 2)])
-    assert batch.hits.mask.sum(dim=1).tolist() == [3, 5]
-    assert batch.hits.mask[0].tolist() == [True] * 3 + [False] * 2
-    assert batch.target.mask.tolist() == [[True, False], [True, True]]
-
-
-def test_padding_is_zero():
-    batch = collate([event(3, 1), event(5, 2)])
+def test_a_batch_is_as_long_as_its_own_longest_event_with_zeros_behind():
+    batch = collate([event(3, 1), event(5, 2), event(0, 0)])
+    assert batch.hits.features.shape == (3, 5, 4)
+    assert batch.hits.mask.tolist() == [[True] * 3 + [False] * 2, [True] * 5, [False] * 5]
+    assert batch.target.mask.tolist() == [[True, False], [True, True], [False, False]]
     assert not batch.hits.features[~batch.hits.mask].any()
     assert not batch.target.direction[~batch.target.mask].any()
+    assert batch.tracks is None
 
 
 def test_dtypes_are_those_of_the_model():
@@ -69,10 +59,6 @@ def test_a_batch_of_one_equals_its_place_in_a_batch_of_64():
         n = alone.target.mask.shape[1]
         for name in ("charge", "pdg", "energy", "direction", "mask"):
             assert torch.equal(getattr(together.target, name)[i, :n], getattr(alone.target, name)[0])
-
-
-def test_without_truth_there_is_no_target():
-    assert collate([event(3, None), event(2, None)]).target is None
 
 
 def test_events_without_any_hits_have_no_tokens():
@@ -136,39 +122,29 @@ def test_shares_are_dense_and_0_where_padded():
     assert not batch.target.hit_fraction[:, 1].any()
 
 
-def test_a_readout_without_truth_has_no_shares():
+def test_without_truth_there_is_no_target_and_without_a_readout_no_shares():
     batch = collate([read_out(4, 1, None), read_out(2, 1, None)])
     assert batch.readout.mask.shape == (2, 4)
     assert batch.target is None
-
-
-def test_events_without_a_readout_have_no_shares():
     batch = collate([event(3, 1), event(2, 1)])
-    assert batch.readout is None
-    assert batch.target.hit_fraction is None
-    assert batch.target.track_fraction is None
+    assert (batch.readout, batch.target.hit_fraction, batch.target.track_fraction) == (None, None, None)
 
 
 def test_a_readout_without_any_hits_or_tracks_is_empty():
     batch = collate([read_out(0, 0, 1), read_out(0, 0, 0)])
     assert batch.readout.position.shape == (2, 0, 3)
-    assert batch.target.hit_fraction.shape == (2, 1, 0)
-    assert batch.target.track_fraction.shape == (2, 1, 0)
-
-
-def test_no_events_are_an_error():
-    with pytest.raises(ConfigError, match="at least one event"):
-        collate([])
+    assert batch.target.hit_fraction.shape == batch.target.track_fraction.shape == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
     ("events", "message"),
     [
+        ([], "at least one event"),
         ([event(3, 1), event(3, None)], "1 of the batch's 2 events have a target"),
         ([event(3, 1, tracks=2), event(3, 1)], "1 of the batch's 2 events have tracks"),
         ([event(3, None), read_out(4, 1, None)], "1 of the batch's 2 events have a readout"),
     ],
 )
-def test_parts_that_only_some_events_have_are_an_error(events, message):
+def test_no_events_and_parts_that_only_some_have_are_errors(events, message):
     with pytest.raises(ConfigError, match=message):
         collate(events)

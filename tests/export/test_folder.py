@@ -161,11 +161,6 @@ def test_the_encoders_output_has_the_shapes_of_the_description(exported, open_fo
         assert output.dtype == spec["dtype"]
 
 
-def test_outputs_of_the_encoder_are_inputs_of_the_step(exported):
-    text = json.loads((exported / "tokens.json").read_text())
-    assert all(spec in text["step"]["inputs"] for spec in text["encoder"]["outputs"])
-
-
 @pytest.mark.parametrize("graph", ["encoder", "step"])
 def test_files_name_their_checkpoint(graph, exported, open_folder, lively):
     model = getattr(open_folder(exported), graph)
@@ -182,16 +177,13 @@ def test_no_path_of_this_machine_is_in_the_files(exported):
         assert b".py" not in content
 
 
-def test_the_description_holds_the_tokeniser(exported, lively):
+def test_the_description_holds_the_tokeniser_and_all_that_the_instructions_name(exported, lively):
     text = json.loads((exported / "tokens.json").read_text())
     assert [entry["code"] for entry in text["pdg"]] == list(lively.tokeniser.pdg.codes)
     assert text["max_particles"] == lively.reconstructor.decoding.max_particles
     assert text["detector"] == to_plain(lively.tokeniser.detector)
     assert list(text["source"]) == ["hits", "tracks", "tracker_hits"]
-
-
-def test_names_of_fields_in_the_instructions_exist(exported):
-    text = json.loads((exported / "tokens.json").read_text())
+    assert all(spec in text["step"]["inputs"] for spec in text["encoder"]["outputs"])
     instructions = " ".join(text["how_to"])
     for name in ("source", "encoder", "step", "end", "kinds", "first_class", "max_particles", "rest_momentum", "pdg"):
         assert name in text

@@ -99,21 +99,14 @@ def test_with_accumulated_gradients_an_update_is_a_step(fit):
     assert last["state_dict"]["layer.weight"][0, 0].item() == pytest.approx(average_of(steps, 0.9), abs=1e-6)
 
 
-def test_a_checkpoint_holds_the_raw_weights_beside_the_averaged(fit):
-    module, last, _ = fit()
-    assert last["current_model_state"]["layer.weight"][0, 0].item() == module.after_step[-1]
-
-
-def test_validation_sees_the_averaged_weights_and_training_the_raw(fit):
-    averaged, plain = fit("a")[0], fit("b", average=False)[0]
+def test_training_goes_on_with_the_raw_weights_and_all_else_has_the_averaged(fit):
+    averaged, last, _ = fit("a")
+    plain = fit("b", average=False)[0]
     assert averaged.after_step == plain.after_step
     assert averaged.in_validation[-1] == pytest.approx(average_of(averaged.after_step, 0.9), abs=1e-6)
     assert plain.in_validation[-1] == plain.after_step[-1]
-
-
-def test_after_the_fit_the_module_has_the_averaged_weights(fit):
-    module, last, _ = fit()
-    assert torch.equal(module.layer.weight, last["state_dict"]["layer.weight"])
+    assert last["current_model_state"]["layer.weight"][0, 0].item() == averaged.after_step[-1]
+    assert torch.equal(averaged.layer.weight, last["state_dict"]["layer.weight"])
 
 
 @pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning", "ignore:The dirpath has changed:UserWarning")

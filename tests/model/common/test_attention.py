@@ -29,33 +29,22 @@ def by_formula(query, key, value, seen):
     return torch.cat(heads, dim=-1)
 
 
-def test_self_attention_is_the_formula(generator):
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_is_the_formula(generator, causal):
     attention = SelfAttention(width=W, heads=H)
     x = torch.randn(3, 5, W, generator=generator)
     query, key, value = attention.query_key_value(x).chunk(3, dim=-1)
-    expected = attention.out(by_formula(query, key, value, torch.ones(5, 5, dtype=torch.bool)))
-    torch.testing.assert_close(attention(x), expected)
+    seen = torch.ones(5, 5, dtype=torch.bool)
+    expected = attention.out(by_formula(query, key, value, seen.tril() if causal else seen))
+    torch.testing.assert_close(attention(x, causal=causal), expected)
 
 
-def test_causal_attention_is_the_formula_with_a_triangle(generator):
-    attention = SelfAttention(width=W, heads=H)
-    x = torch.randn(3, 5, W, generator=generator)
-    query, key, value = attention.query_key_value(x).chunk(3, dim=-1)
-    expected = attention.out(by_formula(query, key, value, torch.ones(5, 5, dtype=torch.bool).tril()))
-    torch.testing.assert_close(attention(x, causal=True), expected)
-
-
-def test_masked_tokens_are_not_seen(generator):
+def test_masked_tokens_are_not_seen_and_a_full_mask_is_no_mask(generator):
     attention = SelfAttention(width=W, heads=H)
     x = torch.randn(2, 5, W, generator=generator)
     mask = torch.tensor([[True, True, True, False, False], [True] * 5])
     torch.testing.assert_close(attention(x, mask=mask)[:1, :3], attention(x[:1, :3]))
-
-
-def test_a_full_mask_is_no_mask(generator):
-    attention = SelfAttention(width=W, heads=H)
-    x = torch.randn(2, 5, W, generator=generator)
-    torch.testing.assert_close(attention(x, mask=torch.ones(2, 5, dtype=torch.bool)), attention(x))
+    torch.testing.assert_close(attention(x, mask=mask)[1:], attention(x[1:]))
 
 
 def test_cross_attention_is_the_formula(generator):
@@ -81,7 +70,7 @@ def test_rows_without_anything_to_see_are_finite_with_finite_gradients(generator
 def test_one_token_at_a_time_with_a_cache_equals_all_at_once(generator):
     attention = SelfAttention(width=W, heads=H)
     x = torch.randn(2, 5, W, generator=generator)
-    cache = KVCache(batch=2, heads=H, max_length=5, head_width=W // H, dtype=x.dtype, device="cpu")
+    cache = KVCache.like(x, heads=H, max_length=5)
     with torch.no_grad():
         steps = [attention(x[:, i : i + 1], causal=True, cache=cache) for i in range(5)]
         torch.testing.assert_close(torch.cat(steps, dim=1), attention(x, causal=True))
@@ -94,15 +83,12 @@ def test_heads_must_divide_the_width(kind, heads):
         kind(width=W, heads=heads)
 
 
-def test_causal_takes_no_mask():
+def test_a_mask_is_not_for_causal_sequences_and_a_cache_takes_one_token():
+    attention, x = SelfAttention(width=W, heads=H), torch.zeros(1, 2, W)
     with pytest.raises(ValueError, match="mask"):
-        SelfAttention(width=W, heads=H)(torch.zeros(1, 2, W), causal=True, mask=torch.ones(1, 2, dtype=torch.bool))
-
-
-def test_cache_takes_one_token():
-    cache = KVCache(batch=1, heads=H, max_length=5, head_width=W // H, dtype=torch.float32, device="cpu")
+        attention(x, causal=True, mask=torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="cache"):
-        SelfAttention(width=W, heads=H)(torch.zeros(1, 2, W), causal=True, cache=cache)
+        attention(x, causal=True, cache=KVCache.like(x, heads=H, max_length=5))
 
 
 @pytest.fixture

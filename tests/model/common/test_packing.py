@@ -33,30 +33,16 @@ def unpacked(monkeypatch):
     return switch_off
 
 
-def test_pack_keeps_the_real_tokens_in_order(x):
+def test_pack_keeps_the_real_tokens_in_order_and_unpack_undoes_it(x):
     packing = Packing.of(MASK)
     assert packing.lengths == (3, 1, 2)
     assert torch.equal(packing.pack(x)[0], torch.stack([x[0, 0], x[0, 2], x[0, 3], x[1, 0], x[2, 1], x[2, 2]]))
-
-
-def test_unpack_undoes_pack(x):
-    packing = Packing.of(MASK)
     assert torch.equal(packing.unpack(packing.pack(x)), x * MASK[..., None])
 
 
-def test_nothing_is_packed_without_padding():
+def test_nothing_is_packed_without_padding_or_off_the_cpu():
     assert Packing.of(None) is None
-
-
-def test_nothing_is_packed_off_the_cpu():
     assert Packing.of(MASK.to("meta")) is None
-
-
-def test_encoder_is_the_same_packed_and_padded(x, unpacked):
-    encoder = make_encoder(CONFIG)
-    packed = encoder(x, mask=MASK)
-    unpacked()
-    torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK)[MASK])
 
 
 @pytest.mark.parametrize("other_mask", [None, torch.tensor([[True, True], [True, False], [False, True]])])
@@ -68,14 +54,16 @@ def test_cross_encoder_is_the_same_packed_and_padded(other_mask, x, unpacked):
     torch.testing.assert_close(packed[MASK], encoder(x, mask=MASK, memory=memory, memory_mask=other_mask)[MASK])
 
 
-def test_gradients_are_the_same_packed_and_padded(x, unpacked):
+def test_encoder_and_its_gradients_are_the_same_packed_and_padded(x, unpacked):
     encoder = make_encoder(CONFIG)
-    gradients = []
+    encoded, gradients = [], []
     for _ in range(2):
         leaf = x.clone().requires_grad_()
-        encoder(leaf, mask=MASK)[MASK].square().sum().backward()
+        encoded.append(encoder(leaf, mask=MASK)[MASK])
+        encoded[-1].square().sum().backward()
         gradients.append(leaf.grad)
         unpacked()
+    torch.testing.assert_close(*encoded)
     torch.testing.assert_close(*gradients)
 
 
@@ -96,7 +84,6 @@ def test_cross_attention_of_packed_events_is_the_same(x):
 
 def test_packed_events_are_neither_masked_nor_causal_nor_cached(x):
     attention = SelfAttention(width=W, heads=H)
-    cache = KVCache(batch=1, heads=H, max_length=4, head_width=W // H, dtype=x.dtype, device="cpu")
-    for option in ({"mask": MASK}, {"causal": True}, {"cache": cache}):
+    for option in ({"mask": MASK}, {"causal": True}, {"cache": KVCache.like(x[:1], heads=H, max_length=4)}):
         with pytest.raises(ValueError, match="lengths"):
             attention(x, lengths=[4], **option)
