@@ -15,7 +15,7 @@ from pflow.io.draft.describe_geometry import describe_geometry
 from pflow.io.draft.measure_field import MeasuredField, measure_field
 from pflow.io.draft.notes import Note, Notes
 from pflow.io.edm4hep.podio import PodioFile, open_podio
-from pflow.physics.detector import Detector, TruthTracking, load_detector
+from pflow.physics.detector import Calorimeter, Detector, TruthTracking, load_detector
 
 __all__ = ["DetectorDraft", "draft_detector"]
 
@@ -111,9 +111,12 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
         name=name or _stated_name(file, notes),
         description=f"drafted from {Path(file.path).name}",
         b_field=0.0 if b_field is None else b_field,
-        calorimeters=tuple(
-            describe_calorimeter(group, file.encodings, layer_members=layer_members, notes=notes)
-            for group in sources.groups
+        calorimeters=_with_common_encoding(
+            [
+                describe_calorimeter(group, file.encodings, layer_members=layer_members, notes=notes)
+                for group in sources.groups
+            ],
+            notes,
         ),
         ecal_inner_radius=geometry.ecal_inner_radius,
         ecal_inner_z=geometry.ecal_inner_z,
@@ -136,6 +139,20 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
     else:
         notes.add("b_field", "found", "as given")
     return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
+
+
+def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tuple[Calorimeter, ...]:
+    """Calorimeters whose cell encoding was not found get the one that all others have."""
+    known = {own.cell_encoding: own.name for own in calorimeters if own.cell_encoding is not None}
+    filled = []
+    for own in calorimeters:
+        field = f"calorimeters.{own.name}.cell_encoding"
+        if own.cell_encoding is None and len(known) == 1 and field in notes:
+            (encoding, name) = next(iter(known.items()))
+            own = dataclasses.replace(own, cell_encoding=encoding)
+            notes.add(field, "guessed", f"as in {name}")
+        filled.append(own)
+    return tuple(filled)
 
 
 def _stated_name(file: PodioFile, notes: Notes) -> str:

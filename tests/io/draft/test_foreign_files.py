@@ -1,0 +1,170 @@
+"""Files whose collections have other names, types and members than those of the detectors that come with pflow."""
+
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from pflow.io.draft.draft import draft_detector
+from pflow.io.edm4hep.collection_id import collection_id
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.open import read_events
+from pflow.io.summary import inspect_file
+from pflow.physics.detector import load_detector
+
+CALORIMETERS = ("ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap")
+
+RENAMED = {
+    "ECALBarrel": "Pole",
+    "ECALEndcap": "Lids",
+    "HCALBarrel": "Tube",
+    "HCALEndcap": "Caps",
+    "MUON": "Shell",
+    "ECalBarrelCollection": "PoleSteps",
+    "SiTracks_Refitted": "Curves",
+    "CalohitMCTruthLink": "Bonds",
+    "SiTracksMCTruthLink": "Bows",
+    "MCParticles": "Makers",
+    "PandoraPFOs": "Objects",
+}
+
+
+@pytest.fixture(scope="module")
+def renamed_cld(data_dir, tmp_path_factory):
+    """Writes the real event with other names, one flat branch a member; and ids, if asked for, else none at all."""
+    with uproot.open(data_dir / "edm4hep" / "cld_rec.edm4hep.root") as file:
+        columns = _columns(file["events"])
+
+    def write(*, with_ids: bool, without_codes: bool = False):
+        path = tmp_path_factory.mktemp("renamed") / "renamed.root"
+        arrays = {
+            name: _hashed(values) if name.endswith("collectionID") else values
+            for name, values in columns.items()
+            if not (without_codes and name.endswith(".type"))
+        }
+        with uproot.recreate(path) as out:
+            out.mktree("events", {name: values.type.content for name, values in arrays.items()}).extend(arrays)
+            if with_ids:
+                names = list(RENAMED.values())
+                ids = np.array([collection_id(name) for name in names], dtype=np.uint32)
+                table = ak.zip({"name": ak.Array([names]), "collectionID": ak.Array([ids])})
+                out.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": table})
+        return path
+
+    return write
+
+
+def _columns(tree):
+    """Members of the renamed collections and of what belongs to them, by their new names."""
+    found = {}
+    for old, new in RENAMED.items():
+        suffixes = ("", "_from", "_to", "_trackStates", "_contributions", "_parents")
+        for branch in (f"{'_' if suffix else ''}{old}{suffix}" for suffix in suffixes):
+            if branch not in tree.keys(recursive=False):
+                continue
+            for member in tree[branch].keys(recursive=True):
+                if "[" not in member and member.count("/") == 0:
+                    values = tree[f"{branch}/{member}"].array()
+                    found[f"{branch.replace(old, new)}.{member.split('.', 1)[1]}"] = values
+    return found
+
+
+def _hashed(values):
+    """Ids of the collections by their new names."""
+    new = {collection_id(old): collection_id(name) for old, name in RENAMED.items()}
+    flat = np.array([new.get(int(number), int(number)) for number in ak.flatten(values)], dtype=np.uint32)
+    return ak.unflatten(flat, ak.num(values))
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+@pytest.mark.parametrize("without_codes", [True, False])
+def test_the_real_event_with_other_names_gives_the_same_detector(renamed_cld, with_ids, without_codes):
+    path = renamed_cld(with_ids=with_ids, without_codes=without_codes)
+    cld, draft = load_detector("cld"), draft_detector(path)
+    detector = draft.detector
+    placed = {own.name: own.collections for own in detector.calorimeters}
+    for name, own in zip(("ecal_barrel", "ecal_endcap", "hcal_barrel", "hcal_endcap"), CALORIMETERS, strict=True):
+        assert placed[name] == (RENAMED[own],)
+    assert without_codes or placed["muon"] == ("Shell",)
+    assert detector.calorimeters[0].sim_collections == ("PoleSteps",)
+    for field in ("ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z"):
+        assert getattr(detector, field) == pytest.approx(getattr(cld, field), abs=5.05)
+    assert detector.phi_symmetry == 12
+    assert detector.b_field == pytest.approx(2.0, rel=0.01)
+    assert (detector.tracks, detector.truth_particles, detector.references) == (("Curves",), ("Makers",), ("Objects",))
+    assert (detector.hit_links, detector.track_links) == (("Bonds",), ("Bows",))
+
+
+def test_the_renamed_event_is_read_as_the_real_one_is(renamed_cld, data_dir):
+    path = renamed_cld(with_ids=False)
+    assert inspect_file(path).detector == ""
+    events = read_events(path, detector=draft_detector(path).detector)
+    real = read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    assert ak.sum(events.hits.energy) == pytest.approx(float(ak.sum(real.hits.energy)))
+    assert ak.num(events.hit_links).to_list() == ak.num(real.hit_links).to_list()
+    assert ak.num(events.tracks).to_list() == [24]
+    assert ak.sort(events.hits.layer).to_list() == ak.sort(real.hits.layer).to_list()  # found in the cell ids
+
+
+@pytest.fixture
+def eic_file(made_up, write):
+    """Hits, tracks, particles and links as EDM4eic has them: hits know their layer, tracks have no states."""
+    content = {key: values for key, values in made_up(radius=820.0, z=1700.0).items() if "Track" not in key}
+    own = ("EcalBarrelScFiRecHits", "EcalEndcapNRecHits", "HcalBarrelRecHits", "HcalEndcapNRecHits")
+    names = dict(zip(CALORIMETERS, own, strict=True))
+    for key in list(content):
+        name, _, member = key.partition(".")
+        content[f"{names.get(name, name)}.{member}"] = content.pop(key)
+    for name in names.values():
+        content[f"{name}.layer"] = [[int(cell) >> 5 for cell in event] for event in content[f"{name}.cellID"]]
+        content[f"{name}.energyError"] = content[f"{name}.timeError"] = content[f"{name}.time"]
+        content[f"{name}.cellID"] = [list(range(len(event))) for event in content[f"{name}.cellID"]]
+    one = [[1.0]] * 4
+    content |= {f"CentralCKFTracks.{member}": one for member in ("charge", "chi2", "momentum.x", "momentum.y")}
+    content |= {f"ReconstructedParticles.{member}": one for member in ("energy", "charge", "mass", "goodnessOfPID")}
+    content |= {f"ReconstructedParticles.momentum.{axis}": one for axis in "xyz"}
+    content["ReconstructedParticles.PDG"] = [[22]] * 4
+    types = dict.fromkeys(names.values(), "edm4eic::CalorimeterHitCollection")
+    types |= {"CentralCKFTracks": "edm4eic::TrackCollection", "MCParticles": "edm4hep::MCParticleCollection"}
+    types["ReconstructedParticles"] = "edm4eic::ReconstructedParticleCollection"
+    return write(content, ids={name: number for number, name in enumerate(types, 1)}, types=types)
+
+
+def test_hits_of_edm4eic_are_read_with_their_layer(eic_file):
+    draft = draft_detector(eic_file, b_field=1.7)
+    detector = draft.detector
+    assert [own.collections for own in detector.calorimeters] == [
+        ("EcalBarrelScFiRecHits",),
+        ("EcalEndcapNRecHits",),
+        ("HcalBarrelRecHits",),
+        ("HcalEndcapNRecHits",),
+    ]
+    assert detector.ecal_inner_radius == pytest.approx(820.0, abs=3.0)
+    assert detector.references == ("ReconstructedParticles",)
+    events = read_events(eic_file, detector=detector)
+    layers = np.concatenate(events.hits.layer.to_list())
+    assert (layers.min(), layers.max()) == (0, 24)
+    assert events.tracks is None
+    assert ak.num(events.reference).to_list() == [1, 1, 1, 1]
+
+
+def test_tracks_of_edm4eic_are_refused_by_name(eic_file):
+    draft = draft_detector(eic_file, b_field=1.7)
+    reason = "no trackStates_begin, no trackStates_end"
+    assert draft.left_out == {"CentralCKFTracks": f"edm4eic::Track, {reason}"}
+    missing = {part.name: part.reason for part in inspect_file(eic_file).missing}
+    assert missing["tracks"] == f"CentralCKFTracks (edm4eic::Track) has {reason}"
+
+
+def test_a_file_without_metadata_lists_its_collections_by_members(renamed_cld):
+    path = renamed_cld(with_ids=False)
+    types = {own.name: own.type for own in inspect_file(path).collections}
+    assert types["Pole"] == "edm4hep::CalorimeterHit"
+    assert types["PoleSteps"] == "edm4hep::SimCalorimeterHit"
+    assert (types["Curves"], types["Bonds"]) == ("edm4hep::Track", "Link")
+    assert types["Objects"] == "edm4hep::ReconstructedParticle"
+    file = open_podio(path)
+    assert not file.ids_stored
+    file.close()
