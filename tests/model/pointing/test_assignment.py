@@ -35,15 +35,10 @@ def fan(by_hand):
     return scene_of(by_hand(energy=[1.0] * 5, position=at_angles(0, 0.1, -0.29, 0.31, math.pi), token=range(5)))
 
 
-def test_pairs_are_within_the_cone_of_the_seed(fan):
-    pairs = find_pairs(fan, torch.tensor([[0]]), NOTHING, torch.tensor([[True]]), min_cosine=math.cos(0.3))
-    assert pairs.item.tolist() == [0, 1, 2]
-
-
-def test_items_that_are_taken_have_no_pairs(fan):
-    taken = torch.tensor([[[0.0, 0.98, 0.995, 0.0, 0.0]]])
-    pairs = find_pairs(fan, torch.tensor([[0]]), taken, torch.tensor([[True]]), min_cosine=math.cos(0.3))
-    assert pairs.item.tolist() == [0, 1]
+def test_pairs_are_within_the_cone_of_the_seed_and_of_items_that_are_not_assigned(fan):
+    for assigned, expected in ((NOTHING, [0, 1, 2]), (torch.tensor([[[0.0, 0.98, 0.995, 0.0, 0.0]]]), [0, 1])):
+        pairs = find_pairs(fan, torch.tensor([[0]]), assigned, torch.tensor([[True]]), min_cosine=math.cos(0.3))
+        assert pairs.item.tolist() == expected
 
 
 def test_padding_has_no_pairs(batch):
@@ -80,29 +75,15 @@ def test_values_at_pairs_are_those_of_their_particles_items_and_tokens(several, 
     assert torch.equal(pairs.at_tokens(of_tokens, scene), of_tokens[pairs.event, token])
 
 
-def test_dense_puts_values_where_their_pairs_are(several):
+def test_dense_values_and_sums_over_items_and_tokens(several):
     scene, pairs, values = several
-    shape = (4, 2, scene.item_mask.shape[1])
-    expected = torch.zeros(shape)
+    dense, on_tokens = torch.zeros(4, 2, scene.item_mask.shape[1]), torch.zeros(4, 2, scene.token_mask.shape[1])
     for b, t, m, value in zip(pairs.event, pairs.particle, pairs.item, values, strict=True):
-        expected[b, t, m] = value
-    assert torch.equal(pairs.dense(values, shape), expected)
-
-
-def test_sums_are_over_the_items_of_a_particle(several):
-    scene, pairs, values = several
-    dense = pairs.dense(values, (4, 2, scene.item_mask.shape[1]))
+        dense[b, t, m] = value
+        on_tokens[b, t, scene.item_token[b, m]] += value
+    assert torch.equal(pairs.dense(values, dense.shape), dense)
     torch.testing.assert_close(pairs.sums(values, 8).view(4, 2), dense.sum(-1))
-
-
-def test_sums_on_tokens_are_over_the_items_of_each_token(several):
-    scene, pairs, values = several
-    dense = pairs.dense(values, (4, 2, scene.item_mask.shape[1]))
-    expected = torch.zeros(4, 2, scene.token_mask.shape[1])
-    for b in range(4):
-        for m in range(dense.shape[2]):
-            expected[b, :, scene.item_token[b, m]] += dense[b, :, m]
-    torch.testing.assert_close(pairs.on_tokens(values, scene, (4, 2)), expected)
+    torch.testing.assert_close(pairs.on_tokens(values, scene, (4, 2)), on_tokens)
 
 
 def test_geometry_by_hand(by_hand):

@@ -27,25 +27,13 @@ def scene(by_hand):
     )
 
 
-def test_a_token_is_where_the_energy_of_its_hits_is(scene):
-    torch.testing.assert_close(scene.token_position[0, :2], torch.tensor([[0.0, 0.0, 2500.0], [2000.0, 300.0, 30.0]]))
-
-
-def test_the_energy_of_a_token_is_that_of_its_hits(scene):
-    assert scene.token_energy[0, :2].tolist() == [2.0, 4.0]
-
-
-def test_a_track_is_a_token_with_its_momentum_for_energy(scene):
+def test_tokens_are_sums_of_hits_and_tracks_with_their_momentum_for_energy(scene):
     assert scene.token_is_track.tolist() == [[False, False, True]]
-    assert scene.token_energy[0, 2] == 5.0
-    assert scene.token_momentum[0].tolist() == [[0, 0, 0], [0, 0, 0], [3, 4, 0]]
+    assert scene.token_energy.tolist() == [[2.0, 4.0, 5.0]]
+    assert scene.token_momentum.tolist() == [[[0, 0, 0], [0, 0, 0], [3, 4, 0]]]
     assert scene.token_charge.tolist() == [[0.0, 0.0, -1.0]]
-    torch.testing.assert_close(scene.token_position[0, 2], torch.tensor([1110.0, 1480.0, 0.0]))
-
-
-def test_directions_are_unit_vectors(scene):
-    for unit in (scene.token_unit, scene.token_axis, scene.item_unit):
-        torch.testing.assert_close(unit.norm(dim=-1), torch.ones(unit.shape[:2]))
+    expected = torch.tensor([[[0.0, 0.0, 2500.0], [2000.0, 300.0, 30.0], [1110.0, 1480.0, 0.0]]])
+    torch.testing.assert_close(scene.token_position, expected)
 
 
 def test_items_are_hits_and_then_tracks(scene):
@@ -53,6 +41,11 @@ def test_items_are_hits_and_then_tracks(scene):
     assert scene.item_token.tolist() == [[1, 0, 1, 2]]
     assert scene.item_energy.tolist() == [[1, 2, 3, 0]]
     torch.testing.assert_close(scene.item_weight.square(), torch.tensor([[1.0, 2.0, 3.0, 5.0]]))
+
+
+def test_directions_are_unit_vectors(scene):
+    for unit in (scene.token_unit, scene.token_axis, scene.item_unit):
+        torch.testing.assert_close(unit.norm(dim=-1), torch.ones(unit.shape[:2]))
 
 
 def test_a_track_of_unknown_position_is_far_along_its_direction(by_hand):
@@ -98,11 +91,9 @@ def test_gather_takes_along_the_second_axis():
     assert gather(values, torch.tensor([[2], [0]])).tolist() == [[[4.0, 5.0]], [[6.0, 7.0]]]
 
 
-def test_a_batch_without_readout_is_an_error(batch):
-    with pytest.raises(ValueError, match="readout: the batch has none"):
-        scene_of(dataclasses.replace(batch, readout=None))
-
-
-def test_other_tracks_than_the_sources_are_an_error(batch):
-    with pytest.raises(ValueError, match="readout: 2 tracks where the source has 0"):
-        scene_of(dataclasses.replace(batch, tracks=None))
+@pytest.mark.parametrize(
+    ("part", "message"), [("readout", "the batch has none"), ("tracks", "2 tracks where the source has 0")]
+)
+def test_a_batch_without_readout_or_with_other_tracks_is_an_error(batch, part, message):
+    with pytest.raises(ValueError, match=f"readout: {message}"):
+        scene_of(dataclasses.replace(batch, **{part: None}))

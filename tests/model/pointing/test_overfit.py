@@ -1,4 +1,4 @@
-"""A network that is shown two events over and over writes them by heart, freely running."""
+"""A network that is shown two events over and over decodes them."""
 
 from __future__ import annotations
 
@@ -34,48 +34,26 @@ def test_the_loss_falls(learned):
     assert totals[-1] < totals[0] - 5.0
 
 
-def test_all_particles_are_written_and_no_more(learned):
+def test_all_particles_are_decoded_and_no_more(learned):
     _, decoded, two, _ = learned
     assert decoded.mask.sum(1).tolist() == two.target.mask.sum(1).tolist() == [2, 4]
     assert not decoded.truncated.any()
 
 
-def in_order_of_energy(decoded, mask, values):
-    """Values of the particles of each event, by their energy."""
-    return [values[i][mask[i]][decoded[i][mask[i]].argsort()] for i in range(len(mask))]
-
-
-def test_energies_and_directions_are_those_learned(learned):
-    model, decoded, two, _ = learned
-    target = two.target
-    for ours, truth in zip(
-        in_order_of_energy(decoded.energy, decoded.mask, decoded.energy),
-        in_order_of_energy(target.energy, target.mask, target.energy),
-        strict=True,
-    ):
-        assert (LN10 * model.inputs.energy_std * (ours - truth)).abs().max() < 0.05
-    for ours, truth in zip(
-        in_order_of_energy(decoded.energy, decoded.mask, decoded.direction),
-        in_order_of_energy(target.energy, target.mask, target.direction),
-        strict=True,
-    ):
-        assert (ours - truth).norm(dim=-1).max() < 0.02
-
-
-def test_identities_are_those_learned(learned):
+def pairs(learned, name):
+    """Decoded and true values of the particles of each event, by their energy."""
     _, decoded, two, _ = learned
-    target = two.target
+    for i in range(2):
+        yield tuple(
+            getattr(one, name)[i][one.mask[i]][one.energy[i][one.mask[i]].argsort()] for one in (decoded, two.target)
+        )
+
+
+def test_particles_with_their_hits_and_tracks_are_those_learned(learned):
+    factor = LN10 * learned[0].inputs.energy_std
+    assert all((factor * (ours - truth)).abs().max() < 0.05 for ours, truth in pairs(learned, "energy"))
+    assert all((ours - truth).norm(dim=-1).max() < 0.02 for ours, truth in pairs(learned, "direction"))
     for name in ("pdg", "charge"):
-        ours = in_order_of_energy(decoded.energy, decoded.mask, getattr(decoded, name))
-        truth = in_order_of_energy(target.energy, target.mask, getattr(target, name))
-        assert [part.tolist() for part in ours] == [part.tolist() for part in truth]
-
-
-def test_hits_and_tracks_go_to_their_particles(learned):
-    _, decoded, two, _ = learned
-    target = two.target
+        assert all(torch.equal(ours, truth) for ours, truth in pairs(learned, name))
     for name in ("hit_fraction", "track_fraction"):
-        ours = in_order_of_energy(decoded.energy, decoded.mask, getattr(decoded, name))
-        truth = in_order_of_energy(target.energy, target.mask, getattr(target, name))
-        for one, other in zip(ours, truth, strict=True):
-            assert ((one > 0.5) == (other > 0.5)).float().mean() > 0.97
+        assert all(((ours > 0.5) == (truth > 0.5)).float().mean() > 0.97 for ours, truth in pairs(learned, name))

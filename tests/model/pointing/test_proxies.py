@@ -38,51 +38,34 @@ def proxies(batch, shares, *, seed=0, min_cosine=0.5):
     return make_proxies(share, pairs, scene, seeds, n_subdetectors=2)
 
 
-def test_the_energy_is_the_sum_of_the_hits_by_shares(readout):
-    torch.testing.assert_close(proxies(readout, SHARES).energy, torch.tensor([[7.1]]))
-
-
-def test_the_direction_is_that_of_the_log_weighted_barycentre(readout):
-    weights = torch.tensor([max(0.0, 4.0 + math.log(deposit / 7.1)) for deposit in (6.0, 1.0, 0.1)])
-    assert weights[2] == 0.0  # less than exp(-4) of the sum
-    centre = weights @ readout.readout.position[0] / weights.sum()
-    torch.testing.assert_close(proxies(readout, SHARES).direction[0, 0], normalize(centre, dim=0))
-
-
-def test_a_single_hit_says_where_it_is(readout):
-    expected = normalize(readout.readout.position[0, 1], dim=0)
-    torch.testing.assert_close(proxies(readout, {1: 0.3}).direction[0, 0], expected)
-
-
-def test_the_linear_direction_is_that_of_the_barycentre_weighted_by_energy(readout):
+def test_sums_and_directions_by_shares(readout):
+    made, position = proxies(readout, SHARES), readout.readout.position[0]
+    torch.testing.assert_close(made.energy, torch.tensor([[7.1]]))
+    torch.testing.assert_close(made.track_momentum[0, 0], torch.tensor([0.75, 0.1, 0.0]))
+    torch.testing.assert_close(made.track_direction[0, 0], normalize(torch.tensor([3.0, 0.4, 0.0]), dim=0))
     deposits = torch.tensor([6.0, 1.0, 0.1])
-    expected = normalize(deposits @ readout.readout.position[0], dim=0)
-    torch.testing.assert_close(proxies(readout, SHARES).linear_direction[0, 0], expected)
+    torch.testing.assert_close(made.linear_direction[0, 0], normalize(deposits @ position, dim=0))
+    weights = (4.0 + (deposits / 7.1).log()).clamp(min=0.0)
+    assert weights[2] == 0.0  # less than exp(-4) of the sum
+    torch.testing.assert_close(made.direction[0, 0], normalize(weights @ position, dim=0))
 
 
-def test_the_track_direction_is_that_of_the_tracks_momentum(readout):
-    expected = normalize(torch.tensor([3.0, 0.4, 0.0]), dim=0)
-    torch.testing.assert_close(proxies(readout, SHARES).track_direction[0, 0], expected)
+@pytest.mark.parametrize(
+    ("shares", "seed", "towards"),
+    [
+        ({1: 0.3}, 0, (2000.0, 50.0, 10.0)),  # the hit
+        ({3: 1.0}, 2, (3.0, 0.4, 0.0)),  # the track
+        ({}, 1, (2100.0, -80.0, 0.0)),  # the seed
+    ],
+)
+def test_the_direction_is_that_of_a_single_hit_of_the_tracks_or_of_the_seed(readout, shares, seed, towards):
+    made = proxies(readout, shares, seed=seed)
+    torch.testing.assert_close(made.direction[0, 0], normalize(torch.tensor(towards), dim=0))
 
 
 def test_without_tracks_their_direction_is_that_of_the_hits(readout):
     made = proxies(readout, {0: 1.0, 1: 1.0})
     assert torch.equal(made.track_direction, made.direction)
-
-
-def test_the_momentum_is_that_of_the_tracks_by_shares(readout):
-    torch.testing.assert_close(proxies(readout, SHARES).track_momentum[0, 0], torch.tensor([0.75, 0.1, 0.0]))
-
-
-def test_without_hits_the_direction_is_that_of_the_tracks(readout):
-    made = proxies(readout, {3: 1.0}, seed=2)
-    assert made.energy.item() == 0.0
-    torch.testing.assert_close(made.direction[0, 0], normalize(torch.tensor([3.0, 0.4, 0.0]), dim=0))
-
-
-def test_without_anything_the_direction_is_that_of_the_seed(readout):
-    expected = normalize(torch.tensor([2100.0, -80.0, 0.0]), dim=0)
-    torch.testing.assert_close(proxies(readout, {}, seed=1).direction[0, 0], expected)
 
 
 @pytest.mark.parametrize("shares", [SHARES, {3: 1.0}, {}])

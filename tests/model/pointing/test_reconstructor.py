@@ -159,22 +159,22 @@ def test_energy_and_direction_follow_the_trust_in_tracks(make_model, batch):
     torch.testing.assert_close(made.direction, towards(made, 0.5, 2.0))
 
 
-def test_the_energy_is_corrected_by_the_first_number(make_model, events, collate):
+def test_energy_direction_and_widths_are_corrected_by_one_number_each(make_model, events, collate):
+    """The energy in units of 10%, the direction in units of its width, about the beam axis; widths have bounds."""
     model, batch = make_model(initial=True), collate([events[1]])
-    before = one_particle(model, batch, 0).log_energy
+    before = one_particle(model, batch, 0)
     with torch.no_grad():
         model.network.head.correct.bias[0] = 2.0
-    torch.testing.assert_close(one_particle(model, batch, 0).log_energy, before + 0.2)
-
-
-def test_the_direction_is_turned_in_units_of_its_width(make_model, events, collate):
-    model, batch = make_model(initial=True), collate([events[1]])
-    before = one_particle(model, batch, 0).direction[0, 0]
-    with torch.no_grad():
         model.network.head.correct.bias[3] = 2.0
-    after = one_particle(model, batch, 0).direction[0, 0]
-    assert torch.linalg.vector_norm(after - before).item() == pytest.approx(2.0 * math.exp(-4.0), rel=1e-2)
-    assert abs(after[2] - before[2]) < 1e-3  # about the beam axis, not towards it
+    after = one_particle(model, batch, 0)
+    torch.testing.assert_close(after.log_energy, before.log_energy + 0.2)
+    turn = (after.direction - before.direction)[0, 0]
+    assert turn.norm().item() == pytest.approx(2.0 * math.exp(-4.0), rel=1e-2)
+    assert abs(turn[2]) < 1e-3
+    with torch.no_grad():
+        model.network.head.correct.bias[4:6] = torch.tensor([100.0, -100.0])
+    after = one_particle(model, batch, 0)
+    assert (after.energy_log_sigma.item(), after.direction_log_sigma.item()) == (1.5, -9.5)
 
 
 def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(make_model, by_hand):
@@ -187,26 +187,15 @@ def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(
     torch.testing.assert_close(made.direction[0, 0].float(), normalize(position.mean(0), dim=0))
 
 
-def test_widths_stay_in_their_bounds(make_model, events, collate):
-    model, batch = make_model(initial=True), collate([events[1]])
-    with torch.no_grad():
-        model.network.head.correct.bias[4:6] = torch.tensor([100.0, -100.0])
-    made = one_particle(model, batch, 0)
-    assert (made.energy_log_sigma.item(), made.direction_log_sigma.item()) == (1.5, -9.5)
-
-
-def test_the_same_seed_gives_the_same_weights(make_model):
-    one, two, other = (make_model(seed=seed).state_dict() for seed in (1, 1, 2))
+def test_weights_follow_from_the_seed_or_from_a_generator(make_model):
+    models = [make_model(seed=seed) for seed in (1, 1, 2)]
+    one, two, other = (model.state_dict() for model in models)
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)
-
-
-def test_initialise_with_a_generator_is_reproducible(make_model):
-    one, two = make_model(seed=1), make_model(seed=2)
-    for model in (one, two):
+    for model in models:
         model.network.initialise(torch.Generator().manual_seed(3))
-    assert all(torch.equal(value, two.state_dict()[name]) for name, value in one.state_dict().items())
-    assert not one.network.head.correct.weight.any()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not models[0].network.head.correct.weight.any()
 
 
 def test_what_the_data_decide_is_not_in_the_weights(model):
@@ -285,12 +274,9 @@ def test_sizes_that_make_no_sense_are_errors(make_model, option, message):
         make_model(**option)
 
 
-def test_tracks_that_the_network_reads_must_be_there(model, batch):
+def test_a_batch_has_tracks_where_the_network_reads_them(model, make_model, batch):
     with pytest.raises(ValueError, match="tracks: the network reads them and the batch has none"):
         model.generate(dataclasses.replace(batch, tracks=None))
-
-
-def test_tracks_that_the_network_does_not_read_are_an_error(make_model, batch):
     with pytest.raises(ValueError, match="tracks: the network does not read them and the batch has some"):
         make_model(track_features=0).generate(batch)
 
