@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
+import uproot
 
 from pflow.cli import detector
 from pflow.cli.main import main
@@ -25,6 +26,27 @@ def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):
         assert expected in text
     assert main(["inspect", path, "--detector", mine]) == 0
     assert "8,805" in capsys.readouterr().out
+
+
+def test_the_drafted_file_is_taken_by_reconstruct(data_dir, tmp_path, model, save_model):
+    path = str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    mine, out = str(tmp_path / "mine.yaml"), str(tmp_path / "reco.root")
+    checkpoint = str(save_model(model, tmp_path / "model.ckpt"))
+    assert main(["detector", path, "-o", mine]) == 0
+    assert main(["reconstruct", path, "--checkpoint", checkpoint, "--detector", mine, "-o", out, "--quiet"]) == 0
+    with uproot.open(out) as file:
+        assert file["events"].num_entries == 1
+
+
+def test_a_draft_that_is_there_is_kept(data_dir, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("filled: in\n", encoding="utf-8")
+    path = str(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root")
+    with pytest.raises(ConfigError, match=r"a file is there; .*--force"):
+        run(path, "-o", str(mine))
+    assert mine.read_text(encoding="utf-8") == "filled: in\n"
+    assert run(path, "-o", str(mine), "--force", "--entries", "2") == 0
+    assert load_detector(mine).b_field == pytest.approx(3.5, rel=0.01)
 
 
 def test_name_and_field_can_be_given(data_dir, tmp_path):
