@@ -49,6 +49,7 @@ INDEX = ak.Array([[4, 5], [], [0, 7], [1, 2, 6], [0]])
 
 
 def test_links_lead_from_the_inputs_hits_to_the_particles(collector):
+    """But for 0.5% of a hit of event 2."""
     links = collector.links("hit_fraction", INDEX)
     assert links.source.to_list() == [[4], [], [7], [6, 6], []]
     assert links.particle.to_list() == [[0], [], [2], [0, 1], []]
@@ -63,11 +64,6 @@ def test_dense_fractions_are_freed():
     del part
     assert fraction() is None
     assert len(collector.links("hit_fraction", ak.Array([[0, 1, 2]]))[0]) == 1
-
-
-def test_small_fractions_are_no_links(collector):
-    """0.5% of a hit of event 2."""
-    assert 0 not in collector.links("hit_fraction", INDEX).source[2]
 
 
 def test_columns_are_in_the_order_of_the_events(collector):
@@ -98,13 +94,10 @@ def test_optional_columns_are_joined(collector):
     assert not tokens.direction_sigma[1].any()
 
 
-def test_particles_without_links_have_an_empty_list_of_them():
+def test_without_fractions_or_any_batch_there_are_no_links():
     collector = ParticleCollector(2)
     collector.add(np.array([0, 1]), generated([1, 2], n_hits=2))
     assert collector.links("hit_fraction", ak.Array([[0, 1], [0, 1]])).to_list() == [[], []]
-
-
-def test_without_any_batch_there_are_no_particles():
     collector = ParticleCollector(3)
     assert collector.tokens().mask.shape == (3, 0)
     assert collector.tokens().direction.shape == (3, 0, 3)

@@ -56,28 +56,24 @@ def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_p
     np.testing.assert_allclose(ak.flatten(got.particles.energy), ak.flatten(in_memory.particles.energy), rtol=1e-4)
 
 
-def test_the_output_can_be_a_friend_of_its_input(bare, model, tmp_path):
+def test_the_output_can_be_a_friend_of_its_input_and_says_where_it_comes_from(bare, model, tmp_path):
     run([bare], model, tmp_path / "reco.root")
     ours = uproot.open(tmp_path / "reco.root")["events"]
     theirs = uproot.open(bare)["events"]
     assert ours.num_entries == theirs.num_entries
     assert ours["event"].array().tolist() == theirs["event"].array().tolist()
     assert {"PFlow.PDG", "PFlow.energy", "PFlow.momentum.x", "PFlow.charge", "PFlow.mass"} <= set(ours.keys())
+    provenance = read_provenance(tmp_path / "reco.root")
+    assert provenance["inputs"][0]["uuid"] == str(uproot.open(bare).file.uuid)
+    assert provenance["checkpoint"] == {"path": "made-by-hand.ckpt", "sha256": "0" * 64}
+    assert provenance["pflow_version"] == pflow.__version__
+    assert provenance["configuration"] == {"seed": 7}
 
 
 def test_several_inputs_follow_one_another(bare, model, events, tmp_path):
     run([bare, bare], model, tmp_path / "reco.root", chunk_size=10)
     got = read_reco(tmp_path / "reco.root")
     assert got.event.tolist() == [*events.event.tolist(), *events.event.tolist()]
-
-
-def test_provenance_says_where_it_comes_from(bare, model, tmp_path):
-    run([bare], model, tmp_path / "reco.root")
-    provenance = read_provenance(tmp_path / "reco.root")
-    assert provenance["inputs"][0]["uuid"] == str(uproot.open(bare).file.uuid)
-    assert provenance["checkpoint"] == {"path": "made-by-hand.ckpt", "sha256": "0" * 64}
-    assert provenance["pflow_version"] == pflow.__version__
-    assert provenance["configuration"] == {"seed": 7}
 
 
 def test_tracks_from_monte_carlo_particles_are_marked_in_the_output(model, data_dir, tmp_path):

@@ -43,15 +43,13 @@ def test_a_null_direction_is_upward(tokeniser):
     assert particle.momentum.pz == pytest.approx(10.0, rel=1e-5)
 
 
-def test_event_numbers_and_flags_are_kept(tokeniser):
+def test_event_numbers_and_flags_are_kept_else_events_are_counted_and_unflagged(tokeniser):
     result = one(tokeniser, code=22, charge=0, options={"event": [41], "flags": [2], "name": "other"})
     assert (result.event.tolist(), result.flags.tolist(), result.name) == ([41], [2], "other")
-
-
-def test_without_them_events_are_counted_and_unflagged(tokeniser):
     result = one(tokeniser, code=22, charge=0)
     assert (result.event.tolist(), result.flags.tolist()) == ([0], [0])
     assert np.isnan(result.particles.score[0, 0])
+    assert not {"scores", "covariance"} & set(result.particles.fields)
 
 
 def probabilities(tokeniser, **by_code):
@@ -62,17 +60,13 @@ def probabilities(tokeniser, **by_code):
     return values
 
 
-def test_scores_of_classes_are_sums_over_their_codes(tokeniser):
+def test_scores_are_probabilities_of_the_code_given_and_of_each_class(tokeniser):
     # The vocabulary holds 22, 211 and 321; the last two are charged hadrons.
     given = probabilities(tokeniser, p22=0.1, p211=0.7, p321=0.2)
-    scores = one(tokeniser, code=211, pdg_probability=given).particles.scores
-    assert str(scores.type) == "1 * var * 5 * float32"
-    assert scores[0, 0].to_list() == pytest.approx([0.9, 0.0, 0.1, 0.0, 0.0])
-
-
-def test_the_score_is_the_probability_of_the_code_given(tokeniser):
-    given = probabilities(tokeniser, p22=0.1, p211=0.7, p321=0.2)
-    assert one(tokeniser, code=321, pdg_probability=given).particles.score[0, 0] == pytest.approx(0.2)
+    particles = one(tokeniser, code=321, pdg_probability=given).particles
+    assert str(particles.scores.type) == "1 * var * 5 * float32"
+    assert particles.scores[0, 0].to_list() == pytest.approx([0.9, 0.0, 0.1, 0.0, 0.0])
+    assert particles.score[0, 0] == pytest.approx(0.2)
     assert one(tokeniser, code=321, pdg_probability=given, score=[[0.5]]).particles.score[0, 0] == pytest.approx(0.5)
 
 
@@ -126,16 +120,14 @@ def test_without_particles_the_fields_have_their_types(tokeniser):
     assert str(particles.covariance.type) == "2 * var * 10 * float32"
 
 
-def test_without_them_there_are_no_such_fields(tokeniser):
-    assert not {"scores", "covariance"} & set(one(tokeniser, code=22, charge=0).particles.fields)
-
-
-@pytest.mark.parametrize("name", ["energy_sigma", "direction_sigma"])
-def test_one_deviation_alone_is_refused(tokeniser, name):
-    with pytest.raises(ValueError, match="needs energy_sigma and direction_sigma"):
-        one(tokeniser, code=22, **{name: [[0.1]]})
-
-
-def test_probabilities_of_another_vocabulary_are_refused(tokeniser):
-    with pytest.raises(ValueError, match=r"pdg_probability has shape \(1, 1, 2\), expected \(1, 1, 3\)"):
-        one(tokeniser, code=22, pdg_probability=[[[0.5, 0.5]]])
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"energy_sigma": [[0.1]]}, "needs energy_sigma and direction_sigma"),
+        ({"direction_sigma": [[0.1]]}, "needs energy_sigma and direction_sigma"),
+        ({"pdg_probability": [[[0.5, 0.5]]]}, r"pdg_probability has shape \(1, 1, 2\), expected \(1, 1, 3\)"),
+    ],
+)
+def test_one_deviation_alone_and_another_vocabulary_are_refused(tokeniser, more, message):
+    with pytest.raises(ValueError, match=message):
+        one(tokeniser, code=22, **more)

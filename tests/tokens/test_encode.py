@@ -13,11 +13,8 @@ from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
 
-def test_hits_without_energy_are_left_out(events, tokeniser):
+def test_hits_without_energy_are_left_out_and_a_cut_on_it_does_not_change_the_targets(events, tokeniser):
     assert [len(tokeniser.encode(events)[i].hits) for i in range(3)] == [3, 2, 0]
-
-
-def test_a_cut_on_the_hit_energy_does_not_change_the_targets(events):
     cut = Tokeniser.fit([events], Recipe(hit_energy_min=4.0)).encode(events)
     assert [len(cut[i].hits) for i in range(3)] == [3, 0, 0]
     assert [len(cut[i].charge) for i in range(3)] == [2, 2, 0]
@@ -58,14 +55,9 @@ def test_permuting_hits_permutes_tokens_only(events, tokeniser):
     assert np.array_equal(shuffled[0].hits, plain[0].hits[[2, 0, 1]])
 
 
-def test_without_truth_there_is_no_target(events, tokeniser):
+def test_without_truth_there_is_no_target_and_asking_for_it_is_an_error(events, tokeniser):
     bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
-    event = tokeniser.encode(bare, truth=False)[0]
-    assert event.charge is None
-
-
-def test_truth_that_is_not_there_is_an_error(events, tokeniser):
-    bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
+    assert tokeniser.encode(bare, truth=False)[0].charge is None
     with pytest.raises(InputError, match=r"hand.root"):
         tokeniser.encode(bare)
 

@@ -97,12 +97,9 @@ def test_without_truth_there_is_no_assignment(events, recipe):
     assert readout.track_assignment is None
 
 
-def test_without_the_option_there_is_no_readout(events, recipe):
-    assert encoded(events, dataclasses.replace(recipe, readout=False))[0].readout is None
-
-
 def test_the_option_changes_no_token(real, recipe):
     one, other = (encoded(real, each) for each in (recipe, dataclasses.replace(recipe, readout=False)))
+    assert other.readout is None
     for name in ("hits", "tracks", "charge", "pdg", "energy", "direction"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
@@ -135,19 +132,12 @@ def test_the_weights_of_a_hit_sum_to_at_most_1(real, recipe):
 
 
 @pytest.mark.parametrize("order", ["energy", "tracks_first"])
-def test_assigned_energies_are_those_of_the_targets_in_their_order(real, recipe, order):
+def test_hits_and_tracks_are_assigned_to_the_targets_in_their_order(real, recipe, order):
     recipe = dataclasses.replace(recipe, order=order)
     tokens, particles = encoded(real, recipe), target_particles(real, recipe)
     for i in range(len(real)):
         own = dense(tokens[i]) @ tokens[i].readout.energy
         np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("order", ["energy", "tracks_first"])
-def test_tracks_are_assigned_to_the_targets_that_have_them(real, recipe, order):
-    recipe = dataclasses.replace(recipe, order=order)
-    tokens, particles = encoded(real, recipe), target_particles(real, recipe)
-    for i in range(len(real)):
         pairs = tokens[i].readout.track_assignment
         largest = np.zeros((len(tokens[i].charge), len(tokens[i].tracks)))
         largest[pairs.target, pairs.source] = pairs.weight > 0.5
