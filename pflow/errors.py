@@ -131,7 +131,7 @@ def reading(
     entry: int | None = None,
     field: str | None = None,
 ) -> Iterator[None]:
-    """Turn whatever the content of a file raises into an `InputError`.
+    """Turn whatever the content of a file makes other libraries raise into an `InputError`.
 
     Damaged or hostile bytes can fail anywhere in a parser, with an error of any type.
 
@@ -145,13 +145,11 @@ def reading(
     Raises
     ------
     InputError
-        Any exception of the block; an `InputError` passes unchanged.
+        Any exception of the block; a `PflowError` passes unchanged.
     """
     try:
         yield
-    except InputError:
+    except PflowError:
         raise
-    except ConfigError as error:
-        raise InputError(f"{message}: {error}", file=file, entry=entry, field=field) from error
     except Exception as error:
         raise InputError(f"{message}: {first_line(error)}", file=file, entry=entry, field=field) from error

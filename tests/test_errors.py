@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, first_line, nearest
+from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, first_line, nearest, reading
 
 
 def test_the_nearest_name_comes_first_whatever_its_case():
@@ -60,3 +60,20 @@ def test_an_unknown_field_names_the_nearest_or_all():
         check_fields(["pt", "enrgy"], ["energy", "pt"], "a.yaml")
     with pytest.raises(ConfigError, match=r"unknown field 'q'; expected some of energy, pt$"):
         check_fields(["q"], ["energy", "pt"], "a.yaml")
+
+
+def test_what_other_libraries_raise_on_a_file_is_an_input_error():
+    with pytest.raises(InputError, match=r"^a.root, entry 3, 'x': damaged: KeyError: 'y'$") as caught, read():
+        raise KeyError("y")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("error", [ConfigError("no such option"), InputError("wrong", file="b.root")])
+def test_our_own_errors_pass_unchanged(error):
+    with pytest.raises(type(error)) as caught, read():
+        raise error
+    assert caught.value is error
+
+
+def read():
+    return reading("damaged", file="a.root", entry=3, field="x")

@@ -18,12 +18,14 @@ import torch
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
 from pflow.checkpoint.migrate import migrate_state_dict
-from pflow.errors import InputError, first_line, nearest, reading
+from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.tokeniser import Tokeniser
 
 __all__ = ["PREFIX", "Checkpoint", "Model", "check_weights", "load_model", "load_weights", "read_checkpoint"]
+
+NO_NETWORK = "its configuration makes no network"
 
 PREFIX = "reconstructor."
 """Beginning of the names of the model's weights in a checkpoint."""
@@ -131,8 +133,12 @@ def check_weights(checkpoint: Checkpoint) -> None:
 def _build(checkpoint: Checkpoint) -> Reconstructor:
     """A reconstructor of the checkpoint's configuration with random weights."""
     header = checkpoint.header
-    with reading("its configuration makes no network", file=checkpoint.path, field="model"):
-        return build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
+    where: Any = {"file": checkpoint.path, "field": "model"}
+    try:
+        with reading(NO_NETWORK, **where):
+            return build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
+    except ConfigError as error:
+        raise InputError(f"{NO_NETWORK}: {error}", **where) from error
 
 
 def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:

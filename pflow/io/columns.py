@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import awkward as ak
+import numpy as np
+import numpy.typing as npt
 import uproot
 
-from pflow.errors import InputError, first_line, nearest
+from pflow.errors import InputError, first_line, nearest, reading
 from pflow.io.rootfile import read_branch
 
 __all__ = ["Columns", "open_root", "open_tree", "tree_names"]
@@ -69,10 +71,17 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
     if name not in trees:
         found = f"it holds {', '.join(trees)}" if trees else "it holds no trees at all"
         raise InputError(f"no tree '{name}'; {found}", file=path, suggestions=nearest(name, trees))
-    try:
-        return directory[name]
-    except Exception as error:
-        raise InputError(f"tree '{name}' cannot be read: {first_line(error)}", file=path) from error
+    if "Experimental" in str(directory.classname_of(name)):
+        raise InputError(
+            f"'{name}' is an RNTuple from before version 1.0 of the format, which is not read; expected one that ROOT "
+            "6.34 or newer wrote",
+            file=path,
+            field=name,
+        )
+    with reading(f"tree '{name}' cannot be read", file=path):
+        tree = directory[name]
+        tree.keys(), tree.num_entries  # an RNTuple reads its header and footer when it is asked for them
+        return tree
 
 
 class Columns:
@@ -94,6 +103,7 @@ class Columns:
         for key in tree.keys(recursive=True):
             collection, member = _split(key)
             self._keys.setdefault(collection, {}).setdefault(member, key)
+        self._lengths: dict[str, _Lengths] = {}
 
     @property
     def collections(self) -> list[str]:
@@ -149,9 +159,39 @@ class Columns:
         Raises
         ------
         InputError
-            No such column, or its bytes cannot be decoded (then with ``entry``).
+            No such column; or its bytes cannot be decoded, or an entry has more or fewer values than in the column of
+            the collection that was read before (then with ``entry``).
         """
-        return read_branch(self._tree, self.key(collection, *members), start, stop, self.path)
+        key = self.key(collection, *members)
+        values = read_branch(self._tree, key, start, stop, self.path)
+        if values.ndim > 1:
+            self._check_length(collection, _Lengths(key, start, stop, ak.to_numpy(ak.num(values, axis=1))))
+        return values
+
+    def _check_length(self, collection: str, found: _Lengths) -> None:
+        """Refuse columns of one collection that differ in length: objects with a member missing."""
+        before = self._lengths.setdefault(collection, found)
+        if (before.start, before.stop) != (found.start, found.stop):
+            self._lengths[collection] = found
+            return
+        differing = np.flatnonzero(before.counts != found.counts)
+        if len(differing):
+            at = int(differing[0])
+            raise InputError(
+                f"{found.counts[at]} values, and '{before.key}' has {before.counts[at]}",
+                file=self.path,
+                entry=found.start + at,
+                field=found.key,
+            )
+
+
+class _Lengths(NamedTuple):
+    """Numbers of values of each entry of a column, int64 [event], for a range of entries."""
+
+    key: str
+    start: int
+    stop: int
+    counts: npt.NDArray[np.int64]
 
 
 def _split(key: str) -> tuple[str, str]:

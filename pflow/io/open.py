@@ -12,7 +12,7 @@ from typing import Literal
 import awkward as ak
 import numpy as np
 
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, InputError, check_choice, reading
 from pflow.event.events import Events, concatenate
 from pflow.event.refused import BadEntriesWarning, refused_message
 from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
@@ -24,6 +24,8 @@ from pflow.io.reader import Reader
 from pflow.physics.detector import Detector, load_detector
 
 __all__ = ["BadEntriesWarning", "BadEntry", "EventFile", "iterate_events", "open_events", "read_events"]
+
+DAMAGED = "cannot be read: damaged, or not what it seems to be"
 
 OnError = Literal["raise", "skip"]
 FilePath = str | PathLike[str]
@@ -164,15 +166,21 @@ class EventFile:
         start = min(start, stop) if stop >= 0 else 0
         stop = max(start, stop)
         try:
-            events = self._reader.read(start, stop, truth=truth)
+            events = self._read_range(start, stop, truth=truth)
             undecoded: list[BadEntry] = []
         except InputError as error:
             if strict or error.entry is None:
                 raise
             events, undecoded = self._read_one_by_one(start, stop, truth=truth)
-        if strict:
-            return events.validate(), []
-        return _without_violations(events, undecoded)
+        with reading(DAMAGED, file=self.path, entry=start):
+            if strict:
+                return events.validate(), []
+            return _without_violations(events, undecoded)
+
+    def _read_range(self, start: int, stop: int, *, truth: bool) -> Events:
+        """Read without validating. What a damaged file makes other libraries raise is an error of the first entry."""
+        with reading(DAMAGED, file=self.path, entry=start):
+            return self._reader.read(start, stop, truth=truth)
 
     def _read_one_by_one(self, start: int, stop: int, *, truth: bool) -> tuple[Events, list[BadEntry]]:
         """Read a range in which some entries cannot be decoded; these are left without content."""
@@ -180,13 +188,13 @@ class EventFile:
         bad: list[BadEntry] = []
         for entry in range(start, stop):
             try:
-                chunks.append(self._reader.read(entry, entry + 1, truth=truth))
+                chunks.append(self._read_range(entry, entry + 1, truth=truth))
             except InputError as error:
                 if error.entry is None:
                     raise
                 bad.append(BadEntry(entry, error))
                 end = self.num_entries  # an empty range there touches no bytes
-                chunks.append(_blank(self._reader.read(end, end, truth=truth), entry))
+                chunks.append(_blank(self._read_range(end, end, truth=truth), entry))
         return concatenate(chunks), bad
 
 
@@ -224,6 +232,18 @@ def open_events(
     ConfigError
         Unknown schema, detector or layout, or a file or detector that `truth_tracks` is not for.
     """
+    with reading(DAMAGED, file=path):
+        return _open(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks)
+
+
+def _open(
+    path: FilePath,
+    *,
+    detector: str | Path | Detector | None,
+    schema: str | None,
+    layout: str | Path | None,
+    truth_tracks: bool,
+) -> EventFile:
     if schema is not None:
         check_choice(schema, SCHEMAS, "schema")
     if schema is None:

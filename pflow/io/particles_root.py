@@ -48,7 +48,7 @@ import awkward as ak
 import numpy as np
 import uproot
 
-from pflow.errors import ConfigError, InputError, check_choice, nearest
+from pflow.errors import ConfigError, InputError, check_choice, nearest, reading
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import LINKS, Reconstruction, concatenate
@@ -65,6 +65,7 @@ __all__ = ["FORMATS", "RecoWriter", "iterate_reco", "read_provenance", "read_rec
 
 TREE = "events"
 NOTE = "pflow_provenance"
+DAMAGED = "cannot be read: damaged, or not the output of a reconstruction"
 FORMATS = ("ttree", "rntuple")
 """What `RecoWriter` can write."""
 
@@ -306,25 +307,42 @@ def iterate_reco(
 @contextmanager
 def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[int, Callable[[int, int], Reconstruction]]]:
     """Number of entries of a file of any format, and a function that reads a range of them."""
-    with open_root(path) as file:
-        if "podio_metadata" not in file:
-            table, optional = _table(file, name, path, links)
-            yield table.num_entries, lambda start, stop: _read(table, optional, name, start, stop, path)
-            return
-    podio = open_podio(path)
-    try:
-        reader = Edm4hepRecoReader(podio, name, links=links != "left out")
-        if links == "required" and "hit_links" not in reader.parts:
-            raise InputError(f"holds no {MEANING['hit_links']}", file=path, field=name)
+    with ExitStack() as stack:
+        with reading(DAMAGED, file=path):
+            file = stack.enter_context(open_root(path))
+            if "podio_metadata" in file:
+                num_entries, read_range = _podio_reader(stack, path, name, links)
+            else:
+                table, optional = _table(file, name, path, links)
+                num_entries = table.num_entries
+
+                def read_range(start: int, stop: int) -> Reconstruction:
+                    return _read(table, optional, name, start, stop, path)
 
         def read(start: int, stop: int) -> Reconstruction:
-            reconstruction = reader.read(start, stop)
-            _check_links(reconstruction, name, start, path)
-            return reconstruction
+            with reading(DAMAGED, file=path, entry=start):
+                return read_range(start, stop)
 
-        yield reader.num_entries, read
-    finally:
-        podio.close()
+        yield num_entries, read
+
+
+def _podio_reader(
+    stack: ExitStack, path: str | Path, name: str, links: Links
+) -> tuple[int, Callable[[int, int], Reconstruction]]:
+    """Number of entries of a file of podio's, which `stack` closes, and a function that reads a range of them."""
+    podio = open_podio(path)
+    stack.callback(podio.close)
+    reader = Edm4hepRecoReader(podio, name, links=links != "left out")
+    if links == "required" and "hit_links" not in reader.parts:
+        raise InputError(f"holds no {MEANING['hit_links']}", file=path, field=name)
+
+    def read(start: int, stop: int) -> Reconstruction:
+        reconstruction = reader.read(start, stop)
+        _check_links(reconstruction, name, start, path)
+        _check_numbers(reconstruction, name, start, path)
+        return reconstruction
+
+    return reader.num_entries, read
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
@@ -335,7 +353,7 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     InputError
         Not a ROOT file, or one without provenance.
     """
-    with open_root(path) as file:
+    with open_root(path) as file, reading(DAMAGED, file=path):
         provenance = read_note(file, NOTE, path)
     if provenance is None:
         raise InputError("holds no provenance: not written by pflow", file=path, field=NOTE)
@@ -408,6 +426,13 @@ def _table(file: Any, name: str, path: str | Path, links: Links) -> tuple[Any, f
                 f"no such branch; expected {what}", file=path, field=branch, suggestions=nearest(branch, keys)
             )
     return table, frozenset(found)
+
+
+def _check_numbers(reconstruction: Reconstruction, name: str, start: int, path: str | Path) -> None:
+    """Refuse particles with numbers that are not finite."""
+    bad = np.flatnonzero(~reconstruction.finite())
+    if len(bad):
+        raise InputError("expected finite numbers", file=path, entry=start + int(bad[0]), field=name)
 
 
 def _check_finite(columns: Mapping[str, ak.Array], start: int, path: str | Path) -> None:

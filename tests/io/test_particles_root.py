@@ -207,11 +207,12 @@ class TestBothFormats:
 
     @pytest.mark.parametrize("before", [[], ["out.root"]])
     def test_a_failure_half_way_leaves_what_was_there(self, tmp_path, format, before):
+        earlier = "before, with a pflow_provenance"
         for name in before:
-            (tmp_path / name).write_text("before")
+            (tmp_path / name).write_text(earlier)
         with pytest.raises(RuntimeError, match="half-way"):
             write_half(tmp_path / "out.root", format)
-        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(before, "before")
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(before, earlier)
 
 
 def test_the_ttree_has_a_counter_as_root_expects(write):

@@ -1,0 +1,97 @@
+"""Damaged EDM4hep files: an `InputError` says which file and what is wrong, and bad entries can be skipped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import uproot
+
+from pflow.errors import InputError
+from pflow.event.events import Flag
+from pflow.event.refused import BadEntriesWarning
+from pflow.io.columns import open_tree
+from pflow.io.open import read_events
+from pflow.io.particles_root import RecoWriter, iterate_reco, read_provenance, read_reco
+
+SHORTENED = (
+    "A1.energy",
+    "A1.position.x",
+    "A1.time",
+    "MCParticles.PDG",
+    "MCParticles.momentum.z",
+    "MCParticles.parents_begin",
+    "HitLinks.weight",
+    "_HitLinks_from.index",
+    "_HitLinks_to.collectionID",
+    "Tracks.trackStates_end",
+    "_Tracks_trackStates.omega",
+)
+
+
+@pytest.mark.parametrize("member", SHORTENED)
+@pytest.mark.parametrize("change", ["one less", "one more"])
+def test_columns_of_unequal_length_make_a_bad_entry(write, content, toy, member, change):
+    values = list(content[member][0])
+    content[member] = [values[:-1] if change == "one less" else [*values, values[-1]], content[member][1]]
+    path = write(content)
+    with pytest.raises(InputError, match=r"events\.root, entry 0, '") as caught:
+        read_events(path, detector=toy)
+    assert caught.value.entry == 0
+    with pytest.warns(BadEntriesWarning, match="1 of 2 entries cannot be used"):
+        events = read_events(path, detector=toy, on_error="skip")
+    assert ((events.flags & Flag.BAD_INPUT) > 0).tolist() == [True, False]
+    assert events.hits.energy.tolist() == [[], [5.0]]
+
+
+class OldFile:
+    """Stands for a file with an RNTuple of before version 1.0."""
+
+    def classnames(self, recursive: bool) -> dict[str, str]:
+        return {"events;1": "ROOT::Experimental::RNTuple"}
+
+    def classname_of(self, name: str) -> str:
+        return "ROOT::Experimental::RNTuple"
+
+
+def test_an_rntuple_of_before_version_1_is_named():
+    with pytest.raises(InputError, match=r"old\.root, 'events': 'events' is an RNTuple from before version 1.0"):
+        open_tree(OldFile(), "events", "old.root")
+
+
+@pytest.fixture(scope="module")
+def reco(tmp_path_factory, sample_dir) -> bytes:
+    """An RNTuple of reconstructed particles, here those of the sample itself."""
+    from pflow.event.particles import Reconstruction
+
+    events = read_events(sample_dir / "multi_test_small.root")
+    path = tmp_path_factory.mktemp("reco") / "reco.root"
+    with RecoWriter(path, provenance={"x": 1}, format="rntuple") as writer:
+        writer.extend(Reconstruction(particles=events.reference, event=events.event, flags=events.flags))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("part", ["header", "footer", "anywhere"])
+def test_a_damaged_rntuple_is_an_input_error_or_reads(reco, tmp_path, part):
+    path = tmp_path / "reco.root"
+    path.write_bytes(reco)
+    with uproot.open(path) as file:
+        anchor = file["events"]._members
+    ranges = {
+        "header": (anchor["fSeekHeader"], anchor["fNBytesHeader"]),
+        "footer": (anchor["fSeekFooter"], anchor["fNBytesFooter"]),
+        "anywhere": (0, len(reco)),
+    }
+    begin, size = ranges[part]
+    generator = np.random.default_rng(4)
+    refused = 0
+    for _ in range(40):
+        damaged = bytearray(reco)
+        for place in begin + generator.integers(size, size=int(generator.integers(1, 4))):
+            damaged[place] = int(generator.integers(256))
+        path.write_bytes(damaged)
+        for read in (read_reco, read_provenance, lambda where: list(iterate_reco(where)), read_events):
+            try:
+                read(path)
+            except InputError:
+                refused += 1
+    assert refused > 10
