@@ -21,10 +21,10 @@ from pflow.physics.calorimeter_shape import (
 __all__ = ["Place", "place_samples"]
 
 KIND_NAMES = (
-    ("lumi", r"lumi|beamcal|bcal(?![a-z])|lhcal|zdc|farforward|far_forward"),
+    ("lumi", r"lumi|beamcal|(?<![a-z])[bl]cal|lhcal|zdc|far_?forward|(?<![a-z])b0"),
     ("muon", r"muon|yoke|tail"),
-    ("hcal", r"hcal|hadr"),
-    ("ecal", r"e(m|cl)?_?cal|(?<![a-z])ecl|electromag"),
+    ("hcal", r"hcal|hadr|(?<![a-z])had(?![a-z])"),
+    ("ecal", r"e(m|cl)?_?cal|(?<![a-z])(ecl|em)(?![a-z])|electromag"),
 )
 """What names of collections say about the kind of calorimeter, in lower case; the first that is found holds."""
 

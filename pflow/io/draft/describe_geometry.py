@@ -13,6 +13,10 @@ from pflow.io.draft.notes import Notes, counted
 __all__ = ["Geometry", "describe_geometry"]
 
 
+UNLIKE = 50.0
+"""Endcaps whose first hits differ by more than this in |z| begin at different |z|, mm."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Geometry:
     """Fields of the same names of `pflow.physics.detector.Detector`, mm; `sides` of its `TruthTracking`."""
@@ -73,6 +77,9 @@ def _radii(barrel: Extent | None, endcap: Extent | None, notes: Notes) -> tuple[
 def _inner_z(barrel: Extent | None, endcap: Extent | None, notes: Notes) -> float:
     if endcap is not None:
         _note_length("ecal_inner_z", endcap, "before the first", notes)
+        if endcap.z_fronts is not None and abs(endcap.z_fronts[0] - endcap.z_fronts[1]) > UNLIKE:
+            fronts = "the first hits of the endcaps are at z = -{:.0f} and {:.0f} mm".format(*endcap.z_fronts)
+            notes.add("ecal_inner_z", "guessed", f"{fronts}; this is the nearer one")
         return round(endcap.range.front, 1)
     assert barrel is not None
     notes.add("ecal_inner_z", "fill in", "no hits in the endcaps; this is how far along z the barrel has hits")

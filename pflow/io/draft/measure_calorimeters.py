@@ -57,6 +57,8 @@ class Extent:
         Largest radius of a hit, mm.
     max_z
         Largest |z|, mm.
+    z_fronts
+        Where the endcaps at negative and at positive z begin, |z| in mm; None unless both have hits.
     n_hits, n_events
         Hits, and events with hits, that were seen.
     """
@@ -66,6 +68,7 @@ class Extent:
     shape: BarrelShape | None
     outer_radius: float
     max_z: float
+    z_fronts: tuple[float, float] | None
     n_hits: int
     n_events: int
 
@@ -175,6 +178,7 @@ def _extent(sample: HitSample, found: LayerRange, shape: BarrelShape | None, on_
         shape=shape,
         outer_radius=float(np.hypot(x, y).max()),
         max_z=float(np.abs(z).max()),
+        z_fronts=(float(-z[z < 0].max()), float(z[z > 0].min())) if (z < 0).any() and (z > 0).any() else None,
         n_hits=len(sample),
         n_events=len(np.unique(sample.event)),
     )

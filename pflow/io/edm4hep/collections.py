@@ -82,7 +82,7 @@ class Collection:
 
 def list_collections(file: PodioFile) -> list[Collection]:
     """The collections of a file, sorted by name."""
-    columns = file.columns
+    columns, named = file.columns, set(file.ids.values())
     found = []
     for name in columns.collections:
         if name.endswith(SUBSET):
@@ -91,6 +91,8 @@ def list_collections(file: PodioFile) -> list[Collection]:
         elif columns.members(name) and not _is_auxiliary(name, file):
             kind = _declared(file, name) or _by_members(file, name)
             found.append(Collection(name=name, type=kind, unreadable=_unreadable(file, name, kind)))
+        elif file.ids_stored and name in named:  # plain numbers, podio::UserDataCollection
+            found.append(Collection(name=name, type=file.types.get(name) or columns.typename(name)))
     return sorted(found, key=lambda collection: collection.name)
 
 
@@ -104,7 +106,7 @@ def count_objects(file: PodioFile, collection: Collection, start: int, stop: int
     """
     name = f"{collection.name}{SUBSET}" if collection.subset else collection.name
     members = [member for member in file.columns.members(name) if "[" not in member]  # fixed-size arrays are slow
-    return int(jagged.count(file.columns.get(name, members[0], start=start, stop=stop)).sum())
+    return int(jagged.count(file.columns.get(name, *members[:1] or [""], start=start, stop=stop)).sum())
 
 
 def link_pairs(file: PodioFile, link: str, start: int, stop: int) -> dict[tuple[str, str], int]:

@@ -122,6 +122,22 @@ def test_a_file_without_ecal_hits_is_refused_with_what_was_left_out(made_up, wri
         draft_detector(write_made_up(content))
 
 
+def test_endcaps_that_begin_at_different_z_are_said_to(made_up, write_made_up):
+    content = made_up()
+    z = content["ECALEndcap.position.z"]
+    z[:] = [[value if value < 0 else value + 400 for value in event] for event in z]
+    draft = draft_detector(write_made_up(content, encodings=None))
+    assert draft.detector.ecal_inner_z == pytest.approx(2000.0, abs=3.0)
+    note = draft.notes["ecal_inner_z"]
+    assert (note.how, "z = -2003 and 2403 mm" in note.text) == ("guessed", True)
+
+
+def test_a_file_without_entries_is_refused(made_up, write_made_up):
+    path = write_made_up({key: [] for key in made_up()})
+    with pytest.raises(InputError, match="no hits of an ECAL barrel or endcap in the first 0 entries"):
+        draft_detector(path)
+
+
 def test_without_barrel_hits_its_radii_must_be_filled_in(made_up, write_made_up):
     content = made_up()
     for key in content:

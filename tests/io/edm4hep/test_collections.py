@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import awkward as ak
 import pytest
+import uproot
 
 from pflow.errors import InputError
 from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
@@ -55,6 +57,24 @@ def test_what_cannot_be_read_says_why(listed, content):
     assert found["A1"].unreadable == "no position.y"
     assert found["Tracks"].unreadable == "no track states"
     assert found["A2"].unreadable == ""
+
+
+def test_plain_numbers_are_a_collection_too(write, content):
+    path = write(content, ids={"Weights": 77, "A1": 11})
+    with uproot.update(path) as file:
+        del file["events"]
+    arrays = {
+        "Weights": ak.Array([[1.0, 2.0], [3.0]]),
+        "A1.energy": ak.Array([[1.0], []]),
+        "Loose": ak.Array([[1.0], []]),
+    }
+    with uproot.update(path) as file:
+        file.mktree("events", {name: values.type.content for name, values in arrays.items()}).extend(arrays)
+    file = open_podio(path)
+    found = {own.name: own for own in list_collections(file)}
+    assert set(found) == {"A1", "Weights"}
+    assert count_objects(file, found["Weights"], 0, 2) == 3
+    file.close()
 
 
 def test_objects_are_counted(write, content):
