@@ -16,6 +16,7 @@ from pflow.physics.detector import Calorimeter, Detector
 Content = dict[str, list[list[float]]]
 
 IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "Other": 16}
+IDS |= {"SimAContributions": 21, "SimBContributions": 22}
 """Collection ids of the small files; one that does not fit in 31 bits, as hashes do not."""
 
 INTEGERS = ("index", "quality", "PDG", "type", "generatorStatus", "location", "begin", "end")

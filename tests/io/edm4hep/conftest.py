@@ -18,7 +18,9 @@ from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.data_model import EDM4HEP, DataModel
 from pflow.io.edm4hep.frame_writer import Filled, FrameWriter
-from pflow.io.edm4hep.podio import CollectionInfo
+from pflow.io.edm4hep.podio import CollectionInfo, open_podio
+from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.physics.detector import Detector
 
 DEFINITION = EDM4HEP | {
     "components": EDM4HEP["components"] | {"edm4hep::Vector3d": {"Members": ["double x", "double y", "double z"]}},
@@ -50,6 +52,30 @@ TYPES = {
     "EventHeader": ("edm4hep::EventHeaderCollection", 3616779153),
 }
 """Type and id of each collection of the small file; ids need not be hashes."""
+
+
+@pytest.fixture
+def read(write: Callable[..., Any], toy: Detector) -> Callable[..., Events]:
+    """Write content in a layout and read entries `start` to `stop` of it back."""
+
+    def read_content(
+        content: dict[str, Any],
+        layout: str = "new",
+        *,
+        start: int = 0,
+        stop: int = 2,
+        truth: bool = True,
+        detector: Detector = toy,
+        sim: bool | None = None,
+        **options: Any,
+    ) -> Events:
+        reader = Edm4hepReader(open_podio(write(content, layout, **options)), detector=detector, sim=sim)
+        try:
+            return reader.read(start, stop, truth=truth)
+        finally:
+            reader.close()
+
+    return read_content
 
 
 @pytest.fixture

@@ -8,32 +8,34 @@ from pflow.io.edm4hep.cellid import bit_field, find_layer_bits, layer_from_cell_
 CLD = "system:0:5,side:5:2,module:7:8,stave:15:4,layer:19:9,submodule:28:4,x:32:-16,y:48:-16"
 
 
-def test_a_field_with_offset_is_where_it_says():
-    assert bit_field(CLD, "layer") == (19, 9, False)
-
-
-def test_fields_without_offset_follow_each_other():
-    assert bit_field("system:5,side:-2,layer:6,module:11", "layer") == (7, 6, False)
-
-
-def test_a_field_without_offset_follows_one_with_it():
-    assert bit_field("system:8:4,layer:6", "layer") == (12, 6, False)
+@pytest.mark.parametrize(
+    ("encoding", "field"),
+    [
+        (CLD, (19, 9, False)),
+        ("system:5,side:-2,layer:6,module:11", (7, 6, False)),
+        ("system:8:4,layer:6", (12, 6, False)),
+    ],
+    ids=["with offsets", "without", "without after one with"],
+)
+def test_a_field_is_where_the_encoding_says(encoding, field):
+    assert bit_field(encoding, "layer") == field
 
 
 def test_the_first_of_the_names_that_is_there_counts():
     assert bit_field("M:3,K-1:6", "layer", "K-1") == (3, 6, False)
 
 
-@pytest.mark.parametrize("encoding", ["layer", "layer:x", "layer:1:2:3", ":4", "layer:0", ""])
-def test_what_is_not_an_encoding_is_refused(encoding):
-    with pytest.raises(ValueError, match="is not name:offset:width"):
-        bit_field(encoding, "layer")
-
-
-@pytest.mark.parametrize("encoding", ["layer:60:8", "a:60,layer:8", "layer:-1:4"])
-def test_a_field_outside_64_bits_is_refused(encoding):
-    with pytest.raises(ValueError, match="outside the 64 bits"):
-        bit_field(encoding, "layer")
+@pytest.mark.parametrize(
+    ("encodings", "message"),
+    [
+        (["layer", "layer:x", "layer:1:2:3", ":4", "layer:0", ""], "is not name:offset:width"),
+        (["layer:60:8", "a:60,layer:8", "layer:-1:4"], "outside the 64 bits"),
+    ],
+)
+def test_what_is_not_an_encoding_is_refused(encodings, message):
+    for encoding in encodings:
+        with pytest.raises(ValueError, match=message):
+            bit_field(encoding, "layer")
 
 
 def test_the_layer_is_read_from_among_other_fields():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -16,6 +15,7 @@ from pflow.io.edm4hep.podio import Joined, expand, open_podio, relation, vector_
 Write = Callable[..., Path]
 
 IDS = {11: "A1", 4_000_000_000: "A2", 13: "B", 14: "Tracks", 15: "MCParticles", 16: "Other"}
+IDS |= {21: "SimAContributions", 22: "SimBContributions"}
 
 
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
@@ -76,53 +76,33 @@ def test_a_vector_member_is_found_by_name_or_number(write, content, layout, expe
     file.close()
 
 
-@pytest.fixture
-def resolve(write: Write, content: dict[str, Any]) -> Callable[..., tuple[list[int], list[bool]]]:
-    """Resolve references in event 0 against A1 with 2 objects and A2 with 3, and in event 1 with 0 and 1."""
-
-    def resolve_them(ids: list[int], index: list[int], event: list[int]) -> tuple[list[int], list[bool]]:
-        file = open_podio(write(content))
-        joined, known = Joined(["A1", "A2"], [[2, 0], [3, 1]]).resolve(
-            file, np.array(ids), np.array(index), np.array(event)
-        )
-        file.close()
-        return joined.tolist(), known.tolist()
-
-    return resolve_them
-
-
-def test_a_reference_counts_from_where_its_collection_begins(resolve):
-    joined, known = resolve([11, 4_000_000_000, 4_000_000_000], [1, 2, 0], [0, 0, 1])
-    assert joined == [1, 4, 0]
-    assert known == [True, True, True]
+@pytest.mark.parametrize(
+    ("ids", "index", "event", "joined", "known"),
+    [
+        ([11, 4_000_000_000, 4_000_000_000], [1, 2, 0], [0, 0, 1], [1, 4, 0], [True] * 3),
+        ([4_000_000_000 - 2**32], [2], [0], [4], [True]),
+        ([13, 99], [0, 0], [0, 0], [-1, -1], [False] * 2),
+        ([11, 11, 4_000_000_000], [2, -3, 40], [0, 0, 0], [5, -3, 40], [True] * 3),
+    ],
+    ids=["from where its collection begins", "signed id", "another collection", "outside its collection and the event"],
+)
+def test_references(write, content, ids, index, event, joined, known):
+    """In event 0 to A1 with 2 objects and A2 with 3, and in event 1 with 0 and 1."""
+    file = open_podio(write(content))
+    found = Joined(["A1", "A2"], [[2, 0], [3, 1]]).resolve(file, *map(np.array, (ids, index, event)))
+    file.close()
+    assert [values.tolist() for values in found] == [joined, known]
 
 
-def test_a_signed_collection_id_is_the_same(resolve):
-    assert resolve([4_000_000_000 - 2**32], [2], [0]) == ([4], [True])
-
-
-def test_a_reference_to_another_collection_is_unknown(resolve):
-    assert resolve([13, 99], [0, 0], [0, 0]) == ([-1, -1], [False, False])
-
-
-def test_a_reference_outside_its_collection_stays_outside_the_event(resolve):
-    joined, known = resolve([11, 11, 4_000_000_000], [2, -3, 40], [0, 0, 0])
-    assert joined == [5, -3, 40]
-    assert known == [True, True, True]
-
-
-def test_ranges_count_over_all_events():
-    owner, member = expand(ak.Array([[0, 1], [0]]), ak.Array([[1, 3], [2]]), np.array([3, 2]))
-    assert owner.tolist() == [0, 1, 1, 2, 2]
-    assert member.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_an_empty_or_inverted_range_owns_nothing():
-    owner, _ = expand(ak.Array([[1, 2]]), ak.Array([[1, 0]]), np.array([3]))
-    assert owner.tolist() == []
-
-
-def test_a_range_ends_where_the_list_does():
-    owner, member = expand(ak.Array([[1], [0]]), ak.Array([[9], [1]]), np.array([2, 1]))
-    assert owner.tolist() == [0, 1]
-    assert member.tolist() == [1, 2]
+@pytest.mark.parametrize(
+    ("begin", "end", "sizes", "owners", "members"),
+    [
+        ([[0, 1], [0]], [[1, 3], [2]], [3, 2], [0, 1, 1, 2, 2], [0, 1, 2, 3, 4]),
+        ([[1, 2]], [[1, 0]], [3], [], []),
+        ([[1], [0]], [[9], [1]], [2, 1], [0, 1], [1, 2]),
+    ],
+    ids=["over all events", "empty and inverted", "beyond the list"],
+)
+def test_ranges(begin, end, sizes, owners, members):
+    found = expand(ak.Array(begin), ak.Array(end), np.array(sizes))
+    assert [values.tolist() for values in found] == [owners, members]

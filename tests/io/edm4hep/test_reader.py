@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -14,32 +13,9 @@ from pflow.event.events import Events
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.reader import Reader
-from pflow.physics.detector import Detector, load_detector
+from pflow.physics.detector import load_detector
 
 Write = Callable[..., Path]
-
-
-@pytest.fixture
-def read(write: Write, toy: Detector) -> Callable[..., Events]:
-    """Write content in a layout and read it back."""
-
-    def read_content(
-        content: dict[str, Any],
-        layout: str = "new",
-        *,
-        start: int = 0,
-        stop: int = 2,
-        truth: bool = True,
-        detector: Detector = toy,
-        **options: Any,
-    ) -> Events:
-        reader = Edm4hepReader(open_podio(write(content, layout, **options)), detector=detector)
-        try:
-            return reader.read(start, stop, truth=truth)
-        finally:
-            reader.close()
-
-    return read_content
 
 
 def links(array: ak.Array) -> list[list[tuple[int, int, float]]]:

@@ -13,8 +13,6 @@ from pflow.io.edm4hep.simulated import read_contributions, shares
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
-IDS = {"MCParticles": 15, "SimAContributions": 21, "SimBContributions": 22}
-
 
 @pytest.fixture
 def sim_content(content):
@@ -38,18 +36,6 @@ def sim_content(content):
         "_SimB_contributions.index": [[], []],
         "_SimB_contributions.collectionID": [[], []],
     }
-
-
-@pytest.fixture
-def read(write, toy):
-    def read_content(content, layout="new", *, sim=None):
-        reader = Edm4hepReader(open_podio(write(content, layout, ids=IDS)), detector=toy, sim=sim)
-        try:
-            return reader.read(0, 2)
-        finally:
-            reader.close()
-
-    return read_content
 
 
 def links(array):
@@ -116,7 +102,7 @@ def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read, sim_c
 
 
 def test_contributions_count_hits_over_all_events(write, sim_content):
-    file = open_podio(write(sim_content, ids=IDS))
+    file = open_podio(write(sim_content))
     found = read_contributions(file, "SimA", 0, 2)
     assert found.hit.tolist() == [0, 0, 1, 2, 2]
     assert found.event.tolist() == [0, 0, 0, 1, 1]
@@ -133,12 +119,10 @@ def test_shares_sum_what_is_equal():
     assert weight.tolist() == [0.5, 2.25, 1.0]
 
 
-def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(write, toy, sim_content):
+def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim_content):
     ecal = dataclasses.replace(toy.calorimeters[0], sim_threshold=0.15, sim_time_window=(0.0, 4.0), sim_scale=2.0)
     detector = dataclasses.replace(toy, calorimeters=(ecal, *toy.calorimeters[1:]))
-    reader = Edm4hepReader(open_podio(write(sim_content, ids=IDS)), detector=detector)
-    events = reader.read(0, 2).validate()
-    reader.close()
+    events = read(sim_content, detector=detector).validate()
     np.testing.assert_allclose(ak.flatten(events.hits.energy), [0.6, 4.0, 0.8], rtol=1e-6)
     np.testing.assert_allclose(ak.flatten(events.hits.time), [2.1, np.nan, 1.1], rtol=1e-6)
     assert links(events.hit_links) == [[(0, 2, 1.0)], [(0, 0, 1.0)]]
