@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         )
     print(
         f"{args.output}: {summary.n_events} events, {summary.n_particles} particles, {summary.n_skipped} skipped, "
+        f"{summary.n_not_finite} whose numbers are not finite, "
         f"{summary.n_truncated} that reached {summary.max_particles} particles; {summary.seconds:.1f} s"
     )
     return 0

@@ -29,21 +29,27 @@ __all__ = ["EventDataset", "LabelledBatch"]
 
 
 class LabelledBatch(NamedTuple):
-    """A batch and the numbers of its events.
+    """A batch and where its events are from.
 
     Parameters
     ----------
     batch : Batch
-    event : int64 [B]
+    event : int64 [B], event numbers
+    entry : int64 [B], entries of their files
+    path : B paths of the files
     """
 
     batch: Batch
     event: Tensor
+    entry: Tensor
+    path: tuple[str, ...]
 
 
 class _Item(NamedTuple):
     tokens: EventTokens
     event: int
+    entry: int
+    path: str
 
 
 class EventDataset(IterableDataset[LabelledBatch]):
@@ -153,6 +159,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
             yield LabelledBatch(
                 batch=collate([item.tokens for item in items]),
                 event=torch.tensor([item.event for item in items]),
+                entry=torch.tensor([item.entry for item in items]),
+                path=tuple(item.path for item in items),
             )
 
     def _items(self, numbers: Sequence[int], worker: int) -> Iterator[_Item]:
@@ -167,7 +175,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             tokens = self._encoded(events)
             unknown.update(tokens.unknown)
             for i in range(len(tokens)):
-                yield _Item(tokens[i], int(tokens.event[i]))
+                yield _Item(tokens[i], int(tokens.event[i]), int(events.entry[i]), events.path)
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
 

@@ -40,6 +40,8 @@ class Summary:
     n_particles: int
     n_skipped: int
     """Entries that could not be used: empty in the output and flagged ``BAD_INPUT``."""
+    n_not_finite: int
+    """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
     n_truncated: int
     """Events that reached `max_particles`."""
     max_particles: int
@@ -173,7 +175,7 @@ def _write(
     on_progress: Callable[[int, int], None] | None,
 ) -> Summary:
     begin = time.perf_counter()
-    n_events = n_particles = n_skipped = n_truncated = 0
+    n_events = n_particles = n_skipped = n_not_finite = n_truncated = 0
     for result in results:
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=3)
@@ -185,6 +187,7 @@ def _write(
         n_events += len(reconstruction)
         n_particles += int(ak.count(reconstruction.particles.pdg))
         n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
+        n_not_finite += int(np.count_nonzero(reconstruction.flags & Flag.NOT_FINITE))
         n_truncated += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
         if on_progress is not None:
             on_progress(n_events, total)
@@ -192,6 +195,7 @@ def _write(
         n_events=n_events,
         n_particles=n_particles,
         n_skipped=n_skipped,
+        n_not_finite=n_not_finite,
         n_truncated=n_truncated,
         max_particles=max_particles,
         seconds=time.perf_counter() - begin,

@@ -51,6 +51,7 @@ import uproot
 from pflow.errors import ConfigError, InputError, check_choice, nearest, reading
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
+from pflow.event.events import Flag
 from pflow.event.particles import LINKS, Reconstruction, concatenate
 from pflow.event.validate import validate_links
 from pflow.io.atomic import check_output, replacing
@@ -117,7 +118,8 @@ class RecoWriter:
     path
         The output file.
     provenance
-        Where the particles come from; plain data, as JSON can hold.
+        Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag, is added
+        where there are any.
     format
         ``ttree`` or ``rntuple``.
     name
@@ -159,12 +161,12 @@ class RecoWriter:
         self._pending: list[Reconstruction] = []
         self._optional: frozenset[str] | None = None
         self._table: Any = None
+        self._flagged = {str(flag.name): 0 for flag in Flag if flag}
 
     def __enter__(self) -> RecoWriter:
         with ExitStack() as stack:
             partial = stack.enter_context(replacing(self._path, **self._checks))
             file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
-            write_note(file, NOTE, self._provenance)
             self._file = file
             stack.push(self._finish)
             self._stack = stack.pop_all()
@@ -186,6 +188,8 @@ class RecoWriter:
         """
         if not len(reconstruction):
             return
+        for name in self._flagged:
+            self._flagged[name] += int(np.count_nonzero(reconstruction.flags & Flag[name]))
         if ak.any(ak.num(reconstruction.particles, axis=1)):
             optional = _optional(reconstruction)
             if self._optional is None:
@@ -205,6 +209,8 @@ class RecoWriter:
         if self._optional is None:
             self._optional = frozenset().union(*map(_optional, self._pending))
         self._flush(self._optional)
+        flagged = {name: number for name, number in self._flagged.items() if number}
+        write_note(self._file, NOTE, {**self._provenance, **({"flagged": flagged} if flagged else {})})
 
     def _flush(self, optional: frozenset[str]) -> None:
         empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)

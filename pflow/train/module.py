@@ -15,7 +15,7 @@ from torch import Tensor
 from pflow.checkpoint.format import KEY, Header
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError
 from pflow.model.api import ModelInputs, Reconstructor, TrainingOutput, describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.train.callbacks import AveragedWeights
@@ -169,9 +169,16 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.data.go_on(int(checkpoint["epoch"]), int(progress["completed"]))
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
-        """One step; logs each loss by name."""
+        """One step; logs each loss by name.
+
+        Raises
+        ------
+        InputError
+            A loss is not a finite number; names the losses, and the files and entries of the batch.
+        """
         assert self._step is not None
         losses = self._step(labelled.batch).losses
+        _check_losses(losses, labelled)
         self._log("train", losses, len(labelled.batch))
         self.log("loss", losses["total"].detach(), prog_bar=True, logger=False)
         return losses["total"]
@@ -232,3 +239,18 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
         for name, value in errors.items():
             self.log(f"{prefix}/{name}", value, on_step=False, on_epoch=True, batch_size=n)
+
+
+def _check_losses(losses: Mapping[str, Tensor], labelled: LabelledBatch) -> None:
+    """Stop before weights are changed by a loss that is not finite: all later ones would be lost."""
+    if bool(torch.isfinite(losses["total"])):
+        return
+    names = [name for name, loss in losses.items() if name != "total" and not bool(torch.isfinite(loss))]
+    entries: dict[str, list[int]] = {}
+    for path, entry in zip(labelled.path, labelled.entry.tolist(), strict=True):
+        entries.setdefault(path, []).append(entry)
+    where = "; ".join(f"{path}, entries {', '.join(map(str, sorted(numbers)))}" for path, numbers in entries.items())
+    raise InputError(
+        f"the training met a loss that is not a finite number ({', '.join(names) or 'total'}) in the batch of {where}; "
+        "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
+    )

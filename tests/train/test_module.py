@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
+import torch
 
 from pflow.cli.fit import main
+from pflow.cli.main import main as cli_main
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
+from pflow.model.api import TrainingOutput
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
 from pflow.train.module import ParticleFlow
 
@@ -68,3 +72,23 @@ def test_a_budget_of_tokens_trains_with_a_number_of_steps(tiny, small, tmp_path,
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
     assert main(["fit", *tiny, *data, "--trainer.max_steps=12", f"--output={tmp_path / 'run'}"]) == 0
     assert "best model" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(small, tmp_path, tiny, monkeypatch, capsys):
+    def step(self, batch):
+        losses = {name: torch.zeros((), requires_grad=True) for name in ("energy", "total")}
+        if step.calls == 1:
+            losses = {name: loss + float("nan") for name, loss in losses.items()}
+        step.calls += 1
+        return TrainingOutput(losses, {}, batch.target)
+
+    step.calls = 0
+    monkeypatch.setattr("pflow.model.translation.TranslationReconstructor.training_step", step)
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    assert cli_main(["fit", *tiny, *data, "--trainer.num_sanity_val_steps=0"]) == 1
+    said = capsys.readouterr().err
+    assert re.search(
+        r"not a finite number \(energy\) in the batch of .*gamma1_val_small.root, entries \d+(, \d+){7};", said
+    )
+    assert step.calls == 2
+    assert not list((tmp_path / "run").glob("*.ckpt"))
