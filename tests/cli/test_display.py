@@ -9,6 +9,8 @@ from pflow.cli import display
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import Reconstruction
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
 
 
@@ -75,6 +77,27 @@ def test_links_of_the_reconstruction_colour_the_hits(sample, tmp_path):
         writer.extend(Reconstruction(particles=particles, event=np.array([0]), flags=flags, hit_links=links))
     run(sample, "--reco", reco, "--colour", "reco", "-o", page)
     assert "<p>hits coloured by the PFlow particle with the largest share" in page.read_text()
+
+
+def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(data_dir, tmp_path):
+    """Input and output are one file: key4hep's event with our particles beside its own."""
+    both = tmp_path / "both.root"
+    with open_events(data_dir / "edm4hep" / "cld_sim.edm4hep.root", detector="cld") as file:
+        events = file.read()
+        made = Reconstruction(
+            particles=make_particles(
+                **{name: [[1.0]] for name in ("energy", "px")},
+                **{name: [[0.0]] for name in ("py", "pz", "charge")},
+                pdg=[[22]],
+            ),
+            event=events.event,
+            flags=events.flags,
+            hit_links=make_links(source=[[0, 1]], particle=[[0, 0]]),
+        )
+        with Edm4hepRecoWriter(both, [file], provenance={}, keep_input=True) as writer:
+            writer.extend(made, events)
+    run(both, "--detector", "cld", "--reco", both, "--colour", "reco", "-o", tmp_path / "event.png")
+    assert (tmp_path / "event.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_entry_of_joined_inputs_is_found_by_its_own_number(sample, reco, tmp_path):

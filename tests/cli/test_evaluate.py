@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import awkward as ak
@@ -14,6 +15,8 @@ from pflow.cli.main import main
 from pflow.errors import InputError
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import Reconstruction
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
 
 N_EVENTS = 5
@@ -108,6 +111,26 @@ def test_chunk_size_does_not_change_the_numbers(truth_file, reco_file, tmp_path)
         assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--chunk-size", step, "--no-plots", "-q") == 0
         contents.append((out / "metrics.json").read_text())
     assert contents[0] == contents[1] == contents[2]
+
+
+def test_an_edm4hep_file_has_the_same_numbers(truth_file, tmp_path):
+    made = dataclasses.replace(
+        reconstruction(range(10, 10 + N_EVENTS)),
+        hit_links=make_links(source=[[0]] * N_EVENTS, particle=[[0]] * N_EVENTS),
+    )
+    with RecoWriter(tmp_path / "ttree.root", provenance={}) as writer:
+        writer.extend(made)
+    with (
+        open_events(truth_file) as file,
+        Edm4hepRecoWriter(tmp_path / "edm4hep.root", [file], provenance={}) as writer,
+    ):
+        writer.extend(made, file.read())
+    contents = []
+    for name in ("ttree", "edm4hep"):
+        options = ["--match", "hits", "--no-plots", "-q", "-o", tmp_path / name]
+        assert evaluate(tmp_path / f"{name}.root", "--truth", truth_file, *options) == 0
+        contents.append(json.loads((tmp_path / name / "metrics.json").read_text()) | {"inputs": None})
+    assert contents[0] == contents[1]
 
 
 def test_options_reach_the_results(truth_file, reco_file, tmp_path):
