@@ -44,11 +44,23 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.output, inputs=[args.file], replace=False, force=args.force)
     draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
-    _print(Console(highlight=False), draft, args.output)
+    _print(Console(highlight=False), draft, args.output, _fitting(args.file))
     return 0
 
 
-def _print(console: Console, draft: DetectorDraft, output: str) -> None:
+def _fitting(path: str) -> list[str]:
+    """Built-in detectors that fit the file."""
+    from pflow.io.detect_detector import fitting_detectors
+    from pflow.io.edm4hep.podio import open_podio
+
+    file = open_podio(path)
+    try:
+        return [match.detector.name for match in fitting_detectors(file) if match.fits]
+    finally:
+        file.close()
+
+
+def _print(console: Console, draft: DetectorDraft, output: str, fitting: list[str]) -> None:
     from rich.table import Table
 
     detector = draft.detector
@@ -70,4 +82,6 @@ def _print(console: Console, draft: DetectorDraft, output: str) -> None:
     missing = dict.fromkeys(re.sub(r"^calorimeters\.\w+", "calorimeters", field) for field in draft.to_fill_in())
     if missing:
         console.print(f"to fill in (FILL IN in the file): {', '.join(missing)}", soft_wrap=True)
+    if fitting:
+        console.print(f"fits as well, with nominal values: built-in {', '.join(fitting)}", soft_wrap=True)
     console.print(f"{output}: try it with pflow inspect {draft.path} --detector {output}", soft_wrap=True)

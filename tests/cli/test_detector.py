@@ -22,7 +22,13 @@ def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):
     path, mine = str(data_dir / "edm4hep" / "cld_sim.edm4hep.root"), str(tmp_path / "mine.yaml")
     assert main(["detector", path, "-o", mine]) == 0
     text = capsys.readouterr().out
-    for expected in ("ecal_barrel", "to fill in", "left out: LumiCalCollection", f"--detector {mine}"):
+    for expected in (
+        "ecal_barrel",
+        "nominal values: built-in cld",
+        "to fill in",
+        "left out: LumiCalCollection",
+        f"--detector {mine}",
+    ):
         assert expected in text
     assert main(["inspect", path, "--detector", mine]) == 0
     assert "8,805" in capsys.readouterr().out
