@@ -32,6 +32,7 @@ VERBS = {
     "inspect": "show what a file holds: schema, entries, collections, truth, which detector fits",
     "detector": "draft the description of the detector that a file is from, for --detector",
     "convert": "turn the first paper's HDF5 files into ROOT files and back",
+    "overlay": "join events of several files into one each: pile-up, background, large events",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
     "display": "draw an event: a figure, or an interactive page",

@@ -1,0 +1,64 @@
+"""`pflow overlay`: joined events hold what their parts hold."""
+
+import argparse
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.cli import overlay
+from pflow.errors import ConfigError
+from pflow.io.open import read_events
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    overlay.add_arguments(parser)
+    return overlay.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.root"
+
+
+def test_entries_of_the_others_are_added_in_order_and_begin_again(sample_dir, out):
+    many, few = sample_dir / "multi_test_small.root", sample_dir / "zqq_test_small.root"
+    assert run(many, few, "-o", out, "--chunk-size", "7") == 0
+    one, two, joined = (read_events(path) for path in (many, few, out))
+    assert len(joined) == len(one) == 25
+    own, other, both = (ak.to_numpy(ak.num(events.truth)) for events in (one, two, joined))
+    starts = [k for k in range(6) if np.array_equal(both - own, other[(k + np.arange(25)) % 6])]
+    assert len(starts) == 1
+    energies = [np.asarray(ak.sum(events.hits.energy, axis=1)) for events in (one, two, joined)]
+    assert energies[2] == pytest.approx(energies[0] + energies[1][(starts[0] + np.arange(25)) % 6], rel=1e-5)
+    assert joined.event.tolist() == one.event.tolist()
+    assert joined.reference is None
+
+
+def test_an_event_is_not_joined_with_itself(sample_dir, out):
+    path = sample_dir / "multi_test_small.root"
+    for seed in range(3):
+        assert run(path, path, "-o", out, "--seed", seed) == 0
+        px = read_events(out).truth.momentum.px
+        assert all(len(set(event)) == len(event) for event in px.to_list())
+
+
+def test_rotations_follow_the_seed_and_leave_the_first_file(sample_dir, out):
+    files = [sample_dir / "gammasep_test_small.root"] * 2
+    found = []
+    for options in (("--rotate",), ("--rotate",), ("--rotate", "--seed", 2), ()):
+        assert run(*files, "-o", out, *options) == 0
+        found.append(read_events(out).truth.momentum.px)
+    assert ak.array_equal(found[0], found[1])
+    assert not ak.array_equal(found[0], found[2])
+    assert not ak.array_equal(found[0], found[3])
+    assert ak.array_equal(found[0][:, 0], read_events(files[0]).truth.momentum.px[:, 0])
+
+
+def test_files_that_do_not_belong_together(sample_dir, out):
+    with pytest.raises(ConfigError, match="two files or more"):
+        run(sample_dir / "zqq_test_small.root", "-o", out)
+    with pytest.raises(ConfigError, match=r"cld_multi_test_small.root is of detector 'cld', .* of 'ild_g4'"):
+        run(sample_dir / "zqq_test_small.root", sample_dir / "cld_multi_test_small.root", "-o", out)
+    assert not out.exists()
