@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pflow.data.batch import Batch, Target
 from pflow.errors import check_fields
 from pflow.model.common.checks import check_positive
+from pflow.model.common.losses import LossConfig
 from pflow.model.common.sampler import Sampler
 from pflow.plain import from_plain
 
@@ -28,6 +29,7 @@ __all__ = [
     "DecodingConfig",
     "DecodingGraphs",
     "GeneratedParticles",
+    "LossConfig",
     "ModelInputs",
     "Reconstructor",
     "Sampler",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_positive", "check_probability", "complete_weights"]
+__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_positive", "check_probability"]
 
 MAX_SIZE = 2**16
 """Largest width, and the like, of a network: far above any in use, and small enough to compute with."""
@@ -33,20 +32,3 @@ def check_probability(config: Any, *names: str) -> None:
     for name in names:
         if not 0.0 <= getattr(config, name) <= 1.0:
             raise ValueError(f"{name}: {getattr(config, name)} is not in [0, 1]")
-
-
-def complete_weights(weights: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
-    """The weight of each loss, 1 where `weights` does not give it.
-
-    Raises
-    ------
-    ValueError
-        A loss that does not exist, or a weight that is not a finite number from 0.
-    """
-    names = tuple(names)
-    for name, weight in weights.items():
-        if name not in names:
-            raise ValueError(f"weights: there is no loss '{name}', only {list(names)}")
-        if not 0.0 <= weight < float("inf"):
-            raise ValueError(f"weights: {weight} of '{name}' is not a finite number from 0")
-    return {name: float(weights.get(name, 1.0)) for name in names}

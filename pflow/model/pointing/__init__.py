@@ -2,7 +2,6 @@
 
 from pflow.model.pointing.config import (
     PointingDecodingConfig,
-    PointingLossConfig,
     PointingNetworkConfig,
     PointingTrainingConfig,
 )
@@ -10,7 +9,6 @@ from pflow.model.pointing.reconstructor import PointingReconstructor
 
 __all__ = [
     "PointingDecodingConfig",
-    "PointingLossConfig",
     "PointingNetworkConfig",
     "PointingReconstructor",
     "PointingTrainingConfig",

@@ -1,4 +1,4 @@
-"""Options of the pointing model: what the network is, how it decodes, how it is trained, what its losses weigh."""
+"""Options of the pointing model: what the network is, how it decodes, how it is trained."""
 
 from __future__ import annotations
 
@@ -6,29 +6,13 @@ import dataclasses
 import math
 
 from pflow.model.api import DecodingConfig
-from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability, complete_weights
+from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability
 
 __all__ = [
-    "LOSSES",
     "PointingDecodingConfig",
-    "PointingLossConfig",
     "PointingNetworkConfig",
     "PointingTrainingConfig",
 ]
-
-LOSSES = (
-    "pointer",
-    "eos",
-    "assignment",
-    "pdg",
-    "charge",
-    "energy",
-    "direction",
-    "refined_assignment",
-    "existence",
-    "visible_energy",
-)
-"""Names of the losses; the last three are those of the refinement."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,24 +160,3 @@ class PointingTrainingConfig:
         check_probability(self, "scheduled_sampling_prob", "deferred_target_prob")
         if self.order_noise_std < 0.0:
             raise ValueError(f"order_noise_std: {self.order_noise_std} is negative")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PointingLossConfig:
-    """Weights of the losses (`LOSSES`).
-
-    Parameters
-    ----------
-    weights
-        Weight by name; 1 for those not given.
-
-    Raises
-    ------
-    ValueError
-        A loss that does not exist, or a weight that is not a finite number from 0.
-    """
-
-    weights: dict[str, float] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        complete_weights(self.weights, LOSSES)

@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Target
-from pflow.model.common.checks import complete_weights
-from pflow.model.pointing.config import LOSSES, PointingLossConfig
+from pflow.model.common.losses import LossConfig, masked_mean, with_total
 from pflow.model.pointing.head import EnergyScale, Particles
 from pflow.model.pointing.refine_training import Refinement
 from pflow.model.pointing.teacher_forcing import TeacherForcing
 
-__all__ = ["PointingLoss"]
+__all__ = ["LOSSES", "PointingLoss"]
+
+LOSSES = (
+    *("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction"),
+    *("refined_assignment", "existence", "visible_energy"),
+)
+"""Names of the losses; the last three are those of the refinement."""
 
 EPS_VISIBLE = 0.1
 """Added to the energies of events before the logarithm, GeV."""
@@ -54,9 +59,9 @@ class PointingLoss(nn.Module):
         How energies are normalised.
     """
 
-    def __init__(self, config: PointingLossConfig, energy_scale: EnergyScale) -> None:
+    def __init__(self, config: LossConfig, energy_scale: EnergyScale) -> None:
         super().__init__()
-        self.weights = complete_weights(config.weights, LOSSES)
+        self.weights = config.complete(LOSSES)
         self.energy_scale = energy_scale
 
     def forward(self, output: TeacherForcing | Refinement) -> dict[str, Tensor]:
@@ -71,9 +76,8 @@ class PointingLoss(nn.Module):
         else:
             losses = {"pointer": _pointer(output), "eos": _eos(output), "assignment": _assignment(output)}
         for name, cost in self._of_particles(output.particles, output.target).items():
-            losses[name] = cost.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
-        total = torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
-        return {**losses, "total": total}
+            losses[name] = masked_mean(cost, mask)
+        return with_total(losses, self.weights)
 
     def _of_particles(self, particles: Particles, target: Target) -> dict[str, Tensor]:
         """Losses float [B, T] of the predicted particles."""
@@ -95,7 +99,7 @@ def _pointer(output: TeacherForcing) -> Tensor:
     weight = output.seed_weight
     good = torch.logsumexp(tokens + weight.clamp(min=1e-12).log(), dim=-1)
     has_seed = mask & (weight.amax(-1) > 0)
-    return -good.masked_fill(~has_seed, 0.0).sum() / has_seed.sum().clamp(min=1)
+    return -masked_mean(good, has_seed)
 
 
 def _eos(output: TeacherForcing) -> Tensor:
@@ -110,7 +114,7 @@ def _assignment(output: TeacherForcing) -> Tensor:
     size = mask.numel()
     norm = output.pairs.sums(output.weight * (output.target_fraction + 0.05), size)
     cost = output.pairs.sums(output.weight * cost, size) / norm.clamp(min=1e-3)
-    return cost.view_as(mask).masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+    return masked_mean(cost.view_as(mask), mask)
 
 
 def _refined_assignment(output: Refinement) -> Tensor:
@@ -123,7 +127,7 @@ def _refined_assignment(output: Refinement) -> Tensor:
 def _existence(output: Refinement) -> Tensor:
     exists = output.target.mask.float()
     cost = functional.binary_cross_entropy_with_logits(output.refined.existence_logit, exists, reduction="none")
-    return cost.masked_fill(~output.decoded, 0.0).sum() / output.decoded.sum().clamp(min=1)
+    return masked_mean(cost, output.decoded)
 
 
 def _visible_energy(output: Refinement) -> Tensor:

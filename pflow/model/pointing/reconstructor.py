@@ -7,10 +7,17 @@ from typing import ClassVar
 from torch import Tensor
 
 from pflow.data.batch import Batch
-from pflow.model.api import DecodingConfig, GeneratedParticles, ModelInputs, Reconstructor, Sampler, TrainingOutput
+from pflow.model.api import (
+    DecodingConfig,
+    GeneratedParticles,
+    LossConfig,
+    ModelInputs,
+    Reconstructor,
+    Sampler,
+    TrainingOutput,
+)
 from pflow.model.pointing.config import (
     PointingDecodingConfig,
-    PointingLossConfig,
     PointingNetworkConfig,
     PointingTrainingConfig,
 )
@@ -39,7 +46,7 @@ class PointingReconstructor(Reconstructor):
     training
         How the first stage is trained.
     loss
-        Weights of the losses.
+        Weights of the losses (`pflow.model.pointing.loss.PointingLoss`).
 
     Raises
     ------
@@ -56,7 +63,7 @@ class PointingReconstructor(Reconstructor):
         network: PointingNetworkConfig = PointingNetworkConfig(),
         decoding: PointingDecodingConfig = PointingDecodingConfig(),
         training: PointingTrainingConfig = PointingTrainingConfig(),
-        loss: PointingLossConfig = PointingLossConfig(),
+        loss: LossConfig = LossConfig(),
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, training=training, loss=loss)
         self.network_config = network

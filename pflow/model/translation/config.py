@@ -1,4 +1,4 @@
-"""Options of the translation models: what the network is, and what its losses are."""
+"""Options of the translation models: what the network is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pflow.model.common.checks import MAX_LAYERS, check_positive
 from pflow.model.common.layers import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
-__all__ = ["TranslationLossConfig", "TranslationNetworkConfig"]
+__all__ = ["TranslationNetworkConfig"]
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "hits": (),
@@ -109,17 +109,3 @@ class TranslationNetworkConfig:
                 raise ValueError(f"{name}: source '{self.source}' does not read them")
         if read and not any(getattr(inputs, name) for name in read):
             raise ValueError(f"{', '.join(read)}: source '{self.source}' needs them")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslationLossConfig:
-    """Weights of the losses.
-
-    Parameters
-    ----------
-    weights
-        Weight by name (``charge``, ``pdg``, ``energy``, ``direction``, and ``kind`` with these special tokens); 1 for
-        those not given.
-    """
-
-    weights: dict[str, float] = dataclasses.field(default_factory=dict)

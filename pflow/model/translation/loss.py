@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.data.batch import Batch
-from pflow.model.common.checks import complete_weights
-from pflow.model.translation.config import TranslationLossConfig
+from pflow.model.common.losses import LossConfig, masked_mean, with_total
 from pflow.model.translation.special import IGNORE, SpecialTokens
 
 __all__ = ["TranslationLoss"]
@@ -38,10 +37,10 @@ class TranslationLoss(nn.Module):
         A weight of a loss that does not exist.
     """
 
-    def __init__(self, special: SpecialTokens, config: TranslationLossConfig) -> None:
+    def __init__(self, special: SpecialTokens, config: LossConfig) -> None:
         super().__init__()
         self.special = special
-        self.weights = complete_weights(config.weights, ("charge", "pdg", *special.heads, "energy", "direction"))
+        self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction"))
 
     def forward(self, prediction: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         """Compare.
@@ -70,8 +69,7 @@ class TranslationLoss(nn.Module):
         energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # not those of eos
         losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)
         losses["direction"] = _mean_square_error(direction, target.direction, target.mask)
-        total = torch.stack([self.weights[name] * loss for name, loss in losses.items()]).sum()
-        return {**losses, "total": total}
+        return with_total(losses, self.weights)
 
 
 def _cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
@@ -86,4 +84,4 @@ def _mean_square_error(prediction: Tensor, truth: Tensor, mask: Tensor) -> Tenso
     """Over the components of real particles: float [B, T, n] and mask bool [B, T]."""
     # What padding holds may not be finite; masked before it is squared, it has no gradient.
     error = torch.where(mask[..., None], prediction - truth, 0.0)
-    return error.square().mean(-1).sum() / mask.sum().clamp(min=1)
+    return masked_mean(error.square().mean(-1), mask)

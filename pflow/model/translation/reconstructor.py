@@ -7,12 +7,13 @@ from pflow.model.api import (
     DecodingConfig,
     DecodingGraphs,
     GeneratedParticles,
+    LossConfig,
     ModelInputs,
     Reconstructor,
     Sampler,
     TrainingOutput,
 )
-from pflow.model.translation.config import TranslationLossConfig, TranslationNetworkConfig
+from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.decoder_step import generate
 from pflow.model.translation.graphs import decoding_graphs
 from pflow.model.translation.loss import TranslationLoss
@@ -33,7 +34,7 @@ class TranslationReconstructor(Reconstructor):
     decoding
         When decoding stops.
     loss
-        Weights of the losses.
+        Weights of the losses ``charge``, ``pdg``, ``energy``, ``direction``, and ``kind`` with these special tokens.
 
     Raises
     ------
@@ -47,7 +48,7 @@ class TranslationReconstructor(Reconstructor):
         *,
         network: TranslationNetworkConfig = TranslationNetworkConfig(),
         decoding: DecodingConfig = DecodingConfig(),
-        loss: TranslationLossConfig = TranslationLossConfig(),
+        loss: LossConfig = LossConfig(),
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
         self.network_config = network

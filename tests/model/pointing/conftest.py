@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
-from pflow.model.api import GeneratedParticles, ModelInputs, Sampler
+from pflow.model.api import GeneratedParticles, LossConfig, ModelInputs, Sampler
 from pflow.model.pointing import (
     PointingDecodingConfig,
-    PointingLossConfig,
     PointingNetworkConfig,
     PointingReconstructor,
     PointingTrainingConfig,
@@ -222,7 +221,7 @@ def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Mod
         "network": PointingNetworkConfig,
         "decoding": PointingDecodingConfig,
         "training": PointingTrainingConfig,
-        "loss": PointingLossConfig,
+        "loss": LossConfig,
     }
     given = {**SIZES, **SMALL, **options}
     parts: dict[str, Any] = {}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.data.batch import Target
-from pflow.model.pointing import PointingLossConfig
+from pflow.model.api import LossConfig
 from pflow.model.pointing.head import EnergyScale, Particles
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.pairs import Pairs
@@ -58,7 +58,7 @@ def one_particle(
 
 
 def make_loss(**weights) -> PointingLoss:
-    return PointingLoss(PointingLossConfig(weights=weights), EnergyScale(0.8, 0.5))
+    return PointingLoss(LossConfig(weights=weights), EnergyScale(0.8, 0.5))
 
 
 @pytest.fixture

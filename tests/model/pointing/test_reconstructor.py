@@ -264,7 +264,7 @@ def test_a_network_may_read_hits_alone(make_model, batch):
         ({"eos_threshold": 0.0}, "eos_threshold: 0.0"),
         ({"refine_layers": -1}, "refine_layers: -1"),
         ({"tracker_hit_features": 3}, "tracker_hit_features: the pointing network does not read them"),
-        ({"weights": {"energi": 1.0}}, "there is no loss 'energi'"),
+        ({"weights": {"energi": 1.0}}, "unknown field 'energi'"),
         ({"weights": {"energy": -1.0}}, "-1.0 of 'energy'"),
         ({"weights": {"pdg": math.inf}}, "inf"),
     ],

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from pflow.data.batch import Batch, Target, TokenSet
-from pflow.model.translation import TranslationLossConfig
+from pflow.model.api import LossConfig
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.special import SPECIAL
 
@@ -33,7 +33,7 @@ def batch():
 
 
 def make_loss(special: str = "flags", **weights: float) -> TranslationLoss:
-    return TranslationLoss(SPECIAL[special](), TranslationLossConfig(weights=weights))
+    return TranslationLoss(SPECIAL[special](), LossConfig(weights=weights))
 
 
 def prediction(special: str = "flags") -> dict[str, torch.Tensor]:
