@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
+from pflow.event import jagged
 from pflow.event.augment import VECTORS, Augmentation, Overlay, augment, random_overlay, random_phi, reflect, rotate
 from pflow.event.build import make_hits, make_tracks
 from pflow.event.events import Events
@@ -59,8 +60,7 @@ def assert_same(one: Events, other: Events, *, rtol: float = 0.0, atol: float = 
 
 
 def momenta(events: Events) -> np.ndarray:
-    flat = ak.flatten(events.truth.momentum, axis=1)
-    return np.stack([ak.to_numpy(flat[key]) for key in ("px", "py", "pz")], axis=1)
+    return jagged.vectors(events.truth.momentum)
 
 
 # Rotation
@@ -299,7 +299,7 @@ def test_in_a_cone_axes_are_no_farther_apart(make_photons):
     joined = random_overlay(events, Overlay(frequencies=[0, 0, 1], cone=0.15), np.random.default_rng(1))
     full = joined[ak.to_numpy(ak.num(joined.truth)) == 3]
     assert len(full) > 250
-    direction = np.stack([ak.to_numpy(full.truth.momentum[key]) for key in ("px", "py", "pz")], axis=-1)
+    direction = momenta(full).reshape(-1, 3, 3)
     # The axis is that of the hits, which scatter by 5 mm each around the photon's direction at 1850 mm.
     angles = angle_between(direction[:, :1], direction[:, 1:])
     assert angles.max() < 0.15 + 0.02
@@ -336,9 +336,8 @@ def test_a_polygonal_detector_turns_the_others_by_its_symmetry(make_photons):
     photons = make_photons(20)
     polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=4))
     joined = random_overlay(polygon, PAIRS, np.random.default_rng(1))
-    components = np.abs(np.stack([ak.to_numpy(joined.truth.momentum[key]) for key in ("px", "py")], axis=-1))
     own = np.abs(momenta(photons)[:, :2])
-    for pair in components[:, 1]:
+    for pair in np.abs(momenta(joined)[1::2, :2]):
         assert np.min(np.abs(np.sort(pair) - np.sort(own, axis=1)).sum(axis=1)) < 1e-6
 
 

@@ -4,6 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.event import jagged
 from pflow.io.open import read_events
 from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
 
@@ -106,8 +107,7 @@ def test_no_particles_give_no_paths():
 def test_tracks_end_where_the_simulation_says_they_enter_the_calorimeter(sample_dir):
     events = read_events(sample_dir / "zqq_test_small.root")
     tracks = ak.flatten(events.tracks)
-    momentum = np.stack([ak.to_numpy(tracks.momentum[axis]) for axis in ("px", "py", "pz")], axis=1)
-    entry = np.stack([ak.to_numpy(tracks.calo_position[axis]) for axis in "xyz"], axis=1)
+    momentum, entry = jagged.vectors(tracks.momentum), jagged.vectors(tracks.calo_position)
     detector = events.detector
     cylinder = {"radius": detector.ecal_inner_radius, "half_length": detector.ecal_inner_z}
     reached = points(

@@ -6,6 +6,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.cells import Merge
 from pflow.io.open import open_events
@@ -66,10 +67,9 @@ def test_dtypes_and_shapes(events, recipe):
 
 def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, recipe):
     readout = encoded(real, recipe).readout
-    position = ak.flatten(real.tracks.calo_position, axis=1)
-    assert np.array_equal(readout.track_position, np.stack([ak.to_numpy(position[key]) for key in "xyz"], axis=1))
-    momentum = ak.flatten(real.tracks.calo_momentum, axis=1)
-    expected = np.stack([ak.to_numpy(momentum[key] / momentum.mag) for key in ("px", "py", "pz")], axis=1)
+    assert np.array_equal(readout.track_position, jagged.vectors(real.tracks.calo_position, np.float32))
+    momentum = jagged.vectors(real.tracks.calo_momentum)
+    expected = momentum / np.linalg.norm(momentum, axis=1, keepdims=True)
     np.testing.assert_allclose(readout.track_direction, expected, atol=1e-6)
 
 
