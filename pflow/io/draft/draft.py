@@ -113,7 +113,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
         b_field=0.0 if b_field is None else b_field,
         calorimeters=_with_common_encoding(
             [
-                describe_calorimeter(group, file.encodings, layer_members=layer_members, notes=notes)
+                describe_calorimeter(group, file, entries, layer_members=layer_members, notes=notes)
                 for group in sources.groups
             ],
             notes,

@@ -226,10 +226,25 @@ def test_a_reconstructed_file_of_cld_gives_its_collections_and_calibration(data_
         assert own.sim_measures_time == built_in.sim_measures_time
         if own.name != "hcal_other":  # has no digitised hits there
             assert own.sim_scale == pytest.approx(built_in.sim_scale, rel=1e-5)
+            assert own.sim_time_window == built_in.sim_time_window
     assert draft.tracks == cld.tracks
     assert set(draft.tracker_hits) == set(cld.tracker_hits)
     assert (draft.hit_links, draft.track_links, draft.references) == (cld.hit_links, cld.track_links, cld.references)
     assert draft.truth_particles == ("MCParticles",)
+
+
+def test_a_simulated_file_is_digitised_by_the_draft_of_its_reconstructed_one(data_dir):
+    """Hits of each calorimeter within 3 %, their energies within 1 %."""
+    paths = [data_dir / "edm4hep" / f"{name}.edm4hep.root" for name in ("cld_rec", "cld_sim")]
+    detector = draft_detector(paths[0]).detector
+    counts, energies = [], []
+    for path in paths:
+        hits = read_events(path, detector=detector).hits
+        subdetector = np.concatenate(hits.subdetector.to_list())
+        counts.append(np.bincount(subdetector, minlength=4)[:4])
+        energies.append(np.bincount(subdetector, np.concatenate(hits.energy.to_list()), minlength=4)[:4])
+    np.testing.assert_allclose(counts[1], counts[0], rtol=0.03)
+    np.testing.assert_allclose(energies[1], energies[0], rtol=0.01)
 
 
 def test_the_rntuple_file_gives_the_simplified_ild(data_dir):
