@@ -45,15 +45,7 @@ class EncodedSource(NamedTuple):
 
 
 class SourceEncoder(nn.Module):
-    """Embed hit and track tokens, and encode them with attention that knows their directions.
-
-    Parameters
-    ----------
-    inputs
-        Features of the tokens.
-    config
-        Sizes and parts of the network.
-    """
+    """Embed hit and track tokens, and encode them with attention that knows their directions."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()

@@ -165,13 +165,6 @@ class ParticleHead(nn.Module):
     """Predict particles from what describes them and from their proxies.
 
     A charged particle whose seed is a track has the track's momentum; others have corrected proxies.
-
-    Parameters
-    ----------
-    inputs
-        Vocabularies and the scale of energies.
-    config
-        Sizes and parts of the network.
     """
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:

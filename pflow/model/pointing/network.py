@@ -37,13 +37,6 @@ FIRST_STAGE = ("encoder", "decoder", "assignment", "head")
 class PointingNetwork(nn.Module):
     """The modules of the network, and how they are combined.
 
-    Parameters
-    ----------
-    inputs
-        Sizes and scales that follow from the tokeniser.
-    config
-        Sizes and parts of the network.
-
     Raises
     ------
     ValueError

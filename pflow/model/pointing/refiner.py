@@ -100,13 +100,6 @@ class Refiner(nn.Module):
     """Attention among all decoded particles and to the source, and new logits of all items.
 
     Initially the fractions are those of the first stage.
-
-    Parameters
-    ----------
-    inputs
-        Number of calorimeters.
-    config
-        Sizes and parts of the network.
     """
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
