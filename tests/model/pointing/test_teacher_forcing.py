@@ -122,22 +122,17 @@ def weights(model, batch):
         return seed_weights(share, batch.target, model.network.encode(batch))[0]
 
 
-def test_a_charged_particle_with_a_track_begins_there(model, mixed):
-    assert weights(model, mixed)[0].tolist() == [0, 0, 0, 1, 0]
-
-
-def test_a_neutral_particle_begins_at_hits_the_more_energy_the_better(model, mixed):
-    """Of 4 and 1 GeV: the square root of the ratio."""
-    assert weights(model, mixed)[1].tolist() == [1, 0.5, 0, 0, 0]
-
-
-def test_a_particle_without_hits_begins_at_a_track(model, mixed):
-    assert weights(model, mixed)[2].tolist() == [0, 0, 0, 0, 1]
-
-
-def test_a_token_of_several_particles_counts_by_what_is_ones_own(model, mixed):
-    """A charged particle without a track, with a quarter of a token's energy."""
-    assert weights(model, mixed)[3].tolist() == pytest.approx([0, 0, 0.25, 0, 0])
+@pytest.mark.parametrize(
+    ("particle", "expected"),
+    [
+        (0, [0, 0, 0, 1, 0]),  # charged, with a track: there
+        (1, [1, 0.5, 0, 0, 0]),  # neutral, with hits of 4 and 1 GeV: the square root of the ratio
+        (2, [0, 0, 0, 0, 1]),  # without hits: at a track
+        (3, [0, 0, 0.25, 0, 0]),  # charged, without a track, with a quarter of a token's energy
+    ],
+)
+def test_suitable_seeds(model, mixed, particle, expected):
+    assert weights(model, mixed)[particle].tolist() == pytest.approx(expected)
 
 
 def test_padding_and_particles_without_anything_have_no_seed(model, by_hand, events, collate):
