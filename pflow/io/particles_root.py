@@ -118,8 +118,8 @@ class RecoWriter:
     path
         The output file.
     provenance
-        Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag, is added
-        where there are any.
+        Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag,
+        is added where there are any.
     format
         ``ttree`` or ``rntuple``.
     name

@@ -141,7 +141,8 @@ def test_a_bad_entry_can_be_skipped(model, events, tmp_path):
     with pytest.warns(UserWarning, match="1 "):
         summary = run([bad], model, tmp_path / "reco.root", on_error="skip")
     got = read_reco(tmp_path / "reco.root")
-    assert summary.n_skipped == 1
+    assert (summary.n_skipped, summary.n_not_finite) == (1, 0)
+    assert read_provenance(tmp_path / "reco.root")["flagged"]["BAD_INPUT"] == 1
     assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [4]
     assert len(got.particles[4]) == 0
 

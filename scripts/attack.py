@@ -1,0 +1,86 @@
+"""Attack pflow with damaged files, hostile models, strange events and wrong command lines.
+
+    python scripts/attack.py --seed 1 --cases 10000
+    python scripts/attack.py --seed 1 --cases 300 --only 'HDF5' 'strange event' --keep failures
+
+Each case runs in a child process with limits of time and memory. It must end in success or in an error of pflow's own;
+anything else is a failure, whose files are kept. A seed and a number give the same case: case I of seed S alone is
+``--seed S --cases I+1 --first I``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attacks.child import Outcome, run_limited
+from attacks.kinds import KINDS, NEEDS, make_originals
+
+SECONDS = 30.0
+MEGABYTES = 2048.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=int, default=1000, help="number of cases, the kinds in turn")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help="kinds of cases")
+    parser.add_argument("--keep", type=Path, default=Path("attack_failures"), help="folder for the files of failures")
+    parser.add_argument("--json", type=Path, help="write the report to this file too")
+    args = parser.parse_args(arguments)
+
+    outcomes: dict[str, list[Outcome]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="attack-") as scratch:
+        originals = Path(scratch) / "originals"
+        originals.mkdir()
+        log = Path(scratch) / "log"
+        made = run_limited(lambda: make_originals(originals), log=log, seconds=600, megabytes=8 * MEGABYTES)
+        if made.failed:
+            sys.exit(f"the originals cannot be made: {made}\n{log.read_text()}")
+        kinds = [kind for kind in args.only if kind not in NEEDS or (originals / NEEDS[kind]).is_file()]
+        for number in range(args.first, args.cases):
+            kind = kinds[number % len(kinds)]
+            folder = Path(scratch) / f"case_{number}"
+            folder.mkdir()
+            generator = np.random.default_rng([args.seed, number])
+            case = functools.partial(KINDS[kind], originals, folder, generator)
+            outcome = run_limited(case, log=log, seconds=SECONDS, megabytes=MEGABYTES)
+            outcomes[kind].append(outcome)
+            if outcome.failed:
+                print(f"case {number}, {kind}: {outcome.what}: {outcome.text[:300]}", flush=True)
+                kept = args.keep / f"seed_{args.seed}_case_{number}"
+                shutil.rmtree(kept, ignore_errors=True)
+                shutil.copytree(folder, kept)
+                shutil.copy(log, kept / "log")
+            shutil.rmtree(folder)
+    return _report(outcomes, args)
+
+
+def _report(outcomes: dict[str, list[Outcome]], args: argparse.Namespace) -> int:
+    header = ("kind", "cases", "accepted", "refused", "failed", "worst [s]", "worst [MB]")
+    print(("{:<26}" + "{:>11}" * 6).format(*header))
+    report = []
+    for kind, found in outcomes.items():
+        counts = Counter(outcome.what for outcome in found)
+        failed = {what: n for what, n in sorted(counts.items()) if what not in ("accepted", "refused")}
+        worst = {name: max(getattr(outcome, name) for outcome in found) for name in ("seconds", "megabytes")}
+        row = (kind, len(found), counts["accepted"], counts["refused"], sum(failed.values()))
+        print(("{:<26}" + "{:>11}" * 4 + "{:>11.1f}{:>11.0f}").format(*row, worst["seconds"], worst["megabytes"]))
+        report.append({"kind": kind, "cases": len(found), "outcomes": dict(counts), **worst})
+    if args.json is not None:
+        args.json.write_text(json.dumps({"seed": args.seed, "kinds": report}, indent=1) + "\n", "utf-8")
+    return 1 if any(outcome.failed for found in outcomes.values() for outcome in found) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,110 @@
+"""A case in a child process with limits of time and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+WAIT = 10
+"""Largest wall time, as a multiple of the limit of CPU time."""
+
+MEMORY = ("MemoryError", "Unable to allocate", "not enough memory", "out of memory", "bad_alloc")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a case.
+
+    Parameters
+    ----------
+    what
+        ``accepted``, ``refused``, or a failure: ``escaped TYPE`` (an exception that is not pflow's), ``wrong`` (a check
+        of the case failed), ``crashed SIGNAL``, ``time`` or ``memory``.
+    text
+        Of the error.
+    seconds, megabytes
+        CPU time, which does not depend on what else the machine does, and memory in use at most, with the parent's.
+    """
+
+    what: str
+    text: str
+    seconds: float
+    megabytes: float
+
+    @property
+    def failed(self) -> bool:
+        return self.what not in ("accepted", "refused")
+
+
+def run_limited(case: Callable[[], None], *, log: Path, seconds: float, megabytes: float) -> Outcome:
+    """Run a function in a fork of this process, which must not have started any thread.
+
+    What it prints goes to `log`, and its outcome to the last line of that.
+    """
+    begin = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os._exit(_in_child(case, log, seconds, megabytes))
+    late = False
+    while True:
+        found, status, usage = os.wait4(child, os.WNOHANG)
+        if found:
+            break
+        if time.monotonic() - begin > WAIT * seconds:  # it waits for something
+            late = True
+            os.kill(child, signal.SIGKILL)
+            _, status, usage = os.wait4(child, 0)
+            break
+        time.sleep(0.002)
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    what, _, text = (lines[-1] if lines else "").partition("\t")
+    if late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+        what, text = "time", f"more than {seconds:g} s"
+    elif os.WIFSIGNALED(status):
+        what, text = f"crashed {signal.Signals(os.WTERMSIG(status)).name}", ""
+    elif any(word in text for word in MEMORY):
+        what = "memory"
+    cpu = usage.ru_utime + usage.ru_stime
+    return Outcome(what=what, text=text, seconds=cpu, megabytes=usage.ru_maxrss / 1024)
+
+
+def _in_child(case: Callable[[], None], log: Path, seconds: float, megabytes: float) -> int:
+    from pflow.errors import PflowError
+
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    faulthandler.disable()
+    sys.stdout = sys.stderr = os.fdopen(stream, "w", errors="backslashreplace")
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = in_use + int(megabytes * 2**20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        case()
+        what, text = "accepted", ""
+    except PflowError as error:
+        what, text = "refused", str(error)
+    except AssertionError as error:
+        what, text = "wrong" if _is_ours(error) else "escaped AssertionError", str(error)
+        traceback.print_exc()
+    except BaseException as error:
+        what, text = f"escaped {type(error).__name__}", str(error)
+        traceback.print_exc()
+    print(f"\n{what}\t{' '.join(text.split())}", flush=True)
+    return 0
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a check of a case failed, and not one inside of a library."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return Path(frame.filename).parent == Path(__file__).parent

@@ -1,0 +1,278 @@
+"""Kinds of cases: what is damaged, how it is read, and what must hold."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import shlex
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import torch
+import yaml
+
+import pflow
+from attacks.mutate import Generator, altered, damaged
+from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE
+from pflow.checkpoint.load import load_model
+from pflow.cli.main import EXIT_CODES, main
+from pflow.errors import ConfigError
+from pflow.event.events import Events, Flag
+from pflow.event.particles import Reconstruction
+from pflow.io.events_root import write_events
+from pflow.io.layout import load_layout
+from pflow.io.legacy_hdf5.writer import write_legacy
+from pflow.io.open import open_events
+from pflow.io.particles_root import RecoWriter, read_provenance, read_reco
+from pflow.io.summary import inspect_file
+from pflow.physics.detector import load_detector
+from pflow.resources import config_dir, weights_dir
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+MODEL = "ild-g4-photon"
+
+Case = Callable[[Path, Path, Generator], None]
+"""Runs a case: the folder of the originals, its own folder, and the source of its random numbers."""
+
+
+def make_originals(folder: Path) -> None:
+    """Write what is damaged: small files of every format that is read."""
+    events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=3)
+    write_events(folder / "flat.root", events)
+    write_legacy(folder / "legacy.h5", events)
+    reconstruction = pflow.reconstruct(events, MODEL, device="cpu")
+    for format in ("ttree", "rntuple"):
+        with RecoWriter(folder / f"reco_{format}.root", provenance={"made": "here"}, format=format) as writer:
+            writer.extend(reconstruction)
+    shipped = weights_dir() / MODEL
+    for name in (HEADER_FILE, WEIGHTS_FILE):
+        (folder / name).write_bytes((shipped / name).read_bytes())
+    for name in ("pointing", "translation"):
+        content = (REPOSITORY / "tests" / "data" / "format1" / f"{name}.ckpt").read_bytes()
+        (folder / f"{name}.ckpt").write_bytes(content)
+    shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "edm4hep"
+    for name, target in EDM4HEP.items():
+        if (shared / name).is_file():
+            (folder / target).write_bytes((shared / name).read_bytes())
+
+
+EDM4HEP = {"cld_rec.edm4hep.root": "edm4hep_ttree.root", "ild_g4_zqq_rntuple.root": "edm4hep_rntuple.root"}
+"""Real EDM4hep files, and their names among the originals; left out where they are not found."""
+
+
+def _events_of(name: str) -> Case:
+    def case(originals: Path, folder: Path, generator: Generator) -> None:
+        path = folder / name
+        path.write_bytes(damaged((originals / name).read_bytes(), generator))
+        inspect = generator.random() < 0.2
+        if inspect:
+            inspect_file(path)
+            return
+        on_error = "skip" if generator.random() < 0.5 else "raise"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with open_events(path) as file:
+                events = file.read(0, 3, on_error=on_error)
+        assert not events.violations(), "events with violations were returned"
+
+    return case
+
+
+def _reconstruction_of(name: str) -> Case:
+    def case(originals: Path, folder: Path, generator: Generator) -> None:
+        path = folder / name
+        path.write_bytes(damaged((originals / name).read_bytes(), generator))
+        if generator.random() < 0.2:
+            read_provenance(path)
+            return
+        assert read_reco(path).finite().all(), "particles with numbers that are not finite were returned"
+
+    return case
+
+
+def _checkpoint(originals: Path, folder: Path, generator: Generator) -> None:
+    name = ("pointing.ckpt", "translation.ckpt")[int(generator.integers(2))]
+    path = folder / name
+    path.write_bytes(damaged((originals / name).read_bytes(), generator))
+    found = load_model(path).reconstructor.state_dict()
+    expected = load_model(originals / name).reconstructor.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in expected.items()), "a damaged file gave other weights"
+
+
+def _checkpoint_header(originals: Path, folder: Path, generator: Generator) -> None:
+    """A whole checkpoint that says something else."""
+    name = ("pointing.ckpt", "translation.ckpt")[int(generator.integers(2))]
+    content = torch.load(originals / name, weights_only=True)
+    content[KEY] = json.dumps(altered(json.loads(content[KEY]), generator))
+    torch.save(content, folder / name)
+    _use(folder / name)
+
+
+def _weights(originals: Path, folder: Path, generator: Generator) -> None:
+    """Bytes of a folder of weights, of which the digest is right."""
+    content = damaged((originals / WEIGHTS_FILE).read_bytes(), generator)
+    header = json.loads((originals / HEADER_FILE).read_text("utf-8"))
+    header["sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / WEIGHTS_FILE).write_bytes(content)
+    (folder / HEADER_FILE).write_text(json.dumps(header))
+    _use(folder)
+
+
+def _weights_header(originals: Path, folder: Path, generator: Generator) -> None:
+    text = (originals / HEADER_FILE).read_bytes()
+    if generator.random() < 0.2:
+        text = damaged(text, generator)
+    else:
+        text = json.dumps(altered(json.loads(text), generator)).encode()
+    (folder / WEIGHTS_FILE).write_bytes((originals / WEIGHTS_FILE).read_bytes())
+    (folder / HEADER_FILE).write_bytes(text)
+    _use(folder)
+
+
+def _use(source: Path) -> None:
+    """Load a model, and reconstruct one event with it if that is of its detector."""
+    model = load_model(source)
+    events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=1)
+    some = events.hits[:, :200]
+    without: dict[str, Any] = dict.fromkeys(("truth", "hit_links", "track_links", "tracker_hit_links"))
+    events = dataclasses.replace(events, hits=some, **without)
+    _check(pflow.reconstruct(events, model, device="cpu", max_particles=20), events)
+
+
+def _check(reconstruction: Reconstruction, events: Events) -> None:
+    assert len(reconstruction) == len(events), "entries are missing"
+    assert reconstruction.finite().all(), "particles with numbers that are not finite"
+    given_up = (reconstruction.flags & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)) > 0
+    assert not ak.to_numpy(ak.num(reconstruction.particles))[given_up].any(), "particles of an event that was given up"
+
+
+def _configuration(originals: Path, folder: Path, generator: Generator) -> None:
+    kind = ("detector", "layout")[int(generator.integers(2))]
+    files = sorted((config_dir() / kind).glob("*.yaml"))
+    original = files[int(generator.integers(len(files)))].read_bytes()
+    path = folder / "configuration.yaml"
+    if generator.random() < 0.3:
+        path.write_bytes(damaged(original, generator))
+    else:
+        path.write_text(yaml.safe_dump(altered(yaml.safe_load(original), generator), allow_unicode=True), "utf-8")
+    option = {kind: load_detector(path) if kind == "detector" else load_layout(path)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if kind == "detector":
+            pflow.read_events(originals / "flat.root", detector=option[kind], entry_stop=1)
+        else:
+            pflow.read_events(originals / "flat.root", layout=path, detector="ild_g4", entry_stop=1)
+
+
+NUMBERS = (0.0, -1.0, 1e-30, 1e6, 1e12, 1e30, 3e38, -3e38, np.nan, np.inf, -np.inf)
+INTEGERS = (-1, -(2**31), 2**31 - 1, 9, 1000, 10**6)
+
+
+def _strange_event(originals: Path, folder: Path, generator: Generator) -> None:
+    """An event with impossible, unknown or extreme numbers."""
+    events = pflow.read_events(originals / "flat.root")
+    spoilt = int(generator.integers(len(events)))
+    for _ in range(int(generator.integers(1, 4))):
+        part = ("hits", "tracks")[int(generator.integers(2))]
+        records = getattr(events, part)
+        fields = [field for field in records.fields if not records[field].fields]
+        fields += [f"{outer}.{inner}" for outer in records.fields for inner in records[outer].fields]
+        events = dataclasses.replace(events, **{part: _spoilt(records, fields, spoilt, generator)})
+    model = load_model(MODEL if generator.random() < 0.5 else "ild-g4-general")
+    on_error = "skip" if generator.random() < 0.7 else "raise"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = pflow.reconstruct(events, model, device="cpu", on_error=on_error, max_particles=30)
+    _check(found, events)
+    others = np.arange(len(events)) != spoilt
+    assert not (found.flags[others] & np.uint32(Flag.BAD_INPUT | Flag.NOT_FINITE)).any(), "a good event was given up"
+
+
+def _spoilt(records: ak.Array, fields: list[str], entry: int, generator: Generator) -> ak.Array:
+    outer, _, inner = fields[int(generator.integers(len(fields)))].partition(".")
+    holder, name = (records[outer], inner) if inner else (records, outer)
+    counts = ak.to_numpy(ak.num(records))
+    values = ak.to_numpy(ak.flatten(holder[name])).copy()
+    begin, end = int(counts[:entry].sum()), int(counts[: entry + 1].sum())
+    choices = INTEGERS if values.dtype.kind in "iu" else NUMBERS
+    value = choices[int(generator.integers(len(choices)))]
+    if generator.random() < 0.5 and end > begin:
+        end = begin + 1
+    with np.errstate(over="ignore"):
+        values[begin:end] = value
+    changed = ak.with_field(holder, ak.unflatten(values, counts), name)
+    return ak.with_field(records, changed, outer) if inner else changed
+
+
+WORDS = (
+    *("inspect", "convert", "reconstruct", "evaluate", "display", "calibrate", "export", "recipe", "detector", "fit"),
+    *("--checkpoint", "-o", "--output", "--truth", "--on-error", "skip", "--device", "meta", "cuda:99", "cpu"),
+    *("--max-particles", "0", "-1", "99999999999", "1e9", "nan", "--chunk-size", "--entry", "--reco", "--format"),
+    *("--detector", "cld", "--schema", "flat", "--layout", "g4", "--rule", "calo", "--json", "--help", "--debug", "--"),
+    *("{flat}", "{reco}", "{model}", "{h5}", "{folder}", "{folder}/out.root", "{folder}/out.h5", "{folder}/out.png"),
+    *("/dev/null", "/proc/x.root", "root://nowhere.invalid//x", "*.root", "", "-", "é", "{flat}/x"),
+)
+"""Of which wrong command lines are made."""
+
+
+def _command(originals: Path, folder: Path, generator: Generator) -> None:
+    """A wrong use of the command line, whose originals must stay as they are."""
+    names = {
+        "{flat}": originals / "flat.root",
+        "{reco}": originals / "reco_ttree.root",
+        "{model}": originals,
+        "{h5}": originals / "legacy.h5",
+        "{folder}": folder,
+    }
+    words = [WORDS[int(generator.integers(10))]]
+    words += [WORDS[int(generator.integers(len(WORDS)))] for _ in range(int(generator.integers(0, 9)))]
+    for mark, path in names.items():
+        words = [word.replace(mark, str(path)) for word in words]
+    os.chdir(folder)
+    before = _digests(originals)
+    print(shlex.join(words), flush=True)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            code = main(words)
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 0
+    print(said.getvalue(), flush=True)
+    assert code in EXIT_CODES, f"exit code {code}"
+    assert "unexpected" not in said.getvalue(), said.getvalue()
+    assert _digests(originals) == before, "an original was changed"
+    if code:
+        raise ConfigError(f"exit code {code}")
+
+
+def _digests(folder: Path) -> Mapping[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+KINDS: dict[str, Case] = {
+    "flat ntuple (TTree)": _events_of("flat.root"),
+    "EDM4hep (TTree)": _events_of("edm4hep_ttree.root"),
+    "EDM4hep (RNTuple)": _events_of("edm4hep_rntuple.root"),
+    "HDF5": _events_of("legacy.h5"),
+    "reconstruction (TTree)": _reconstruction_of("reco_ttree.root"),
+    "reconstruction (RNTuple)": _reconstruction_of("reco_rntuple.root"),
+    "checkpoint, bytes": _checkpoint,
+    "checkpoint, header": _checkpoint_header,
+    "weights, bytes": _weights,
+    "weights, header": _weights_header,
+    "configuration": _configuration,
+    "strange event": _strange_event,
+    "command line": _command,
+}
+"""By the name in the report."""
+
+NEEDS = {"EDM4hep (TTree)": "edm4hep_ttree.root", "EDM4hep (RNTuple)": "edm4hep_rntuple.root"}
+"""Kinds that need an original which may not be there."""

@@ -1,0 +1,104 @@
+"""Random changes of bytes and of plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Generator = np.random.Generator
+
+VALUES = (
+    *(0, -1, 1, 3, 10**9, 2**31, 2**63, 10**400, True, None),
+    *(0.5, -0.0, 1e-300, 1e300, float("nan"), float("inf"), -float("inf")),
+    *("", "x", "../../etc/passwd", "os.system", "\x00", "é" * 100, "9" * 5000),
+    *([], {}, [[]], {"": {}}, [1, "a", None]),
+)
+"""What a value is replaced by."""
+
+
+def damaged(content: bytes, generator: Generator) -> bytes:
+    """Bytes with some of them flipped, zeroed, moved, repeated, inserted or cut off."""
+    changes: tuple[Callable[[bytearray, Generator], None], ...] = (_flip, _flip, _random, _zero, _cut, _insert, _copy)
+    changed = bytearray(content)
+    for _ in range(int(generator.integers(1, 4))):
+        changes[int(generator.integers(len(changes)))](changed, generator)
+    return bytes(changed)
+
+
+def altered(content: Any, generator: Generator) -> Any:
+    """Plain data with one value, anywhere inside, replaced or left out."""
+    paths = list(_paths(content))
+    if not paths:
+        return _value(generator)
+    path = paths[int(generator.integers(len(paths)))]
+    return _changed(content, path, generator)
+
+
+def _paths(content: Any, path: tuple[Any, ...] = ()) -> Any:
+    if path:
+        yield path
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from _paths(value, (*path, key))
+
+
+def _changed(content: Any, path: tuple[Any, ...], generator: Generator) -> Any:
+    copy = dict(content) if isinstance(content, dict) else list(content)
+    key = path[0]
+    if len(path) > 1:
+        copy[key] = _changed(copy[key], path[1:], generator)
+    elif generator.random() < 0.15:
+        del copy[key]
+    elif isinstance(copy, dict) and generator.random() < 0.1:
+        copy[f"{key}x"] = copy.pop(key)
+    else:
+        copy[key] = _value(generator)
+    return copy
+
+
+def _value(generator: Generator) -> Any:
+    return VALUES[int(generator.integers(len(VALUES)))]
+
+
+def _place(content: bytearray, generator: Generator) -> int:
+    """Anywhere, but most often near an end, where headers and directories are."""
+    if not content:
+        return 0
+    near = min(len(content), 600)
+    kind = generator.random()
+    if kind < 0.3:
+        return int(generator.integers(near))
+    return len(content) - 1 - int(generator.integers(near)) if kind < 0.6 else int(generator.integers(len(content)))
+
+
+def _flip(content: bytearray, generator: Generator) -> None:
+    if content:
+        content[_place(content, generator)] ^= 1 << int(generator.integers(8))
+
+
+def _random(content: bytearray, generator: Generator) -> None:
+    if content:
+        content[_place(content, generator)] = int(generator.integers(256))
+
+
+def _zero(content: bytearray, generator: Generator) -> None:
+    place = _place(content, generator)
+    size = min(int(generator.integers(1, 65)), len(content) - place)
+    content[place : place + size] = bytes([0, 255][int(generator.integers(2))] for _ in range(size))
+
+
+def _cut(content: bytearray, generator: Generator) -> None:
+    del content[_place(content, generator) :]
+
+
+def _insert(content: bytearray, generator: Generator) -> None:
+    place = _place(content, generator)
+    content[place:place] = generator.bytes(int(generator.integers(1, 17)))
+
+
+def _copy(content: bytearray, generator: Generator) -> None:
+    begin, place = _place(content, generator), _place(content, generator)
+    part = content[begin : begin + int(generator.integers(1, 257))]
+    content[place : place + len(part)] = part

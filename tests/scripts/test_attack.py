@@ -1,0 +1,83 @@
+"""A short form of the attack: some cases of every kind, and what the attack itself must notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import attack
+from attacks.child import run_limited
+from attacks.kinds import KINDS
+from attacks.mutate import altered, damaged
+from pflow.errors import InputError
+
+
+@pytest.mark.slow
+def test_every_case_ends_in_success_or_in_an_error_of_pflow(tmp_path, capfd):
+    code = attack.main(["--seed", "7", "--cases", str(4 * len(KINDS)), "--keep", str(tmp_path / "failures")])
+    shown = capfd.readouterr().out
+    assert code == 0, shown
+    assert all(kind in shown for kind in KINDS if not kind.startswith("EDM4hep"))
+
+
+def refused():
+    raise InputError("wrong")
+
+
+def escaped():
+    raise ZeroDivisionError("by zero")
+
+
+def large():
+    np.ones(2**31)
+
+
+def long():
+    while True:
+        pass
+
+
+def crashed():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("case", "what"),
+    [
+        (lambda: None, "accepted"),
+        (refused, "refused"),
+        (escaped, "escaped ZeroDivisionError"),
+        (large, "memory"),
+        (long, "time"),
+        (lambda: time.sleep(100), "time"),
+        (crashed, "crashed SIGSEGV"),
+        (lambda: signal.raise_signal(signal.SIGABRT), "crashed SIGABRT"),
+    ],
+)
+def test_the_outcome_of_a_case_is_known(tmp_path, case, what, monkeypatch):
+    monkeypatch.setattr("attacks.child.WAIT", 3)
+    outcome = run_limited(case, log=tmp_path / "log", seconds=1, megabytes=500)
+    assert outcome.what == what
+    assert outcome.failed == (what not in ("accepted", "refused"))
+
+
+def test_the_same_seed_gives_the_same_damage():
+    content = bytes(range(256)) * 8
+    data = {"a": [1, {"b": 2}], "c": "text"}
+    for seed in range(50):
+        one, other = (np.random.default_rng(seed) for _ in range(2))
+        assert damaged(content, one) == damaged(content, other)
+        assert repr(altered(data, one)) == repr(altered(data, other))
+    assert data == {"a": [1, {"b": 2}], "c": "text"}
+
+
+@pytest.mark.parametrize("content", [b"", b"x", bytes(1000)])
+def test_any_content_can_be_damaged(content):
+    generator = np.random.default_rng(1)
+    for _ in range(200):
+        damaged(content, generator)
+        altered([], generator)
