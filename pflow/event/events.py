@@ -40,7 +40,7 @@ from pflow.event import jagged
 from pflow.event.validate import Violation, validate_links, validate_part
 from pflow.physics.detector import Detector
 
-__all__ = ["Events", "Flag", "concatenate"]
+__all__ = ["Events", "Flag", "concatenate", "count_flags"]
 
 PARTS = ("hits", "tracks", "tracker_hits", "truth", "hit_links", "track_links", "tracker_hit_links", "reference")
 """Names of the parts of `Events`, in the order in which they are checked."""
@@ -63,6 +63,16 @@ class Flag(enum.IntFlag):
     """The tracks were made from Monte Carlo particles (`pflow.event.truth_tracks`)."""
     NOT_FINITE = 16
     """The model gave numbers that are not finite, and the event was left without particles (``on_error="skip"``)."""
+
+
+def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
+    """Number of events that have each flag, by its name; flags that no event has are left out.
+
+    >>> count_flags(np.array([0, 1, 5], dtype=np.uint32))
+    {'BAD_INPUT': 2, 'UNKNOWN_PDG': 1}
+    """
+    counts = {str(flag.name): int(np.count_nonzero(flags & flag)) for flag in Flag if flag}
+    return {name: number for name, number in counts.items() if number}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

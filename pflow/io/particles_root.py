@@ -39,6 +39,7 @@ The key ``pflow_provenance`` holds a JSON text (TObjString): where the events co
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -51,7 +52,7 @@ import uproot
 from pflow.errors import ConfigError, InputError, check_choice, nearest, reading
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
-from pflow.event.events import Flag
+from pflow.event.events import count_flags
 from pflow.event.particles import LINKS, Reconstruction, concatenate
 from pflow.event.validate import validate_links
 from pflow.io.atomic import check_output, replacing
@@ -161,7 +162,7 @@ class RecoWriter:
         self._pending: list[Reconstruction] = []
         self._optional: frozenset[str] | None = None
         self._table: Any = None
-        self._flagged = {str(flag.name): 0 for flag in Flag if flag}
+        self._flagged: Counter[str] = Counter()
 
     def __enter__(self) -> RecoWriter:
         with ExitStack() as stack:
@@ -188,8 +189,7 @@ class RecoWriter:
         """
         if not len(reconstruction):
             return
-        for name in self._flagged:
-            self._flagged[name] += int(np.count_nonzero(reconstruction.flags & Flag[name]))
+        self._flagged.update(count_flags(reconstruction.flags))
         if ak.any(ak.num(reconstruction.particles, axis=1)):
             optional = _optional(reconstruction)
             if self._optional is None:
@@ -209,8 +209,7 @@ class RecoWriter:
         if self._optional is None:
             self._optional = frozenset().union(*map(_optional, self._pending))
         self._flush(self._optional)
-        flagged = {name: number for name, number in self._flagged.items() if number}
-        write_note(self._file, NOTE, {**self._provenance, **({"flagged": flagged} if flagged else {})})
+        write_note(self._file, NOTE, {**self._provenance, **({"flagged": self._flagged} if self._flagged else {})})
 
     def _flush(self, optional: frozenset[str]) -> None:
         empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)

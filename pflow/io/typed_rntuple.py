@@ -1,8 +1,8 @@
 """RNTuples whose records are C++ structs: the name of a record's type is stored with it.
 
 uproot writes records without a type name, and ROOT then refuses to read them as a struct. What is missing is one
-name in the RNTuple's header, which a private function of uproot makes (in 5.6 and 5.7; tried from 5.6.0 to 5.7.7);
-here it is told the names.
+name in the RNTuple's header, which a private function of uproot makes; here it is told the names. Tried with uproot
+5.6.0 to 5.7.7.
 """
 
 from __future__ import annotations

@@ -45,6 +45,17 @@ def test_a_missing_collection_names_the_nearest():
         Columns(Tree("ECALBarrel.energy"), "f").key("ECalBarrel", "energy")
 
 
+@pytest.mark.parametrize("layout", ["new", "rntuple"])
+def test_all_columns_are_listed(write, content, layout):
+    path = write(content, layout)
+    with open_root(path) as file:
+        columns = Columns(open_tree(file, "events", str(path)), str(path))
+    for key in content:
+        collection, _, member = key.partition(".")
+        assert columns.has(collection, member), key
+    assert set(columns.collections) >= {key.partition(".")[0] for key in content}
+
+
 def test_has_asks_for_all_members():
     columns = Columns(Tree("X.energy"), "f")
     assert columns.has("X")

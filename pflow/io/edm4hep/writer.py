@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events
+from pflow.event.events import Events, count_flags
 from pflow.event.particles import LINKS, Reconstruction
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.collection_id import collection_id
@@ -52,7 +53,8 @@ class Edm4hepRecoWriter:
     files
         The open files that the events come from; they must stay open.
     provenance
-        Where the particles come from; plain data, as JSON can hold.
+        Where the particles come from; plain data, as JSON can hold. ``flagged`` is added as by
+        `pflow.io.particles_root.RecoWriter`.
     keep_input
         Copy all collections of the input, so that all references lead to objects of the same file.
     mc_links
@@ -98,6 +100,7 @@ class Edm4hepRecoWriter:
         for source in self._sources.values():
             source.check_like(self._first)
         self._optional: frozenset[str] | None = None
+        self._flagged: Counter[str] = Counter()
 
     def __enter__(self) -> Edm4hepRecoWriter:
         first = self._first
@@ -123,7 +126,7 @@ class Edm4hepRecoWriter:
         with ExitStack() as stack:
             partial = stack.enter_context(replacing(self._path, **self._checks))
             file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
-            write_note(file, NOTE, self._provenance)
+            self._file = file
             self._frames = FrameWriter(file, collections=collections, definitions=definitions)
             self._write_header = HEADER not in first.copied
             stack.push(self._finish)
@@ -150,6 +153,7 @@ class Edm4hepRecoWriter:
         ValueError
             Particles have links, scores or covariances and those before had none, or the other way round.
         """
+        self._flagged.update(count_flags(reconstruction.flags))
         if ak.any(ak.num(reconstruction.particles, axis=1)):
             optional = _optional(reconstruction)
             if optional != (self._optional or optional):
@@ -214,6 +218,7 @@ class Edm4hepRecoWriter:
         }
         merged = _merged(metadata[0] if metadata else {}, own)
         self._frames.finish({"metadata": [merged, *metadata[1:]], **categories})
+        write_note(self._file, NOTE, {**self._provenance, **({"flagged": self._flagged} if self._flagged else {})})
 
 
 class _Source:
@@ -237,7 +242,7 @@ class _Source:
         self.own_tracks = self.track_id is None and (file.truth_tracks or self.reader is None)
         self.mc_id = self._mc_id(truth) if mc_links else None
         self.keep_input = keep_input
-        self.copy = self._copy(keep_input)
+        self.copy = self._copy()
 
     def _mc_id(self, truth: Sequence[str]) -> int:
         if self.reader is None or not truth:
@@ -254,15 +259,15 @@ class _Source:
         found = () if self.copy is None else self.copy.collections
         return {collection.name: collection for collection in found if self.keep_input or collection.name == HEADER}
 
-    def _copy(self, keep_input: bool) -> InputCopy | None:
+    def _copy(self) -> InputCopy | None:
         if self.reader is None:
-            if keep_input:
+            if self.keep_input:
                 raise ConfigError(f"{self.path}: only the collections of EDM4hep files can be kept")
             return None
         try:
             return InputCopy(self.reader.file)
         except InputError:
-            if keep_input:
+            if self.keep_input:
                 raise
             return None  # the event numbers are all that would be copied
 

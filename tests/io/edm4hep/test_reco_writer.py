@@ -72,7 +72,7 @@ def objects(file: Any, name: str) -> list[Any]:
 def test_what_is_written_comes_back(source, reconstruct, options, chunk):
     out, made, _ = reconstruct(source, chunk=chunk, **options)
     assert same(read_reco(out, name=options.get("name", "PFlow")), made)
-    assert read_provenance(out) == {"who": "me"}
+    assert read_provenance(out) == {"who": "me", "flagged": {"BAD_INPUT": 1}}
 
 
 def test_clusters_are_written_a_few_events_at_a_time(source, reconstruct, monkeypatch):
