@@ -23,6 +23,8 @@ SAME_ENERGY = 1e-3
 """Relative difference of a cell's energies that counts as agreement."""
 MIN_LATE_CELLS = 5
 """Cells that a time must explain beyond those that need none."""
+MIN_EXPLAINED = 0.9
+"""Fraction of the cells that it must explain: with fewer, digitisation did something else."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop
 
     Returns
     -------
-    None where no time explains more cells than none at all, or the file has no contributions.
+    None where no time explains most cells, and more than none does; or where the file has no contributions.
     """
     digitised = join_samples([sample for sample in group.of(simulated=False) if len(sample)])
     times = np.array([*LATEST, np.inf])
@@ -75,7 +77,7 @@ def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop
             visible[visible < found.threshold * (1 - SAME_ENERGY)] = 0.0
             explained[number] += int(np.sum(np.abs(visible - energy) <= SAME_ENERGY * energy))
     best = int(np.argmax(explained))
-    if explained[best] < explained[-1] + MIN_LATE_CELLS:
+    if explained[best] < max(explained[-1] + MIN_LATE_CELLS, MIN_EXPLAINED * n_cells):
         return None
     return TimeWindow(
         latest=float(times[best]),
