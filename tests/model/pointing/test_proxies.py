@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pflow.model.common.directions import tangent_basis
 from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.pairs import find_pairs
 from pflow.model.pointing.proxies import make_proxies, n_proxy_features
@@ -83,21 +80,3 @@ def test_a_particle_that_is_padding_has_finite_proxies(readout):
     made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed, n_subdetectors=2)
     assert made.energy[0, 1] == 0.0
     assert made.features.isfinite().all()
-
-
-def test_the_tangent_basis_is_that_of_spherical_coordinates():
-    theta, phi = 0.7, -2.1
-    direction = torch.tensor(
-        [math.sin(theta) * math.cos(phi), math.sin(theta) * math.sin(phi), math.cos(theta)], dtype=torch.float64
-    )
-    e_theta, e_phi = tangent_basis(direction)
-    expected = [math.cos(theta) * math.cos(phi), math.cos(theta) * math.sin(phi), -math.sin(theta)]
-    torch.testing.assert_close(e_theta, torch.tensor(expected, dtype=torch.float64))
-    torch.testing.assert_close(e_phi, torch.tensor([-math.sin(phi), math.cos(phi), 0.0], dtype=torch.float64))
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_on_the_z_axis_the_tangent_basis_is_x_and_y(sign):
-    e_theta, e_phi = tangent_basis(torch.tensor([0.0, 0.0, sign]))
-    assert e_phi.tolist() == [0.0, 1.0, 0.0]
-    assert e_theta.tolist() == [sign, 0.0, 0.0]
