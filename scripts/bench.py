@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks import evaluate, reading, reconstruct, training
+from benchmarks import evaluate, latency, reading, reconstruct, training
 
-BENCHMARKS = (reading, training, reconstruct, evaluate)
+BENCHMARKS = (reading, training, reconstruct, latency, evaluate)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,6 +10,7 @@ OPTIONS = {
     "reading": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
     "training": ["zqq_test_small.root", "--events", "2", "--batch-size", "2", "--runs", "1"],
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--threads", "1", "--runs", "1"],
+    "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "evaluate": ["gammasep_test_small.root", "--repeat", "1"],
 }
 

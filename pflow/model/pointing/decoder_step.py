@@ -19,6 +19,7 @@ from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.event_decoder import decode_event
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles
@@ -125,8 +126,11 @@ def decode_first_stage(
     network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler
 ) -> DecodedSequence:
     """Decode without refinement; the source is changed in place. Call without gradients."""
-    decoder = PointingDecoder(network, source, decoding, sampler)
     batch, device = len(source.states), source.states.device
+    plain = network.head.use_proxies and not (sampler.draws or network.decoder.training)
+    if plain and batch == 1 and device.type == "cpu" and bool(source.scene.token_mask.any()):
+        return decode_event(network, source, decoding)
+    decoder = PointingDecoder(network, source, decoding, sampler)
     return decode(decoder, batch=batch, max_particles=decoding.max_particles, device=device)
 
 
