@@ -11,10 +11,11 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
+import numpy.typing as npt
 import uproot
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events, count_flags
+from pflow.event.events import Events, Flag, count_flags
 from pflow.event.particles import LINKS, Reconstruction
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.collection_id import collection_id
@@ -149,7 +150,7 @@ class Edm4hepRecoWriter:
         Raises
         ------
         InputError
-            An entry of the input cannot be copied.
+            An entry of the input cannot be decoded, and is not flagged ``BAD_INPUT``: such ones are left empty.
         ValueError
             Particles have links, scores or covariances and those before had none, or the other way round.
         """
@@ -161,7 +162,22 @@ class Edm4hepRecoWriter:
             self._optional = optional
         for start in range(0, len(events), CLUSTER_SIZE):
             chosen = slice(start, start + CLUSTER_SIZE)
-            self._extend(reconstruction[chosen], events[chosen])
+            try:
+                self._extend(reconstruction[chosen], events[chosen])
+            except InputError:  # an entry of the input cannot be decoded; nothing of this range is written yet
+                self._extend_one_by_one(reconstruction[chosen], events[chosen])
+
+    def _extend_one_by_one(self, reconstruction: Reconstruction, events: Events) -> None:
+        """Append events of which some cannot be decoded: those that were skipped as such are left empty."""
+        for at in range(len(events)):
+            one = slice(at, at + 1)
+            try:
+                self._extend(reconstruction[one], events[one])
+            except InputError:
+                if not reconstruction.flags[at] & Flag.BAD_INPUT:
+                    raise
+                none = np.zeros((1, len(self._first.hit_ids)), dtype=np.int64)
+                self._frames.extend(self._header(reconstruction[one]), self._parameters(reconstruction[one], none))
 
     def _extend(self, reconstruction: Reconstruction, events: Events) -> None:
         source, names = self._sources[events.path], self._names
@@ -177,9 +193,7 @@ class Edm4hepRecoWriter:
             frames |= hit_frames(events, origins, names)
         if source.own_tracks:
             frames |= track_frames(events, names)
-        if self._write_header:
-            columns = {"eventNumber": reconstruction.event.astype(np.uint64), "weight": np.ones(len(events))}
-            frames[HEADER] = Filled(counts=np.ones(len(events), dtype=np.int64), columns=columns)
+        frames |= self._header(reconstruction)
         parameters: list[Parameters] = [{} for _ in range(len(events))]
         if source.copy is not None:
             frames |= source.copy.read(source.copied.values(), start, stop)
@@ -188,12 +202,25 @@ class Edm4hepRecoWriter:
         offsets = np.zeros((len(events), 0), np.int64)
         if references.hits is not None:
             offsets = (np.cumsum(references.hits.counts, axis=0) - references.hits.counts).T
+        own = self._parameters(reconstruction, offsets)
+        self._frames.extend(frames, [_merged(*pair) for pair in zip(parameters, own, strict=True)])
+
+    def _header(self, reconstruction: Reconstruction) -> dict[str, Filled]:
+        """Event headers with the numbers of the events, unless those of the input are copied."""
+        if not self._write_header:
+            return {}
+        ones = np.ones(len(reconstruction))
+        columns = {"eventNumber": reconstruction.event.astype(np.uint64), "weight": ones}
+        return {HEADER: Filled(counts=ones.astype(np.int64), columns=columns)}
+
+    def _parameters(self, reconstruction: Reconstruction, offsets: npt.NDArray[np.int64]) -> list[Parameters]:
+        """Our parameters of each frame; `offsets` [event, collection] of the hits."""
+        name = self._names.particles
         flags = reconstruction.flags.astype(np.int32)
-        own = [
-            {"Int": {f"{names.particles}_flags": [int(flag)], f"{names.particles}_hitOffsets": offset.tolist()}}
+        return [
+            {"Int": {f"{name}_flags": [int(flag)], f"{name}_hitOffsets": offset.tolist()}}
             for flag, offset in zip(flags, offsets, strict=True)
         ]
-        self._frames.extend(frames, [_merged(*pair) for pair in zip(parameters, own, strict=True)])
 
     def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
         if error_type is not None:

@@ -17,6 +17,7 @@ from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep import writer as writer_module
 from pflow.io.edm4hep.collection_id import collection_id
+from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.events_root import write_events
 from pflow.io.open import open_events, read_events
@@ -283,6 +284,37 @@ def test_emptied_events_have_no_objects(source, toy, perfect, tmp_path):
     found = read_reco(tmp_path / "out.root")
     assert same(found, made)
     assert len(found.particles[0]) == 0
+
+
+@pytest.mark.parametrize("keep_input", [False, True])
+def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(
+    source, toy, perfect, tmp_path, monkeypatch, keep_input
+):
+    whole = Edm4hepReader.hit_origins
+
+    def damaged(self: Edm4hepReader, start: int, stop: int) -> Any:
+        if stop > 1:
+            raise InputError("damaged", file=self.path, entry=start)
+        return whole(self, start, stop)
+
+    monkeypatch.setattr(Edm4hepReader, "hit_origins", damaged)
+    out = tmp_path / "out.root"
+    with open_events(source, detector=toy) as file:
+        events = file.read().emptied(np.array([False, True]))
+        made = perfect(events)
+        for flags in ([0, 0], [0, 1]):
+            made = dataclasses.replace(made, flags=np.array(flags, dtype=np.uint32))
+            with Edm4hepRecoWriter(out, [file], provenance={}, keep_input=keep_input) as writer:
+                if flags[1]:
+                    writer.extend(made, events)
+                else:
+                    with pytest.raises(InputError, match="damaged"):
+                        writer.extend(made, events)
+    found = read_reco(out)
+    assert ak.num(found.particles).to_list() == [3, 0]
+    assert found.particles.to_list() == made.particles.to_list()
+    assert found.flags.tolist() == [0, 1]
+    assert ak.num(found.hit_links).to_list() == ak.num(made.hit_links).to_list()
 
 
 def test_several_files_follow_one_another(write_podio, content, toy, perfect, tmp_path):
