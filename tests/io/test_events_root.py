@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import uproot
 
+from make_sample import LIMIT
 from pflow.errors import ConfigError
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import PARTS, Events, Flag
@@ -209,7 +210,7 @@ def test_the_input_is_not_overwritten(sample_dir):
 
 
 def test_the_small_samples_stay_small(sample_dir):
-    assert 0 < sum(path.stat().st_size for path in sample_dir.iterdir()) <= 3_000_000
+    assert 0 < sum(path.stat().st_size for path in sample_dir.iterdir()) <= LIMIT
 
 
 def test_a_file_remembers_that_its_tracks_were_made_from_monte_carlo_particles(tmp_path):
