@@ -169,7 +169,7 @@ class EventFile:
             events = self._read_range(start, stop, truth=truth)
             undecoded: list[BadEntry] = []
         except InputError as error:
-            if strict or error.entry is None:
+            if strict or error.entry is None or start == stop:  # no entry is to blame
                 raise
             events, undecoded = self._read_one_by_one(start, stop, truth=truth)
         with reading(DAMAGED, file=self.path, entry=start):
