@@ -34,6 +34,15 @@ measure jets ild-g4-general tests/data/zqq_test_small.root --no-plots
 pflow display tests/data/zqq_test_small.root --reco "$out/jets/reco.root" --colour reco \
     --output "$out/jets/event.png" "$out/jets/event.html"
 
+real="${PFLOW_DATA:-../shared/data}/edm4hep/cld_rec.edm4hep.root"
+if [ -f "$real" ]; then
+    echo "== 6. A real event of CLD, fully simulated and reconstructed, beside Pandora"
+    measure cld cld-general "$real"
+    pflow display "$real" --reco "$out/cld/reco.root" --colour reco --output "$out/cld/event.png" "$out/cld/event.html"
+else
+    echo "== 6. A real event of CLD: left out, there is no file $real"
+fi
+
 echo
-echo "In $out/small, $out/photons and $out/jets: particles in reco.root, metrics in evaluation/;"
+echo "In the folders small, photons, jets and cld of $out: particles in reco.root, metrics in evaluation/;"
 echo "plots and a report in $out/small/evaluation/, one event as an interactive page in $out/jets/event.html."

@@ -27,6 +27,7 @@ def reference(sample_dir):
 
 
 CASES = [
+    ("cld-general", "cld_multi_test_small.root"),
     ("ild-g4-photon", "gamma1_test_small.root"),
     ("ild-g4-photon", "gammasep_test_small.root"),
     ("ild-g4-general", "gamma1_test_small.root"),

@@ -24,6 +24,7 @@ from pflow.metrics.stats import Number
 __all__ = ["SAMPLES", "add_options", "measure", "run"]
 
 SAMPLES = {
+    "cld-general": ("cld_multi_test_small.root",),
     "ild-g4-photon": ("gamma1_test_small.root", "gammasep_test_small.root"),
     "ild-g4-general": ("gamma1_test_small.root", "multi_test_small.root", "zqq_test_small.root"),
 }

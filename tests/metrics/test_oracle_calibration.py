@@ -129,4 +129,4 @@ def test_builtin_calibration_by_the_name_of_the_detector():
 
 
 def test_detector_without_calibration_has_the_unit_one():
-    assert load_calibration(load_detector("cld")).origin.startswith("none")
+    assert load_calibration(load_detector("clic")).origin.startswith("none")
