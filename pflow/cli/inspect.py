@@ -14,7 +14,7 @@ from pflow.cli.options import add_file_options, add_option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pflow.io.edm4hep.content import CollectionContent
+    from pflow.io.edm4hep.collection_content import CollectionContent
     from pflow.io.summary import EventTruth, FileContent
 
 __all__ = ["add_arguments", "run"]

@@ -128,10 +128,10 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     kept |= ~chosen[event]
 
     soft = energy < _quantiles(energy, subdetector, len(kinds), NOISE_QUANTILE)[subdetector]
-    added, owner = _from_others(event, np.flatnonzero(soft), options.noise_hits * chosen, generator)
+    added, into = _from_others(event, np.flatnonzero(soft), options.noise_hits * chosen, generator)
     rows = np.concatenate([np.flatnonzero(kept), added])
-    owners = np.concatenate([event[kept], owner])
-    order, new_counts = _grouped(owners, len(events))
+    of_event = np.concatenate([event[kept], into])
+    order, new_counts = _grouped(of_event, len(events))
     rows = rows[order]
     columns = {
         "energy": energy,
@@ -149,9 +149,9 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
     flat = ak.flatten(events.tracks, axis=1)
     kept = (generator.random(len(event)) >= options.lost_tracks) | ~chosen[event]
     twice = kept & chosen[event] & (generator.random(len(event)) < options.split_tracks)
-    added, owner = _from_others(event, np.arange(len(event)), options.fake_tracks * counts * chosen, generator)
+    added, into = _from_others(event, np.arange(len(event)), options.fake_tracks * counts * chosen, generator)
     rows = np.concatenate([np.flatnonzero(kept), np.flatnonzero(twice), added])
-    order, new_counts = _grouped(np.concatenate([event[kept], event[twice], owner]), len(events))
+    order, new_counts = _grouped(np.concatenate([event[kept], event[twice], into]), len(events))
     poor = np.zeros(len(rows), dtype=np.bool_)
     poor[kept.sum() : kept.sum() + twice.sum()] = True
     rows, poor = rows[order], poor[order]
@@ -193,17 +193,17 @@ def _quantiles(values: Values, group: Index, n_groups: int, quantile: float) -> 
 
 def _from_others(event: Index, donors: Index, means: Values, generator: np.random.Generator) -> tuple[Index, Index]:
     """Rows to add and the events that they are added to: a Poisson number, drawn from the donors of other events."""
-    owner = np.repeat(np.arange(len(means)), generator.poisson(means))
+    into = np.repeat(np.arange(len(means)), generator.poisson(means))
     if not len(donors):
-        return donors[:0], owner[:0]
-    drawn = donors[generator.integers(len(donors), size=len(owner))]
-    other = event[drawn] != owner
-    return drawn[other], owner[other]
+        return donors[:0], into[:0]
+    drawn = donors[generator.integers(len(donors), size=len(into))]
+    other = event[drawn] != into
+    return drawn[other], into[other]
 
 
-def _grouped(owner: Index, n: int) -> tuple[Index, Index]:
+def _grouped(into: Index, n: int) -> tuple[Index, Index]:
     """Order of rows by event, in an event as they come, and the number of rows of each of `n` events."""
-    return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=n)
+    return np.argsort(into, kind="stable"), np.bincount(into, minlength=n)
 
 
 def _kept_links(links: ak.Array, counts: Index, kept: Mask, twice: Mask | None) -> ak.Array:

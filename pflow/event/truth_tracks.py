@@ -67,8 +67,8 @@ def make_truth_tracks(
         & (np.hypot(vertex[:, 0], vertex[:, 1]) < settings.max_vertex_radius)
         & (np.hypot(momentum[:, 0], momentum[:, 1]) > 0)
     )
-    owner = jagged.event_index(counts)[chosen]
-    per_event = np.bincount(owner, minlength=len(counts))
+    of_event = jagged.event_index(counts)[chosen]
+    per_event = np.bincount(of_event, minlength=len(counts))
     columns = _smeared(
         vertex[chosen], momentum[chosen], charge[chosen], detector, settings, _noise(event, entry, per_event)
     )

@@ -18,7 +18,7 @@ from pflow.checkpoint.load import Model, load_model
 from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Flag
-from pflow.inference.choose import shipped_model
+from pflow.inference.choose_model import shipped_model
 from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
@@ -81,7 +81,7 @@ def reconstruct_files(
         Event files of any schema, or patterns of their names; truth is not read, but for `mc_links`.
     checkpoint
         Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector
-        (`pflow.inference.choose`).
+        (`pflow.inference.choose_model`).
     output, format
         File to write, as ``ttree``, ``rntuple``, or ``edm4hep``: a file that podio opens.
     keep_input

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 
 from pflow.event.events import Events
-from pflow.io.edm4hep.content import CollectionContent
+from pflow.io.edm4hep.collection_content import CollectionContent
 
 __all__ = ["MissingPart", "missing_in_collections", "missing_in_events"]
 

@@ -17,7 +17,7 @@ from pflow.event.events import Events, concatenate
 from pflow.event.refused import BadEntriesWarning, refused_message
 from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
 from pflow.io.detect_schema import SCHEMAS, sniff
-from pflow.io.edm4hep.content import CollectionContent, collection_contents
+from pflow.io.edm4hep.collection_content import CollectionContent, collection_contents
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.reader import Reader

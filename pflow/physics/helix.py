@@ -85,13 +85,13 @@ def length_to_cylinder(
     u = x[:, 0] * n[:, 0] + x[:, 1] * n[:, 1]
     v = x[:, 0] * n[:, 1] - x[:, 1] * n[:, 0]
     square = u**2 + (n[:, 0] ** 2 + n[:, 1] ** 2 + v * kappa - missing * kappa**2 / 4) * missing
-    bend = np.maximum(np.abs(kappa), 1e-12)  # 1/mm; the same formula is exact enough for straight paths
+    curvature = np.maximum(np.abs(kappa), 1e-12)  # 1/mm; the same formula is exact enough for straight paths
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         chord = missing / (u + np.sqrt(np.maximum(square, 0.0)))
-        half_turn = np.mod(np.arctan(0.5 * bend * chord), np.pi)
-        to_barrel = np.where(square < 0, np.inf, 2 * half_turn / bend)
+        half_turn = np.mod(np.arctan(0.5 * curvature * chord), np.pi)
+        to_barrel = np.where(square < 0, np.inf, 2 * half_turn / curvature)
         to_endcap = (np.copysign(half_length, n[:, 2]) - x[:, 2]) / n[:, 2]
-    length = np.minimum(np.minimum(to_barrel, 2 * np.pi * max_turns / bend), np.nan_to_num(to_endcap, nan=np.inf))
+    length = np.minimum(np.minimum(to_barrel, 2 * np.pi * max_turns / curvature), np.nan_to_num(to_endcap, nan=np.inf))
     return np.where((missing <= 0) | (np.abs(x[:, 2]) >= half_length) | ~n.any(axis=1), 0.0, length)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError
-from pflow.io.edm4hep.contents import lists, objects, parameters, strings
+from pflow.io.edm4hep.awkward_types import lists, objects, parameters, strings
 from pflow.io.edm4hep.data_model import CollectionType, DataModel
 from pflow.io.edm4hep.podio import CollectionInfo
 from pflow.io.typed_rntuple import make_typed_rntuple
@@ -27,7 +27,7 @@ WRITE_INFO = "podio::root_utils::CollectionWriteInfo"
 """Struct of podio's that describes one collection of a category."""
 
 Parameters = Mapping[str, Mapping[str, Sequence[Any]]]
-"""Values of the parameters of a frame by kind and key (`pflow.io.edm4hep.contents.parameters`)."""
+"""Values of the parameters of a frame by kind and key (`pflow.io.edm4hep.awkward_types.parameters`)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,7 +39,7 @@ class Filled:
     counts
         int64 [frame]: number of objects.
     columns
-        Values of their members by path (`pflow.io.edm4hep.contents.objects`).
+        Values of their members by path (`pflow.io.edm4hep.awkward_types.objects`).
     """
 
     counts: npt.NDArray[np.int64]

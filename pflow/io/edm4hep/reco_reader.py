@@ -123,9 +123,9 @@ class Edm4hepRecoReader:
         )
         weight = self._get(start, stop, names.hit_weights, "")
         self._check(start, names.hit_weights, jagged.count(weight), n_links, "weights of the hits")
-        owner = np.zeros(int(n_clusters.sum()), dtype=np.int64)
+        particle_of = np.zeros(int(n_clusters.sum()), dtype=np.int64)
         particle, cluster = self._members(start, stop, names.particles, "clusters", n_clusters)
-        owner[cluster] = particle
+        particle_of[cluster] = particle
         cluster, link = self._members(start, stop, names.clusters, "hits", n_links)
         event = jagged.event_index(n_links)[link]
         source = jagged.flat(self._get(start, stop, field, "index"), np.int64)[link]
@@ -133,7 +133,7 @@ class Edm4hepRecoReader:
             offsets = np.array(self._parameter(start, stop, "hitOffsets"), dtype=np.int64)  # [event, collection]
             from_it = jagged.flat(collection_id, np.int64)[link, None] == self._hit_ids  # [link, collection]
             source = source + (offsets[event] * from_it).sum(axis=1)
-        return self._links(source, owner[cluster], jagged.flat(weight)[link], event, counts)
+        return self._links(source, particle_of[cluster], jagged.flat(weight)[link], event, counts)
 
     def _track_links(self, start: int, stop: int, counts: Ints) -> ak.Array:
         names = self._names

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pflow.io.edm4hep.content import collection_contents
+from pflow.io.edm4hep.collection_content import collection_contents
 from pflow.io.edm4hep.podio import open_podio
 
 

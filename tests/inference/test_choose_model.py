@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pflow.errors import InputError
-from pflow.inference.choose import shipped_model
+from pflow.inference.choose_model import shipped_model
 from pflow.io.open import open_events
 from pflow.physics.detector import load_detector
 
