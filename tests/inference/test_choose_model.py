@@ -10,9 +10,17 @@ from pflow.io.open import open_events
 from pflow.physics.detector import load_detector
 
 
-def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir):
-    with open_events(sample_dir / "gamma1_test_small.root") as file:
-        assert shipped_model(file) == "ild-g4-general"
+@pytest.mark.parametrize(
+    ("name", "model"), [("gamma1_test_small", "ild-g4-general"), ("cld_multi_test_small", "cld-general")]
+)
+def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir, name, model):
+    with open_events(sample_dir / f"{name}.root") as file:
+        assert shipped_model(file) == model
+
+
+def test_a_real_event_of_cld_has_its_model(data_dir):
+    with open_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root") as file:
+        assert shipped_model(file) == "cld-general"
 
 
 def test_without_a_model_of_the_detector_those_that_there_are_are_named(sample_dir):
