@@ -260,6 +260,13 @@ class TestTraining:
 class TestSignals:
     """A run that is told to end leaves no file behind, and says so."""
 
+    @pytest.fixture(autouse=True)
+    def as_in_the_foreground(self):
+        """A shell lets its background jobs ignore SIGINT, and so these tests if it runs them there."""
+        before = signal.signal(SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(SIGINT, before)
+
     @pytest.mark.parametrize(("number", "code", "word"), [(SIGTERM, 143, "terminated"), (SIGINT, 130, "interrupted")])
     def test_reconstruct(self, reconstruct, good, tmp_path, monkeypatch, number, code, word):
         write_events(tmp_path / "good.root", good)

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from pflow.errors import InputError
 from pflow.io.draft.collect import Group
 from pflow.io.draft.hits import join_samples
 from pflow.io.draft.measure_calorimeters import Digitisation
@@ -56,14 +57,18 @@ def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop
 
     Returns
     -------
-    None where no time explains most cells, and more than none does; or where the file has no contributions.
+    None where no time explains most cells, and more than none does; or where the file has no contributions
+    that can be followed.
     """
     digitised = join_samples([sample for sample in group.of(simulated=False) if len(sample)])
     times = np.array([*LATEST, np.inf])
     explained = np.zeros(len(times), dtype=np.int64)
     n_cells = 0
     for sample in group.of(simulated=True):
-        contributions = read_contributions(file, sample.name, 0, stop)
+        try:
+            contributions = read_contributions(file, sample.name, 0, stop)
+        except InputError:  # the file does not say which collection they are in
+            continue
         if contributions is None or int(contributions.counts.sum()) != len(sample) or not len(sample):
             continue
         n_cells += len(sample)
