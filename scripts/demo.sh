@@ -37,7 +37,7 @@ pflow display tests/data/zqq_test_small.root --reco "$out/jets/reco.root" --colo
 real="${PFLOW_DATA:-../shared/data}/edm4hep/cld_rec.edm4hep.root"
 if [ -f "$real" ]; then
     echo "== 6. A real event of CLD, fully simulated and reconstructed, beside Pandora"
-    measure cld cld-general "$real"
+    measure cld cld-general "$real" --no-plots
     pflow display "$real" --reco "$out/cld/reco.root" --colour reco --output "$out/cld/event.png" "$out/cld/event.html"
 else
     echo "== 6. A real event of CLD: left out, there is no file $real"
