@@ -128,14 +128,6 @@ def _explained(error: BaseException) -> tuple[int, str]:
 
 
 def _run(verb: str, arguments: list[str]) -> int:
-    if verb in LIGHTNING:
-        return int(import_module("pflow.cli.fit").main([verb, *arguments]))
-    command = import_module(f"pflow.cli.{verb}")
-    parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)
-    command.add_arguments(parser)
-    # Options of `pflow fit` follow those of a recipe after a --.
-    parse = parser.parse_intermixed_args if verb == "recipe" else parser.parse_args
-    parsed = parse(arguments)
     skipped = False
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -149,7 +141,21 @@ def _run(verb: str, arguments: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = show
-        return int(command.run(parsed)) or (3 if skipped else 0)
+        if verb in LIGHTNING:
+            code = int(import_module("pflow.cli.fit").main([verb, *arguments]))
+        else:
+            code = _run_parsed(verb, arguments)
+    return code or (3 if skipped else 0)
+
+
+def _run_parsed(verb: str, arguments: list[str]) -> int:
+    """Run a verb whose options argparse reads."""
+    command = import_module(f"pflow.cli.{verb}")
+    parser = argparse.ArgumentParser(prog=f"pflow {verb}", description=command.__doc__, allow_abbrev=False)
+    command.add_arguments(parser)
+    # Options of `pflow fit` follow those of a recipe after a --.
+    parse = parser.parse_intermixed_args if verb == "recipe" else parser.parse_args
+    return int(command.run(parse(arguments)))
 
 
 def _usage() -> str:

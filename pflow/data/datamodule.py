@@ -18,6 +18,7 @@ from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chu
 from pflow.errors import ConfigError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.cells import Merge
+from pflow.event.refused import BadEntriesWarning
 from pflow.physics.detector import Detector
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
 from pflow.tokens.tokeniser import Tokeniser
@@ -138,6 +139,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Makes the tokeniser of a model of another detector that of the training files; None: it stays."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: EventDataset | None = None
+        self._datasets: list[EventDataset] = []
         self._position = (0, 0)  # epoch, and number of its batches that were seen, where a training goes on
 
     def setup(self, stage: str) -> None:
@@ -220,9 +222,21 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Batches of the test files, in their order."""
         return self._loader(self._dataset("test"))
 
+    def teardown(self, stage: str) -> None:
+        """Repeat here what workers warned of, in processes of their own.
+
+        Warns
+        -----
+        BadEntriesWarning
+            A worker skipped entries.
+        """
+        if self.num_workers and any(dataset.refused for dataset in self._datasets):
+            message = "entries that cannot be used were left empty, see the warnings of the data.num_workers processes"
+            warnings.warn(message, BadEntriesWarning, stacklevel=2)
+
     def _dataset(self, name: str) -> EventDataset:
         assert self.tokeniser is not None
-        return EventDataset(
+        dataset = EventDataset(
             self._chunks[name],
             options=self.options,
             tokeniser=self.tokeniser,
@@ -234,6 +248,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             num_workers=self.num_workers,
             augmentation=self.augmentation if name == "train" else None,
         )
+        self._datasets.append(dataset)
+        return dataset
 
     def _repeated(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The chunks of a pass, each as often as `repeat` says."""

@@ -19,7 +19,7 @@ from pflow.data.collate import collate
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
 from pflow.event.augment import Augmentation, augment
-from pflow.event.events import Events
+from pflow.event.events import Events, Flag
 from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
@@ -120,6 +120,12 @@ class EventDataset(IterableDataset[LabelledBatch]):
         self.augmentation = augmentation
         self.epoch = 0
         self.skip = 0
+        self._refused = torch.zeros(1, dtype=torch.bool).share_memory_()  # workers of a loader write to it
+
+    @property
+    def refused(self) -> bool:
+        """Whether an entry was skipped so far, by this process or a worker of a loader."""
+        return bool(self._refused)
 
     def set_epoch(self, epoch: int, *, skip: int = 0) -> None:
         """Choose the shuffling of the next pass.
@@ -172,25 +178,26 @@ class EventDataset(IterableDataset[LabelledBatch]):
                 # One more than the number: trailing zeros do not change a seed, and the shuffling has one without it.
                 generator = np.random.default_rng([self.seed, self.epoch, worker, number + 1])
                 events = augment(events, self.augmentation, generator)
-            tokens = self._encoded(events)
+            tokens, events = self._encoded(events)
+            self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT))
             unknown.update(tokens.unknown)
             for i in range(len(tokens)):
                 yield _Item(tokens[i], int(tokens.event[i]), int(events.entry[i]), events.path)
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
 
-    def _encoded(self, events: Events) -> Tokens:
-        """Tokens of a chunk; where bad entries are skipped, those that lack what the model reads are empty."""
+    def _encoded(self, events: Events) -> tuple[Tokens, Events]:
+        """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
 
         def encode(some: Events) -> Tokens:
             return self.tokeniser.encode(some, warn=False)
 
         if self.options.on_error == "raise":
-            return encode(events)
-        tokens, _, errors = without_refused(events, encode)
+            return encode(events), events
+        tokens, events, errors = without_refused(events, encode)
         if errors:
             warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=2)
-        return tokens
+        return tokens, events
 
     def _in_order(self, items: Iterable[_Item]) -> Iterator[list[_Item]]:
         pool: list[_Item] = []

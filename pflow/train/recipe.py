@@ -23,6 +23,9 @@ __all__ = ["TrainingRecipe", "load_recipe", "run_recipe", "training_summary"]
 
 SUMMARY = "training.json"
 
+SKIPPED = 3
+"""Exit code of a command that is done but skipped entries; the recipe goes on."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
@@ -165,7 +168,7 @@ def run_recipe(
     Returns
     -------
     int
-        Exit code of the command that failed, else 0.
+        Exit code of the command that failed, else 0, or 3 if one of them skipped entries.
 
     Raises
     ------
@@ -179,6 +182,7 @@ def run_recipe(
     files = {} if data_dir is None else recipe.files(data_dir)
     data = [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
     before: Path | None = None
+    skipped = False
     for number in range(len(recipe.stages)):
         folder = Path(output) / f"stage_{number + 1}"
         words = ["fit", *recipe.write(folder / "recipe", number, variant), *data, *options, "--output", str(folder)]
@@ -190,8 +194,10 @@ def run_recipe(
             print(f"== stage {number + 1}: training in {folder}")
             if (folder / "last.ckpt").exists():
                 words += ["--checkpoint", str(folder / "last.ckpt")]
-            if code := pflow(words):
+            code = pflow(words)
+            if code not in (0, SKIPPED):
                 return code
+            skipped |= code == SKIPPED
             summary = training_summary(folder)
             if before is not None:
                 summary["before"] = json.loads((before / SUMMARY).read_text("utf-8"))
@@ -200,18 +206,19 @@ def run_recipe(
         before = folder
     assert before is not None  # a recipe has stages
     if recipe.calibrate is None:
-        return 0
+        return SKIPPED if skipped else 0
     weights = Path(output) / "weights"
     print(f"== weights to {weights}")
     shutil.rmtree(weights, ignore_errors=True)
     chosen = [word for name, value in recipe.calibrate.items() for word in (f"--{name}", str(value))]
     words = ["calibrate", *files["val"], "--checkpoint", str(before / "last.ckpt"), "--output", str(weights), *chosen]
-    if code := pflow(words):
+    code = pflow(words)
+    if code not in (0, SKIPPED):
         return code
     shutil.copy(before / SUMMARY, weights)
     if ship is not None:
         shutil.copytree(weights, ship, dirs_exist_ok=True)
-    return 0
+    return SKIPPED if skipped or code else 0
 
 
 def training_summary(run: str | Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import os
 import shutil
 import signal
@@ -15,7 +16,9 @@ import yaml
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.cli.fit import main
+from pflow.cli.main import main as main_with_exit_code
 from pflow.errors import ConfigError, InputError
+from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.model.pointing.config import PointingNetworkConfig
@@ -537,3 +540,32 @@ def test_mixed_precision_is_an_option(tiny, small, tmp_path):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
     assert main(["fit", *tiny, *data, "--trainer.max_epochs=1", "--trainer.precision=bf16-mixed"]) == 0
     assert np.isfinite(logged(tmp_path / "run", "val/loss")).all()
+
+
+@pytest.fixture(scope="module")
+def with_a_bad_event(make_photons, tmp_path_factory) -> str:
+    """A file of 12 events, of which one has a hit without energy."""
+    events = make_photons(12)
+    path = str(tmp_path_factory.mktemp("bad") / "bad.root")
+    energy = [[float("nan")] * len(hits) if number == 5 else hits.energy for number, hits in enumerate(events.hits)]
+    write_events(path, dataclasses.replace(events, hits=ak.with_field(events.hits, ak.Array(energy), "energy")))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("fit", ["--data.train={bad}", "--data.val={good}", "--trainer.max_epochs=1", "--output={out}"]),
+        ("validate", ["--data.val={bad}", "--checkpoint={run}"]),
+        ("validate", ["--data.val={bad}", "--checkpoint={run}", "--data.num_workers=1"]),
+        ("predict", ["--data.predict={bad}", "--checkpoint={run}", "--output={out}", "--data.detector=ild_g4"]),
+    ],
+)
+def test_skipped_entries_are_in_the_exit_code(verb, options, with_a_bad_event, run, small, tiny, tmp_path, capfd):
+    paths = {"bad": with_a_bad_event, "good": small["val"], "run": run / "best.ckpt", "out": tmp_path / "out"}
+    words = [option.format(**paths) for option in options]
+    own = tiny if verb == "fit" else ("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false")
+    assert main_with_exit_code([verb, *own, *words, "--data.on_error=skip"]) == 3
+    said = capfd.readouterr().err
+    assert "1 of 12 entries cannot be used" in said
+    assert "Traceback" not in said

@@ -31,7 +31,7 @@ class Pflow:
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
-        self.fails = False
+        self.code = 0
 
     def __call__(self, words: list[str]) -> int:
         self.calls.append(words)
@@ -40,7 +40,7 @@ class Pflow:
         names = ["last.ckpt"] if words[0] == "fit" else ["model.json", "model.safetensors"]
         for name in names:
             (folder / name).write_text("new")
-        return int(self.fails)
+        return self.code
 
 
 def option(words: list[str], name: str) -> str:
@@ -97,16 +97,22 @@ def test_an_interrupted_training_goes_on_and_a_finished_one_is_not_run_again(sam
         pflow.calls = []
         return run_recipe(load_recipe("photon"), output=tmp_path / "out", data_dir=samples, pflow=pflow), pflow.calls
 
-    pflow.fails = True
+    pflow.code = 1
     code, calls = run()
     assert (code, [words[0] for words in calls]) == (1, ["fit"])
-    pflow.fails = False
+    pflow.code = 0
     code, calls = run()
     assert (code, [words[0] for words in calls]) == (0, ["fit", "fit", "fit", "calibrate"])
     assert option(calls[0], "--checkpoint") == str(tmp_path / "out" / "stage_1" / "last.ckpt")
     assert "--checkpoint" not in calls[1]
     code, calls = run()
     assert (code, [words[0] for words in calls]) == (0, ["calibrate"])
+
+
+def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(samples, pflow, tmp_path):
+    pflow.code = 3
+    assert run_recipe(load_recipe("photon"), output=tmp_path / "out", data_dir=samples, pflow=pflow) == 3
+    assert [words[0] for words in pflow.calls] == ["fit", "fit", "fit", "calibrate"]
 
 
 def test_a_variant_and_more_options_change_the_training(pflow, tmp_path):
