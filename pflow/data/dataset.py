@@ -120,7 +120,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
         self.augmentation = augmentation
         self.epoch = 0
         self.skip = 0
-        self._refused = torch.zeros(1, dtype=torch.bool).share_memory_()  # workers of a loader write to it
+        self._refused = torch.zeros(1, dtype=torch.bool)
+        self._refused.share_memory_()  # type: ignore[no-untyped-call]  # workers of a loader write to it
 
     @property
     def refused(self) -> bool:
