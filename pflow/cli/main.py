@@ -36,6 +36,7 @@ VERBS = {
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
     "display": "draw an event: a figure, or an interactive page",
+    "provenance": "show what is needed to repeat an output: model, versions, options, inputs, command",
     "calibrate": "choose thresholds and calibrate the uncertainties of a model on validation files",
     "export": "write a model as ONNX for inference from C++, or its weights alone",
 }

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import awkward as ak
 import numpy as np
@@ -22,12 +22,12 @@ from pflow.inference.choose_model import shipped_model
 from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
+from pflow.inference.provenance import provenance
 from pflow.io.detect_detector import geometry_fits
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile
 from pflow.io.particles_root import FORMATS, RecoWriter
 from pflow.physics.detector import Detector
-from pflow.version import VERSION
 
 __all__ = ["Summary", "reconstruct_files"]
 
@@ -148,21 +148,30 @@ def reconstruct_files(
         total = sum(file.num_entries for file in files)
         chunks = itertools.chain(*(Chunk.all_of(file, chunk_size) for file in files))
         results = map(worker.run, chunks) if cluster is None else run_on_cluster(cluster, model.path, settings, chunks)
-        provenance = _provenance(files, model, settings, format)
+        made = provenance(
+            files,
+            model,
+            settings,
+            format=format,
+            keep_input=keep_input,
+            mc_links=mc_links,
+            chunk_size=chunk_size,
+            cluster=cluster,
+        )
         sources = (*inputs, model.path)
         writer: RecoWriter | Edm4hepRecoWriter
         if format == "edm4hep":
             writer = Edm4hepRecoWriter(
                 output,
                 files,
-                provenance=provenance,
+                provenance=made,
                 keep_input=keep_input,
                 mc_links=mc_links,
                 inputs=sources,
                 force=force,
             )
         else:
-            writer = RecoWriter(output, provenance=provenance, format=format, inputs=sources, force=force)
+            writer = RecoWriter(output, provenance=made, format=format, inputs=sources, force=force)
         with writer:
             return _write(results, writer, total, settings.max_particles, on_progress)
 
@@ -213,28 +222,3 @@ def _check_geometry(file: EventFile, trained_on: Detector) -> None:
             file=file.path,
             field="hits.position",
         )
-
-
-def _provenance(files: Sequence[EventFile], model: Model, settings: Settings, format: str) -> dict[str, Any]:
-    return {
-        "pflow_version": VERSION,
-        "inputs": [
-            {
-                "path": file.path,
-                "uuid": file.uuid,
-                "schema": file.schema,
-                "entries": file.num_entries,
-                "truth_tracks": file.truth_tracks,
-            }
-            for file in files
-        ],
-        "checkpoint": {"path": model.path, "sha256": model.digest},
-        "options": {
-            "format": format,
-            "detector": files[0].detector.name,
-            "on_error": settings.reading.on_error,
-            "max_particles": settings.max_particles,
-            "max_hits": settings.max_hits,
-        },
-        "configuration": model.config,
-    }

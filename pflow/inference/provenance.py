@@ -1,0 +1,144 @@
+"""What a reconstruction was made from and with, as its file keeps it, and the command that makes it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pflow.checkpoint.load import Model
+from pflow.inference.chunks import Settings
+from pflow.io.open import EventFile
+from pflow.physics.detector import Detector
+from pflow.plain import to_plain
+from pflow.version import VERSION
+
+__all__ = ["changed_decoding", "command", "provenance", "versions"]
+
+PACKAGES = ("torch", "numpy", "awkward", "uproot")
+"""Packages whose version can change a number of the output."""
+
+SWITCHES = ("keep_input", "mc_links", "truth_tracks")
+"""Options of `pflow reconstruct` without a value."""
+
+VALUES = (
+    *("format", "read_as", "schema", "layout", "on_error", "max_particles", "max_hits"),
+    *("batch_size", "chunk_size", "device", "cluster"),
+)
+"""Its options with a value, by their names in the provenance."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+
+
+def provenance(
+    files: Sequence[EventFile], model: Model, settings: Settings, **options: str | int | bool | None
+) -> dict[str, Any]:
+    """What is needed to repeat a reconstruction, as plain data.
+
+    The same inputs, model, options, versions, number of threads and kind of processor give the same numbers, bit for
+    bit.
+
+    Parameters
+    ----------
+    files
+        The inputs, in order.
+    model
+        The model.
+    settings
+        What holds for all chunks.
+    options
+        The other options of `pflow.inference.files.reconstruct_files`: ``format``, ``keep_input``, ``mc_links``,
+        ``chunk_size``, ``cluster``.
+
+    Returns
+    -------
+    dict
+        ``pflow_version``, ``versions``, ``machine``, ``inputs``, ``checkpoint`` with its SHA-256, ``options``,
+        ``decoding`` as used, and ``configuration``, the model's header.
+    """
+    reading = settings.reading
+    trained_on = model.tokeniser.detector
+    own = reading.detector is trained_on  # no other was asked for
+    return {
+        "pflow_version": VERSION,
+        "versions": versions(),
+        "machine": {
+            "processor": platform.machine(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name(settings.device) if settings.device.startswith("cuda") else None,
+        },
+        "inputs": [
+            {
+                "path": file.path,
+                "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
+                "uuid": file.uuid,
+                "schema": file.schema,
+                "entries": file.num_entries,
+                "truth_tracks": file.truth_tracks,
+            }
+            for file in files
+        ],
+        "checkpoint": {"path": model.path, "sha256": model.digest},
+        "options": {
+            "detector": files[0].detector.name,
+            "read_as": None if own else _named(reading.detector),
+            "schema": reading.schema,
+            "layout": None if reading.layout is None else str(reading.layout),
+            "truth_tracks": reading.truth_tracks,
+            "on_error": reading.on_error,
+            "max_particles": settings.max_particles,
+            "max_hits": settings.max_hits,
+            "batch_size": settings.batch_size,
+            "device": settings.device,
+            **options,
+        },
+        "decoding": dataclasses.asdict(model.reconstructor.decoding),
+        "configuration": model.config,
+    }
+
+
+def command(made: Mapping[str, Any], output: str) -> list[str]:
+    """The words of the command line that makes a reconstruction again.
+
+    Paths are as they were given when it was made, relative ones to the folder of that time. Only what the provenance
+    holds is set: files of earlier versions hold less.
+
+    Parameters
+    ----------
+    made
+        From `provenance`.
+    output
+        File to write.
+    """
+    options = made.get("options", {})
+    words = ["pflow", "reconstruct", *(str(one["path"]) for one in made.get("inputs", ()))]
+    words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
+    for name in VALUES:
+        if options.get(name) is not None:
+            words += [f"--{'detector' if name == 'read_as' else name.replace('_', '-')}", str(options[name])]
+    return words + [f"--{name.replace('_', '-')}" for name in SWITCHES if options.get(name)]
+
+
+def changed_decoding(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the decoding that are not those of the model's header, which `command` cannot set.
+
+    `pflow predict` takes them as ``--model.reconstructor.decoding.NAME``.
+    """
+    model = made.get("configuration", {}).get("model", {})
+    own = model.get("init_args", {}).get("decoding", {})
+    return {name: value for name, value in made.get("decoding", {}).items() if name in own and own[name] != value}
+
+
+def _named(detector: str | Path | Detector | None) -> Any:
+    """A detector as the option names it; one that was made in Python as plain data."""
+    return to_plain(detector) if isinstance(detector, Detector) else None if detector is None else str(detector)

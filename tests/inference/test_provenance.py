@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import uproot
+
+from pflow.cli.main import main
+from pflow.inference.files import reconstruct_files
+from pflow.inference.provenance import changed_decoding, command
+from pflow.io.particles_root import read_provenance
+from pflow.physics.detector import load_detector
+from pflow.resources import config_dir
+
+
+def contents(path) -> dict[str, list]:
+    """All that a file's events hold, as bytes: unlike numbers, NaN equals itself and -0.0 is not 0.0."""
+    with uproot.open(path) as file:
+        arrays = file["events"].arrays(library="np")
+    return {name: [np.asarray(entry).tobytes() for entry in arrays[name]] for name in arrays}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--max-particles=3", "--batch-size=2", "--chunk-size=5", "--format=rntuple", "--detector={detector}"]],
+    ids=["defaults", "options"],
+)
+def test_an_output_is_repeated_from_its_provenance_bit_for_bit(options, sample_dir, tmp_path, monkeypatch):
+    source = str(sample_dir / "gammasep_test_small.root")
+    words = [option.format(detector=config_dir() / "detector" / "ild_g4.yaml") for option in options]
+    first, again = str(tmp_path / "first file.root"), str(tmp_path / "again.root")
+    assert (
+        main(["reconstruct", source, "--checkpoint", "ild-g4-photon", "-o", first, "-q", "--device=cpu", *words]) == 0
+    )
+    made = read_provenance(first)
+    monkeypatch.chdir(tmp_path)
+    assert main([*command(made, again)[1:], "-q"]) == 0
+    assert contents(first) == contents(again)
+    assert read_provenance(again) == made
+    assert len(made["checkpoint"]["sha256"]) == 64
+    assert made["versions"].keys() == {"python", "torch", "numpy", "awkward", "uproot"}
+    assert made["machine"].keys() == {"processor", "instructions", "threads", "gpu"}
+    assert made["inputs"][0]["bytes"] == os.path.getsize(source)
+    assert made["inputs"][0]["uuid"]
+    assert changed_decoding(made) == {}
+    chosen = {name: made["options"][name] for name in ("max_particles", "batch_size", "chunk_size", "format")}
+    if options:
+        assert chosen == {"max_particles": 3, "batch_size": 2, "chunk_size": 5, "format": "rntuple"}
+        assert made["options"]["read_as"].endswith("ild_g4.yaml")
+    else:
+        assert made["options"]["read_as"] is None
+
+
+def test_a_detector_that_was_made_in_python_is_kept_whole(sample_dir, tmp_path, model):
+    mine = dataclasses.replace(load_detector("ild_g4"), name="mine", ecal_inner_radius=1700.0)
+    source = sample_dir / "gammasep_test_small.root"
+    reconstruct_files([source], checkpoint=model, output=tmp_path / "out.root", device="cpu", detector=mine)
+    kept = read_provenance(tmp_path / "out.root")["options"]["read_as"]
+    assert (kept["name"], kept["ecal_inner_radius"]) == ("mine", 1700.0)
+
+
+def test_changed_thresholds_are_told_from_the_models_own():
+    own = {"eos_threshold": 0.9, "max_particles": 8}
+    made = {
+        "decoding": {**own, "eos_threshold": 0.5},
+        "configuration": {"model": {"init_args": {"decoding": own}}},
+    }
+    assert changed_decoding(made) == {"eos_threshold": 0.5}
+    assert changed_decoding({}) == {}
+
+
+def test_the_command_of_an_earlier_versions_file_holds_what_that_kept():
+    made = {
+        "inputs": [{"path": "a b.root"}],
+        "checkpoint": {"path": "m.ckpt", "sha256": "0"},
+        "options": {"format": "ttree", "detector": "ild_g4", "max_hits": 7},
+    }
+    expected = ["pflow", "reconstruct", "a b.root", "--checkpoint", "m.ckpt", "--output", "o", "--format", "ttree"]
+    assert command(made, "o") == [*expected, "--max-hits", "7"]
