@@ -76,3 +76,8 @@ def test_typing_information_travels_in_it(installed):
 def test_trained_models_travel_in_it_and_are_loaded_by_their_name(installed):
     code = "import pflow; print(*[name for name in pflow.shipped_models() if pflow.load_model(name).path == name])"
     assert run(installed, "-c", code).split() == sorted([*shipped_models(), "toy"])
+
+
+def test_the_cpp_library_travels_in_it(installed):
+    folder = installed / "pflow" / "export" / "cpp"
+    assert {"pflow.h", "pflow.cpp", "CMakeLists.txt"} <= {path.name for path in folder.iterdir()}

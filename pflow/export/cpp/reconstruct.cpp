@@ -1,0 +1,196 @@
+/// Reconstructs the events of a text file: an example of how the library is called, and what measures it.
+///
+///     reconstruct MODEL EVENTS [REPETITIONS]
+///
+/// MODEL is the folder that `pflow export` wrote. EVENTS has one line for each event, hit and track; "nan" is unknown:
+///
+///     event
+///     hit ENERGY X Y Z SUBDETECTOR LAYER TIME
+///     track PX PY PZ CHARGE CALO_X CALO_Y CALO_Z CALO_PX CALO_PY CALO_PZ D0 Z0 OMEGA
+///
+/// in GeV, mm, ns, e and 1/mm; the subdetector counts the model's calorimeters. Written are lines of JSON: one with the
+/// names of the calorimeters and the time until the model was ready, one with the particles of each event, and one with
+/// the peak memory. Links are [index, weight]; times are [CPU, wall] in ms, the shortest of REPETITIONS (1) runs.
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <utility>
+
+#include "pflow.h"
+
+namespace {
+
+struct Event {
+  std::vector<pflow::Hit> hits;
+  std::vector<pflow::Track> tracks;
+  pflow::Time reading;
+};
+
+class Clock {
+ public:
+  pflow::Time elapsed() const {
+    return {1e3 * double(std::clock() - cpu_) / CLOCKS_PER_SEC,
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - wall_).count()};
+  }
+
+ private:
+  std::clock_t cpu_ = std::clock();
+  std::chrono::steady_clock::time_point wall_ = std::chrono::steady_clock::now();
+};
+
+/// The numbers of a line, one after the other.
+class Numbers {
+ public:
+  Numbers(const char* text, std::size_t line) : text_(text), line_(line) {}
+
+  float next() {
+    char* end = nullptr;
+    const float number = std::strtof(text_, &end);
+    if (end == text_) throw pflow::Error("line " + std::to_string(line_), "expected a number");
+    text_ = end;
+    return number;
+  }
+
+ private:
+  const char* text_;
+  std::size_t line_;
+};
+
+/// The next event of a file; false at its end. `line` begins with the line before it.
+bool read_event(std::istream& file, std::string& line, std::size_t& n_lines, Event& event) {
+  if (!file) return false;
+  const Clock clock;
+  event = {};
+  while (++n_lines, std::getline(file, line)) {
+    if (line.rfind("hit ", 0) == 0) {
+      Numbers numbers(line.c_str() + 4, n_lines);
+      pflow::Hit hit;
+      for (float* value : {&hit.energy, &hit.x, &hit.y, &hit.z}) *value = numbers.next();
+      hit.subdetector = int(numbers.next());
+      hit.layer = int(numbers.next());
+      hit.time = numbers.next();
+      event.hits.push_back(hit);
+    } else if (line.rfind("track ", 0) == 0) {
+      Numbers numbers(line.c_str() + 6, n_lines);
+      pflow::Track t;
+      for (float* value : {&t.px, &t.py, &t.pz, &t.charge, &t.calo_x, &t.calo_y, &t.calo_z, &t.calo_px, &t.calo_py,
+                           &t.calo_pz, &t.d0, &t.z0, &t.omega})
+        *value = numbers.next();
+      event.tracks.push_back(t);
+    } else if (line == "event") {
+      break;
+    } else {
+      throw pflow::Error("line " + std::to_string(n_lines), "expected event, hit or track, found '" + line + "'");
+    }
+  }
+  event.reading = clock.elapsed();
+  return true;
+}
+
+template <class Values>
+void print(const char* name, const Values& values) {
+  std::printf("\"%s\":[", name);
+  const char* separator = "";
+  for (const auto& value : values) std::printf("%s%.9g", std::exchange(separator, ","), double(value));
+  std::printf("]");
+}
+
+void print(const char* name, const std::vector<pflow::Link>& links) {
+  std::printf(",\"%s\":[", name);
+  const char* separator = "";
+  for (const pflow::Link& link : links) {
+    std::printf("%s[%d,%.9g]", separator, link.index, double(link.weight));
+    separator = ",";
+  }
+  std::printf("]");
+}
+
+void print(const char* name, const pflow::Time& time) { std::printf("\"%s\":[%.4f,%.4f]", name, time.cpu, time.wall); }
+
+void print(const pflow::Particle& p) {
+  std::printf("{\"pdg\":%d,\"charge\":%.9g,\"energy\":%.9g,\"mass\":%.9g,\"score\":%.9g,", p.pdg, double(p.charge),
+              double(p.energy), double(p.mass), double(p.score));
+  print("momentum", std::array{p.px, p.py, p.pz});
+  std::printf(",");
+  print("class_probability", p.class_probability);
+  std::printf(",");
+  print("covariance", p.covariance);
+  print("hits", p.hits);
+  print("tracks", p.tracks);
+  std::printf("}");
+}
+
+pflow::Time shorter(const pflow::Time& a, const pflow::Time& b) {
+  return {std::min(a.cpu, b.cpu), std::min(a.wall, b.wall)};
+}
+
+constexpr std::array stages = {&pflow::Reconstruction::encoder, &pflow::Reconstruction::decoder,
+                               &pflow::Reconstruction::refinement};
+
+void run(const std::string& model, const std::string& path, int repetitions) {
+  const Clock clock;
+  const pflow::Reconstructor reconstructor(model);
+  const pflow::Time ready = clock.elapsed();
+  std::printf("{");
+  print("ready", ready);
+  std::printf(",\"subdetectors\":[");
+  const char* separator = "";
+  for (const std::string& name : reconstructor.subdetectors()) {
+    std::printf("%s\"%s\"", separator, name.c_str());
+    separator = ",";
+  }
+  std::printf("]}\n");
+
+  std::ifstream file(path);
+  std::string line;
+  std::size_t n_lines = 1;
+  if (!std::getline(file, line) || line != "event")
+    throw pflow::Error(path, "expected a file that begins with 'event'");
+  for (Event event; read_event(file, line, n_lines, event);) {
+    pflow::Reconstruction reco = reconstructor.reconstruct(event.hits, event.tracks);
+    for (int i = 1; i < repetitions; ++i) {
+      const pflow::Reconstruction again = reconstructor.reconstruct(event.hits, event.tracks);
+      for (auto stage : stages) reco.*stage = shorter(reco.*stage, again.*stage);
+    }
+    std::printf("{\"truncated\":%s,\"times\":{", reco.truncated ? "true" : "false");
+    print("reading", event.reading);
+    std::printf(",");
+    print("encoder", reco.encoder);
+    std::printf(",");
+    print("decoder", reco.decoder);
+    std::printf(",");
+    print("refinement", reco.refinement);
+    std::printf("},\"particles\":[");
+    separator = "";
+    for (const pflow::Particle& particle : reco.particles) {
+      std::printf("%s", separator);
+      print(particle);
+      separator = ",";
+    }
+    std::printf("]}\n");
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::printf("{\"peak_memory_kb\":%ld}\n", usage.ru_maxrss);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: %s MODEL EVENTS [REPETITIONS]\n", argv[0]);
+    return 2;
+  }
+  try {
+    run(argv[1], argv[2], argc == 4 ? std::atoi(argv[3]) : 1);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

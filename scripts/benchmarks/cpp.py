@@ -1,0 +1,115 @@
+"""The C++ library and its example program, compiled with the system's compiler, and events as the program reads them.
+
+ONNX Runtime's headers are looked for in $ONNXRUNTIME_INCLUDE (default ../shared/onnxruntime-include beside the
+checkout); its library is that of the Python package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pflow.event import jagged
+from pflow.event.events import Events
+
+__all__ = [
+    "COMPILER",
+    "RUNTIME",
+    "SOURCES",
+    "compile_library",
+    "compile_program",
+    "include_folder",
+    "missing_for_cpp",
+    "run_program",
+    "write_events",
+]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+SOURCES = REPOSITORY / "pflow" / "export" / "cpp"
+
+COMPILER = ("c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+
+RUNTIME = "libonnxruntime.so.1"
+"""Name by which programs look for ONNX Runtime's library; in the Python package it has its version behind it."""
+
+HIT = ("energy", "position.x", "position.y", "position.z", "subdetector", "layer", "time")
+TRACK = (
+    *("momentum.px", "momentum.py", "momentum.pz", "charge"),
+    *("calo_position.x", "calo_position.y", "calo_position.z"),
+    *("calo_momentum.px", "calo_momentum.py", "calo_momentum.pz"),
+    *("d0", "z0", "omega"),
+)
+
+
+def include_folder() -> Path:
+    """Where ONNX Runtime's headers should be."""
+    return Path(os.environ.get("ONNXRUNTIME_INCLUDE", REPOSITORY.parent / "shared" / "onnxruntime-include"))
+
+
+def missing_for_cpp() -> str:
+    """What is missing to compile the library; empty if nothing is."""
+    if shutil.which("c++") is None:
+        return "no C++ compiler is installed"
+    if not (include_folder() / "onnxruntime_cxx_api.h").is_file():
+        return f"ONNX Runtime's headers not found in {include_folder()}; set ONNXRUNTIME_INCLUDE"
+    if find_spec("onnxruntime") is None:
+        return "onnxruntime is not installed"
+    return ""
+
+
+def compile_library(folder: Path, *, flags: str = "-O2") -> Path:
+    """Compile the library into a folder, which also gets the link to ONNX Runtime that programs need; its path."""
+    spec = find_spec("onnxruntime")
+    assert spec is not None
+    assert spec.origin is not None
+    (shared,) = (Path(spec.origin).parent / "capi").glob("libonnxruntime.so.*")
+    (folder / RUNTIME).symlink_to(shared)
+    library = folder / "pflow.o"
+    include = ["-isystem", str(include_folder())]
+    subprocess.run(
+        [*COMPILER, *flags.split(), *include, "-c", str(SOURCES / "pflow.cpp"), "-o", str(library)], check=True
+    )
+    return library
+
+
+def compile_program(library: Path, source: Path = SOURCES / "reconstruct.cpp", *, flags: str = "-O2") -> Path:
+    """Compile a program beside the library that it uses; its path."""
+    folder, program = library.parent, library.with_name(source.stem)
+    command = [*COMPILER, *flags.split(), "-I", str(SOURCES), str(source), str(library), str(folder / RUNTIME)]
+    subprocess.run([*command, f"-Wl,-rpath,{folder}", "-pthread", "-o", str(program)], check=True)
+    return program
+
+
+def write_events(events: Events, path: Path) -> Path:
+    """Write events as text that `reconstruct.cpp` reads; the path."""
+    parts = [("hit", events.hits, HIT)]
+    if events.tracks is not None:
+        parts.append(("track", events.tracks, TRACK))
+    lines: list[list[str]] = [["event"] for _ in range(len(events))]
+    for name, part, fields in parts:
+        columns = [jagged.flat(part[tuple(field.split("."))]) for field in fields]
+        form = " ".join([name, *("%d" if column.dtype.kind == "i" else "%.9g" for column in columns)])
+        event_of = jagged.event_index(jagged.count(part)).tolist()
+        for event, *values in zip(event_of, *(column.tolist() for column in columns), strict=True):
+            lines[event].append(form % tuple(values))
+    path.write_text("".join("\n".join(event) + "\n" for event in lines))
+    return path
+
+
+def run_program(program: Path, model: Path, events: Path, *, runs: int = 1) -> list[dict[str, Any]]:
+    """What the program writes: one mapping about the model, one for each event, and one about the run.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        The program failed; ``stderr`` says why.
+    """
+    command = [str(program), str(model), str(events), str(runs)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,0 +1,21 @@
+#pragma once
+#include "CalorimeterHitCollection.h"
+
+namespace edm4hep {
+
+struct TrackState {
+  static constexpr int AtIP = 1, AtCalorimeter = 4;
+  std::int32_t location;
+  float D0, phi, omega, Z0, tanLambda;
+  Vector3f referencePoint;
+};
+
+struct Track {
+  std::vector<TrackState> states;
+
+  const std::vector<TrackState>& getTrackStates() const { return states; }
+};
+
+using TrackCollection = std::vector<Track>;
+
+}  // namespace edm4hep

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cpp import (
+    COMPILER,
+    RUNTIME,
+    SOURCES,
+    compile_library,
+    compile_program,
+    include_folder,
+    missing_for_cpp,
+    run_program,
+)
+
+HERE = Path(__file__).resolve().parent
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+
+if missing := missing_for_cpp():
+    pytest.skip(missing, allow_module_level=True)
+
+TOY = {
+    "encoder": """
+        (float[N] hit_energy, float[N, 3] hit_position, int32[N] hit_subdetector, int32[N] hit_layer,
+         float[K, 3] track_momentum, float[K] track_charge)
+        => (float[N] energies, int64[1] left, float[N] not_used) {
+            end = Constant<value_floats = [0.0]>()
+            energies = Concat<axis = 0>(hit_energy, end)
+            left = Shape(hit_energy)
+            not_used = Neg(hit_energy)
+        }""",
+    "decoder_step": """
+        (float[N] energies, int64[1] left)
+        => (bool[1] stop, int64[1] next_left, float[1] row_deposit, int64[1] row_hit) {
+            zero = Constant<value_ints = [0]>()
+            one = Constant<value_ints = [1]>()
+            stop = Equal(left, zero)
+            next_left = Sub(left, one)
+            row_hit = Max(next_left, zero)
+            row_deposit = Gather(energies, row_hit)
+        }""",
+    "refinement": """
+        (float[T] deposit, int64[T] hit)
+        => (int64[T] pdg, float[T] charge, double[T] energy, double[T] mass, double[T, 3] momentum,
+            double[T, 10] covariance, float[T] score, float[T, 5] class_probability, int64[T] hit_link_hit,
+            int64[T] hit_link_particle, float[T] hit_link_weight, int64[L] track_link_track,
+            int64[L] track_link_particle, float[L] track_link_weight) {
+            code = Constant<value_ints = [22]>()
+            zero = Constant<value_ints = [0]>()
+            one = Constant<value_ints = [1]>()
+            none = Constant<value_floats = [0.0]>()
+            half = Constant<value_floats = [0.5]>()
+            three = Constant<value_ints = [3]>()
+            five = Constant<value_ints = [5]>()
+            ten = Constant<value_ints = [10]>()
+            nothing = Mul(hit, zero)
+            pdg = Add(nothing, code)
+            charge = Mul(deposit, none)
+            energy = Cast<to = 11>(deposit)
+            mass = Cast<to = 11>(charge)
+            column = Unsqueeze(energy, one)
+            to_three = Concat<axis = 0>(one, three)
+            momentum = Expand(column, to_three)
+            to_ten = Concat<axis = 0>(one, ten)
+            covariance = Expand(column, to_ten)
+            score = Add(charge, half)
+            score_column = Unsqueeze(score, one)
+            to_five = Concat<axis = 0>(one, five)
+            class_probability = Expand(score_column, to_five)
+            hit_link_hit = Identity(hit)
+            first = Constant<value_int = 0>()
+            step = Constant<value_int = 1>()
+            axis = Constant<value_int = 0>()
+            shape = Shape(hit)
+            size = Gather(shape, axis)
+            hit_link_particle = Range(first, size, step)
+            hit_link_weight = Identity(score)
+            track_link_track = Slice(hit, zero, zero)
+            track_link_particle = Identity(track_link_track)
+            track_link_weight = Slice(charge, zero, zero)
+        }""",
+}
+"""A model in which each hit is a photon, from the last to the first, with half of its hit."""
+
+METADATA = {
+    "format": "2",
+    "architecture": "pointing",
+    "b_field": "3.5",
+    "subdetectors": "ecal,hcal",
+    "max_particles": "4",
+    "energy_above": "0",
+    "tracks": "1",
+    "classes": "charged_hadron,neutral_hadron,photon,electron,muon",
+}
+
+HIT = "hit 1.5 1800 20 30 0 3 nan\n"
+TRACK = "track 1 2 3 -1 nan nan nan nan nan nan nan nan nan\n"
+
+
+def write_toy(folder, *, change=None, **metadata):
+    """The toy's folder; `change` is a graph and replacements in its text."""
+    folder.mkdir()
+    for name, text in TOY.items():
+        if change and change[0] == name:
+            for old, new in change[1].items():
+                text = text.replace(old, new)
+        graph = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {name} {text}')
+        if name == "encoder":
+            given = {key: value for key, value in {**METADATA, **metadata}.items() if value is not None}
+            onnx.helper.set_model_props(graph, given)
+        onnx.save(graph, str(folder / f"{name}.onnx"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    return compile_library(tmp_path_factory.mktemp("cpp"), flags="-O0")
+
+
+@pytest.fixture(scope="session")
+def program(library):
+    return compile_program(library, flags="-O0")
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return write_toy(tmp_path_factory.mktemp("toy") / "model")
+
+
+@pytest.fixture
+def run(program, tmp_path):
+    """Runs the program on the text of events."""
+
+    def run(model, text):
+        (tmp_path / "events.txt").write_text(text)
+        return run_program(program, model, tmp_path / "events.txt")[1:-1]
+
+    return run
+
+
+@pytest.fixture
+def error_of(run):
+    """Runs the program on the text of events; the error that it must give."""
+
+    def error_of(model, text=f"event\n{HIT}"):
+        with pytest.raises(subprocess.CalledProcessError) as error:
+            run(model, text)
+        assert error.value.returncode == 1
+        return error.value.stderr
+
+    return error_of
+
+
+def test_values_and_rows_go_from_graph_to_graph_by_their_names(run, toy):
+    (event,) = run(toy, f"event\n{HIT}hit 2.5 0 0 1800 1 4 7\n{TRACK}")
+    assert [particle["energy"] for particle in event["particles"]] == [2.5, 1.5]
+    assert [particle["hits"] for particle in event["particles"]] == [[[1, 0.5]], [[0, 0.5]]]
+    first = event["particles"][0]
+    assert first["momentum"] == [2.5] * 3
+    assert first["covariance"] == [2.5] * 10
+    assert first["class_probability"] == [0.5] * 5
+    assert (first["pdg"], first["charge"], first["mass"], first["tracks"]) == (22, 0, 0, [])
+    assert not event["truncated"]
+
+
+def test_an_event_without_hits_and_tracks_has_no_particles(run, toy):
+    text = f"event\nevent\nhit 0 1 2 3 0 0 nan\nevent\n{TRACK}event\n{HIT}"
+    assert [len(event["particles"]) for event in run(toy, text)] == [0, 0, 0, 1]
+
+
+def test_decoding_stops_at_the_largest_number_of_particles(run, toy):
+    at, above = run(toy, f"event\n{4 * HIT}event\n{5 * HIT}")
+    assert [len(at["particles"]), len(above["particles"])] == [4, 4]
+    assert (at["truncated"], above["truncated"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "message"),
+    [
+        ("hit nan 1 2 3 0 0 0", "hits[1].energy", "not known"),
+        ("hit -1 1 2 3 0 0 0", "hits[1].energy", "expected 0 to 1e+07, found -1"),
+        ("hit 1 1 inf 3 0 0 0", "hits[1].y", "found inf"),
+        ("hit 1 1 2 3e8 0 0 0", "hits[1].z", "found 3e+08"),
+        ("hit 1 1 2 3 2 0 0", "hits[1].subdetector", "expected 0 to 1, found 2"),
+        ("hit 1 1 2 3 0 -1 0", "hits[1].layer", "not known"),
+        ("hit 1 1 2 3 0 70000 0", "hits[1].layer", "found 70000"),
+        (TRACK.strip().replace("3", "nan", 1), "tracks[0].pz", "not known"),
+        (TRACK.strip().replace("-1", "2000", 1), "tracks[0].charge", "expected -1000 to 1000, found 2000"),
+    ],
+)
+def test_an_impossible_value_is_an_error_that_names_it(error_of, toy, line, field, message):
+    error = error_of(toy, f"event\n{HIT}{line}\n")
+    assert error.startswith(f"error: {field}: ")
+    assert message in error
+
+
+def test_a_text_that_is_no_event_is_an_error_that_names_the_line(error_of, toy):
+    assert "line 3: expected event, hit or track, found 'shower 3'" in error_of(toy, f"event\n{HIT}shower 3\n")
+    assert "line 2: expected a number" in error_of(toy, "event\nhit 3 4\n")
+
+
+def test_a_missing_folder_is_an_error(error_of, tmp_path):
+    assert "encoder.onnx: there is no such file" in error_of(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"format": "3"}, "expected an export of a pointing network in format 2"),
+        ({"b_field": None}, "expected metadata 'b_field'"),
+        ({"max_particles": "many"}, "expected a number as metadata 'max_particles'"),
+        ({"classes": "photon"}, "its classes of particles are not those of this library"),
+    ],
+)
+def test_a_model_that_the_library_does_not_know_is_an_error(error_of, tmp_path, metadata, message):
+    error = error_of(write_toy(tmp_path / "model", **metadata))
+    assert "encoder.onnx: " in error
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("encoder", {"hit_layer": "hit_colour"}), "this library has no input 'hit_colour'"),
+        (("decoder_step", {"energies": "momenta"}), "'momenta' is not an output of the encoder"),
+        (("decoder_step", {"row_deposit": "deposit"}), "expected stop, next_* and row_*, found the output 'deposit'"),
+        (("decoder_step", {"stop": "next_left_over"}), "'left_over' is not an output of the encoder"),
+        (("refinement", {"covariance": "spread"}), "expected the output 'covariance'"),
+        (
+            ("refinement", {"double[T] mass": "float[T] mass", "Cast<to = 11>(charge)": "Identity(charge)"}),
+            "output 'mass' has another type or shape than expected",
+        ),
+        (("refinement", {"value_ints = [10]": "value_ints = [9]"}), "output 'covariance' has another type or shape"),
+        (("refinement", {"hit_link_hit = Identity(hit)": "hit_link_hit = Add(hit, one)"}), "a link leads to no hit"),
+        (
+            ("refinement", {"charge = Mul(deposit, none)": "charge = Concat<axis = 0>(deposit, deposit)"}),
+            "different numbers of particles",
+        ),
+        (("refinement", {"energy = Cast<to = 11>(deposit)": "energy = Log(mass)"}), "numbers that are not finite"),
+    ],
+)
+def test_graphs_that_do_not_fit_are_an_error(error_of, tmp_path, change, message):
+    assert message in error_of(write_toy(tmp_path / "model", change=change))
+
+
+def test_the_example_for_key4hep_compiles():
+    include = ["-I", str(HERE / "cpp"), "-I", str(SOURCES)]
+    source = str(SOURCES / "key4hep_example.cpp")
+    subprocess.run([*COMPILER, "-fsyntax-only", *include, source], check=True)
+
+
+def test_threads_share_a_model(library, toy):
+    program = compile_program(library, HERE / "cpp" / "threads.cpp", flags="-O0")
+    done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
+    particles, different = map(int, done.stdout.split())
+    assert particles == 160
+    assert different == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+def test_cmake_builds_it(library, tmp_path, toy):
+    found = [f"-DONNXRUNTIME_INCLUDE={include_folder()}", f"-DONNXRUNTIME_LIBRARY={library.parent / RUNTIME}"]
+    subprocess.run(["cmake", "-S", str(SOURCES), "-B", str(tmp_path / "build"), *found], check=True)
+    subprocess.run(["cmake", "--build", str(tmp_path / "build")], check=True)
+    (tmp_path / "events.txt").write_text(f"event\n{HIT}")
+    assert len(run_program(tmp_path / "build" / "reconstruct", toy, tmp_path / "events.txt")) == 3
