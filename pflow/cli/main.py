@@ -46,7 +46,7 @@ EXIT_CODES = {
     0: "done",
     1: "an error, which is said in one line",
     2: "wrong usage",
-    3: "done, but entries were skipped (--on-error skip)",
+    3: "done, but entries or files were skipped (--on-error skip)",
     130: "interrupted (SIGINT)",
     143: "terminated (SIGTERM)",
 }

@@ -81,8 +81,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 _SHORT = {"output": "-o", "quiet": "-q"}
 
 
-def add_option(parser: argparse.ArgumentParser, name: str, **settings: Any) -> None:
-    """Declare one of `OPTIONS`; `settings` (``help``, ``default`` ...) replace those of the table."""
+def add_option(parser: argparse._ActionsContainer, name: str, **settings: Any) -> None:
+    """Declare one of `OPTIONS`, of a parser or of a group; `settings` replace those of the table."""
     short = [_SHORT[name]] if name in _SHORT else []
     parser.add_argument(*short, f"--{name}", **{**OPTIONS[name], **settings})
 

@@ -1,10 +1,14 @@
-"""Turn events into particles with a trained model: ROOT files in, one ROOT file out, entry by entry."""
+"""Turn events into particles with a trained model: ROOT files in, ROOT files out, entry by entry."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from pflow.cli.options import OPTIONS, add_option, add_options
+
+if TYPE_CHECKING:
+    from pflow.inference.files import Summary
 
 __all__ = ["add_arguments", "run"]
 
@@ -18,7 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=False,
         help=f"{OPTIONS['checkpoint']['help']} (default: the one that comes with pflow for the detector of the file)",
     )
-    add_option(parser, "output", metavar="OUT.root", help="file to write")
+    place = parser.add_mutually_exclusive_group(required=True)
+    add_option(place, "output", required=False, metavar="OUT.root", help="file to write, for all inputs")
+    place.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="folder for one file for each input, IN.reco.root; those that are there and whole, from the same input, "
+        "model and settings, are left as they are",
+    )
     parser.add_argument(
         "--format",
         choices=("ttree", "rntuple", "edm4hep"),
@@ -46,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser,
         "on-error",
-        help="an entry that cannot be used: stop without output, or leave a flagged empty entry with a counted warning "
-        "(default: raise)",
+        help="an entry that cannot be used: stop without output, or leave a flagged empty entry with a counted "
+        "warning; with --output-dir also a file that cannot be used: stop, or list it at the end (default: raise)",
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
     parser.add_argument(
@@ -73,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *times, console=Console(stderr=True), disable=args.quiet) as progress:
+    # Chunks take long: the speed is that of the last hour, not of the last half minute.
+    with Progress(
+        *columns, *times, console=Console(stderr=True), disable=args.quiet, speed_estimate_period=3600
+    ) as progress:
         task = progress.add_task("reconstructing", total=None)
         options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet")}
         summary = reconstruct_files(
@@ -81,9 +95,20 @@ def run(args: argparse.Namespace) -> int:
             **options,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    print(
-        f"{args.output}: {summary.n_events} events, {summary.n_particles} particles, {summary.n_skipped} skipped, "
+    print(_report(summary, args.output or args.output_dir))
+    return 0
+
+
+def _report(summary: Summary, place: str) -> str:
+    """What was done, in one line."""
+    files = ""
+    if len(summary.written) + len(summary.finished_before) + len(summary.failed) > 1 or summary.finished_before:
+        files = (
+            f"{len(summary.written)} files written, {len(summary.finished_before)} there before, "
+            f"{len(summary.failed)} left out; "
+        )
+    return (
+        f"{place}: {files}{summary.n_events} events, {summary.n_particles} particles, {summary.n_skipped} skipped, "
         f"{summary.n_not_finite} whose numbers are not finite, "
         f"{summary.n_truncated} that reached {summary.max_particles} particles; {summary.seconds:.1f} s"
     )
-    return 0

@@ -20,6 +20,9 @@ from pflow.physics.detector import Calorimeter, Detector
 
 __all__ = ["ChunkResult", "Settings", "Worker"]
 
+MAX_OPEN = 4
+"""Input files that a worker keeps open."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -54,29 +57,42 @@ class Worker:
         Model, or the argument of `load_model`.
     settings
         The same for all chunks.
+    max_open
+        Input files that are kept open at most, those used last; None: all, until they are released.
     """
 
-    def __init__(self, model: Model | str, settings: Settings) -> None:
+    def __init__(self, model: Model | str, settings: Settings, *, max_open: int | None = MAX_OPEN) -> None:
         self.model = model if isinstance(model, Model) else load_model(model)
         self._settings = settings
-        self._files: dict[str, EventFile] = {}
+        self._max_open = max_open
+        self._files: dict[str, EventFile] = {}  # the one used last is the last
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files.values():
+        for path in list(self._files):
+            self.release(path)
+
+    def release(self, path: str) -> None:
+        """Close a file, if it is open."""
+        file = self._files.pop(path, None)
+        if file is not None:
             file.close()
 
     def open(self, path: str) -> EventFile:
-        """The file, opened once and kept open.
+        """The file, which is kept open for the next call.
 
         Raises
         ------
         InputError
             A file that cannot be read as the detector of the settings.
         """
-        if path not in self._files:
-            self._files[path] = self._settings.reading.open(path)
-        return self._files[path]
+        file = self._files.pop(path, None)
+        if file is None:
+            file = self._settings.reading.open(path)
+        self._files[path] = file
+        while self._max_open is not None and len(self._files) > self._max_open:
+            self.release(next(iter(self._files)))
+        return file
 
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk.

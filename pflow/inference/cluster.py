@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from typing import Any
 
 from pflow.data.files import Chunk
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError, first_line
 from pflow.inference.chunks import ChunkResult, Settings, Worker
+from pflow.inference.jobs import Outcome, Unit
 
 __all__ = ["run_on_cluster"]
 
@@ -21,8 +22,13 @@ TIMEOUT = "10s"
 """Time to wait for a scheduler."""
 
 
-def run_on_cluster(cluster: str, checkpoint: str, settings: Settings, chunks: Iterable[Chunk]) -> Iterator[ChunkResult]:
-    """Results of the chunks, in their order.
+def run_on_cluster(
+    cluster: str, checkpoint: str, settings: Settings, units: Iterable[Unit]
+) -> Generator[Outcome, None, None]:
+    """Outcomes of the units, in their order.
+
+    The chunks of a process that dies are done again by another one. A chunk with which several processes die, as one
+    that needs more memory than they have, has an error as its outcome.
 
     Parameters
     ----------
@@ -33,15 +39,13 @@ def run_on_cluster(cluster: str, checkpoint: str, settings: Settings, chunks: It
         Argument of `load_model`.
     settings
         The same for all chunks.
-    chunks
-        Consumed as results are.
+    units
+        Consumed some ahead of the outcomes, so that small files keep the processes busy too.
 
     Raises
     ------
     ConfigError
         dask is not installed, the name is neither ``local:N`` nor an address, or the scheduler does not answer.
-    InputError
-        A chunk that cannot be used.
     """
     try:
         from dask.distributed import Client, LocalCluster
@@ -62,13 +66,37 @@ def run_on_cluster(cluster: str, checkpoint: str, settings: Settings, chunks: It
         except (OSError, ValueError) as error:
             raise ConfigError(f"cluster '{cluster}' does not answer: {error}") from error
         max_in_flight = CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values()))
-        in_flight: deque[Any] = deque()
-        for chunk in chunks:
-            in_flight.append(client.submit(_run, checkpoint, settings, chunk, pure=False))
+        in_flight: deque[tuple[Unit, Any]] = deque()
+        for unit in units:
+            future = None
+            if unit.chunk is not None:
+                future = client.submit(_run, checkpoint, settings, unit.chunk, pure=False)
+            in_flight.append((unit, future))
             if len(in_flight) >= max_in_flight:
-                yield in_flight.popleft().result()
+                yield _outcome(*in_flight.popleft())
         while in_flight:
-            yield in_flight.popleft().result()
+            yield _outcome(*in_flight.popleft())
+
+
+def _outcome(unit: Unit, future: Any) -> Outcome:
+    """Wait for what becomes of a unit."""
+    from dask.distributed import CancelledError, KilledWorker
+    from distributed.comm.core import CommClosedError
+
+    if unit.chunk is None or unit.job.error is not None:
+        return Outcome(unit)
+    try:
+        return Outcome(unit, future.result())
+    except InputError as error:
+        return Outcome(unit, error=error)
+    except KilledWorker:
+        text = (
+            f"entries {unit.chunk.start} to {unit.chunk.stop - 1} ended several processes of the cluster, perhaps for "
+            "want of memory; a smaller chunk_size or batch_size needs less"
+        )
+        return Outcome(unit, error=InputError(text, file=unit.chunk.path, entry=unit.chunk.start))
+    except (CancelledError, CommClosedError) as error:
+        raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
 
 
 @functools.lru_cache(maxsize=1)

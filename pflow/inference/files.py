@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,45 +15,52 @@ import awkward as ak
 import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
-from pflow.data.files import Chunk, FileOptions, matching
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.data.files import FileOptions, matching
+from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
+from pflow.event.refused import BadEntriesWarning
 from pflow.inference.choose_model import shipped_model
-from pflow.inference.chunks import ChunkResult, Settings, Worker
+from pflow.inference.chunks import Settings, Worker
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
-from pflow.inference.provenance import provenance
-from pflow.io.detect_detector import geometry_fits
+from pflow.inference.jobs import Job, Outcome, Planner, Unit
+from pflow.inference.outputs import OutputOptions, make_folder, output_paths
+from pflow.inference.progress import Progress
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
-from pflow.io.open import EventFile
-from pflow.io.particles_root import FORMATS, RecoWriter
 from pflow.physics.detector import Detector
 
 __all__ = ["Summary", "reconstruct_files"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Summary:
     """Numbers of a call of `reconstruct_files`."""
 
-    n_events: int
-    n_particles: int
-    n_skipped: int
+    n_events: int = 0
+    n_particles: int = 0
+    n_skipped: int = 0
     """Entries that could not be used: empty in the output and flagged ``BAD_INPUT``."""
-    n_not_finite: int
+    n_not_finite: int = 0
     """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
-    n_truncated: int
+    n_truncated: int = 0
     """Events that reached `max_particles`."""
     max_particles: int
-    seconds: float
+    seconds: float = 0.0
     """From the first entry read to the last one written."""
+    written: list[Path] = dataclasses.field(default_factory=list)
+    """Outputs that were written."""
+    finished_before: list[Path] = dataclasses.field(default_factory=list)
+    """Outputs that were there, whole and made from the same input with the same settings, and were left as they are."""
+    failed: list[InputError | ConfigError] = dataclasses.field(default_factory=list)
+    """Why outputs were left out, one for each."""
 
 
 def reconstruct_files(
     inputs: Sequence[str | Path],
     *,
     checkpoint: Model | str | Path | None = None,
-    output: str | Path,
+    output: str | Path | None = None,
+    output_dir: str | Path | None = None,
     format: Literal["ttree", "rntuple", "edm4hep"] = "ttree",
     keep_input: bool = False,
     mc_links: bool = False,
@@ -71,9 +78,10 @@ def reconstruct_files(
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """Reconstruct files into one ROOT file (`pflow.io.particles_root` and, for EDM4hep, `pflow.io.edm4hep.reco_names`).
+    """Reconstruct files into one ROOT file, or into one each.
 
-    The output has the entries of the inputs one after the other. It appears only when it is complete.
+    Outputs are those of `pflow.io.particles_root` and, for EDM4hep, `pflow.io.edm4hep.reco_names`. They appear only
+    when they are complete. One output for all has the entries of the inputs one after the other.
 
     Parameters
     ----------
@@ -82,8 +90,13 @@ def reconstruct_files(
     checkpoint
         Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector
         (`pflow.inference.choose_model`).
-    output, format
-        File to write, as ``ttree``, ``rntuple``, or ``edm4hep``: a file that podio opens.
+    output
+        File to write, for all inputs.
+    output_dir
+        In place of `output`: a folder for one output for each input, named as `pflow.inference.outputs.output_paths`
+        says. Outputs that are there and whole, from the same input, model and settings, are left as they are.
+    format
+        ``ttree``, ``rntuple``, or ``edm4hep``: a file that podio opens.
     keep_input
         Copy the input's collections into an EDM4hep output, so that all references lead to objects in it. Without them
         particles refer to the input's hits and tracks by the ids of their collections.
@@ -96,7 +109,7 @@ def reconstruct_files(
         As for `pflow.open_events`.
     on_error
         For an entry that cannot be used: ``raise`` and write nothing, or ``skip``: warn and leave an empty, flagged
-        entry.
+        entry. With `output_dir`, an input that cannot be used at all is left out too, with a warning.
     max_particles, max_hits, batch_size, device
         As for `pflow.reconstruct`.
     chunk_size
@@ -105,31 +118,29 @@ def reconstruct_files(
         ``local:N`` for N processes, or the address of a dask scheduler (`pflow.inference.cluster`), whose processes
         each use `device`. Default: this process.
     force
-        Replace any file at `output`; without it, only an earlier output of a reconstruction.
+        Replace any file; without it, only an earlier output of a reconstruction, and in `output_dir` only one that is
+        not whole.
     on_progress
-        Called with the number of entries done and of all.
+        Called with the number of entries done and of all; the latter is an estimate until all inputs are opened.
 
     Raises
     ------
     InputError
-        An input that cannot be used: names file, entry and branch.
+        An input that cannot be used: names file, entry and branch. Under ``skip`` with `output_dir`: none can.
     ConfigError
-        An output that cannot be written, or options that do not work together.
+        An output that cannot be written, or was made with other settings; options that do not work together.
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
-    if (keep_input or mc_links) and format != "edm4hep":
-        raise ConfigError(
-            f"{'keep_input' if keep_input else 'mc_links'} is for the output format edm4hep, not {format}"
-        )
-    check_choice(format, (*FORMATS, "edm4hep"), "output format")
     if cluster is not None and isinstance(checkpoint, Model):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
+    outputs = OutputOptions(format=format, keep_input=keep_input, mc_links=mc_links, force=force)
     inputs = matching(inputs)
+    jobs = _jobs(inputs, output, output_dir, format)
+    skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
     if checkpoint is None:
-        with reading.open(inputs[0]) as file:
-            checkpoint = shipped_model(file)
+        checkpoint = _model_of(inputs, reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
     settings = Settings(
         reading=dataclasses.replace(reading, detector=model.tokeniser.detector if detector is None else detector),
@@ -137,88 +148,156 @@ def reconstruct_files(
         max_hits=max_hits,
         batch_size=batch_size,
         device=str(pick_device(device)),
-        keep_events=format == "edm4hep",
+        keep_events=outputs.needs_events,
         read_truth=mc_links,
     )
-    with contextlib.closing(Worker(model, settings)) as worker:
-        files = [worker.open(str(path)) for path in inputs]
-        if detector is None:
-            for file in files:
-                _check_geometry(file, model.tokeniser.detector)
-        total = sum(file.num_entries for file in files)
-        chunks = itertools.chain(*(Chunk.all_of(file, chunk_size) for file in files))
-        results = map(worker.run, chunks) if cluster is None else run_on_cluster(cluster, model.path, settings, chunks)
-        made = provenance(
-            files,
-            model,
+    with contextlib.closing(Worker(model, settings, **({"max_open": None} if outputs.needs_events else {}))) as worker:
+        planner = Planner(
+            worker,
             settings,
-            format=format,
-            keep_input=keep_input,
-            mc_links=mc_links,
+            outputs,
             chunk_size=chunk_size,
             cluster=cluster,
+            check_geometry=detector is None,
+            skip_finished=output_dir is not None and not force,
         )
-        sources = (*inputs, model.path)
-        writer: RecoWriter | Edm4hepRecoWriter
-        if format == "edm4hep":
-            writer = Edm4hepRecoWriter(
-                output,
-                files,
-                provenance=made,
-                keep_input=keep_input,
-                mc_links=mc_links,
-                inputs=sources,
-                force=force,
-            )
-        else:
-            writer = RecoWriter(output, provenance=made, format=format, inputs=sources, force=force)
-        with writer:
-            return _write(results, writer, total, settings.max_particles, on_progress)
+        units = planner.units(jobs)
+        outcomes = _run_here(worker, units) if cluster is None else run_on_cluster(cluster, model.path, settings, units)
+        collector = _Collector(worker, planner, outputs, jobs, settings.max_particles, on_progress)
+        with contextlib.closing(outcomes):
+            for job, of_job in itertools.groupby(outcomes, key=lambda outcome: outcome.unit.job):
+                error = collector.collect(job, of_job)
+                if error is not None and not skip_files:
+                    raise error
+    return collector.result()
 
 
-def _write(
-    results: Iterable[ChunkResult],
-    writer: RecoWriter | Edm4hepRecoWriter,
-    total: int,
-    max_particles: int,
-    on_progress: Callable[[int, int], None] | None,
-) -> Summary:
-    begin = time.perf_counter()
-    n_events = n_particles = n_skipped = n_not_finite = n_truncated = 0
-    for result in results:
-        for warning in result.warnings:
-            warnings.warn(warning, stacklevel=3)
-        reconstruction = result.reconstruction
-        if isinstance(writer, RecoWriter):
-            writer.extend(reconstruction)
-        elif result.events is not None:
-            writer.extend(reconstruction, result.events)
-        n_events += len(reconstruction)
-        n_particles += int(ak.count(reconstruction.particles.pdg))
-        n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
-        n_not_finite += int(np.count_nonzero(reconstruction.flags & Flag.NOT_FINITE))
-        n_truncated += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
-        if on_progress is not None:
-            on_progress(n_events, total)
-    return Summary(
-        n_events=n_events,
-        n_particles=n_particles,
-        n_skipped=n_skipped,
-        n_not_finite=n_not_finite,
-        n_truncated=n_truncated,
-        max_particles=max_particles,
-        seconds=time.perf_counter() - begin,
-    )
+def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path | None, format: str) -> list[Job]:
+    if output is not None and output_dir is None:
+        return [Job(Path(output), inputs)]
+    if output_dir is None or output is not None:
+        raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
+    paths = output_paths(inputs, Path(output_dir), format)
+    make_folder(output_dir)
+    return [Job(path, [name]) for path, name in zip(paths, inputs, strict=True)]
 
 
-def _check_geometry(file: EventFile, trained_on: Detector) -> None:
-    """Refuse a file whose ECAL hits do not lie where the model's detector has its ECAL."""
-    events, _ = file.read_all(0, 20, truth=False)
-    if geometry_fits(events, trained_on) is False:
-        raise InputError(
-            f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
-            f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
-            "file lie elsewhere: it is of another detector; name that one (--detector) to reconstruct it anyway",
-            file=file.path,
-            field="hits.position",
-        )
+def _model_of(inputs: Sequence[str], reading: FileOptions, *, skip: bool) -> str:
+    """Name of the model that comes with pflow for the detector of the first input, or of the first that opens."""
+    for number, path in enumerate(inputs, start=1):
+        try:
+            with reading.open(path) as file:
+                return shipped_model(file)
+        except InputError:
+            if not skip or number == len(inputs):
+                raise
+    raise ConfigError("no input files are given")
+
+
+def _run_here(worker: Worker, units: Iterable[Unit]) -> Generator[Outcome, None, None]:
+    """Outcomes of the units, one after the other in this process."""
+    for unit in units:
+        try:
+            yield Outcome(unit, None if unit.chunk is None else worker.run(unit.chunk))
+        except InputError as error:
+            yield Outcome(unit, error=error)
+
+
+class _Collector:
+    """Writes outcomes to their outputs and counts.
+
+    Parameters
+    ----------
+    worker, planner, outputs, jobs, on_progress
+        Of the call.
+    max_particles
+        For the summary.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        planner: Planner,
+        outputs: OutputOptions,
+        jobs: Sequence[Job],
+        max_particles: int,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._worker, self._planner, self._outputs = worker, planner, outputs
+        self._n_jobs = len(jobs)
+        self._progress = Progress(jobs)
+        self._on_progress = on_progress
+        self._summary = Summary(max_particles=max_particles)
+        self._begin = time.perf_counter()
+
+    def collect(self, job: Job, outcomes: Iterator[Outcome]) -> InputError | ConfigError | None:
+        """Write the output of a job; the error, if there is none."""
+        before = self._progress.done
+        try:
+            if job.error is not None:
+                raise job.error
+            if job.was_finished:
+                self._summary.finished_before.append(job.output)
+                self._progress.leave_out(job)
+                return None
+            self._progress.begin(job)
+            part = self._write(job, outcomes)
+        except (InputError, ConfigError) as error:
+            job.error = error
+            self._summary.failed.append(error)
+            self._progress.leave_out(job, self._progress.done - before)
+            return error
+        finally:
+            for path in job.inputs:
+                self._worker.release(path)
+        summary = self._summary
+        summary.written.append(job.output)
+        for name in ("n_events", "n_particles", "n_skipped", "n_not_finite", "n_truncated"):
+            setattr(summary, name, getattr(summary, name) + getattr(part, name))
+        return None
+
+    def _write(self, job: Job, outcomes: Iterator[Outcome]) -> Summary:
+        """Write an output chunk by chunk; its numbers."""
+        files = [self._worker.open(path) for path in job.inputs] if self._outputs.needs_events else []
+        part = Summary(max_particles=self._summary.max_particles)
+        sources = self._planner.sources(job)
+        with self._outputs.writer(job.output, files, provenance=job.provenance, inputs=sources) as writer:
+            for outcome in outcomes:
+                if outcome.error is not None:
+                    raise outcome.error
+                if outcome.result is not None:
+                    for warning in outcome.result.warnings:
+                        warnings.warn(warning, stacklevel=2)
+                    reconstruction = outcome.result.reconstruction
+                    if not isinstance(writer, Edm4hepRecoWriter):
+                        writer.extend(reconstruction)
+                    elif outcome.result.events is not None:
+                        writer.extend(reconstruction, outcome.result.events)
+                    part.n_events += len(reconstruction)
+                    part.n_particles += int(ak.count(reconstruction.particles.pdg))
+                    part.n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
+                    part.n_not_finite += int(np.count_nonzero(reconstruction.flags & Flag.NOT_FINITE))
+                    part.n_truncated += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
+                    self._progress.advance(len(reconstruction))
+                    if self._on_progress is not None:
+                        self._on_progress(self._progress.done, self._progress.total)
+                if outcome.unit.last:
+                    break
+        return part
+
+    def result(self) -> Summary:
+        """The numbers of all.
+
+        Raises
+        ------
+        InputError, ConfigError
+            There is no output at all: why the first could not be made.
+        """
+        summary = self._summary
+        if summary.failed:
+            if not summary.written and not summary.finished_before:
+                raise summary.failed[0]
+            errors = "".join(f"\n  {error}" for error in summary.failed)
+            warnings.warn(f"{len(summary.failed)} of {self._n_jobs} files were left out:{errors}", BadEntriesWarning, 3)
+        summary.seconds = time.perf_counter() - self._begin
+        return summary

@@ -19,7 +19,7 @@ from pflow.physics.detector import Detector
 from pflow.plain import to_plain
 from pflow.version import VERSION
 
-__all__ = ["changed_decoding", "command", "provenance", "versions"]
+__all__ = ["changed_decoding", "command", "describe_input", "provenance", "versions"]
 
 PACKAGES = ("torch", "numpy", "awkward", "uproot")
 """Packages whose version can change a number of the output."""
@@ -39,8 +39,25 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
 
 
+def describe_input(file: EventFile) -> dict[str, Any]:
+    """What identifies an input file and its content, as plain data."""
+    return {
+        "path": file.path,
+        "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
+        "uuid": file.uuid,
+        "schema": file.schema,
+        "entries": file.num_entries,
+        "truth_tracks": file.truth_tracks,
+    }
+
+
 def provenance(
-    files: Sequence[EventFile], model: Model, settings: Settings, **options: str | int | bool | None
+    inputs: Sequence[Mapping[str, Any]],
+    model: Model,
+    settings: Settings,
+    *,
+    detector: str,
+    **options: str | int | bool | None,
 ) -> dict[str, Any]:
     """What is needed to repeat a reconstruction, as plain data.
 
@@ -49,12 +66,14 @@ def provenance(
 
     Parameters
     ----------
-    files
-        The inputs, in order.
+    inputs
+        What `describe_input` says of each input, in order.
     model
         The model.
     settings
         What holds for all chunks.
+    detector
+        Name of the detector that the inputs were read as.
     options
         The other options of `pflow.inference.files.reconstruct_files`: ``format``, ``keep_input``, ``mc_links``,
         ``chunk_size``, ``cluster``.
@@ -77,20 +96,10 @@ def provenance(
             "threads": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name(settings.device) if settings.device.startswith("cuda") else None,
         },
-        "inputs": [
-            {
-                "path": file.path,
-                "bytes": os.path.getsize(file.path) if os.path.isfile(file.path) else None,
-                "uuid": file.uuid,
-                "schema": file.schema,
-                "entries": file.num_entries,
-                "truth_tracks": file.truth_tracks,
-            }
-            for file in files
-        ],
+        "inputs": list(inputs),
         "checkpoint": {"path": model.path, "sha256": model.digest},
         "options": {
-            "detector": files[0].detector.name,
+            "detector": detector,
             "read_as": None if own else _named(reading.detector),
             "schema": reading.schema,
             "layout": None if reading.layout is None else str(reading.layout),

@@ -63,10 +63,11 @@ from pflow.io.rootfile import read_branch, read_note, write_note
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["FORMATS", "RecoWriter", "iterate_reco", "read_provenance", "read_reco"]
+__all__ = ["FORMATS", "NOTE", "RecoWriter", "count_entries", "iterate_reco", "read_provenance", "read_reco"]
 
 TREE = "events"
 NOTE = "pflow_provenance"
+"""Key of the provenance; every output of a reconstruction holds it."""
 DAMAGED = "cannot be read: damaged, or not the output of a reconstruction"
 FORMATS = ("ttree", "rntuple")
 """What `RecoWriter` can write."""
@@ -348,6 +349,18 @@ def _podio_reader(
         return reconstruction
 
     return reader.num_entries, read
+
+
+def count_entries(path: str | Path) -> int:
+    """Number of entries of the output of a reconstruction, of any format.
+
+    Raises
+    ------
+    InputError
+        Not a ROOT file, truncated, or without a tree.
+    """
+    with open_root(path) as file, reading(DAMAGED, file=path):
+        return int(open_tree(file, TREE, str(path)).num_entries)
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:

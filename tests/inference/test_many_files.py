@@ -1,0 +1,186 @@
+"""One output for each of many inputs: what is there is kept, what cannot be used is left out."""
+
+from __future__ import annotations
+
+import re
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.cli.main import main
+from pflow.errors import ConfigError, InputError
+from pflow.event.refused import BadEntriesWarning
+from pflow.inference.chunks import Worker
+from pflow.inference.files import reconstruct_files
+from pflow.io.events_root import write_events
+from pflow.io.particles_root import read_provenance, read_reco
+
+N_FILES, N_EVENTS = 3, 3
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory, events):
+    """Three files of three events each, those with the fewest hits."""
+    events = events[np.argsort(ak.to_numpy(ak.num(events.hits)), kind="stable")]
+    folder = tmp_path_factory.mktemp("inputs")
+    paths = [folder / f"run{i}.root" for i in range(N_FILES)]
+    for i, path in enumerate(paths):
+        write_events(path, events[N_EVENTS * i : N_EVENTS * (i + 1)])
+    return paths
+
+
+@pytest.fixture
+def run(model, tmp_path):
+    def run(inputs, **options):
+        options = {"checkpoint": model, "output_dir": tmp_path / "reco", "device": "cpu", "max_particles": 3, **options}
+        return reconstruct_files(inputs, **options)
+
+    return run
+
+
+@pytest.fixture
+def with_a_bad_one(inputs, tmp_path):
+    """Four files, of which the second is no ROOT file."""
+    bad = tmp_path / "bad.root"
+    bad.write_text("no events")
+    return [inputs[0], bad, *inputs[1:]]
+
+
+def outputs(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_each_input_has_its_output(inputs, run, tmp_path):
+    summary = run(inputs, chunk_size=2)
+    assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
+    assert (summary.n_events, len(summary.written)) == (N_FILES * N_EVENTS, N_FILES)
+    run([inputs[1]], output=tmp_path / "alone.root", output_dir=None, chunk_size=2)
+    alone, together = (read_reco(tmp_path / name) for name in ("alone.root", "reco/run1.reco.root"))
+    assert together.event.tolist() == alone.event.tolist()
+    assert together.particles.tolist() == alone.particles.tolist()
+
+
+def test_a_second_run_leaves_what_is_there_and_makes_the_rest(inputs, run, tmp_path):
+    run(inputs[:2])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "reco").iterdir()}
+    summary = run(inputs)
+    assert [path.name for path in summary.finished_before] == ["run0.reco.root", "run1.reco.root"]
+    assert [path.name for path in summary.written] == ["run2.reco.root"]
+    assert summary.n_events == N_EVENTS
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_what_is_there_is_not_reconstructed_again(inputs, run, monkeypatch):
+    run(inputs)
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("reconstructed again"))
+    assert len(run(inputs).finished_before) == N_FILES
+
+
+def test_a_truncated_output_is_made_anew(inputs, run, tmp_path):
+    run(inputs[:1])
+    path = tmp_path / "reco" / "run0.reco.root"
+    content = path.read_bytes()
+    path.write_bytes(content[:-10])
+    assert run(inputs[:1]).written == [path]
+    assert len(read_reco(path)) == N_EVENTS
+
+
+def test_an_output_with_other_settings_is_refused_and_replaced_by_force(inputs, run, tmp_path):
+    run(inputs[:1])
+    with pytest.raises(ConfigError, match=r"run0\.reco\.root was made otherwise: max_particles 3 there and 4 here"):
+        run(inputs[:1], max_particles=4)
+    run(inputs[:1], max_particles=4, force=True)
+    assert read_provenance(tmp_path / "reco" / "run0.reco.root")["options"]["max_particles"] == 4
+
+
+def test_an_output_of_another_input_of_the_same_name_is_refused(inputs, run, events, tmp_path):
+    run(inputs[:1])
+    write_events(tmp_path / "run0.root", events[:N_EVENTS])
+    with pytest.raises(ConfigError, match="input's uuid"):
+        run([tmp_path / "run0.root"])
+
+
+def test_a_file_that_is_no_output_is_never_replaced(inputs, run, tmp_path):
+    (tmp_path / "reco").mkdir()
+    precious = tmp_path / "reco" / "run0.reco.root"
+    precious.write_text("precious")
+    with pytest.raises(ConfigError, match="not an earlier output"):
+        run(inputs)
+    assert precious.read_text() == "precious"
+
+
+def test_a_bad_file_stops_the_run_and_leaves_what_was_finished(with_a_bad_one, run, tmp_path):
+    with pytest.raises(InputError, match=r"bad\.root: not a ROOT file"):
+        run(with_a_bad_one)
+    assert outputs(tmp_path / "reco") == ["run0.reco.root"]
+
+
+def test_a_bad_file_can_be_skipped(with_a_bad_one, run, tmp_path):
+    with pytest.warns(BadEntriesWarning, match=r"1 of 4 files were left out:\n  .*bad\.root: not a ROOT file"):
+        summary = run(with_a_bad_one, on_error="skip")
+    assert outputs(tmp_path / "reco") == ["run0.reco.root", "run1.reco.root", "run2.reco.root"]
+    assert summary.n_events == N_FILES * N_EVENTS
+
+
+def test_a_file_that_breaks_in_the_middle_leaves_nothing_of_its_own(inputs, run, tmp_path, monkeypatch):
+    work = Worker.run
+
+    def broken(worker, chunk):
+        if "run1" in chunk.path and chunk.start:
+            raise InputError("broken", file=chunk.path, entry=chunk.start)
+        return work(worker, chunk)
+
+    monkeypatch.setattr(Worker, "run", broken)
+    with pytest.warns(BadEntriesWarning, match=r"run1\.root, entry 1: broken"):
+        summary = run(inputs, on_error="skip", chunk_size=1)
+    assert outputs(tmp_path / "reco") == ["run0.reco.root", "run2.reco.root"]
+    assert summary.n_events == 2 * N_EVENTS
+
+
+def test_bad_files_alone_are_an_error(with_a_bad_one, run):
+    with pytest.raises(InputError, match="not a ROOT file"):
+        run(with_a_bad_one[1:2], on_error="skip")
+
+
+def test_files_finished_before_a_bad_one_are_kept_when_it_is_skipped(with_a_bad_one, run):
+    """`on_error` is no setting that the particles depend on."""
+    with pytest.raises(InputError):
+        run(with_a_bad_one)
+    with pytest.warns(BadEntriesWarning):
+        assert len(run(with_a_bad_one, on_error="skip").finished_before) == 1
+
+
+def test_progress_counts_all_files(inputs, run):
+    seen = []
+    run(inputs, chunk_size=2, on_progress=lambda *numbers: seen.append(numbers))
+    assert [done for done, _ in seen] == [2, 3, 5, 6, 8, 9]
+    assert seen[-1] == (9, 9)
+
+
+def test_inputs_of_one_name_are_refused(inputs, run, tmp_path):
+    with pytest.raises(ConfigError, match=r"would both be .*run0\.reco\.root"):
+        run([inputs[0], tmp_path / "run0.root"])
+
+
+@pytest.mark.parametrize("places", [{}, {"output": "a.root", "output_dir": "b"}])
+def test_the_output_has_one_place(inputs, model, places):
+    with pytest.raises(ConfigError, match="one place for the output"):
+        reconstruct_files(inputs, checkpoint=model, **places)
+
+
+def test_podio_files_are_kept_too(inputs, run, tmp_path):
+    run(inputs[:1], format="edm4hep")
+    assert outputs(tmp_path / "reco") == ["run0.reco.edm4hep.root"]
+    assert len(run(inputs[:1], format="edm4hep").finished_before) == 1
+
+
+def test_the_command_lists_what_was_left_out_and_says_it_in_its_exit_code(
+    with_a_bad_one, model, save_model, tmp_path, capsys
+):
+    options = ["--checkpoint", save_model(model, tmp_path / "model.ckpt"), "--output-dir", tmp_path / "out", "-q"]
+    call = [str(word) for word in ("reconstruct", *with_a_bad_one, *options, "--device", "cpu", "--on-error", "skip")]
+    assert main(call) == 3
+    out, err = capsys.readouterr()
+    assert re.search(r"3 files written, 0 there before, 1 left out; 9 events", out)
+    assert re.search(r"warning: 1 of 4 files were left out:\n  .*bad\.root", err)
