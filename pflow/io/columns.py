@@ -17,6 +17,7 @@ import numpy.typing as npt
 import uproot
 
 from pflow.errors import InputError, first_line, nearest, reading
+from pflow.io.declared_sizes import check_tree, watch_decompression
 from pflow.io.rootfile import read_branch
 
 __all__ = ["Columns", "open_root", "open_tree", "tree_names"]
@@ -36,6 +37,7 @@ def open_root(path: str | PathLike[str]) -> Any:
     local = "://" not in text
     if local:
         _check_local(Path(path))
+    watch_decompression()
     try:
         directory = uproot.open(text, array_cache=None)  # arrays are read once
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
@@ -80,7 +82,8 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
         )
     with reading(f"tree '{name}' cannot be read", file=path):
         tree = directory[name]
-        _keys(tree), tree.num_entries  # an RNTuple reads its header and footer when it is asked for them
+        _keys(tree)  # an RNTuple reads its header when it is asked for it
+        check_tree(tree, name, path)
         return tree
 
 

@@ -11,6 +11,7 @@ import uproot
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
+from pflow.io.events_root import write_events
 from pflow.io.open import BadEntriesWarning, iterate_events, open_events, read_events
 
 
@@ -227,3 +228,18 @@ def test_reading_leaves_numbers_as_the_file_has_them(write, content, toy):
     energy = ak.to_numpy(ak.flatten(read_events(write(content), detector=toy).hits.energy))
     np.testing.assert_array_equal(energy, np.array([1, 2, 3, 4, 5], dtype=np.float32))
     assert energy.dtype == np.float32
+
+
+def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons, tmp_path, monkeypatch):
+    """No entry is to blame, and none can be left empty in its place."""
+    write_events(tmp_path / "a.root", make_photons(4)[:0])
+    with open_events(tmp_path / "a.root") as file:
+        assert file.num_entries == 0
+
+        def damaged(*_, **__):
+            raise InputError("truncated", file="a.root", entry=0)
+
+        monkeypatch.setattr(file._reader, "read", damaged)
+        for on_error in ("raise", "skip"):
+            with pytest.raises(InputError, match="truncated"):
+                file.read(on_error=on_error)
