@@ -18,7 +18,6 @@ from pflow.event import jagged
 from pflow.event.events import Events
 
 __all__ = [
-    "COMPILER",
     "RUNTIME",
     "SOURCES",
     "compile_library",

@@ -4,10 +4,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.cpp import (
-    COMPILER,
     RUNTIME,
     SOURCES,
     compile_library,
@@ -16,6 +16,7 @@ from benchmarks.cpp import (
     missing_for_cpp,
     run_program,
 )
+from pflow.physics.kinematics import momentum_from_track
 
 HERE = Path(__file__).resolve().parent
 
@@ -248,10 +249,17 @@ def test_graphs_that_do_not_fit_are_an_error(error_of, tmp_path, change, message
     assert message in error_of(write_toy(tmp_path / "model", change=change))
 
 
-def test_the_example_for_key4hep_compiles():
-    include = ["-I", str(HERE / "cpp"), "-I", str(SOURCES)]
-    source = str(SOURCES / "key4hep_example.cpp")
-    subprocess.run([*COMPILER, "-fsyntax-only", *include, source], check=True)
+def test_the_example_for_key4hep_converts_collections(library, toy):
+    flags = f"-O0 -I {HERE / 'cpp'}"
+    program = compile_program(library, HERE / "cpp" / "key4hep.cpp", flags=flags)
+    done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
+    track, out = (list(map(float, line.split())) for line in done.stdout.splitlines())
+    at_vertex = momentum_from_track(-0.001, 0.3, 0.5, 3.5)
+    at_face = momentum_from_track(-0.001, 0.4, 0.5, 3.5)
+    position = (1800 - 2 * np.sin(0.4), 40 + 2 * np.cos(0.4), 903)
+    np.testing.assert_allclose(track, [*at_vertex, -1, *position, at_face[0]], rtol=1e-5)
+    # Hits in the order of the model's calorimeters; the toy gives half of each to its particle, the last first.
+    assert out == [2.5, 1, 0.5, 1, 1.5, 1, 1.25, 7, 0.25, 4, 0.75, 3]
 
 
 def test_threads_share_a_model(library, toy):

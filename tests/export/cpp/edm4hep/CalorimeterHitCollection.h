@@ -24,10 +24,10 @@ struct CalorimeterHit {
 
 using CalorimeterHitCollection = std::vector<CalorimeterHit>;
 
-/// A podio collection makes its members.
+/// A podio collection makes its members; copies of a member are the same object.
 template <class Object>
 struct Created : std::vector<Object> {
-  Object& create() { return this->emplace_back(); }
+  Object create() { return this->emplace_back(); }
 };
 
 }  // namespace edm4hep

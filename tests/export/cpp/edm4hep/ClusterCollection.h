@@ -1,14 +1,19 @@
 #pragma once
+#include <memory>
+
 #include "CalorimeterHitCollection.h"
 
 namespace edm4hep {
 
 struct Cluster {
-  float energy = 0;
-  std::vector<CalorimeterHit> hits;
+  struct Data {
+    float energy = 0;
+    std::vector<CalorimeterHit> hits;
+  };
+  std::shared_ptr<Data> data = std::make_shared<Data>();
 
-  void setEnergy(float value) { energy = value; }
-  void addToHits(const CalorimeterHit& hit) { hits.push_back(hit); }
+  void setEnergy(float value) { data->energy = value; }
+  void addToHits(const CalorimeterHit& hit) { data->hits.push_back(hit); }
 };
 
 using ClusterCollection = Created<Cluster>;

@@ -12,19 +12,21 @@ struct CovMatrix4f {
 };
 
 struct ReconstructedParticle {
-  std::int32_t pdg = 0;
-  float energy = 0, charge = 0;
-  std::size_t n_tracks = 0, n_clusters = 0;
+  struct Data {
+    float energy = 0;
+    std::size_t n_clusters = 0;
+  };
+  std::shared_ptr<Data> data = std::make_shared<Data>();
 
-  void setPDG(std::int32_t value) { pdg = value; }
-  void setCharge(float value) { charge = value; }
-  void setEnergy(float value) { energy = value; }
+  void setPDG(std::int32_t) {}
+  void setCharge(float) {}
+  void setEnergy(float value) { data->energy = value; }
   void setMass(float) {}
   void setMomentum(const Vector3f&) {}
   void setGoodnessOfPID(float) {}
   void setCovMatrix(const CovMatrix4f&) {}
-  void addToTracks(const Track&) { ++n_tracks; }
-  void addToClusters(const Cluster&) { ++n_clusters; }
+  void addToTracks(const Track&) {}
+  void addToClusters(const Cluster&) { ++data->n_clusters; }
 };
 
 using ReconstructedParticleCollection = Created<ReconstructedParticle>;
