@@ -62,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
     parser.add_argument(
-        "--cluster", help="local:N for N processes, or the address of a dask scheduler (needs pflow[cluster])"
+        "--cluster",
+        help="local:N for N processes, a YAML file of a batch system to submit them to (configs/cluster), or the "
+        "address of a dask scheduler (needs pflow[cluster])",
     )
     add_option(parser, "force")
     add_option(parser, "quiet", help="no progress bar")

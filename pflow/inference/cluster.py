@@ -10,6 +10,7 @@ from typing import Any
 
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError, first_line
+from pflow.inference.batch_system import load_batch_system
 from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.jobs import Outcome, Unit
 
@@ -33,8 +34,9 @@ def run_on_cluster(
     Parameters
     ----------
     cluster
-        ``local:N`` for N processes on this machine, or the address of a dask scheduler (``tcp://host:port``). Its
-        workers need pflow, and the checkpoint and input files under the same paths.
+        ``local:N`` for N processes on this machine, a YAML file of a batch system to submit them to
+        (`pflow.inference.batch_system`), or the address of a dask scheduler (``tcp://host:port``). The processes need
+        pflow, and the checkpoint and input files under the same paths.
     checkpoint
         Argument of `load_model`.
     settings
@@ -45,37 +47,44 @@ def run_on_cluster(
     Raises
     ------
     ConfigError
-        dask is not installed, the name is neither ``local:N`` nor an address, or the scheduler does not answer.
+        dask is not installed, the name is none of these, or the scheduler does not answer or is lost.
     """
     try:
-        from dask.distributed import Client, LocalCluster
+        from dask.distributed import Client
     except ImportError as error:
         raise ConfigError("a cluster needs dask: pip install 'pflow[cluster]'") from error
     with ExitStack() as stack:
-        target = cluster
-        if cluster.startswith("local:"):
-            number = cluster.removeprefix("local:")
-            if not number.isdigit() or int(number) < 1:
-                raise ConfigError(f"cluster '{cluster}': expected local:N with N processes, at least 1")
-            # No dashboard: it would open a port.
-            target = stack.enter_context(
-                LocalCluster(n_workers=int(number), threads_per_worker=1, dashboard_address=None)
-            )
+        target = _started(cluster, stack)
         try:
             client = stack.enter_context(Client(target, timeout=TIMEOUT))
         except (OSError, ValueError) as error:
             raise ConfigError(f"cluster '{cluster}' does not answer: {error}") from error
-        max_in_flight = CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values()))
         in_flight: deque[tuple[Unit, Any]] = deque()
         for unit in units:
             future = None
             if unit.chunk is not None:
                 future = client.submit(_run, checkpoint, settings, unit.chunk, pure=False)
             in_flight.append((unit, future))
-            if len(in_flight) >= max_in_flight:
+            # Jobs of a batch system begin one after the other.
+            if len(in_flight) >= CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())):
                 yield _outcome(*in_flight.popleft())
         while in_flight:
             yield _outcome(*in_flight.popleft())
+
+
+def _started(cluster: str, stack: ExitStack) -> Any:
+    """A cluster that was started, which `stack` ends; the address of one that runs already as it is."""
+    from dask.distributed import LocalCluster
+
+    if cluster.endswith((".yaml", ".yml")):
+        return stack.enter_context(load_batch_system(cluster).start())
+    if not cluster.startswith("local:"):
+        return cluster
+    number = cluster.removeprefix("local:")
+    if not number.isdigit() or int(number) < 1:
+        raise ConfigError(f"cluster '{cluster}': expected local:N with N processes, at least 1")
+    # No dashboard: it would open a port.
+    return stack.enter_context(LocalCluster(n_workers=int(number), threads_per_worker=1, dashboard_address=None))
 
 
 def _outcome(unit: Unit, future: Any) -> Outcome:

@@ -115,8 +115,8 @@ def reconstruct_files(
     chunk_size
         Entries in memory at a time.
     cluster
-        ``local:N`` for N processes, or the address of a dask scheduler (`pflow.inference.cluster`), whose processes
-        each use `device`. Default: this process.
+        ``local:N`` for N processes, a YAML file of a batch system, or the address of a dask scheduler
+        (`pflow.inference.cluster`), whose processes each use `device`. Default: this process.
     force
         Replace any file; without it, only an earlier output of a reconstruction, and in `output_dir` only one that is
         not whole.

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import os
+import re
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError
+from pflow.inference.cluster import _outcome
 from pflow.inference.files import reconstruct_files
+from pflow.inference.jobs import Job, Unit
 from pflow.io.particles_root import read_reco
 
-pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
+distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
 
 # dask's own: its closing comm threads and sockets are collected after the cluster is gone.
 pytestmark = [
@@ -68,3 +77,40 @@ def test_a_scheduler_that_is_not_there(checkpoint, sample_dir, tmp_path, monkeyp
             output=tmp_path / "x.root",
             cluster="tcp://127.0.0.1:9",
         )
+
+
+def test_a_process_that_is_killed_costs_its_chunk(checkpoint, sample_dir, tmp_path):
+    from distributed import default_client
+
+    sample = sample_dir / "multi_test_small.root"
+    options = {"checkpoint": checkpoint, "chunk_size": 3, "device": "cpu", "max_particles": 5}
+    reconstruct_files([sample], output=tmp_path / "undisturbed.root", **options)
+    killed = []
+
+    def kill_one(done, _):
+        if not killed:
+            killed.append(min(default_client().run(os.getpid).values()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    reconstruct_files(
+        [sample], output_dir=tmp_path / "out", cluster="local:1", on_progress=kill_one, on_error="skip", **options
+    )
+    assert killed
+    one, two = (
+        read_reco(path) for path in (tmp_path / "undisturbed.root", tmp_path / "out/multi_test_small.reco.root")
+    )
+    assert one.event.tolist() == two.event.tolist()
+    assert one.particles.tolist() == two.particles.tolist()
+
+
+def test_a_chunk_that_ends_every_process_is_the_error_of_its_file():
+    killed = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3)))
+    unit = Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12))
+    error = _outcome(unit, killed).error
+    assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
+
+
+def test_a_scheduler_that_ends_is_said():
+    lost = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
+    with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
+        _outcome(Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1)), lost)
