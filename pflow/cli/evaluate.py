@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +15,7 @@ from pflow.cli.options import add_file_options, add_option, add_options
 if TYPE_CHECKING:
     from pflow.event.events import Events
     from pflow.event.particles import Reconstruction
-    from pflow.metrics.evaluation import EvaluationResult
+    from pflow.metrics.evaluation import Evaluation, EvaluationResult
     from pflow.metrics.match import Matching
     from pflow.metrics.match_hits import HitMatching
 
@@ -25,9 +27,15 @@ METRICS_MARK = b'"schema": "pflow-metrics-'
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow evaluate`."""
-    parser.add_argument("reco", metavar="RECO.root", help="output of pflow reconstruct")
     parser.add_argument(
-        "--truth", required=True, nargs="+", metavar="IN.root", help="the event files it was made from, in that order"
+        "reco", nargs="+", metavar="RECO.root", help="outputs of pflow reconstruct: one of all files, or one of each"
+    )
+    parser.add_argument(
+        "--truth",
+        required=True,
+        nargs="+",
+        metavar="IN.root",
+        help="the event files that they were made from, in that order",
     )
     add_option(parser, "output", metavar="DIR", help="folder for metrics.json, report.html and the plots")
     parser.add_argument(
@@ -35,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=RECO2.root",
-        help="another reconstruction of the same events, evaluated beside the first; may be given several times",
+        help="another reconstruction of the same events, evaluated beside the first; may be given several times, also "
+        "with the same NAME for several files",
     )
     add_options(parser, "name", "rule")
     parser.add_argument("--e-min", type=float, default=0.1, metavar="GEV", help="least energy of a target")
@@ -65,7 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the table then shows only these",
     )
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
-    add_option(parser, "on-error")
+    add_option(
+        parser,
+        "on-error",
+        help="an entry that cannot be used: stop, or skip it with a counted warning; with one output of each file also "
+        "a file that cannot be used (default: raise)",
+    )
     add_option(parser, "chunk-size", default=500)
     parser.add_argument("--no-plots", action="store_true", help="write metrics.json without figures and report.html")
     add_option(parser, "force")
@@ -75,12 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate the files, print the table, write metrics.json and the plots."""
     from rich.console import Console
-    from rich.progress import Progress
 
     from pflow.data.files import matching
     from pflow.errors import InputError, check_choice
-    from pflow.io.open import iterate_events
-    from pflow.io.particles_root import iterate_reco
     from pflow.metrics.evaluation import Evaluation, Settings
     from pflow.metrics.report import table
     from pflow.physics.pdg import CLASSES
@@ -90,38 +101,21 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(
         rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=_matching(args.match, args.cut)
     )
-    evaluation = Evaluation(name=args.name, settings=settings, oracle=not args.no_oracle)
+    total = Evaluation(name=args.name, settings=settings, oracle=not args.no_oracle)
     args.truth = matching(args.truth)
     folder = _prepare_folder(args.output, force=args.force)
-    files = {args.name: args.reco, **_compared(args.compare, taken=args.name)}
-    events = iterate_events(
-        args.truth,
-        detector=args.detector,
-        schema=args.schema,
-        layout=args.layout,
-        truth_tracks=args.truth_tracks,
-        chunk_size=args.chunk_size,
-        on_error=args.on_error,
-    )
-    reconstructions = {}
-    for name, path in files.items():
-        links: Literal["if there", "required", "left out"] = "left out"
-        if args.match == "hits":
-            links = "required" if name == args.name else "if there"
-        reconstructions[name] = iterate_reco(path, name=args.name, chunk_size=args.chunk_size, links=links)
-    with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
-        task = progress.add_task("evaluating", total=None)
-        for chunk, found in zip_chunks(events, reconstructions, files=files):
-            evaluation.update(chunk, {name: dataclasses.replace(reco, name=name) for name, reco in found.items()})
-            progress.update(task, advance=len(chunk), description=f"evaluating: {evaluation.n_events} events")
-    if not evaluation.n_events:
-        raise InputError("no events to evaluate", file=args.reco)
+    files = {args.name: matching(args.reco), **_compared(args.compare, taken=args.name)}
+    for paths in files.values():
+        check_order(paths, args.truth)
+    _evaluate(args, files, total)
+    if not total.n_events:
+        raise InputError("no events to evaluate", file=files[args.name][0])
 
-    result = evaluation.result()
+    result = total.result()
     inputs = {
-        "reco": {name: str(path) for name, path in files.items()},
-        "truth": [str(path) for path in args.truth],
-        "provenance": {name: _provenance(path) for name, path in files.items()},
+        "reco": {name: paths[0] if len(paths) == 1 else paths for name, paths in files.items()},
+        "truth": args.truth,
+        "provenance": {name: _provenance(paths[0]) for name, paths in files.items()},
     }
     if not args.quiet:
         Console().print(table(result, args.classes or CLASSES))
@@ -130,6 +124,112 @@ def run(args: argparse.Namespace) -> int:
         plots = f", report.html and {n_plots} plots" if n_plots else ""
         Console().print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
     return 0
+
+
+def _evaluate(args: argparse.Namespace, files: Mapping[str, Sequence[str]], total: Evaluation) -> None:
+    """Add all events to `total`. Under ``--on-error skip`` files that cannot be used are left out, with a warning.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be used; under ``skip``: there is no other one.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from pflow.errors import InputError
+    from pflow.event.refused import BadEntriesWarning
+    from pflow.metrics.evaluation import Evaluation
+
+    parts = _parts(files, args.truth)
+    failed: list[InputError] = []
+    with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
+        task = progress.add_task("evaluating", total=len(parts) if len(parts) > 1 else None)
+        for of_part, truth in parts:
+            # One of each part: a file that breaks in the middle counts nothing.
+            evaluation = Evaluation(name=total.name, settings=total.settings, oracle=total.oracle)
+            try:
+                for chunk, found in _chunks(args, of_part, truth):
+                    named = {name: dataclasses.replace(reco, name=name) for name, reco in found.items()}
+                    evaluation.update(chunk, named)
+                    n_events = total.n_events + evaluation.n_events
+                    progress.update(task, description=f"evaluating: {n_events} events")
+            except InputError as error:
+                if args.on_error == "raise":
+                    raise
+                failed.append(error)
+            else:
+                total.merge(evaluation)
+            progress.update(task, advance=1)
+    if len(failed) == len(parts):
+        raise failed[0]
+    if failed:
+        errors = "".join(f"\n  {error}" for error in failed)
+        warnings.warn(f"{len(failed)} of {len(parts)} files were left out:{errors}", BadEntriesWarning, stacklevel=2)
+
+
+def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
+    """Refuse reconstructions that were made from other files than those of the truth, or in another order.
+
+    Event numbers do not tell: each file may count its own. Files of other programs do not say what they were made from.
+
+    Raises
+    ------
+    InputError
+        Names the first file that is in another's place.
+    """
+    from pflow.errors import InputError
+    from pflow.io.columns import file_uuid
+
+    made_from: list[tuple[str, Mapping[str, Any]]] = []
+    for path in reco:
+        provenance = _provenance(path)
+        if provenance is None or not isinstance(provenance.get("inputs"), list):
+            return
+        made_from += [(path, entry) for entry in provenance["inputs"]]
+    for (path, entry), expected in zip(made_from, truth, strict=False):
+        uuid = file_uuid(expected)
+        if uuid and entry.get("uuid") and entry["uuid"] != uuid:
+            raise InputError(
+                f"was made from {entry.get('path')}, and in its place in --truth is {expected}: give both in the same "
+                "order",
+                file=path,
+            )
+
+
+def _parts(
+    files: Mapping[str, Sequence[str]], truth: Sequence[str]
+) -> list[tuple[Mapping[str, Sequence[str]], Sequence[str]]]:
+    """Files that belong together: those of each truth file where there is one of each, else all in one part."""
+    if any(len(paths) != len(truth) for paths in files.values()):
+        return [(files, truth)]
+    return [({name: [paths[i]] for name, paths in files.items()}, [truth[i]]) for i in range(len(truth))]
+
+
+def _chunks(
+    args: argparse.Namespace, files: Mapping[str, Sequence[str]], truth: Sequence[str]
+) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
+    """Events of the truth files with the reconstructions of the same entries, by name."""
+    from pflow.io.open import iterate_events
+    from pflow.io.particles_root import iterate_reco
+
+    events = iterate_events(
+        truth,
+        detector=args.detector,
+        schema=args.schema,
+        layout=args.layout,
+        truth_tracks=args.truth_tracks,
+        chunk_size=args.chunk_size,
+        on_error=args.on_error,
+    )
+    reconstructions = {}
+    for name, paths in files.items():
+        links: Literal["if there", "required", "left out"] = "left out"
+        if args.match == "hits":
+            links = "required" if name == args.name else "if there"
+        of_each = (iterate_reco(path, name=args.name, chunk_size=args.chunk_size, links=links) for path in paths)
+        reconstructions[name] = itertools.chain.from_iterable(of_each)
+    return zip_chunks(events, reconstructions, files={name: ", ".join(paths) for name, paths in files.items()})
 
 
 def zip_chunks(
@@ -200,19 +300,20 @@ def _matching(match: str, cut: str) -> Matching | HitMatching:
         raise ConfigError(f"--cut: expected a number above 0 or 'none', found '{cut}'") from error
 
 
-def _compared(options: Sequence[str], *, taken: str) -> dict[str, str]:
+def _compared(options: Sequence[str], *, taken: str) -> dict[str, list[str]]:
     """Files by the name of their algorithm, from NAME=FILE."""
+    from pflow.data.files import matching
     from pflow.errors import ConfigError
     from pflow.metrics.evaluation import CLASSICAL, ORACLE
 
-    files: dict[str, str] = {}
+    files: dict[str, list[str]] = {}
     for option in options:
         name, _, path = option.partition("=")
         if not name or not path:
             raise ConfigError(f"--compare: expected NAME=FILE, found '{option}'")
-        if name in (taken, CLASSICAL, ORACLE, *files) or not name.isidentifier():
+        if name in (taken, CLASSICAL, ORACLE) or not name.isidentifier():
             raise ConfigError(f"--compare: the name '{name}' is taken or is not a plain word")
-        files[name] = path
+        files.setdefault(name, []).extend(matching([path]))
     return files
 
 

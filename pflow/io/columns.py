@@ -7,6 +7,7 @@ are the column (``X``, ``energy``).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from pflow.errors import InputError, first_line, nearest, reading
 from pflow.io.declared_sizes import check_tree, watch_decompression
 from pflow.io.rootfile import read_branch
 
-__all__ = ["Columns", "open_root", "open_tree", "tree_names"]
+__all__ = ["Columns", "file_uuid", "open_root", "open_tree", "tree_names"]
 
 ROOT_SIGNATURE = b"root"
 
@@ -53,6 +54,22 @@ def open_root(path: str | PathLike[str]) -> Any:
         directory.close()
         raise InputError(f"truncated: the header says {end} bytes, the file has {size}", file=text)
     return directory
+
+
+def file_uuid(path: str | PathLike[str]) -> str:
+    """UUID of a ROOT file; "" for a file of another kind.
+
+    Raises
+    ------
+    InputError
+        A ROOT file that cannot be opened.
+    """
+    if "://" not in str(path):
+        with suppress(OSError), Path(path).open("rb") as stream:
+            if stream.read(len(ROOT_SIGNATURE)) != ROOT_SIGNATURE:
+                return ""
+    with open_root(path) as directory:
+        return str(directory.file.uuid)
 
 
 def tree_names(directory: Any) -> list[str]:

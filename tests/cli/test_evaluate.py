@@ -16,7 +16,8 @@ from pflow.errors import InputError
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
-from pflow.io.open import open_events
+from pflow.io.events_root import write_events
+from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import RecoWriter
 
 N_EVENTS = 5
@@ -150,6 +151,65 @@ def test_several_truth_files_in_order(truth_file, tmp_path):
         writer.extend(reconstruction([*range(10, 15), *range(10, 15)]))
     assert evaluate(reco, "--truth", truth_file, truth_file, "-o", out, "--no-plots", "-q") == 0
     assert json.loads((out / "metrics.json").read_text())["n_events_read"] == 2 * N_EVENTS
+
+
+@pytest.fixture(scope="module")
+def lists(sample_dir, tmp_path_factory):
+    """A file of 10 events and a reconstruction of it (the reference of its events), whole and in two parts."""
+    folder = tmp_path_factory.mktemp("lists")
+    events = read_events(sample_dir / "gammasep_test_small.root", entry_stop=10)
+    whole, parts = folder / "whole.root", [folder / "a.root", folder / "b.root"]
+    for path, some in ((whole, events), (parts[0], events[:4]), (parts[1], events[4:])):
+        write_events(path, some)
+        reco = Reconstruction(particles=some.reference, event=some.event, flags=some.flags)
+        inputs = [{"path": str(path), "uuid": str(uproot.open(path).file.uuid)}]
+        with RecoWriter(path.with_suffix(".reco.root"), provenance={"inputs": inputs}) as writer:
+            writer.extend(reco)
+    return whole, *parts
+
+
+def numbers_of(folder):
+    return json.loads((folder / "metrics.json").read_text()) | {"inputs": None}
+
+
+def reco_of(*paths):
+    return [path.with_suffix(".reco.root") for path in paths]
+
+
+def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
+    whole, a, b = lists
+    options = ["--no-plots", "--no-oracle", "-q", "-o"]
+    assert evaluate(*reco_of(whole), "--truth", whole, *options, tmp_path / "one") == 0
+    assert evaluate(*reco_of(a, b), "--truth", a, b, *options, tmp_path / "two") == 0
+    pattern = ["--compare", f"Same={a.parent}/[ab].reco.root"]
+    assert evaluate(*reco_of(a, b), "--truth", a, b, *pattern, *options, tmp_path / "three") == 0
+    expected = numbers_of(tmp_path / "one")
+    assert numbers_of(tmp_path / "two") == expected
+    found = numbers_of(tmp_path / "three")
+    assert {key: found[key] for key in ("count", "class", "energy")} == {
+        key: expected[key] for key in ("count", "class", "energy")
+    }
+
+
+def test_lists_in_another_order_are_refused(lists, tmp_path, capsys):
+    _, a, b = lists
+    assert evaluate(*reco_of(a, b), "--truth", b, a, "-o", tmp_path / "out", "-q") == 1
+    assert f"{a.with_suffix('.reco.root')}: was made from {a}, and in its place in --truth is {b}" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_file_of_a_list_that_cannot_be_used_can_be_left_out(lists, tmp_path, capsys):
+    _, a, b = lists
+    bad = tmp_path / "bad.root"
+    bad.write_text("nothing")
+    options = ["--no-plots", "--no-oracle", "-q", "-o"]
+    call = [*reco_of(a), bad, "--truth", a, b, *options, tmp_path / "out"]
+    assert evaluate(*call) == 1
+    assert evaluate(*call, "--on-error", "skip") == 3
+    assert "1 of 2 files were left out" in capsys.readouterr().err
+    assert evaluate(*reco_of(a), "--truth", a, *options, tmp_path / "alone") == 0
+    assert numbers_of(tmp_path / "out") == numbers_of(tmp_path / "alone")
 
 
 @pytest.mark.parametrize(
