@@ -19,7 +19,8 @@ def initialise(module: nn.Module, generator: torch.Generator | None = None) -> N
     Parameters
     ----------
     module
-        Modified in place.
+        Modified in place. Weights on the ``meta`` device have no values and are left alone: torch imports its compiler,
+        two seconds of it, to draw normal numbers there.
     generator
         Source of randomness, on the weights' device; torch's global one (``torch.manual_seed``) where None.
     """
@@ -33,4 +34,5 @@ def initialise(module: nn.Module, generator: torch.Generator | None = None) -> N
             part.reset_parameters()
         else:
             for parameter in part.parameters(recurse=False):
-                parameter.normal_(generator=generator)
+                if not parameter.is_meta:
+                    parameter.normal_(generator=generator)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
@@ -151,6 +150,8 @@ def match(
 
 def _match_event(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Order int64 [T] of an event's `n` decoded particles and the padding, and the target of each in it, or -1."""
+    from scipy.optimize import linear_sum_assignment  # here: its import is a tenth of the start of a reconstruction
+
     rows, columns = linear_sum_assignment(gain[:n], maximize=True)
     good = gain[rows, columns] > 0
     rows, columns = rows[good], columns[good]
