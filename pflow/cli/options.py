@@ -65,7 +65,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "max-particles": {
         "type": at_least(1),
         "metavar": "N",
-        "help": "most particles of an event (default: the model's own)",
+        "help": "most particles of an event (default: the model's own, and as many more as its tracks and hits allow)",
     },
     "max-hits": {
         "type": at_least(1),
@@ -74,11 +74,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "largest event to reconstruct; events with more hits are bad entries (default: %(default)s)",
     },
     "force": {"action": "store_true", "help": "replace files that are not earlier outputs of the same kind"},
+    "verbose": {"action": "store_true", "help": "list the events whose decoding was cut"},
     "quiet": {"action": "store_true", "help": "no progress bar and no table"},
 }
 """Arguments of argparse's ``add_argument``, by the option's name without dashes."""
 
-_SHORT = {"output": "-o", "quiet": "-q"}
+_SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
 
 
 def add_option(parser: argparse._ActionsContainer, name: str, **settings: Any) -> None:

@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "address of a dask scheduler (needs pflow[cluster])",
     )
     add_option(parser, "force")
+    add_options(parser, "verbose")
     add_option(parser, "quiet", help="no progress bar")
 
 
@@ -91,13 +92,16 @@ def run(args: argparse.Namespace) -> int:
         *columns, *times, console=Console(stderr=True), disable=args.quiet, speed_estimate_period=3600
     ) as progress:
         task = progress.add_task("reconstructing", total=None)
-        options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet")}
+        options = {name: value for name, value in vars(args).items() if name not in ("inputs", "quiet", "verbose")}
         summary = reconstruct_files(
             args.inputs,
             **options,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     print(_report(summary, args.output or args.output_dir))
+    if args.verbose:
+        for path, entry in summary.truncated:
+            print(f"{path}, entry {entry}: cut at its largest number of particles")
     return 0
 
 
@@ -112,5 +116,5 @@ def _report(summary: Summary, place: str) -> str:
     return (
         f"{place}: {files}{summary.n_events} events, {summary.n_particles} particles, {summary.n_skipped} skipped, "
         f"{summary.n_not_finite} whose numbers are not finite, "
-        f"{summary.n_truncated} that reached {summary.max_particles} particles; {summary.seconds:.1f} s"
+        f"{len(summary.truncated)} cut at their largest number of particles; {summary.seconds:.1f} s"
     )

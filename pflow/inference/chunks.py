@@ -29,7 +29,7 @@ class Settings:
     """Options of `pflow.inference.files.reconstruct_files` that hold for all chunks, resolved."""
 
     reading: FileOptions
-    max_particles: int
+    max_particles: int | None
     max_hits: int
     batch_size: int
     device: str

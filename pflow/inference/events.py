@@ -58,9 +58,10 @@ def reconstruct(
     model
         From `pflow.load_model`, or its argument.
     decoding
-        Thresholds and largest number of particles; default: the model's own.
+        Thresholds and largest number of particles; default: the model's own. Events that reach the latter are flagged
+        ``MAX_PARTICLES``.
     max_particles
-        Largest number of particles in place of that of `decoding`. Events that reach it are flagged ``MAX_PARTICLES``.
+        Largest number of particles of any event, in place of that of `decoding`, which may grow with the event.
     sampler
         Chooses classes from logits; default: the most probable.
     max_hits
@@ -95,7 +96,7 @@ def reconstruct(
     decoding = reconstructor.decoding if decoding is None else decoding
     if max_particles is not None:
         try:
-            decoding = dataclasses.replace(decoding, max_particles=max_particles)
+            decoding = decoding.limited(max_particles)
         except ValueError as error:
             raise ConfigError(str(error)) from error
     events = _usable(events, max_hits, on_error)

@@ -15,9 +15,10 @@ import awkward as ak
 import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
-from pflow.data.files import FileOptions, matching
+from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
+from pflow.event.particles import Reconstruction
 from pflow.event.refused import BadEntriesWarning
 from pflow.inference.choose_model import shipped_model
 from pflow.inference.chunks import Settings, Worker
@@ -42,9 +43,8 @@ class Summary:
     """Entries that could not be used: empty in the output and flagged ``BAD_INPUT``."""
     n_not_finite: int = 0
     """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
-    n_truncated: int = 0
-    """Events that reached `max_particles`."""
-    max_particles: int
+    truncated: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    """Input file and entry of each event that was cut at its largest number of particles."""
     seconds: float = 0.0
     """From the first entry read to the last one written."""
     written: list[Path] = dataclasses.field(default_factory=list)
@@ -53,6 +53,16 @@ class Summary:
     """Outputs that were there, whole and made from the same input with the same settings, and were left as they are."""
     failed: list[InputError | ConfigError] = dataclasses.field(default_factory=list)
     """Why outputs were left out, one for each."""
+
+    def count(self, reconstruction: Reconstruction, chunk: Chunk) -> None:
+        """Add the events of a chunk."""
+        flags = reconstruction.flags
+        self.n_events += len(reconstruction)
+        self.n_particles += int(ak.count(reconstruction.particles.pdg))
+        self.n_skipped += int(np.count_nonzero(flags & Flag.BAD_INPUT))
+        self.n_not_finite += int(np.count_nonzero(flags & Flag.NOT_FINITE))
+        cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
+        self.truncated += [(chunk.path, int(entry)) for entry in cut]
 
 
 def reconstruct_files(
@@ -144,7 +154,7 @@ def reconstruct_files(
     model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
     settings = Settings(
         reading=dataclasses.replace(reading, detector=model.tokeniser.detector if detector is None else detector),
-        max_particles=model.reconstructor.decoding.max_particles if max_particles is None else max_particles,
+        max_particles=max_particles,
         max_hits=max_hits,
         batch_size=batch_size,
         device=str(pick_device(device)),
@@ -163,7 +173,7 @@ def reconstruct_files(
         )
         units = planner.units(jobs)
         outcomes = _run_here(worker, units) if cluster is None else run_on_cluster(cluster, model.path, settings, units)
-        collector = _Collector(worker, planner, outputs, jobs, settings.max_particles, on_progress)
+        collector = _Collector(worker, planner, outputs, jobs, on_progress)
         with contextlib.closing(outcomes):
             for job, of_job in itertools.groupby(outcomes, key=lambda outcome: outcome.unit.job):
                 error = collector.collect(job, of_job)
@@ -210,8 +220,6 @@ class _Collector:
     ----------
     worker, planner, outputs, jobs, on_progress
         Of the call.
-    max_particles
-        For the summary.
     """
 
     def __init__(
@@ -220,14 +228,13 @@ class _Collector:
         planner: Planner,
         outputs: OutputOptions,
         jobs: Sequence[Job],
-        max_particles: int,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self._worker, self._planner, self._outputs = worker, planner, outputs
         self._n_jobs = len(jobs)
         self._progress = Progress(jobs)
         self._on_progress = on_progress
-        self._summary = Summary(max_particles=max_particles)
+        self._summary = Summary()
         self._begin = time.perf_counter()
 
     def collect(self, job: Job, outcomes: Iterator[Outcome]) -> InputError | ConfigError | None:
@@ -252,20 +259,20 @@ class _Collector:
                 self._worker.release(path)
         summary = self._summary
         summary.written.append(job.output)
-        for name in ("n_events", "n_particles", "n_skipped", "n_not_finite", "n_truncated"):
+        for name in ("n_events", "n_particles", "n_skipped", "n_not_finite", "truncated"):
             setattr(summary, name, getattr(summary, name) + getattr(part, name))
         return None
 
     def _write(self, job: Job, outcomes: Iterator[Outcome]) -> Summary:
         """Write an output chunk by chunk; its numbers."""
         files = [self._worker.open(path) for path in job.inputs] if self._outputs.needs_events else []
-        part = Summary(max_particles=self._summary.max_particles)
+        part = Summary()
         sources = self._planner.sources(job)
         with self._outputs.writer(job.output, files, provenance=job.provenance, inputs=sources) as writer:
             for outcome in outcomes:
                 if outcome.error is not None:
                     raise outcome.error
-                if outcome.result is not None:
+                if outcome.unit.chunk is not None and outcome.result is not None:
                     for warning in outcome.result.warnings:
                         warnings.warn(warning, stacklevel=2)
                     reconstruction = outcome.result.reconstruction
@@ -273,11 +280,7 @@ class _Collector:
                         writer.extend(reconstruction)
                     elif outcome.result.events is not None:
                         writer.extend(reconstruction, outcome.result.events)
-                    part.n_events += len(reconstruction)
-                    part.n_particles += int(ak.count(reconstruction.particles.pdg))
-                    part.n_skipped += int(np.count_nonzero(reconstruction.flags & Flag.BAD_INPUT))
-                    part.n_not_finite += int(np.count_nonzero(reconstruction.flags & Flag.NOT_FINITE))
-                    part.n_truncated += int(np.count_nonzero(reconstruction.flags & Flag.MAX_PARTICLES))
+                    part.count(reconstruction, outcome.unit.chunk)
                     self._progress.advance(len(reconstruction))
                     if self._on_progress is not None:
                         self._on_progress(self._progress.done, self._progress.total)

@@ -14,7 +14,7 @@ import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -118,6 +118,16 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         check_positive(self, "max_particles", largest=MAX_PARTICLES)
 
+    def limited(self, max_particles: int) -> Self:
+        """A copy with which no event has more than `max_particles` particles, however large it is.
+
+        Raises
+        ------
+        ValueError
+            The number is out of range.
+        """
+        return dataclasses.replace(self, max_particles=max_particles)
+
 
 class TrainingOutput(NamedTuple):
     """Result of a training step.
@@ -149,7 +159,7 @@ class GeneratedParticles:
     direction : float32 [B, T, 3], unit vector
     score : float32 [B, T], probability of `pdg`
     mask : bool [B, T], True = real particle
-    truncated : bool [B], True = `max_particles` were decoded before the event ended
+    truncated : bool [B], True = the largest number of particles was decoded before the event ended
     pdg_probability : float32 [B, T, V] or None, probability of each |PDG| code
     energy_sigma : float32 [B, T] or None, standard deviation of ln E
     direction_sigma : float32 [B, T] or None, standard deviation of each of the two angles in the tangent plane, rad

@@ -5,6 +5,7 @@ Letters: B batch, B' events that go on, T particles, V classes.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple, Protocol
 
 import torch
@@ -36,7 +37,7 @@ class DecodedSequence(NamedTuple):
     columns
         Columns [B, T, ...] of `Decoder.emit`, zeros where an event has ended.
     mask : bool [B, T], True = decoded
-    truncated : bool [B], True = `max_particles` were decoded and the event had not ended
+    truncated : bool [B], True = the largest number was decoded and the event had not ended
     """
 
     columns: dict[str, Tensor]
@@ -44,7 +45,7 @@ class DecodedSequence(NamedTuple):
     truncated: Tensor
 
 
-def decode(decoder: Decoder, *, batch: int, max_particles: int, device: torch.device) -> DecodedSequence:
+def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device: torch.device) -> DecodedSequence:
     """Decode the particles of each event.
 
     Parameters
@@ -54,18 +55,19 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int, device: torch.de
     batch
         B.
     max_particles
-        Largest number of particles of an event.
+        Largest number of particles, of all events or int64 [B] of each.
     device
         Of the columns.
     """
     rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
     truncated = torch.zeros(batch, dtype=torch.bool, device=device)
+    limits = torch.as_tensor(max_particles, device=device).expand(batch)
     steps: list[tuple[Tensor, dict[str, Tensor]]] = []
-    for position in range(max_particles + 1):
+    for position in itertools.count():
         goes_on = decoder.advance(rows)
-        if position == max_particles:
-            truncated[rows] = goes_on
-            break
+        may_go_on = limits[rows] > position
+        truncated[rows] = goes_on & ~may_go_on
+        goes_on = goes_on & may_go_on
         remaining = int(goes_on.sum())
         if remaining == 0 and steps:
             break

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Self
+
+import torch
+from torch import Tensor
 
 from pflow.model.api import DecodingConfig
 from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability
@@ -92,7 +96,10 @@ class PointingDecodingConfig(DecodingConfig):
     Parameters
     ----------
     max_particles
-        Largest number of decoder steps, and so of particles, of an event.
+        Largest number of decoder steps, and so of particles, of an event; larger events may have more.
+    hits_per_particle
+        An event with more than `max_particles` tracks and particles of so many hits may have as many. 0: none may. True
+        particles have no fewer than 70 hits each in the mean over an event with jets.
     eos_threshold
         Probability of the end of the sequence from which decoding stops.
     existence_threshold
@@ -112,6 +119,7 @@ class PointingDecodingConfig(DecodingConfig):
         A value out of range; names the field.
     """
 
+    hits_per_particle: int = 10
     eos_threshold: float = 0.5
     existence_threshold: float = 0.5
     require_all_tracks: bool = False
@@ -121,11 +129,36 @@ class PointingDecodingConfig(DecodingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "max_empty_steps")
+        if self.hits_per_particle < 0:
+            raise ValueError(f"hits_per_particle: {self.hits_per_particle} is negative")
         check_probability(self, "min_deposit_fraction")
         if not 0.0 < self.eos_threshold <= 1.0:
             raise ValueError(f"eos_threshold: {self.eos_threshold} is not in (0, 1]")
         if not 0.0 <= self.existence_threshold < 1.0:
             raise ValueError(f"existence_threshold: {self.existence_threshold} is not in [0, 1)")
+
+    def limited(self, max_particles: int) -> Self:
+        """As of `DecodingConfig`."""
+        return dataclasses.replace(self, max_particles=max_particles, hits_per_particle=0)
+
+    def limits(self, item_mask: Tensor, n_hits: int) -> Tensor:
+        """Largest number of particles of each event.
+
+        Parameters
+        ----------
+        item_mask : bool [B, M], True = real item
+        n_hits : number of items that are hits; those behind them are tracks
+
+        Returns
+        -------
+        Tensor
+            int64 [B].
+        """
+        hits, tracks = item_mask[:, :n_hits].sum(1), item_mask[:, n_hits:].sum(1)
+        fixed = torch.full_like(hits, self.max_particles)
+        if not self.hits_per_particle:
+            return fixed
+        return fixed.maximum(tracks + hits // self.hits_per_particle)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,9 @@ class PointingDecoder:
         self.min_deposit = decoding.min_deposit_fraction * math.exp(network.min_log_energy)  # GeV
         self.assigned = torch.zeros_like(source.scene.item_energy)  # [B', M]
         self.empty_steps = torch.zeros(batch, dtype=torch.int64, device=source.states.device)  # [B'], in a row
-        self.caches = network.decoder.stack.caches(source.states, decoding.max_particles + 1)
+        self.limits = decoding.limits(source.scene.item_mask, source.scene.n_hits)  # [B]
+        longest = int(self.limits.max()) if batch else 0
+        self.caches = network.decoder.stack.caches(source.states, longest + 1)
         self.x = network.decoder.first(batch)
         self.states = self.pointer = self.open_tracks = torch.empty(0)
 
@@ -131,7 +133,7 @@ def decode_first_stage(
     if plain and batch == 1 and device.type == "cpu" and bool(source.scene.token_mask.any()):
         return decode_event(network, source, decoding)
     decoder = PointingDecoder(network, source, decoding, sampler)
-    return decode(decoder, batch=batch, max_particles=decoding.max_particles, device=device)
+    return decode(decoder, batch=batch, max_particles=decoder.limits, device=device)
 
 
 @torch.inference_mode()

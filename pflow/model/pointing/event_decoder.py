@@ -10,6 +10,7 @@ H heads, D = W / H, R subdetectors.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -39,6 +40,9 @@ from pflow.model.pointing.proxies import CORE_RADIUS, CORE_RADIUS_WIDTH, LOG_WEI
 
 __all__ = ["decode_event"]
 
+FIRST_STEPS = 16
+"""Decoder steps that the caches have room for at first."""
+
 _Linear = tuple[Tensor, Tensor]  # bias [out], weight [in, out]
 
 
@@ -58,11 +62,12 @@ def decode_event(network: PointingNetwork, source: EncodedSource, decoding: Poin
     items = source.scene.item_mask[0].nonzero().squeeze(1)
     decoder = EventDecoder(network, source, tokens, items, decoding)
     truncated = False
-    for position in range(decoding.max_particles + 1):
+    limit = int(decoding.limits(source.scene.item_mask, source.scene.n_hits)[0])
+    for position in itertools.count():
         seed = decoder.advance()
         if seed is None:
             break
-        if position == decoding.max_particles:
+        if position == limit:
             truncated = True
             break
         decoder.emit(seed)
@@ -241,9 +246,8 @@ class EventDecoder:
         self.items = source.items[0, items]
         self.energy = scene.token_energy[0, tokens]  # [S]
         self.inverse_energy = 1.0 / self.energy.clamp(min=1e-9)
-        steps = decoding.max_particles
         self.cache = [
-            self.states.new_empty(2, layer.heads, min(steps + 1, 16), width // layer.heads) for layer in weights.layers
+            self.states.new_empty(2, layer.heads, FIRST_STEPS, width // layer.heads) for layer in weights.layers
         ]
         self.assigned = self.states.new_zeros(n_items)
         self.assigned_weight = self.states.new_zeros(n_tokens)  # GeV

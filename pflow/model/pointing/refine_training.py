@@ -84,7 +84,7 @@ def refinement(
     """
     assert network.refiner is not None
     fraction = target_fractions(target)
-    decoding = dataclasses.replace(decoding, max_particles=target.mask.shape[1] + EXTRA_PARTICLES)
+    decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
     with torch.no_grad():
         columns, mask, _ = decode_first_stage(network, source.copy(), decoding, Sampler())
         if mask.shape[1] == 0:  # one row of padding

@@ -200,7 +200,7 @@ class Model(PointingReconstructor):
     """With shorthands for tests."""
 
     def decode(self, batch: Batch, *, max_particles: int = 8, **sampling: Any) -> GeneratedParticles:
-        decoding = dataclasses.replace(self.decoding, max_particles=max_particles)
+        decoding = self.decoding.limited(max_particles)
         return self.generate(batch, decoding=decoding, sampler=Sampler(**sampling))
 
     def set_decoding(self, **options: Any) -> None:

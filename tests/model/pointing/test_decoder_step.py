@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from pflow.data.batch import Batch
+from pflow.model.common.sampler import Sampler
+from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.decoder_step import decode_first_stage
 
 PHOTON, PION = 0, 1
 LN10 = 2.302585092994046
@@ -239,3 +242,31 @@ def test_options_that_make_no_sense_are_errors(model, batch):
         model.train().decode(batch, max_particles=1)
     with pytest.raises(ValueError, match=r"temperature: -1\.0"):
         model.eval().decode(batch, max_particles=1, temperature=-1.0)
+
+
+def test_the_largest_number_of_particles_follows_tracks_and_hits():
+    decoding = PointingDecodingConfig(max_particles=6, hits_per_particle=4)
+    item_mask = torch.zeros(3, 43, dtype=torch.bool)  # 40 hits and 3 tracks
+    item_mask[0] = True
+    item_mask[1, :8] = True
+    item_mask[2, :31] = item_mask[2, 40:42] = True
+    assert decoding.limits(item_mask, 40).tolist() == [13, 6, 9]
+    assert decoding.limited(5).limits(item_mask, 40).tolist() == [5, 5, 5]
+    assert dataclasses.replace(decoding, hits_per_particle=0).limits(item_mask, 40).tolist() == [6, 6, 6]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["batch", "one event"])
+def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, alone):
+    """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
+    model = make_model(eos_threshold=1.0)
+    model.set_decoding(max_particles=2, hits_per_particle=2, max_empty_steps=1000)
+    batches = [collate([event]) for event in events] if alone else [collate(events)]
+    for batch in batches:
+        scene = model.network.encode(batch).scene
+        limits = model.decoding.limits(scene.item_mask, scene.n_hits)
+        with torch.inference_mode():
+            decoded = decode_first_stage(model.network, model.network.encode(batch), model.decoding, Sampler())
+        assert decoded.truncated.all()
+        assert decoded.mask.sum(1).tolist() == limits.tolist()
+    if not alone:
+        assert len(set(limits.tolist())) > 1

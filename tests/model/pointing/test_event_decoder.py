@@ -76,7 +76,7 @@ def test_a_step_has_few_operations(make_model, events, collate):
     model = restless(make_model(delta_theta_phi_features=True))
     counts = []
     for steps in (2, 7):
-        model.set_decoding(max_particles=steps, max_empty_steps=99)
+        model.set_decoding(max_particles=steps, hits_per_particle=0, max_empty_steps=99)
         with torch.no_grad():
             source = model.network.encode(collate([events[2]]))
             with Count() as count:
