@@ -13,6 +13,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
 from pflow.event.refused import BadEntriesWarning
 from pflow.inference.events import pick_device, reconstruct
+from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig, Sampler
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
@@ -239,3 +240,10 @@ def test_a_device_that_computes_nothing_is_named(device):
 def test_numbers_below_one_are_refused(model, events, option):
     with pytest.raises(ConfigError, match=option):
         reconstruct(events, model, **{option: 0})
+
+
+def test_a_large_event_is_not_cut_at_the_number_that_small_ones_have(data_dir):
+    event = read_events(data_dir / "g4" / "zh_test.root", entry_start=58, entry_stop=59, truth=False)
+    cut, whole = (reconstruct(event, "ild-g4-general", max_particles=n, device="cpu") for n in (150, None))
+    assert cut.flags.tolist() == [Flag.MAX_PARTICLES]
+    assert whole.flags.tolist() == [0]
