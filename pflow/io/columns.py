@@ -45,7 +45,7 @@ def open_root(path: str | PathLike[str]) -> Any:
         if local:
             reason = "cannot be opened as a ROOT file, truncated or damaged"
         elif isinstance(error, ImportError):
-            reason = "needs a package that is not installed (root:// needs fsspec-xrootd)"
+            reason = "needs a package that is not installed (for root://: pip install 'pflow[xrootd]')"
         else:
             reason = "cannot be opened as a remote file"
         raise InputError(f"{reason}: {first_line(error)}", file=text) from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ from pflow.io.edm4hep.collection_content import CollectionContent, collection_co
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.reader import Reader
+from pflow.io.remote import patiently
 from pflow.physics.detector import Detector, load_detector
 
 __all__ = ["BadEntriesWarning", "BadEntry", "EventFile", "iterate_events", "open_events", "read_events"]
@@ -48,6 +50,8 @@ class EventFile:
     ----------
     reader
         Reader of its schema; closed with it.
+    reopen
+        Gives another one, for a file on a server to which the connection was lost.
 
     Attributes
     ----------
@@ -60,8 +64,9 @@ class EventFile:
     ...     events = file.read(0, 100)
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, *, reopen: Callable[[], Reader]) -> None:
         self._reader = reader
+        self._reopen = reopen
         self.schema = reader.schema
         self.path = reader.path
         self.uuid = reader.uuid
@@ -180,7 +185,23 @@ class EventFile:
     def _read_range(self, start: int, stop: int, *, truth: bool) -> Events:
         """Read without validating. What a damaged file makes other libraries raise is an error of the first entry."""
         with reading(DAMAGED, file=self.path, entry=start):
-            return self._reader.read(start, stop, truth=truth)
+            return patiently(self.path, lambda: self._reader.read(start, stop, truth=truth), again=self._connect_again)
+
+    def _connect_again(self) -> None:
+        """Open the file anew.
+
+        Raises
+        ------
+        InputError
+            There is another file in its place.
+        """
+        with suppress(Exception):  # a broken connection cannot always be closed
+            self._reader.close()
+        reader = self._reopen()
+        if (reader.uuid, reader.num_entries) != (self.uuid, self.num_entries):
+            reader.close()
+            raise InputError("was replaced while it was read", file=self.path)
+        self._reader = reader
 
     def _read_one_by_one(self, start: int, stop: int, *, truth: bool) -> tuple[Events, list[BadEntry]]:
         """Read a range in which some entries cannot be decoded; these are left without content."""
@@ -232,8 +253,12 @@ def open_events(
     ConfigError
         Unknown schema, detector or layout, or a file or detector that `truth_tracks` is not for.
     """
-    with reading(DAMAGED, file=path):
+
+    def opened() -> Reader:
         return _open(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks)
+
+    with reading(DAMAGED, file=path):
+        return EventFile(patiently(path, opened), reopen=opened)
 
 
 def _open(
@@ -243,7 +268,7 @@ def _open(
     schema: str | None,
     layout: str | Path | None,
     truth_tracks: bool,
-) -> EventFile:
+) -> Reader:
     if schema is not None:
         check_choice(schema, SCHEMAS, "schema")
     if schema is None:
@@ -258,18 +283,18 @@ def _open(
     if schema == "legacy-hdf5":
         from pflow.io.legacy_hdf5.reader import LegacyReader
 
-        return EventFile(LegacyReader(str(path), detector=wanted))
+        return LegacyReader(str(path), detector=wanted)
     if schema == "flat":
         from pflow.io.detect_layout import best_layout
         from pflow.io.flat import FlatReader
 
-        return EventFile(FlatReader(str(path), layout=layout or best_layout(path, wanted), detector=wanted))
+        return FlatReader(str(path), layout=layout or best_layout(path, wanted), detector=wanted)
     file = open_podio(path)
     try:
         sim = True if schema == "edm4hep-sim" else None
         if wanted is None:
             wanted = best_detector(file, sim=sim)
-        return EventFile(Edm4hepReader(file, detector=wanted, sim=sim, truth_tracks=truth_tracks))
+        return Edm4hepReader(file, detector=wanted, sim=sim, truth_tracks=truth_tracks)
     except BaseException:
         file.close()
         raise

@@ -94,9 +94,10 @@ def test_the_exit_codes_are_in_the_help(capsys):
     assert "--debug" in shown
 
 
-def test_a_remote_file_is_not_called_damaged(capsys):
+def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):
     """Needs no network: the package for this protocol is not installed."""
+    monkeypatch.setitem(sys.modules, "fsspec_xrootd", None)
     assert main(["inspect", "root://nowhere.invalid//a.root"]) == 1
     shown = capsys.readouterr().err
-    assert "fsspec-xrootd" in shown
+    assert "pflow[xrootd]" in shown
     assert "damaged" not in shown

@@ -1,0 +1,94 @@
+"""Files on servers (``root://``, ``https://``): what fails for want of a connection is tried again."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from os import PathLike
+from typing import TypeVar
+
+from pflow.errors import InputError, first_line
+
+__all__ = ["ATTEMPTS", "FIRST_WAIT", "forget_connections", "is_remote", "patiently"]
+
+ATTEMPTS = 4
+"""How often a file is opened or read, at most."""
+
+FIRST_WAIT = 1.0
+"""Time before the second attempt, s; doubled before each further one."""
+
+RETURNED_ERROR = re.compile(r"'\w+Error' object is not subscriptable")
+"""What uproot stumbles over where fsspec returned the error of a range in place of its bytes."""
+
+T = TypeVar("T")
+
+
+def is_remote(path: str | PathLike[str]) -> bool:
+    """Whether a path is a URL.
+
+    >>> is_remote("root://eospublic.cern.ch//eos/run7.root"), is_remote("run7.root")
+    (True, False)
+    """
+    return "://" in str(path)
+
+
+def patiently(path: str | PathLike[str], work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
+    """The result of `work` on a file; where the connection to its server fails, of another attempt.
+
+    Parameters
+    ----------
+    path
+        The file; a local one has one attempt.
+    work
+        What to do.
+    again
+        Called before each further attempt, as to open the file anew; it may fail as `work` may.
+
+    Raises
+    ------
+    InputError
+        The connection failed each time; says how often it was tried and for how long.
+    """
+    if not is_remote(path):
+        return work()
+    begin, wait = time.monotonic(), FIRST_WAIT
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            if attempt > 1 and again is not None:
+                again()
+            return work()
+        except Exception as error:
+            failure = _connection_failure(error)
+            if failure is None:
+                raise
+            if attempt == ATTEMPTS:
+                text = f"no connection, tried {ATTEMPTS} times in {time.monotonic() - begin:.0f} s"
+                raise InputError(f"{text}: {first_line(failure)}", file=path) from error
+        time.sleep(wait)
+        wait *= 2
+        forget_connections(path)
+    raise AssertionError("unreachable")
+
+
+def forget_connections(path: str | PathLike[str]) -> None:
+    """Let the next opening make a new connection: fsspec keeps those that broke."""
+    with suppress(Exception):  # whatever is wrong, opening says it
+        import fsspec
+
+        fsspec.get_filesystem_class(str(path).partition("://")[0]).clear_instance_cache()
+
+
+def _connection_failure(error: BaseException | None) -> BaseException | None:
+    """What in the causes of an error is of the network or its server; None: nothing."""
+    while error is not None:
+        text = str(error)
+        if isinstance(error, FileNotFoundError | PermissionError) or "No such file" in text:
+            return None
+        if isinstance(error, OSError) or type(error).__module__.startswith("aiohttp"):
+            return error
+        if "closed file" in text or RETURNED_ERROR.search(text):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
