@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.attention import AbsorbedCrossAttention, attend
 
-__all__ = ["CoverageAttention", "CoveredMemory", "DirectionalSelfAttention"]
+__all__ = ["MAX_BIASES", "CoverageAttention", "CoveredMemory", "DirectionalSelfAttention", "nearness_of"]
 
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
 """Initial strengths of the widest and the narrowest head: attention falls by e at an angle of sqrt(2 / strength) rad,
@@ -76,7 +76,13 @@ class DirectionalSelfAttention(nn.Module):
             self.log_strength.zero_()
 
     def forward(
-        self, x: Tensor, *, unit: Tensor, mask: Tensor | None = None, lengths: Sequence[int] | None = None
+        self,
+        x: Tensor,
+        *,
+        unit: Tensor,
+        nearness: Tensor | None = None,
+        mask: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -84,6 +90,8 @@ class DirectionalSelfAttention(nn.Module):
         ----------
         x : float [B, S, W], or [1, N, W] of packed events
         unit : float [B, S, 3] or [1, N, 3], direction of each token
+        nearness : float32 [B, S, S] or None
+            `nearness_of` the directions, where it is at hand; for evaluation, of events that are not packed.
         mask : bool [B, S] or None
         lengths
             Lengths of packed events, without `mask`.
@@ -103,7 +111,8 @@ class DirectionalSelfAttention(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
             scale = self.key_width**-0.5
-            attended = [_attend_nearby(*event, strength=strength, mask=mask, scale=scale) for event in events]
+            near = nearness if lengths is None else None
+            attended = [_attend_nearby(*event, near, strength=strength, mask=mask, scale=scale) for event in events]
             joined = torch.cat(attended, dim=2).transpose(1, 2).flatten(2)  # [B, H, S, D] -> [B, S, W]
         return self.out(joined)  # type: ignore[no-any-return]
 
@@ -131,8 +140,29 @@ class DirectionalSelfAttention(nn.Module):
         return query, key
 
 
+def nearness_of(unit: Tensor, rows: slice = slice(None)) -> Tensor:
+    """n_i . n_j - 1 = -|n_i - n_j|^2 / 2 of directions float [B, S, 3], computed in double precision.
+
+    Returns
+    -------
+    float32 [B, R, S]
+        Of the directions in `rows` to all.
+    """
+    direction = functional.normalize(unit.double(), dim=-1)
+    minus_one = direction.new_full((1, 1, 1), -1.0)
+    return torch.baddbmm(minus_one, direction[:, rows], direction.transpose(1, 2)).float()
+
+
 def _attend_nearby(
-    query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Tensor | None, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    unit: Tensor,
+    nearness: Tensor | None,
+    *,
+    strength: Tensor,
+    mask: Tensor | None,
+    scale: float,
 ) -> Tensor:
     """Attention with a preference for tokens in similar directions, float [B, H, S, D].
 
@@ -140,24 +170,23 @@ def _attend_nearby(
     ----------
     query, key, value : float [B, H, S, D]
     unit : float [B, S, 3]
+    nearness : float32 [B, S, S] or None
+        `nearness_of` them; None: it is computed for some rows at a time.
     strength : float [H]
     mask : bool [B, S] or None
     scale
         Factor of the products of queries and keys.
     """
     batch, heads, length, _ = query.shape
-    direction = functional.normalize(unit.double(), dim=-1)
-    minus_one = direction.new_full((1, 1, 1), -1.0)
     n_rows = length if torch.compiler.is_compiling() else max(1, MAX_BIASES // max(1, batch * heads * length))
     attended = []
-    for rows in range(0, max(length, 1), max(n_rows, 1)):
-        # n_i . n_j - 1 = -|n_i - n_j|^2 / 2
-        nearness = torch.baddbmm(minus_one, direction[:, rows : rows + n_rows], direction.transpose(1, 2))
-        bias = nearness.to(query.dtype)[:, None] * strength[:, None, None]  # [B, H, R, S]
+    for start in range(0, max(length, 1), max(n_rows, 1)):
+        rows = slice(start, start + n_rows)
+        near = nearness_of(unit, rows) if nearness is None else nearness[:, rows]
+        bias = near[:, None] * strength[:, None, None]  # [B, H, R, S]
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None], float("-inf"))
-        part = query[:, :, rows : rows + n_rows]
-        attended.append(scaled_dot_product_attention(part, key, value, attn_mask=bias, scale=scale))
+        attended.append(scaled_dot_product_attention(query[:, :, rows], key, value, attn_mask=bias, scale=scale))
     return torch.cat(attended, dim=2)
 
 

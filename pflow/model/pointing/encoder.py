@@ -11,7 +11,7 @@ from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
 from pflow.model.common.cache import Compaction
 from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, LayerStyle
-from pflow.model.pointing.attention import DirectionalSelfAttention
+from pflow.model.pointing.attention import MAX_BIASES, DirectionalSelfAttention, nearness_of
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Scene
 
@@ -50,6 +50,7 @@ class SourceEncoder(nn.Module):
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
         width = config.width
+        self.local = config.local_attention
         style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
         self.embed_hit = FullyConnected((inputs.hit_features, width, width), activation="gelu")
         self.embed_track = None
@@ -91,5 +92,9 @@ class SourceEncoder(nn.Module):
         # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
         states = torch.zeros_like(x)
         for row, real in enumerate(scene.token_mask):
-            states[row, real] = self.stack(x[row, real][None], unit=scene.token_unit[row, real][None])[0]
+            unit = scene.token_unit[row, real][None]
+            # Once for all layers, unless it is so large that each layer makes it for some rows at a time.
+            shared = self.local and unit.shape[1] ** 2 <= MAX_BIASES
+            near = {"nearness": nearness_of(unit)} if shared else {}
+            states[row, real] = self.stack(x[row, real][None], unit=unit, **near)[0]
         return states
