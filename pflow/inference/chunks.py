@@ -20,7 +20,7 @@ from pflow.physics.detector import Calorimeter, Detector
 
 __all__ = ["ChunkResult", "Settings", "Worker"]
 
-MAX_OPEN = 4
+MAX_OPEN = 2
 """Input files that a worker keeps open."""
 
 

@@ -11,6 +11,8 @@ OPTIONS = {
     "training": ["zqq_test_small.root", "--events", "2", "--batch-size", "2", "--runs", "1"],
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--threads", "1", "--runs", "1"],
     "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
+    "large_events": ["gammasep_test_small.root", "--sizes", "300"],
+    "many_files": ["gammasep_test_small.root", "--events", "2", "--small", "3", "--all", "300"],
     "evaluate": ["gammasep_test_small.root", "--repeat", "1"],
 }
 

@@ -1,0 +1,109 @@
+"""Large events: time and memory of encoder and decoder against the number of hits, with and without merged cells.
+
+Events of a file are joined (as by `pflow overlay`) until there are so many hits. Each stage is done once: sizes show
+how it grows. Memory is the peak of the whole process, and what a stage added to what was in use before. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import awkward as ak
+import numpy as np
+import torch
+
+from benchmarks.memory import peak_mb, reset_peak, resident_mb
+from pflow.checkpoint.load import Model, load_model
+from pflow.data.collate import collate
+from pflow.event.events import Events, Flag
+from pflow.event.overlay import overlay
+from pflow.inference.events import reconstruct
+from pflow.io.open import read_events
+from pflow.model.common.sampler import Sampler
+from pflow.model.pointing.decoder_step import decode_first_stage
+
+__all__ = ["add_options", "run"]
+
+Result = TypeVar("Result")
+
+SIZES = (500, 1000, 2000, 4000, 8000, 16000)
+STAGES = ("encoder", "decoder", "whole")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of hits (default: 500 to 16,000)")
+    parser.add_argument("--output", type=Path, help="JSON file")
+
+
+def run(args: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    merged = load_model(args.checkpoint)
+    models = {"merged": merged, "all cells": without_merging(merged)}
+    events = read_events(args.file, entry_stop=100)
+    reconstruct(events[:1], merged, device="cpu")  # what is made once is made
+    rows = []
+    head = f"{'cells':10} {'hits':>6} {'tokens':>7} {'particles':>9}"
+    print(f"{head}   s and MB added: {', '.join(STAGES)}; peak MB")
+    for size in sorted(args.sizes):
+        event = joined(events, size)
+        for cells, model in models.items():
+            row = {"cells": cells, **measure(event, model)}
+            rows.append(row)
+            numbers = [f"{row['s'][stage]:8.2f} {row['added_mb'][stage]:7.0f}" for stage in STAGES]
+            start = f"{cells:10} {row['hits']:6} {row['tokens']:7} {row['particles']:9}"
+            print(start, *numbers, f"{row['peak_mb']:8.0f}", flush=True)
+    if args.output:
+        result = {"file": args.file.name, "model": args.checkpoint, "torch": torch.__version__, "rows": rows}
+        args.output.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def without_merging(model: Model) -> Model:
+    """The model on all cells, each a token: it was not trained so, and decodes as if."""
+    tokeniser = copy.copy(model.tokeniser)
+    recipe = dataclasses.replace(tokeniser.recipe, merge=None)
+    tokeniser = dataclasses.replace(tokeniser, recipe=recipe)
+    return dataclasses.replace(model, tokeniser=tokeniser)
+
+
+def joined(events: Events, n_hits: int) -> Events:
+    """One event of at least `n_hits` hits, of no more events than it needs."""
+    counts = ak.to_numpy(ak.num(events.hits))
+    n_events = int(np.searchsorted(np.cumsum(counts), n_hits)) + 1
+    return overlay(events[:n_events], [list(range(n_events))])
+
+
+def measure(event: Events, model: Model) -> dict[str, Any]:
+    """Time and memory of each stage of one event."""
+    network, decoding = model.reconstructor.network, model.reconstructor.decoding
+    with torch.inference_mode():
+        batch = collate([model.tokeniser.encode(event, truth=False)[0]])
+        source, *encoder = measured(lambda: network.encode(batch))
+        _, *decoder = measured(lambda: decode_first_stage(network, source, decoding, Sampler()))
+    found, *whole = measured(lambda: reconstruct(event, model, batch_size=1, device="cpu"))
+    stages = dict(zip(STAGES, (encoder, decoder, whole), strict=True))
+    return {
+        "hits": int(ak.num(event.hits)[0]),
+        "tokens": int(batch.hits.mask.sum()) + (0 if batch.tracks is None else int(batch.tracks.mask.sum())),
+        "particles": int(ak.num(found.particles)[0]),
+        "cut": bool(found.flags[0] & Flag.MAX_PARTICLES),
+        "s": {stage: seconds for stage, (seconds, _, _) in stages.items()},
+        "added_mb": {stage: added for stage, (_, added, _) in stages.items()},
+        "peak_mb": max(peak for _, _, peak in stages.values()),
+    }
+
+
+def measured(work: Callable[[], Result]) -> tuple[Result, float, float, float]:
+    """Result of a call, its time in s, and the memory that it added and the process had at most, MB."""
+    reset_peak()
+    before, start = resident_mb(), time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - start, peak_mb() - before, peak_mb()

@@ -1,0 +1,121 @@
+"""Many files: memory against their number, a process that reconstructs many small ones, and several processes.
+
+One file and ten of it, each in a process of its own: peak memory. Then so many small files in one process: memory and
+open files after the first tenth and at the end. Then more events, in one process and in two (`--cluster local:2`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.memory import open_files, peak_mb, resident_mb
+from pflow.inference.files import reconstruct_files
+from pflow.io.events_root import write_events
+from pflow.io.open import read_events
+
+__all__ = ["add_options", "run"]
+
+PROCESSES = 2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
+    parser.add_argument("--events", type=int, default=100, help="of a file, for memory (default: %(default)s)")
+    parser.add_argument("--small", type=int, default=200, help="number of files of 2 events (default: %(default)s)")
+    parser.add_argument("--all", type=int, default=2000, help="events for several processes (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="JSON file")
+
+
+def run(args: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        events = read_events(args.file, entry_stop=max(args.events, args.all))
+        write_events(folder / "one.root", events[: args.events])
+        write_events(folder / "small.root", events[:2])
+        write_events(folder / "all.root", events[: args.all])
+        n_all = min(args.all, len(events))
+        del events
+        ten = copies(folder / "one.root", 10)
+        result: dict[str, Any] = {"file": args.file.name, "model": args.checkpoint, "torch": torch.__version__}
+        one_mb, ten_mb = (alone(peak_of, files, args.checkpoint) for files in (ten[:1], ten))
+        result["peak_mb"] = {"events": args.events, "one": one_mb, "ten": ten_mb, "ratio": ten_mb / one_mb}
+        print(f"peak memory: one file {one_mb:.0f} MB, ten {ten_mb:.0f} MB, ratio {ten_mb / one_mb:.3f}", flush=True)
+        small = copies(folder / "small.root", args.small)
+        result["small_files"] = alone(growth_of, small, args.checkpoint)
+        for what, values in result["small_files"].items():
+            print(f"{args.small} files of 2 events: {what} {values}", flush=True)
+        seconds = {n: alone(seconds_of, folder / "all.root", args.checkpoint, n) for n in (1, PROCESSES)}
+        ratio = seconds[1]["working"] / seconds[PROCESSES]["working"]
+        result["processes"] = {"events": n_all, "seconds": seconds, "ratio": ratio}
+        print(f"{n_all} events: {seconds}; ratio of the time at work {ratio:.2f}")
+    if args.output:
+        args.output.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def copies(path: Path, n: int) -> list[Path]:
+    found = [path.with_name(f"{path.stem}_{i}.root") for i in range(n)]
+    for other in found:
+        shutil.copy(path, other)
+    return found
+
+
+def alone(work: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a call in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)
+
+
+def peak_of(files: list[Path], checkpoint: str) -> float:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        reconstruct_files(files, checkpoint=checkpoint, output=Path(folder) / "reco.root", device="cpu")
+    return peak_mb()
+
+
+def growth_of(files: list[Path], checkpoint: str) -> dict[str, list[float]]:
+    """Memory and open files after the first tenth of the files, and at the end."""
+    torch.set_num_threads(1)
+    seen: list[tuple[float, int]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        reconstruct_files(
+            files,
+            checkpoint=checkpoint,
+            output_dir=folder,
+            device="cpu",
+            on_progress=lambda *_: seen.append((resident_mb(), open_files())),
+        )
+    first, last = seen[len(seen) // 10], seen[-1]
+    return {"resident_mb": [first[0], last[0]], "open_files": [first[1], last[1]]}
+
+
+def seconds_of(file: Path, checkpoint: str, processes: int) -> dict[str, float]:
+    """Time of a reconstruction: of all of it, and from the first chunk that was done to the last."""
+    torch.set_num_threads(1)
+    marks: list[tuple[float, int]] = []
+    options: dict[str, Any] = {} if processes == 1 else {"cluster": f"local:{processes}"}
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        reconstruct_files(
+            [file],
+            checkpoint=checkpoint,
+            output=Path(folder) / "reco.root",
+            device="cpu",
+            chunk_size=100,
+            on_progress=lambda done, _: marks.append((time.perf_counter(), done)),
+            **options,
+        )
+    whole = time.perf_counter() - start
+    # The first round is left out: processes start and import in it.
+    (begin, n_begin), (end, n_end) = marks[processes - 1], marks[-1]
+    return {"whole": whole, "working": (end - begin) * n_end / max(n_end - n_begin, 1)}
