@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import resource
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +50,11 @@ def run(args: argparse.Namespace) -> None:
         del events
         ten = copies(folder / "one.root", 10)
         result: dict[str, Any] = {"file": args.file.name, "model": args.checkpoint, "torch": torch.__version__}
-        one_mb, ten_mb = (alone(peak_of, files, args.checkpoint) for files in (ten[:1], ten))
-        result["peak_mb"] = {"events": args.events, "one": one_mb, "ten": ten_mb, "ratio": ten_mb / one_mb}
-        print(f"peak memory: one file {one_mb:.0f} MB, ten {ten_mb:.0f} MB, ratio {ten_mb / one_mb:.3f}", flush=True)
+        result["peak_mb"] = {"events": args.events}
+        for place in ("output", "output_dir"):
+            one, many = (alone(peak_of, files, args.checkpoint, place) for files in (ten[:1], ten))
+            result["peak_mb"][place] = {"one": one, "ten": many, "ratio": many / one}
+            print(f"peak memory, {place}: one file {one:.0f} MB, ten {many:.0f} MB, ratio {many / one:.3f}", flush=True)
         small = copies(folder / "small.root", args.small)
         result["small_files"] = alone(growth_of, small, args.checkpoint)
         for what, values in result["small_files"].items():
@@ -72,14 +76,16 @@ def copies(path: Path, n: int) -> list[Path]:
 
 def alone(work: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a call in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, arguments)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
-def peak_of(files: list[Path], checkpoint: str) -> float:
+def peak_of(files: list[Path], checkpoint: str, place: str) -> float:
+    """Peak memory with one output for all files (``output``), or one for each (``output_dir``)."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        reconstruct_files(files, checkpoint=checkpoint, output=Path(folder) / "reco.root", device="cpu")
+        where: dict[str, Any] = {place: Path(folder) / "reco.root"}
+        reconstruct_files(files, checkpoint=checkpoint, device="cpu", **where)
     return peak_mb()
 
 
@@ -100,7 +106,7 @@ def growth_of(files: list[Path], checkpoint: str) -> dict[str, list[float]]:
 
 
 def seconds_of(file: Path, checkpoint: str, processes: int) -> dict[str, float]:
-    """Time of a reconstruction: of all of it, and from the first chunk that was done to the last."""
+    """Time of a reconstruction: all of it, without the start of processes, and CPU time of all of them; s."""
     torch.set_num_threads(1)
     marks: list[tuple[float, int]] = []
     options: dict[str, Any] = {} if processes == 1 else {"cluster": f"local:{processes}"}
@@ -118,4 +124,6 @@ def seconds_of(file: Path, checkpoint: str, processes: int) -> dict[str, float]:
     whole = time.perf_counter() - start
     # The first round is left out: processes start and import in it.
     (begin, n_begin), (end, n_end) = marks[processes - 1], marks[-1]
-    return {"whole": whole, "working": (end - begin) * n_end / max(n_end - n_begin, 1)}
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(one.ru_utime + one.ru_stime for one in used)
+    return {"whole": whole, "working": (end - begin) * n_end / max(n_end - n_begin, 1), "cpu": cpu}

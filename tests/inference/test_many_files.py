@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import awkward as ak
@@ -156,6 +157,18 @@ def test_progress_counts_all_files(inputs, run):
     run(inputs, chunk_size=2, on_progress=lambda *numbers: seen.append(numbers))
     assert [done for done, _ in seen] == [2, 3, 5, 6, 8, 9]
     assert seen[-1] == (9, 9)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files as Linux lists them")
+@pytest.mark.parametrize("separate", [True, False])
+def test_files_are_closed_as_others_are_opened(inputs, run, tmp_path, separate):
+    seen = []
+    place = {} if separate else {"output": tmp_path / "all.root", "output_dir": None}
+    before = len(os.listdir("/proc/self/fd"))
+    run(inputs, on_progress=lambda *_: seen.append(len(os.listdir("/proc/self/fd"))), **place)
+    assert len(seen) == N_FILES
+    assert seen[-1] <= seen[1]
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_inputs_of_one_name_are_refused(inputs, run, tmp_path):
