@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.memory import peak_mb, reset_peak, resident_mb
+from measurements.files import RESULTS, write_json
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
 from pflow.event.events import Events, Flag
@@ -38,32 +38,33 @@ STAGES = ("encoder", "decoder", "whole")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of hits (default: 500 to 16,000)")
-    parser.add_argument("--output", type=Path, help="JSON file")
+    parser.add_argument("--save", action="store_true", help=f"write {RESULTS / 'large_events.json'}")
 
 
 def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     merged = load_model(args.checkpoint)
     models = {"merged": merged, "all cells": without_merging(merged)}
-    events = read_events(args.file, entry_stop=100)
-    reconstruct(events[:1], merged, device="cpu")  # what is made once is made
     rows = []
-    head = f"{'cells':10} {'hits':>6} {'tokens':>7} {'particles':>9}"
+    head = f"{'file':22} {'cells':10} {'hits':>6} {'tokens':>7} {'particles':>9}"
     print(f"{head}   s and MB added: {', '.join(STAGES)}; peak MB")
-    for size in sorted(args.sizes):
-        event = joined(events, size)
-        for cells, model in models.items():
-            row = {"cells": cells, **measure(event, model)}
-            rows.append(row)
-            numbers = [f"{row['s'][stage]:8.2f} {row['added_mb'][stage]:7.0f}" for stage in STAGES]
-            start = f"{cells:10} {row['hits']:6} {row['tokens']:7} {row['particles']:9}"
-            print(start, *numbers, f"{row['peak_mb']:8.0f}", flush=True)
-    if args.output:
-        result = {"file": args.file.name, "model": args.checkpoint, "torch": torch.__version__, "rows": rows}
-        args.output.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    for path in args.files:
+        events = read_events(path, entry_stop=100)
+        reconstruct(events[:1], merged, device="cpu")  # what is made once is made
+        for size in sorted(args.sizes):
+            event = joined(events, size)
+            for cells, model in models.items():
+                row = {"file": path.name, "cells": cells, **measure(event, model)}
+                rows.append(row)
+                numbers = [f"{row['s'][stage]:8.2f} {row['added_mb'][stage]:7.0f}" for stage in STAGES]
+                start = f"{path.name:22} {cells:10} {row['hits']:6} {row['tokens']:7} {row['particles']:9}"
+                print(start, *numbers, f"{row['peak_mb']:8.0f}", flush=True)
+    if args.save:
+        result = {"model": args.checkpoint, "torch": torch.__version__, "rows": rows}
+        write_json(RESULTS / "large_events.json", result)
 
 
 def without_merging(model: Model) -> Model:

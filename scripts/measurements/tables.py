@@ -65,7 +65,11 @@ def report_tables(results: Path) -> dict[str, str]:
         "worst": worst_table,
         "oracle": oracle_table,
     }
-    makers: dict[str, dict[str, Callable[[Results], str]]] = {"flagship": flagship, "speed": {"speed": speed_table}}
+    makers: dict[str, dict[str, Callable[[Results], str]]] = {
+        "flagship": flagship,
+        "speed": {"speed": speed_table},
+        "large_events": {"large_events": large_events_table},
+    }
     for name, experiment in EXPERIMENTS.items():
         makers[name] = {name: experiment_table(experiment), f"{name}_cost": cost_table(experiment)}
     found = {}
@@ -265,6 +269,18 @@ def speed_table(results: Results) -> str:
     for file, ms in results["processes_ms"].items():
         rows.append([f"`{file}`, {results['threads']} processes", *["-"] * (len(stages) + 4), f"{ms:.1f}"])
     return table(["file", "batch size", "hits", "tokens", "particles", *stages, "all"], rows)
+
+
+def large_events_table(results: Results) -> str:
+    rows = []
+    for row in results["rows"]:
+        sizes = [str(row["hits"]), str(row["tokens"]), str(row["particles"])]
+        times = [f"{row['s'][stage]:.2f}" for stage in ("encoder", "decoder", "whole")]
+        memory = [f"{row['added_mb']['encoder']:.0f}", f"{row['peak_mb']:.0f}"]
+        rows.append([f"`{row['file']}`", row["cells"], *sizes, *times, *memory])
+    sizes = ["hits", "tokens", "particles"]
+    head = ["file", "tokens of", *sizes, "encoder", "decoder", "whole", "encoder adds", "process"]
+    return table(head, rows, left=(0, 1))
 
 
 def _algorithms(results: Results) -> Iterator[tuple[str, str, Results]]:
