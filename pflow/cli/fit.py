@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 import yaml
 from jsonargparse import Namespace
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
@@ -154,6 +155,9 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             own.append(_last_checkpoint(config["output"]))
             if config["ema"]["decay"] is not None:
                 own.append(AveragedWeights(config["ema"]["decay"]))
+            if config["trainer"]["strategy"] == "auto" and _several_devices(config["trainer"]):
+                # A batch may not use all of a model: e.g. no event of it has a track.
+                options["strategy"] = "ddp_find_unused_parameters_true"
             if config["trainer"]["logger"] in (None, True):
                 options["logger"] = _loggers(Path(config["output"]))
         else:
@@ -277,6 +281,15 @@ def _check_run_folder(folder: Path) -> None:
 def _listed(value: Any) -> list[Any]:
     """A value that may be a list, one item or None, as a list."""
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _several_devices(trainer: Any) -> bool:
+    """Whether a trainer's options ask for more than one device."""
+    devices = trainer["devices"]
+    if devices in ("auto", "-1", -1):
+        return torch.cuda.device_count() > 1 or trainer["num_nodes"] > 1
+    n_devices = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else 2
+    return bool(n_devices * trainer["num_nodes"] > 1)
 
 
 def _with_underscores(word: str) -> str:

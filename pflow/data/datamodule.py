@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from torch import distributed
 from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, split
-from pflow.errors import ConfigError, nearest
+from pflow.data.progress import EpochProgress
+from pflow.data.ranks import RankLoader
+from pflow.errors import ConfigError, PflowError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.cells import Merge
 from pflow.event.refused import BadEntriesWarning
@@ -26,6 +31,8 @@ from pflow.tokens.tokeniser import Tokeniser
 __all__ = ["ParticleFlowData"]
 
 Paths = str | list[str] | None
+
+Loader = DataLoader[LabelledBatch] | RankLoader
 
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
@@ -56,7 +63,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Sum hits into coarser cells, one token each: their size in mm in ECAL and HCAL (``ecal_mm``, ``hcal_mm``) and
         the number of ``layers`` summed together; none: a token for each hit.
     batch_size
-        Most events in a batch.
+        Most events in a batch, on each of the devices.
     max_tokens
         Most source tokens in a batch, padding included; none: no limit.
     chunk_size
@@ -64,7 +71,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     buffer
         Events shuffled together in training.
     num_workers
-        Processes that read and encode; 0: the training process does it itself.
+        Processes that read and encode, for each device; 0: the training process does it itself.
     seed
         Of the shuffling and the augmentation.
     max_train_events
@@ -140,7 +147,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: EventDataset | None = None
         self._datasets: list[EventDataset] = []
-        self._position = (0, 0)  # epoch, and number of its batches that were seen, where a training goes on
+        self._progress: EpochProgress | None = None
+        self._group: Any = None  # the ranks, where there are several
 
     def setup(self, stage: str) -> None:
         """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none.
@@ -148,13 +156,27 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            Files of the stage are not given, there is no tokeniser, several devices are asked for, or `repeat` names
-            no training file.
+            Files of the stage are not given, there is no tokeniser, or `repeat` names no training file.
         InputError
             A file cannot be used.
         """
-        if self.trainer is not None and self.trainer.world_size > 1:
-            raise ConfigError("training runs on one device; set trainer.devices to 1")
+        if self._n_ranks == 1:
+            self._chunks |= self._set_up(stage)
+            return
+        # One rank looks at the files for all, and an error of it is an error of all: none may wait for ever.
+        found: tuple[dict[str, list[Chunk]], Tokeniser | None] | PflowError
+        try:
+            found = (self._set_up(stage) if self.trainer.is_global_zero else {}), self.tokeniser
+        except PflowError as error:
+            found = error
+        found = self.trainer.strategy.broadcast(found)
+        if isinstance(found, PflowError):
+            raise found
+        chunks, self.tokeniser = found
+        self._chunks |= chunks
+
+    def _set_up(self, stage: str) -> dict[str, list[Chunk]]:
+        """The chunks of each split of a stage; makes the tokeniser."""
         splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]
         chunks = {name: split(expand(self.paths[name], name), self.options, self.chunk_size) for name in splits}
         if "train" in chunks and self.max_train_events is not None:
@@ -171,7 +193,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
                     self.tokeniser = self.transfer(self.tokeniser, file.detector)
         if "train" in chunks:
             chunks["train"] = self._repeated(chunks["train"])
-        self._chunks |= chunks
+        return chunks
 
     def use_readout(self, readout: bool) -> None:
         """Whether batches hold the hits and tracks in physical units, with the targets' shares of them."""
@@ -185,40 +207,66 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Move the tensors; event numbers and flags stay on the host."""
         return batch._replace(batch=batch.batch.to(device, non_blocking=True))
 
-    def go_on(self, epoch: int, batches: int) -> None:
-        """Begin training in an epoch of which some batches were seen.
+    def mark_seen(self, labelled: LabelledBatch) -> None:
+        """Count the events of a training step as seen in this epoch."""
+        assert self._progress is not None  # there is a loader of training batches
+        self._progress.add(labelled.position.numpy())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which events of the epoch were seen, for a training that goes on."""
+        if self._progress is None:
+            return {}
+        layout = {"n_ranks": self._n_ranks, "num_workers": self.num_workers, "pass": self._digest()}
+        return {**layout, **self._progress.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on within the epoch of a checkpoint: its other events follow.
 
         Warns
         -----
         UserWarning
-            With `num_workers`, whose batches come in no fixed order: the epoch begins anew.
+            The training files are not those of the checkpoint: the epoch begins anew.
         """
-        if self.num_workers and batches:
-            warnings.warn("with data.num_workers the epoch that was interrupted begins anew", stacklevel=2)
-        self._position = epoch, 0 if self.num_workers else batches
+        if state["pass"] != self._digest():
+            warnings.warn("the training files are not those of the checkpoint: its epoch begins anew", stacklevel=2)
+            self._progress = EpochProgress.begin(int(state["epoch"]), self.n_events("train"))
+            return
+        alone = self._n_ranks == state["n_ranks"] == 1 and self.num_workers == state["num_workers"] == 0
+        self._progress = EpochProgress.restore(state, same_batches=alone)
+
+    def n_batches_seen(self) -> int | None:
+        """Batches of the epoch before those that follow, as the ranks and workers of now count; None: not known."""
+        if self._progress is None or self.max_tokens is not None:
+            return None
+        dataset = self._dataset("train")
+        return len(dataset) - dataset.n_batches(self._progress.omitted) + self._progress.skipped
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the shuffling of the next training pass; what was seen of it is left out."""
-        began, seen = self._position
+        if self._progress is None or self._progress.epoch != epoch:
+            self._progress = EpochProgress.begin(epoch, self.n_events("train"))
         if self._train is not None:
-            self._train.set_epoch(epoch, skip=seen if epoch == began else 0)
+            omitted = self._progress.omitted if self._progress.omitted.any() else None
+            self._train.set_epoch(epoch, skip=self._progress.skipped, omitted=omitted)
 
     def n_events(self, name: str, *, distinct: bool = False) -> int:
         """Number of events in a pass over a split that is set up; `distinct` counts those read several times once."""
         chunks = self._chunks[name]
         return sum(map(len, set(chunks) if distinct else chunks))
 
-    def train_dataloader(self) -> DataLoader[LabelledBatch]:
+    def train_dataloader(self) -> Loader:
         """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on within one."""
         self._train = self._dataset("train")
-        self.set_epoch(max(0 if self.trainer is None else self.trainer.current_epoch, self._position[0]))
+        # Where a training goes on, Lightning asks for the batches before it knows the epoch.
+        began = 0 if self._progress is None else self._progress.epoch
+        self.set_epoch(max(0 if self.trainer is None else self.trainer.current_epoch, began))
         return self._loader(self._train)
 
-    def val_dataloader(self) -> DataLoader[LabelledBatch]:
+    def val_dataloader(self) -> Loader:
         """Batches of the validation files, in their order."""
         return self._loader(self._dataset("val"))
 
-    def test_dataloader(self) -> DataLoader[LabelledBatch]:
+    def test_dataloader(self) -> Loader:
         """Batches of the test files, in their order."""
         return self._loader(self._dataset("test"))
 
@@ -246,6 +294,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             buffer=max(self.buffer, self.batch_size),
             seed=self.seed,
             num_workers=self.num_workers,
+            rank=0 if self._n_ranks == 1 else self.trainer.global_rank,
+            n_ranks=self._n_ranks,
             augmentation=self.augmentation if name == "train" else None,
         )
         self._datasets.append(dataset)
@@ -266,5 +316,22 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             times.update(dict.fromkeys(matched, number))
         return [chunk for chunk in chunks for _ in range(times[Path(chunk.path).name])]
 
-    def _loader(self, dataset: EventDataset) -> DataLoader[LabelledBatch]:
-        return DataLoader(dataset, batch_size=None, num_workers=self.num_workers, pin_memory=torch.cuda.is_available())
+    def _loader(self, dataset: EventDataset) -> Loader:
+        loader: DataLoader[LabelledBatch] = DataLoader(
+            dataset, batch_size=None, num_workers=self.num_workers, pin_memory=torch.cuda.is_available()
+        )
+        if self._n_ranks == 1:
+            return loader
+        if self._group is None:
+            self._group = distributed.new_group(backend="gloo")
+        return RankLoader(loader, filler=dataset.filler, batch_size=self.batch_size, group=self._group)
+
+    @property
+    def _n_ranks(self) -> int:
+        """Number of processes that train together."""
+        return 1 if self.trainer is None else int(self.trainer.world_size)
+
+    def _digest(self) -> str:
+        """Names the chunks of a training pass and their order, wherever the files are."""
+        chunks = [(Path(chunk.path).name, chunk.start, chunk.stop) for chunk in self._chunks["train"]]
+        return hashlib.sha256(json.dumps(chunks).encode()).hexdigest()

@@ -26,6 +26,9 @@ from pflow.version import VERSION
 
 __all__ = ["ParticleFlow"]
 
+RANK_STRIDE = 0x9E3779B97F4A7C15
+"""Between the seeds of two ranks: far more than there are steps, and no multiple of the stride of `data.seed`."""
+
 
 class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     """Training of a model of any architecture.
@@ -160,13 +163,28 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.data.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
-        """Seed from seed and step, so that a training that goes on draws the same numbers as one in one go."""
-        torch.manual_seed((self.data.seed << 32) + self.global_step)
+        """Seed from seed, step and rank, so that a training that goes on draws the same numbers as one in one go."""
+        seed = (self.data.seed << 32) + self.global_step + self.global_rank * RANK_STRIDE
+        torch.manual_seed(seed % 2**64)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let the data begin where the training was; Lightning asks for them before it says so itself."""
-        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
-        self.data.go_on(int(checkpoint["epoch"]), int(progress["completed"]))
+        """Let the data begin where the training was, and count its batches as they come now.
+
+        Other ranks or workers than before make other numbers of batches of the events that remain.
+        """
+        state = checkpoint.get(type(self.data).__qualname__)
+        if state is None:
+            raise InputError(
+                "the checkpoint does not say which events its epoch has seen: it was written by an older pflow, whose "
+                "trainings cannot be continued; --start-from begins a new one with its weights"
+            )
+        self.data.load_state_dict(state)
+        seen = self.data.n_batches_seen()
+        if seen is not None:
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+            more = seen - progress["processed"]
+            for stage in ("ready", "started", "processed", "completed"):  # one may be ahead of the next
+                progress[stage] += more
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
         """One step; logs each loss by name.
@@ -179,9 +197,10 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         assert self._step is not None
         losses = self._step(labelled.batch).losses
         _check_losses(losses, labelled)
-        self._log("train", losses, len(labelled.batch))
+        self.data.mark_seen(labelled)
+        self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
         self.log("loss", losses["total"].detach(), prog_bar=True, logger=False)
-        return losses["total"]
+        return losses["total"] * labelled.weight
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
         """Losses, and errors of each particle given the true particles before it."""
@@ -214,6 +233,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             "n_events": data.n_events("train", distinct=True),
             "epoch": self.current_epoch,
             "step": self.global_step,
+            "devices": self.trainer.world_size,
             "batch_size": data.batch_size,
             "seed": data.seed,
             "lr": self.lr,
@@ -226,19 +246,25 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def _log(self, prefix: str, losses: Mapping[str, Tensor], size: int) -> None:
         for name, value in losses.items():
-            key = f"{prefix}/{'loss' if name == 'total' else name}"
-            self.log(key, value.detach(), on_step=False, on_epoch=True, batch_size=size)
+            self._log_mean(f"{prefix}/{'loss' if name == 'total' else name}", value.detach(), size)
+
+    def _log_mean(self, key: str, value: Tensor, size: int) -> None:
+        """Log the mean of an epoch, over all ranks: `value` is that of `size` items."""
+        # Lightning takes the mean of the ranks' sizes, rounded down: a multiple of their number keeps it exact.
+        n_ranks = self.trainer.world_size
+        self.log(key, value, on_step=False, on_epoch=True, batch_size=size * n_ranks, sync_dist=n_ranks > 1)
 
     def _evaluate(self, prefix: str, labelled: LabelledBatch) -> None:
         assert self.reconstructor is not None
         output = self.reconstructor.training_step(labelled.batch)
-        self._log(prefix, output.losses, len(labelled.batch))
+        self._log(prefix, output.losses, len(labelled.batch) if labelled.weight else 0)
         n = int(output.target.mask.sum())
-        if n == 0:
+        if n == 0 and self.trainer.world_size == 1:
             return
         errors = next_particle_errors(output.prediction, output.target, self.reconstructor.inputs.energy_std)
         for name, value in errors.items():
-            self.log(f"{prefix}/{name}", value, on_step=False, on_epoch=True, batch_size=n)
+            # Each rank logs in each step, or they would wait for each other.
+            self._log_mean(f"{prefix}/{name}", value if n else torch.zeros_like(value), n if labelled.weight else 0)
 
 
 def _check_losses(losses: Mapping[str, Tensor], labelled: LabelledBatch) -> None:

@@ -55,13 +55,6 @@ def test_another_data_module_is_an_error():
         _ = module.data
 
 
-def test_several_devices_are_refused(small):
-    data = ParticleFlowData(train=small["val"], val=small["val"])
-    data.trainer = type("Trainer", (), {"world_size": 2})()
-    with pytest.raises(ConfigError, match="one device"):
-        data.setup("fit")
-
-
 def test_a_cosine_needs_to_know_the_number_of_steps(tiny, small, tmp_path):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
     with pytest.raises(ConfigError, match=r"set trainer\.max_steps"):

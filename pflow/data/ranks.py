@@ -1,0 +1,74 @@
+"""The batches of several processes (ranks) that train one model: as many on each, though their events differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import distributed
+
+from pflow.data.dataset import LabelledBatch
+
+__all__ = ["RankLoader"]
+
+
+class RankLoader:
+    """Batches of one rank, in step with those of all others.
+
+    The ranks tell each other what their next batches hold. A rank that has none left while others have gets the same
+    batch again and again, with weight 0, until all end together. The weights make the mean of the ranks' gradients that
+    of one batch which holds the events of all: each counts by its target particles, and the end of each sequence as one
+    more.
+
+    Parameters
+    ----------
+    loader
+        The rank's own batches.
+    filler
+        Makes the batch of a rank that has none; of at least one event.
+    batch_size
+        Most events in a batch.
+    group
+        The ranks, as a process group on the CPU: what is exchanged never waits for a GPU.
+    """
+
+    def __init__(
+        self, loader: Iterable[LabelledBatch], *, filler: Callable[[], LabelledBatch], batch_size: int, group: Any
+    ) -> None:
+        self.loader = loader
+        self.filler = filler
+        self.batch_size = batch_size
+        self.group = group
+
+    def __len__(self) -> int:
+        """Number of steps in a pass, of the rank with the most batches.
+
+        Raises
+        ------
+        TypeError
+            It is not known beforehand.
+        """
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[LabelledBatch]:
+        batches = iter(self.loader)
+        filler: LabelledBatch | None = None
+        n_ranks = distributed.get_world_size(self.group)
+        while True:
+            batch = next(batches, None)
+            own = torch.zeros(2 + self.batch_size, dtype=torch.int64)  # events, target particles and ends, positions
+            if batch is not None:
+                own[0] = len(batch.position)
+                own[1] = batch.n_target
+                own[2 : 2 + len(batch.position)] = batch.position
+            ranks = [torch.empty_like(own) for _ in range(n_ranks)]
+            distributed.all_gather(ranks, own, group=self.group)
+            if not any(int(rank[0]) for rank in ranks):
+                return
+            if batch is None:
+                batch = filler = self.filler() if filler is None else filler
+            yield batch._replace(
+                weight=n_ranks * int(own[1]) / sum(int(rank[1]) for rank in ranks),
+                position=torch.cat([rank[2 : 2 + int(rank[0])] for rank in ranks]),
+            )

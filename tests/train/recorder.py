@@ -1,0 +1,29 @@
+"""A callback for the tests of training on several devices, loaded by name in the processes of a fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+__all__ = ["Recorder"]
+
+
+class Recorder(pl.Callback):
+    """Writes down which events each rank trained on, a line a step: epoch, weight and entries.
+
+    Parameters
+    ----------
+    folder
+        For ``rank0.jsonl``, ``rank1.jsonl`` ...
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, index: int) -> None:
+        step = {"epoch": trainer.current_epoch, "weight": batch.weight, "entries": batch.entry.tolist()}
+        with (Path(self.folder) / f"rank{trainer.global_rank}.jsonl").open("a") as stream:
+            stream.write(json.dumps(step) + "\n")

@@ -1,0 +1,137 @@
+"""Training on two devices: two processes on the CPU, with gloo."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pflow.cli.fit import main
+from pflow.data.collate import collate
+from pflow.data.datamodule import ParticleFlowData
+from pflow.data.dataset import LabelledBatch
+from pflow.io.open import read_events
+from pflow.tokens.tokens import EventTokens
+from pflow.train.module import ParticleFlow
+
+pytestmark = pytest.mark.slow
+
+STEPS = 13
+"""Rank 0 has 32 events and rank 1 18, in batches of 4: eight steps an epoch, in three of which rank 1 has none left. The
+training ends within the second epoch, where it validates."""
+
+
+@pytest.fixture(scope="module")
+def options(small, tiny) -> list[str]:
+    return [
+        *("fit", *tiny, "--data.batch_size=4", "--data.chunk-size=16", "--trainer.val_check_interval=5"),
+        *("--model.reconstructor.network.dropout=0", "--model.schedule=constant", "--model.warmup=0"),
+        *(f"--data.train={small['val']}", f"--data.val={small['test']}"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def fitted(options, tmp_path_factory) -> Path:
+    """Folder of a fit on two devices."""
+    folder = tmp_path_factory.mktemp("two")
+    callback = ["--trainer.callbacks+=recorder.Recorder", f"--trainer.callbacks.folder={folder}"]
+    devices = ["--trainer.devices=2", f"--trainer.max_steps={STEPS}", f"--output={folder / 'run'}"]
+    paths = [str(Path(__file__).parent), *sys.path]
+    subprocess.run(
+        [sys.executable, "-m", "pflow", *options, *callback, *devices],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=300,
+    )
+    return folder
+
+
+def steps(folder: Path, rank: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"rank{rank}.jsonl").read_text().splitlines()]
+
+
+def entries(steps: Sequence[dict[str, Any]], epoch: int) -> list[int]:
+    return [entry for step in steps if step["epoch"] == epoch and step["weight"] for entry in step["entries"]]
+
+
+def logged(folder: Path, key: str, version: int = 0) -> list[float]:
+    with (folder / "logs" / f"version_{version}" / "metrics.csv").open(newline="") as stream:
+        return [float(row[key]) for row in csv.DictReader(stream) if row.get(key)]
+
+
+def test_each_event_comes_once_an_epoch_and_the_ranks_end_together(fitted):
+    one, other = (steps(fitted, rank) for rank in (0, 1))
+    assert len(one) == len(other) == STEPS
+    assert sorted(entries(one, 0) + entries(other, 0)) == list(range(50))
+    assert len(entries(one, 0)) == 32
+    for pair in zip(one, other, strict=True):
+        numbers = [len(step["entries"]) if step["weight"] else 0 for step in pair]
+        assert [step["weight"] for step in pair] == [pytest.approx(2 * number / sum(numbers)) for number in numbers]
+    assert [step["weight"] for step in other[5:8]] == [0, 0, 0]
+
+
+def test_a_validation_on_two_devices_gives_the_numbers_of_one(fitted, small, capsys):
+    model = f"--checkpoint={fitted / 'run' / 'last.ckpt'}"
+    data = [f"--data.val={small['test']}", "--data.batch_size=4", "--data.chunk-size=16"]
+    assert main(["validate", model, *data, "--trainer.enable_progress_bar=false"]) == 0
+    printed = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
+    alone = {words[0]: float(words[1]) for words in printed if words and words[0].startswith("val/")}
+    assert {"val/loss", "val/pdg", "val/energy_error", "val/angle_deg"} < alone.keys()
+    for key, value in alone.items():
+        assert logged(fitted / "run", key)[-1] == pytest.approx(value, rel=1e-6), key
+
+
+def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options, small, tmp_path, monkeypatch):
+    tokens: list[EventTokens] = []
+    ranks = [steps(fitted, rank) for rank in (0, 1)]
+    whole = ParticleFlowData.train_dataloader
+
+    def joined(self: ParticleFlowData) -> list[LabelledBatch]:
+        """Batches of this epoch, each of all events that the ranks had in a step."""
+        whole(self)
+        encoded = self.tokeniser.encode(read_events(small["val"]))
+        tokens[:] = [encoded[i] for i in range(len(encoded))]
+        batches = []
+        for step in zip(*ranks, strict=True):
+            if step[0]["epoch"] == self.trainer.current_epoch:
+                numbers = torch.tensor([entry for rank in step if rank["weight"] for entry in rank["entries"]])
+                events = collate([tokens[number] for number in numbers])
+                batches.append(LabelledBatch(events, numbers, numbers, (small["val"],) * len(numbers), numbers))
+        return batches
+
+    monkeypatch.setattr(ParticleFlowData, "train_dataloader", joined)
+    again = ["--trainer.reload_dataloaders_every_n_epochs=1", f"--trainer.max_steps={STEPS}", f"--output={tmp_path}"]
+    assert main([*options, *again]) == 0
+    for key, count in (("train/loss", 1), ("val/loss", 2)):
+        values = logged(tmp_path, key)
+        assert len(values) >= count
+        np.testing.assert_allclose(values, logged(fitted / "run", key), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_device_goes_on_within_an_epoch_of_two(fitted, options, tmp_path, monkeypatch, workers):
+    """Each of the events that remain, once."""
+    seen: list[int] = []
+    step = ParticleFlow.training_step
+
+    def recorded(self: ParticleFlow, labelled: LabelledBatch, index: int) -> torch.Tensor:
+        if self.current_epoch == 1:
+            seen.extend(labelled.entry.tolist())
+        return step(self, labelled, index)
+
+    monkeypatch.setattr(ParticleFlow, "training_step", recorded)
+    words = [f"--checkpoint={fitted / 'run' / 'last.ckpt'}", f"--output={tmp_path}", f"--data.num_workers={workers}"]
+    assert main([*options, *words, "--trainer.max_epochs=2"]) == 0
+    before = entries(steps(fitted, 0), 1) + entries(steps(fitted, 1), 1)
+    assert len(before) == 38
+    assert sorted(before + seen) == list(range(50))
