@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +60,19 @@ def resolve(kind: str, name: str | Path) -> Path:
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping, without running code from it.
+    """Read a YAML file that holds a mapping, without running code from it; one that has not changed is not read again.
 
     Raises
     ------
     ConfigError
         Not YAML, or not a mapping; names the file.
     """
+    found = Path(path).stat()
+    return copy.deepcopy(_parsed(str(path), found.st_mtime_ns, found.st_size))
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: str, changed_ns: int, size: int) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -246,7 +246,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             force=self.config_init["predict"]["force"],
             detector=options.detector,
             schema=options.schema,
-            layout=options.layout,
+            layout=self.config["predict"]["data"]["layout"],
             on_error=options.on_error,
             batch_size=datamodule.batch_size,
             chunk_size=datamodule.chunk_size,

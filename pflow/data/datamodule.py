@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import warnings
@@ -17,7 +18,8 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset, LabelledBatch
-from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, split
+from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, spread_sample, survey
+from pflow.data.parallel import in_order
 from pflow.data.progress import EpochProgress
 from pflow.data.ranks import RankLoader
 from pflow.errors import ConfigError, PflowError, nearest
@@ -26,6 +28,7 @@ from pflow.event.cells import Merge
 from pflow.event.refused import BadEntriesWarning
 from pflow.physics.detector import Detector
 from pflow.tokens.recipe import HIT_FEATURES, Recipe
+from pflow.tokens.statistics import Statistics
 from pflow.tokens.tokeniser import Tokeniser
 
 __all__ = ["ParticleFlowData"]
@@ -38,8 +41,8 @@ Loader = DataLoader[LabelledBatch] | RankLoader
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     """Event files for training, validation and test.
 
-    The tokeniser is fitted on the training files alone, in one streaming pass, unless one is set before (`tokeniser`).
-    Files are read in chunks and never held whole.
+    The tokeniser is fitted on a sample of the training files alone, unless one is set before (`tokeniser`). Files are
+    read in chunks and never held whole.
 
     Parameters
     ----------
@@ -76,9 +79,12 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Of the shuffling and the augmentation.
     max_train_events
         Events that training reads: the first ones of its files, in their order; none: all.
+    tokeniser_events
+        Events that the tokeniser (normalisation and vocabulary) is fitted on, in short runs spread evenly over all
+        training files, which `num_workers` read; all, where there are no more.
     repeat
         How often a training pass reads the files whose name matches a pattern, e.g. ``{"zqq*": 3}``; others once. Each
-        time is augmented anew. What is fitted on the training files sees each of them once.
+        time is augmented anew. The sample of `tokeniser_events` is taken as if it were once.
     augment
         What is done to training events, anew in every epoch (`pflow.event.augment.Augmentation`): ``rotate`` in phi,
         ``reflect`` in z, ``overlay`` of several events in one. Other splits are read as they are, and the tokeniser is
@@ -113,6 +119,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         num_workers: int = 0,
         seed: int = 1,
         max_train_events: int | None = None,
+        tokeniser_events: int = 20_000,
         repeat: dict[str, int] | None = None,
         augment: Augmentation | None = None,
     ) -> None:
@@ -139,6 +146,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.num_workers = num_workers
         self.seed = seed
         self.max_train_events = max_train_events
+        self.tokeniser_events = tokeniser_events
         self.repeat = dict(repeat or {})
         self.augmentation = augment
         self.tokeniser: Tokeniser | None = None
@@ -164,29 +172,36 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             self._chunks |= self._set_up(stage)
             return
         # One rank looks at the files for all, and an error of it is an error of all: none may wait for ever.
-        found: tuple[dict[str, list[Chunk]], Tokeniser | None] | PflowError
-        try:
-            found = (self._set_up(stage) if self.trainer.is_global_zero else {}), self.tokeniser
-        except PflowError as error:
-            found = error
+        found: tuple[dict[str, list[Chunk]], FileOptions, Tokeniser | None] | PflowError | None = None
+        if self.trainer.is_global_zero:
+            try:
+                chunks = self._set_up(stage)
+                found = chunks, self.options, self.tokeniser
+            except PflowError as error:
+                found = error
         found = self.trainer.strategy.broadcast(found)
         if isinstance(found, PflowError):
             raise found
-        chunks, self.tokeniser = found
+        assert found is not None  # the first rank has sent it
+        chunks, self.options, self.tokeniser = found
         self._chunks |= chunks
 
     def _set_up(self, stage: str) -> dict[str, list[Chunk]]:
         """The chunks of each split of a stage; makes the tokeniser."""
         splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]
-        chunks = {name: split(expand(self.paths[name], name), self.options, self.chunk_size) for name in splits}
+        chunks: dict[str, list[Chunk]] = {}
+        for name in splits:
+            paths = expand(self.paths[name], name)
+            chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)
         if "train" in chunks and self.max_train_events is not None:
             chunks["train"] = first_entries(chunks["train"], self.max_train_events)
         if self.tokeniser is None:
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
-            self.tokeniser = Tokeniser.fit(
-                read_chunks(chunks["train"], self.options), self.recipe, on_error=self.options.on_error
-            )
+            sample = spread_sample(chunks["train"], self.tokeniser_events)
+            measured = functools.partial(_statistics, options=self.options, recipe=self.recipe)
+            statistics = in_order(measured, sample, num_workers=self.num_workers)
+            self.tokeniser = Tokeniser.from_statistics(statistics, self.recipe)
         elif stage == "fit" and self.transfer is not None:
             with self.options.open(chunks["train"][0].path) as file:
                 if self.tokeniser.other_geometry(file.detector):
@@ -335,3 +350,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Names the chunks of a training pass and their order, wherever the files are."""
         chunks = [(Path(chunk.path).name, chunk.start, chunk.stop) for chunk in self._chunks["train"]]
         return hashlib.sha256(json.dumps(chunks).encode()).hexdigest()
+
+
+def _statistics(chunk: Chunk, options: FileOptions, recipe: Recipe) -> Statistics:
+    """What the tokeniser is fitted on, of one chunk."""
+    (events,) = read_chunks([chunk], options)
+    return Statistics.of(events, recipe, on_error=options.on_error)

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
+from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
+from pflow.io.layout import Layout
 from pflow.io.open import EventFile, open_events
 from pflow.physics.detector import Detector
 
-__all__ = ["Chunk", "FileOptions", "expand", "first_entries", "matching", "read_chunks", "split"]
+__all__ = [
+    "Chunk",
+    "FileOptions",
+    "expand",
+    "first_entries",
+    "matching",
+    "read_chunks",
+    "split",
+    "spread_sample",
+    "survey",
+]
+
+OPEN_FILES = 8
+"""Files that `read_chunks` keeps open: chunks in random order come back to them."""
+
+RUN = 64
+"""Entries of a run of `spread_sample`: a few baskets of a file are decompressed for it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,14 +43,31 @@ class FileOptions:
 
     detector: str | Path | Detector | None = None
     schema: str | None = None
-    layout: str | Path | None = None
+    layout: str | Path | Layout | None = None
     truth_tracks: bool = False
     on_error: Literal["raise", "skip"] = "raise"
+    known: Mapping[str, FileOptions] = dataclasses.field(default_factory=dict)
+    """Of files that were opened before, with what was detected then: opening them again detects nothing."""
 
     def open(self, path: str) -> EventFile:
         """Open a file."""
+        options = self.known.get(path, self)
         return open_events(
-            path, detector=self.detector, schema=self.schema, layout=self.layout, truth_tracks=self.truth_tracks
+            path,
+            detector=options.detector,
+            schema=options.schema,
+            layout=options.layout,
+            truth_tracks=options.truth_tracks,
+        )
+
+    def detected(self, file: EventFile) -> FileOptions:
+        """The options with which an open file is opened again as it is."""
+        return dataclasses.replace(
+            self,
+            detector=file.detector,
+            schema=self.schema or file.schema,
+            layout=file.layout or self.layout,
+            known={},
         )
 
 
@@ -44,8 +82,12 @@ class Chunk:
     @classmethod
     def all_of(cls, file: EventFile, size: int) -> list[Chunk]:
         """All entries of a file, in order, in chunks of at most `size`."""
-        n = file.num_entries
-        return [cls(file.path, start, min(start + size, n)) for start in range(0, n, size)]
+        return cls.of(file.path, file.num_entries, size)
+
+    @classmethod
+    def of(cls, path: str, n: int, size: int) -> list[Chunk]:
+        """`n` entries of a file, in order, in chunks of at most `size`."""
+        return [cls(path, start, min(start + size, n)) for start in range(0, n, size)]
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -97,16 +139,69 @@ def split(paths: Sequence[str], options: FileOptions, size: int) -> list[Chunk]:
     InputError
         A file that cannot be read, or without any entries.
     """
+    return survey(paths, options, size)[0]
+
+
+def survey(
+    paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
+) -> tuple[list[Chunk], FileOptions]:
+    """Open each file once: its chunks as of `split`, and options that know what the files are.
+
+    Parameters
+    ----------
+    paths, options, size
+        As of `split`.
+    num_workers
+        Processes that open files.
+
+    Raises
+    ------
+    ConfigError, InputError
+        As of `split`.
+    """
     if size < 1:
         raise ConfigError(f"a chunk needs at least 1 entry, found {size}")
-    chunks: list[Chunk] = []
-    for path in paths:
-        with options.open(path) as file:
-            of_file = Chunk.all_of(file, size)
-        if not of_file:
-            raise InputError("the file has no entries", file=path)
-        chunks += of_file
-    return chunks
+    looked = functools.partial(_look_at, options=options)
+    found = list(in_order(looked, paths, num_workers=num_workers))
+    chunks = [chunk for path, (n, _) in zip(paths, found, strict=True) for chunk in Chunk.of(path, n, size)]
+    detected: list[FileOptions] = []
+    for _, one in found:  # files that are alike share one description
+        detected.append(next((other for other in detected[-1:] if other == one), one))
+    return chunks, dataclasses.replace(options, known={**options.known, **dict(zip(paths, detected, strict=True))})
+
+
+def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
+    """Entries in short runs that are spread evenly over all chunks; all of them if there are no more.
+
+    Parameters
+    ----------
+    chunks
+        In the order of the files.
+    n
+        Number of entries, but for less than a run.
+
+    Raises
+    ------
+    ConfigError
+        Fewer than 1.
+    """
+    if n < 1:
+        raise ConfigError(f"a sample needs at least 1 event, found {n}")
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    total = int(ends[-1])
+    if total <= n:
+        return list(chunks)
+    length = min(RUN, max(total // len({chunk.path for chunk in chunks}), 1), n)
+    sample: list[Chunk] = []
+    for begin in (total * np.arange(n // length) // (n // length)).tolist():
+        end = begin + length
+        while begin < end:  # a run may go on in the next chunk
+            number = int(np.searchsorted(ends, begin, side="right"))
+            chunk, first = chunks[number], int(ends[number]) - len(chunks[number])
+            stop = min(end, int(ends[number]))
+            sample.append(Chunk(chunk.path, chunk.start + begin - first, chunk.start + stop - first))
+            begin = stop
+    return sample
 
 
 def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
@@ -128,16 +223,25 @@ def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
 
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:
-    """Read chunks one after the other; the last file stays open until another one is needed."""
-    file: EventFile | None = None
-    path = ""
+    """Read chunks one after the other; the files used last stay open, at most `OPEN_FILES`."""
+    files: dict[str, EventFile] = {}
     try:
         for chunk in chunks:
-            if file is None or path != chunk.path:
-                if file is not None:
-                    file.close()
-                file, path = options.open(chunk.path), chunk.path
+            file = files.pop(chunk.path, None)
+            if file is None:
+                if len(files) == OPEN_FILES:
+                    files.pop(next(iter(files))).close()
+                file = options.open(chunk.path)
+            files[chunk.path] = file  # the last one was used last
             yield file.read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
     finally:
-        if file is not None:
+        for file in files.values():
             file.close()
+
+
+def _look_at(path: str, options: FileOptions) -> tuple[int, FileOptions]:
+    """Number of entries of a file, at least 1, and what it is."""
+    with options.open(path) as file:
+        if not file.num_entries:
+            raise InputError("the file has no entries", file=path)
+        return file.num_entries, options.detected(file)

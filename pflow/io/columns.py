@@ -16,6 +16,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 import uproot
+from uproot.source.file import MultithreadedFileSource
 
 from pflow.errors import InputError, first_line, nearest, reading
 from pflow.io.declared_sizes import check_tree, watch_decompression
@@ -39,8 +40,11 @@ def open_root(path: str | PathLike[str]) -> Any:
     if local:
         _check_local(Path(path))
     watch_decompression()
+    # Without a thread that reads: handing it each basket costs more than reading does.
+    direct = {"handler": MultithreadedFileSource, "use_threads": False, "num_workers": 1} if local else {}
     try:
-        directory = uproot.open(text, array_cache=None)  # arrays are read once
+        # Arrays are read once; and a copy of a file that is open would share its objects, which close with it.
+        directory = uproot.open(text, array_cache=None, object_cache=None, **direct)
     except Exception as error:  # whatever broken bytes make a decompressor or parser raise
         if local:
             reason = "cannot be opened as a ROOT file, truncated or damaged"

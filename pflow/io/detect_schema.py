@@ -8,6 +8,7 @@ from typing import Any
 
 from pflow.errors import InputError, nearest
 from pflow.io.columns import Columns, open_root, open_tree
+from pflow.io.layout import Layout
 
 __all__ = ["SCHEMAS", "sniff"]
 
@@ -23,7 +24,7 @@ PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")
 """Members by which EDM4hep Monte Carlo particles are known."""
 
 
-def sniff(path: str | PathLike[str], *, layout: str | Path | None = None) -> str:
+def sniff(path: str | PathLike[str], *, layout: str | Path | Layout | None = None) -> str:
     """Schema of a file: ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
 
     A file of which `layout` is given counts as flat.

@@ -21,6 +21,7 @@ from pflow.io.detect_schema import SCHEMAS, sniff
 from pflow.io.edm4hep.collection_content import CollectionContent, collection_contents
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.layout import Layout
 from pflow.io.reader import Reader
 from pflow.io.remote import patiently
 from pflow.physics.detector import Detector, load_detector
@@ -91,6 +92,11 @@ class EventFile:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._reader.close()
+
+    @property
+    def layout(self) -> Layout | None:
+        """Which branches of a flat file hold which quantities; None for other schemas."""
+        return getattr(self._reader, "layout", None)
 
     @property
     def edm4hep(self) -> Edm4hepReader | None:
@@ -224,7 +230,7 @@ def open_events(
     *,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
-    layout: str | Path | None = None,
+    layout: str | Path | Layout | None = None,
     truth_tracks: bool = False,
 ) -> EventFile:
     """Open a file of events; the schema is found by looking at the file unless it is given.
@@ -240,8 +246,8 @@ def open_events(
         ``edm4hep``, ``edm4hep-rntuple``, ``edm4hep-sim`` (simulated hits even where there are digitised ones),
         ``flat`` or ``legacy-hdf5``.
     layout
-        Table from branches to fields of a flat ntuple, built-in name or file; implies ``flat``. By default the built-in
-        one of the detector (`pflow.io.detect_layout`).
+        Table from branches to fields of a flat ntuple, built-in name, file or `Layout`; implies ``flat``. By default
+        the built-in one of the detector (`pflow.io.detect_layout`).
     truth_tracks
         Make the tracks of an EDM4hep file that has none from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
@@ -266,7 +272,7 @@ def _open(
     *,
     detector: str | Path | Detector | None,
     schema: str | None,
-    layout: str | Path | None,
+    layout: str | Path | Layout | None,
     truth_tracks: bool,
 ) -> Reader:
     if schema is not None:

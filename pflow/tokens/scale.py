@@ -15,6 +15,8 @@ __all__ = ["LOG_FLOOR", "TRANSFORMS", "Moments", "Normaliser"]
 TRANSFORMS = ("identity", "log10")
 """Names of the transforms."""
 
+Floats = npt.NDArray[np.float64]
+
 LOG_FLOOR = 1e-6
 """Smaller values (GeV or mm) are raised to it before log10: an empty cell gives -6 and not minus infinity."""
 
@@ -109,15 +111,21 @@ class Moments:
         if len(bad):
             names = ", ".join(self.names[i] for i in bad)
             raise ConfigError(f"cannot fit the normalisation of {names}: not every value is a finite number")
-        if not len(columns):
-            return self
-        mean = columns.mean(axis=0)
-        squares = ((columns - mean) ** 2).sum(axis=0)
-        delta, total = mean - self.mean, self.count + len(columns)
-        self.squares = self.squares + squares + delta**2 * (self.count * len(columns) / total)
-        self.mean = self.mean + delta * (len(columns) / total)
-        self.count = total
+        if len(columns):
+            mean = columns.mean(axis=0)
+            self._join(len(columns), mean, ((columns - mean) ** 2).sum(axis=0))
         return self
+
+    def join(self, other: Moments) -> None:
+        """Add those of other values of the same features."""
+        if other.count:
+            self._join(other.count, other.mean, other.squares)
+
+    def _join(self, count: int, mean: Floats, squares: Floats) -> None:
+        delta, total = mean - self.mean, self.count + count
+        self.squares = self.squares + squares + delta**2 * (self.count * count / total)
+        self.mean = self.mean + delta * (count / total)
+        self.count = total
 
     def result(self) -> Normaliser:
         """The normaliser; the standard deviation is 1 for a feature that is constant or was never seen."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
@@ -16,14 +13,13 @@ from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
-from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.decode import decode
-from pflow.tokens.encode import encode, select_hits, target_particles
-from pflow.tokens.features import feature_matrix, feature_transforms
+from pflow.tokens.encode import encode
 from pflow.tokens.recipe import PARTS, Recipe
-from pflow.tokens.scale import Moments, Normaliser
+from pflow.tokens.scale import Normaliser
+from pflow.tokens.statistics import Statistics
 from pflow.tokens.tokens import ParticleTokens, Tokens
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
@@ -47,7 +43,7 @@ class Tokeniser:
     energy
         Normaliser of the particles' energy, GeV, as log10.
     n_events
-        Number of training events.
+        Number of training events that it was fitted on.
 
     Raises
     ------
@@ -98,44 +94,36 @@ class Tokeniser:
             Events without truth or without the values of a feature.
         """
         recipe = Recipe() if recipe is None else recipe
-        parts = [part for part in PARTS if recipe.features(part)]
-        moments = {
-            part: Moments(recipe.features(part), feature_transforms(part, recipe.features(part))) for part in parts
-        }
-        energy = Moments(("energy",), ("log10",))
-        codes: Counter[int] = Counter()
-        detector = None
-        n_events = 0
-        for events in chunks:
-            if detector is not None and events.detector != detector:
-                raise ConfigError(
-                    f"training events are of two detectors, '{detector.name}' and '{events.detector.name}'"
-                )
-            detector = events.detector
-            n_events += len(events)
-            if on_error == "raise":
-                particles, features = _measured(events, recipe, parts)
+        return cls.from_statistics((Statistics.of(events, recipe, on_error=on_error) for events in chunks), recipe)
+
+    @classmethod
+    def from_statistics(cls, chunks: Iterable[Statistics], recipe: Recipe) -> Tokeniser:
+        """Fit on the statistics of chunks of training events, in their order.
+
+        Raises
+        ------
+        ConfigError
+            As of `fit`.
+        """
+        total: Statistics | None = None
+        for chunk in chunks:
+            if total is None:
+                total = chunk
             else:
-                (particles, features), _, errors = without_refused(events, lambda some: _measured(some, recipe, parts))
-                if errors:
-                    warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=2)
-            energy.update(ak.to_numpy(particles.energy)[:, np.newaxis])
-            codes.update(np.abs(ak.to_numpy(particles.pdg)).tolist())
-            for part, values in features.items():
-                moments[part].update(values)
-        if detector is None:
+                total.add(chunk)
+        if total is None:
             raise ConfigError("there are no training events to fit the tokeniser on")
-        if not codes:
+        if not total.codes:
             raise ConfigError(
-                f"none of the {n_events} training events has a target particle under rule '{recipe.rule}'"
+                f"none of the {total.n_events} training events has a target particle under rule '{recipe.rule}'"
             )
         return cls(
             recipe=recipe,
-            detector=detector,
-            pdg=PdgVocabulary.from_counts(codes, coarse=recipe.coarse),
-            scales={part: moments[part].result() for part in parts},
-            energy=energy.result(),
-            n_events=n_events,
+            detector=total.detector,
+            pdg=PdgVocabulary.from_counts(total.codes, coarse=recipe.coarse),
+            scales={part: moments.result() for part, moments in total.moments.items()},
+            energy=total.energy.result(),
+            n_events=total.n_events,
         )
 
     def encode(self, events: Events, *, truth: bool = True, warn: bool = True) -> Tokens:
@@ -202,15 +190,6 @@ class Tokeniser:
                 file=events.path or None,
                 field="detector",
             )
-
-
-def _measured(
-    events: Events, recipe: Recipe, parts: Sequence[str]
-) -> tuple[ak.Array, dict[str, npt.NDArray[np.float64]]]:
-    """Flat target particles of events, and the features of each part."""
-    particles = ak.flatten(target_particles(events, recipe), axis=1)
-    kept = select_hits(events, recipe)
-    return particles, {part: feature_matrix(kept, part, recipe.features(part)) for part in parts}
 
 
 def _geometry(detector: Detector) -> dict[str, Any]:

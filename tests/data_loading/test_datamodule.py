@@ -44,6 +44,18 @@ def test_other_splits_are_not_even_read_in_fitting(train_files, val_file, monkey
     assert set(read) == set(train_files)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("n", [20_000, 24])
+def test_the_tokeniser_is_the_same_for_any_number_of_workers(train_files, val_file, n):
+    made = []
+    for workers in (0, 2):
+        data = ParticleFlowData(train=train_files, val=val_file, chunk_size=16, num_workers=workers, tokeniser_events=n)
+        data.setup("fit")
+        made.append(data.tokeniser)
+    assert made[0] == made[1]
+    assert made[0].n_events == min(n, 70)
+
+
 def test_a_tokeniser_that_is_there_is_not_fitted_again(data):
     data.setup("fit")
     first = data.tokeniser

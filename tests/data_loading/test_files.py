@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
-from pflow.data.files import Chunk, FileOptions, expand, first_entries, matching, read_chunks, split
+from pflow.data.files import (
+    Chunk,
+    FileOptions,
+    expand,
+    first_entries,
+    matching,
+    read_chunks,
+    split,
+    spread_sample,
+    survey,
+)
 from pflow.errors import ConfigError, InputError
 from pflow.io.events_root import write_events
 
@@ -38,6 +50,57 @@ def test_first_entries_end_within_a_chunk():
     assert first_entries(chunks, 100) == chunks
     with pytest.raises(ConfigError, match="found 0"):
         first_entries(chunks, 0)
+
+
+def test_a_sample_is_spread_over_all_files_and_small_ones_are_taken_whole():
+    chunks = [Chunk(path, start, start + 250) for path in "abcd" for start in (0, 250, 500, 750)]
+    sample = spread_sample(chunks, 640)
+    assert sum(map(len, sample)) == 640
+    assert all(sum(len(chunk) for chunk in sample if chunk.path == path) >= 128 for path in "abcd")
+    assert all(0 <= chunk.start < chunk.stop <= 1000 for chunk in sample)
+    entries = [(chunk.path, entry) for chunk in sample for entry in range(chunk.start, chunk.stop)]
+    assert len(set(entries)) == len(entries)
+    assert spread_sample(chunks, 4000) == chunks
+    many = [Chunk(f"{number}.root", 0, 10) for number in range(100)]
+    assert len(spread_sample(many, 200)) == 20  # each is opened for ten entries
+    with pytest.raises(ConfigError, match="at least 1 event"):
+        spread_sample(chunks, 0)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_files_that_are_known_are_opened_without_looking_what_they_are(train_files, monkeypatch):
+    chunks, known = survey(train_files, FileOptions(), 16)
+    assert survey(train_files, FileOptions(), 16, num_workers=2) == (chunks, known)
+    whole = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
+    monkeypatch.setattr("pflow.io.open.sniff", None)
+    assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == whole
+
+
+def test_copies_of_a_file_are_files_of_their_own(train_files, tmp_path):
+    paths = [str(tmp_path / f"{number}.root") for number in range(10)]
+    for path in paths:
+        shutil.copy(train_files[0], path)
+    chunks = [Chunk(path, start, start + 2) for start in (0, 4) for path in paths]
+    numbers = [events.event.tolist() for events in read_chunks(chunks, FileOptions())]
+    assert numbers == [[0, 1]] * 10 + [[4, 5]] * 10
+
+
+def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path):
+    opened = []
+
+    class Options(FileOptions):
+        def open(self, path):
+            file = super().open(path)
+            opened.append(path)
+            return file
+
+    paths = [str(tmp_path / f"{number}.root") for number in range(3)]
+    for number, path in enumerate(paths):
+        write_events(path, make_photons(4, first=10 * number))
+    chunks = [Chunk(path, start, start + 1) for start in (2, 0, 1) for path in paths]
+    numbers = [int(events.event[0]) for events in read_chunks(chunks, Options())]
+    assert numbers == [2, 12, 22, 0, 10, 20, 1, 11, 21]
+    assert opened == paths
 
 
 def test_a_chunk_of_nothing_is_an_error(train_files):

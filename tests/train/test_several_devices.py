@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from pflow.cli.fit import main
 from pflow.data.collate import collate
@@ -26,8 +27,8 @@ from pflow.train.module import ParticleFlow
 pytestmark = pytest.mark.slow
 
 STEPS = 13
-"""Rank 0 has 32 events and rank 1 18, in batches of 4: eight steps an epoch, in three of which rank 1 has none left. The
-training ends within the second epoch, where it validates."""
+"""Rank 0 has 32 events and rank 1 18, in batches of 4: eight steps an epoch, in three of which rank 1 has none left.
+The training ends within the second epoch, where it validates."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options,
     ranks = [steps(fitted, rank) for rank in (0, 1)]
     whole = ParticleFlowData.train_dataloader
 
-    def joined(self: ParticleFlowData) -> list[LabelledBatch]:
+    def joined(self: ParticleFlowData) -> DataLoader[LabelledBatch]:
         """Batches of this epoch, each of all events that the ranks had in a step."""
         whole(self)
         encoded = self.tokeniser.encode(read_events(small["val"]))
@@ -106,7 +107,7 @@ def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options,
                 numbers = torch.tensor([entry for rank in step if rank["weight"] for entry in rank["entries"]])
                 events = collate([tokens[number] for number in numbers])
                 batches.append(LabelledBatch(events, numbers, numbers, (small["val"],) * len(numbers), numbers))
-        return batches
+        return DataLoader(batches, batch_size=None)
 
     monkeypatch.setattr(ParticleFlowData, "train_dataloader", joined)
     again = ["--trainer.reload_dataloaders_every_n_epochs=1", f"--trainer.max_steps={STEPS}", f"--output={tmp_path}"]

@@ -1,0 +1,109 @@
+"""What a tokeniser is fitted on: means, deviations and counts of training events, chunk by chunk."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import Counter
+from typing import Literal, Self
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import ConfigError
+from pflow.event.events import Events
+from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
+from pflow.physics.detector import Detector
+from pflow.tokens.encode import select_hits, target_particles
+from pflow.tokens.features import feature_matrix, feature_transforms
+from pflow.tokens.recipe import PARTS, Recipe
+from pflow.tokens.scale import Moments
+
+__all__ = ["Statistics"]
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Statistics:
+    """Of training events of one detector.
+
+    Parameters
+    ----------
+    detector
+        Theirs.
+    moments
+        Of the features of each part of the source.
+    energy
+        Of the energies of the target particles, GeV.
+    codes
+        How often each |PDG| is among them.
+    n_events
+        Number of events.
+    """
+
+    detector: Detector
+    moments: dict[str, Moments]
+    energy: Moments
+    codes: Counter[int]
+    n_events: int
+
+    @classmethod
+    def of(cls, events: Events, recipe: Recipe, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
+        """Statistics of a chunk of events.
+
+        Parameters
+        ----------
+        events
+            With truth.
+        recipe
+            Which tokens and targets are made of them.
+        on_error
+            For events without the values of a feature: ``raise``, or ``skip``: warn, and leave them out.
+
+        Raises
+        ------
+        InputError
+            Events without truth or without the values of a feature.
+        """
+        if on_error == "raise":
+            particles, features = _measured(events, recipe)
+        else:
+            (particles, features), _, errors = without_refused(events, lambda some: _measured(some, recipe))
+            if errors:
+                warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=2)
+        return cls(
+            detector=events.detector,
+            moments={
+                part: Moments(recipe.features(part), feature_transforms(part, recipe.features(part))).update(values)
+                for part, values in features.items()
+            },
+            energy=Moments(("energy",), ("log10",)).update(ak.to_numpy(particles.energy)[:, np.newaxis]),
+            codes=Counter(np.abs(ak.to_numpy(particles.pdg)).tolist()),
+            n_events=len(events),
+        )
+
+    def add(self, other: Statistics) -> None:
+        """Join those of other events into these.
+
+        Raises
+        ------
+        ConfigError
+            They are of another detector.
+        """
+        if other.detector != self.detector:
+            raise ConfigError(
+                f"training events are of two detectors, '{self.detector.name}' and '{other.detector.name}'"
+            )
+        for part, moments in other.moments.items():
+            self.moments[part].join(moments)
+        self.energy.join(other.energy)
+        self.codes.update(other.codes)
+        self.n_events += other.n_events
+
+
+def _measured(events: Events, recipe: Recipe) -> tuple[ak.Array, dict[str, npt.NDArray[np.float64]]]:
+    """Flat target particles of events, and the features of each part that the recipe asks for."""
+    particles = ak.flatten(target_particles(events, recipe), axis=1)
+    kept = select_hits(events, recipe)
+    parts = [part for part in PARTS if recipe.features(part)]
+    return particles, {part: feature_matrix(kept, part, recipe.features(part)) for part in parts}
