@@ -14,7 +14,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
@@ -197,7 +196,7 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     placed = rotate(events[members[taken]], phi[taken])
     return overlay(
         placed,
-        ak.unflatten(np.arange(len(placed)), sizes),
+        jagged.unflatten(np.arange(len(placed)), sizes),
         ecal_tolerance=options.ecal_tolerance,
         hcal_tolerance=options.hcal_tolerance,
     )
@@ -279,9 +278,9 @@ def _changed(events: Events, change: Callable[[str, ak.Array, Index], dict[str, 
     for name, part in events.parts():
         if name in VECTORS:
             counts = jagged.count(part)
-            flat = ak.flatten(part, axis=1)
+            flat = jagged.flat_records(part)
             columns = {field: flat[field] for field in ak.fields(flat)} | change(name, flat, counts)
-            values[name] = ak.unflatten(ak.zip(columns, depth_limit=1, behavior=vector_behavior), counts)
+            values[name] = jagged.records(columns, counts)
     return dataclasses.replace(events, **values)
 
 
@@ -291,4 +290,4 @@ def _vector(like: ak.Array, *components: Values) -> ak.Array:
         key: values.astype(ak.to_numpy(like[key]).dtype)
         for key, values in zip(ak.fields(like), components, strict=True)
     }
-    return ak.zip(columns, with_name=like.layout.purelist_parameter("__record__"), behavior=vector_behavior)
+    return jagged.records(columns, name=like.layout.purelist_parameter("__record__"))

@@ -10,7 +10,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.event import jagged
 from pflow.physics import kinematics
@@ -205,7 +204,9 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
         event = jagged.event_index(jagged.count(source))
         first = sources.min()
         stride = sources.max() - first + 1
-        _, group = np.unique(event * stride + (sources - first), return_inverse=True)
+        group = event * stride + (sources - first)
+        if event[-1] * stride > 16 * len(sources) + 1024:  # far fewer sources than numbers of sources
+            _, group = np.unique(group, return_inverse=True)
         weights = np.where(weights < 0, np.nan, weights)
         total = np.bincount(group, weights)
         size = np.bincount(group)
@@ -221,7 +222,7 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
 
 
 def _unflatten(like: Any, *flat: npt.NDArray[Any]) -> tuple[ak.Array, ...]:
-    return tuple(ak.unflatten(values, jagged.count(like)) for values in flat)
+    return tuple(jagged.unflatten(values, jagged.count(like)) for values in flat)
 
 
 def _fixed(name: str, values: Any, like: Any, width: int) -> ak.Array:
@@ -237,15 +238,14 @@ def _column(like: Any, value: Any, dtype: Any, default: Any) -> npt.NDArray[Any]
     """Flat column of the wanted dtype; the default everywhere if no value is given."""
     if value is None:
         return np.full(int(jagged.count(like).sum()), default, dtype=dtype)
-    return jagged.flat(value).astype(dtype)
+    return jagged.flat(value, dtype)
 
 
 def _vector(name: str, like: Any, dtype: Any, **components: Any) -> ak.Array:
     flat = {key: _column(like, value, dtype, np.nan) for key, value in components.items()}
-    return ak.zip(flat, with_name=name, behavior=vector_behavior)
+    return jagged.records(flat, name=name)
 
 
 def _records(*, like: Any, **fields: Any) -> ak.Array:
     columns = {name: value if isinstance(value, ak.Array) else _column(like, *value) for name, value in fields.items()}
-    flat = ak.zip(columns, depth_limit=1, behavior=vector_behavior)
-    return ak.unflatten(flat, jagged.count(like))
+    return jagged.records(columns, jagged.count(like))

@@ -13,7 +13,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
@@ -96,7 +95,7 @@ def merge_hits(events: Events, merge: Merge) -> Merged:
     group = _groups(event, *_cells(hits, events.detector, merge))
     merged = sum_hits(events.hits, group)
     first = jagged.offsets(jagged.count(merged))
-    return Merged(hits=merged, cell_of=ak.unflatten(group - first[event], counts))
+    return Merged(hits=merged, cell_of=jagged.unflatten(group - first[event], counts))
 
 
 def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
@@ -120,7 +119,7 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
     """
     counts = jagged.count(hits)
     event = jagged.event_index(counts)
-    flat = ak.flatten(hits, axis=1)
+    flat = jagged.flat_records(hits)
     n = int(group.max(initial=-1)) + 1
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(n))
@@ -132,23 +131,21 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
         axis: np.bincount(group, weight * values, minlength=n) / norm
         for axis, values in zip("xyz", jagged.vectors(flat.position).T, strict=True)
     }
-    summed = ak.zip(
+    return jagged.records(
         {
             "energy": total,
-            "position": ak.zip(position, with_name="Vector3D", behavior=vector_behavior),
+            "position": jagged.records(position, name="Vector3D"),
             "time": np.fmin.reduceat(np.asarray(flat.time, dtype=np.float64)[order], starts) if n else np.empty(0),
             "subdetector": ak.to_numpy(flat.subdetector)[order[starts]],
             "layer": np.minimum.reduceat(ak.to_numpy(flat.layer)[order], starts) if n else np.empty(0, dtype=np.int32),
         },
-        depth_limit=1,
-        behavior=vector_behavior,
+        np.bincount(event[order[starts]], minlength=len(counts)),
     )
-    return ak.unflatten(summed, np.bincount(event[order[starts]], minlength=len(counts)))
 
 
 def _columns(events: Events, event: Index) -> dict[str, npt.NDArray[Any]]:
     """The flat columns that cells are made from, all of them finite."""
-    flat = ak.flatten(events.hits, axis=1)
+    flat = jagged.flat_records(events.hits)
     columns = dict(zip("xyz", jagged.vectors(flat.position).T, strict=True))
     checked = {"energy": np.asarray(flat.energy), **{f"position.{axis}": values for axis, values in columns.items()}}
     for name, values in checked.items():

@@ -108,7 +108,7 @@ def disturb(events: Events, options: Disturbance, generator: np.random.Generator
 def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
     counts = jagged.count(events.hits)
     event = jagged.event_index(counts)
-    flat = ak.flatten(events.hits, axis=1)
+    flat = jagged.flat_records(events.hits)
     subdetector = ak.to_numpy(flat.subdetector).astype(np.int64)
     kinds = np.array([calorimeter.kind for calorimeter in events.detector.calorimeters])
     shape = (len(events), len(kinds))
@@ -138,7 +138,7 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
         **dict(zip("xyz", position.T, strict=True)),
         **{name: ak.to_numpy(flat[name]) for name in ("time", "subdetector", "layer")},
     }
-    hits = make_hits(**{name: ak.unflatten(values[rows], new_counts) for name, values in columns.items()})
+    hits = make_hits(**{name: jagged.unflatten(values[rows], new_counts) for name, values in columns.items()})
     links = None if events.hit_links is None else _kept_links(events.hit_links, counts, kept, None)
     return dataclasses.replace(events, hits=hits, hit_links=links)
 
@@ -146,7 +146,7 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
 def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
     counts = jagged.count(events.tracks)
     event = jagged.event_index(counts)
-    flat = ak.flatten(events.tracks, axis=1)
+    flat = jagged.flat_records(events.tracks)
     kept = (generator.random(len(event)) >= options.lost_tracks) | ~chosen[event]
     twice = kept & chosen[event] & (generator.random(len(event)) < options.split_tracks)
     added, into = _from_others(event, np.arange(len(event)), options.fake_tracks * counts * chosen, generator)
@@ -167,7 +167,7 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
     columns |= {f"calo_{axis}": positions[:, k] for k, axis in enumerate("xyz")}
     tracks = make_tracks(
         b_field=events.detector.b_field,
-        **{name: ak.unflatten(values, new_counts) for name, values in columns.items()},
+        **{name: jagged.unflatten(values, new_counts) for name, values in columns.items()},
     )
     links = None if events.track_links is None else _kept_links(events.track_links, counts, kept, twice)
     return dataclasses.replace(events, tracks=tracks, track_links=links)
@@ -223,8 +223,8 @@ def _kept_links(links: ak.Array, counts: Index, kept: Mask, twice: Mask | None) 
     row, place = np.concatenate(rows), np.concatenate(places)
     order, n_links = _grouped(of_event[row], len(counts))
     return make_links(
-        source=ak.unflatten(place[order], n_links),
-        particle=ak.unflatten(jagged.flat(links.particle)[row[order]], n_links),
-        weight=ak.unflatten(jagged.flat(links.weight)[row[order]], n_links),
+        source=jagged.unflatten(place[order], n_links),
+        particle=jagged.unflatten(jagged.flat(links.particle)[row[order]], n_links),
+        weight=jagged.unflatten(jagged.flat(links.weight)[row[order]], n_links),
         normalise=False,
     )

@@ -1,17 +1,31 @@
 """Between jagged arrays [event, object] and the flat list of all events' objects, which NumPy computes on.
 
-Used as ``jagged.flat(hits.energy)``. The way back is ``ak.unflatten(values, counts)``.
+Used as ``jagged.flat(hits.energy)``. The way back is ``jagged.unflatten(values, counts)``. Both do what functions of
+awkward do, without their dispatch, which takes longer than the work on the events of a chunk.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+from vector.backends.awkward import behavior as vector_behavior
 
-__all__ = ["count", "event_index", "flat", "global_index", "local_index", "offsets", "vectors"]
+__all__ = [
+    "count",
+    "event_index",
+    "flat",
+    "flat_records",
+    "global_index",
+    "local_index",
+    "offsets",
+    "records",
+    "unflatten",
+    "vectors",
+]
 
 Index = npt.NDArray[np.int64]
 
@@ -24,7 +38,16 @@ def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
     ValueError
         A value is missing (None).
     """
+    content = _content(array)
+    if isinstance(content, ak.contents.NumpyArray):
+        return np.asarray(content.data, dtype=dtype)
     return np.asarray(ak.to_numpy(ak.flatten(array, axis=1), allow_missing=False), dtype=dtype)
+
+
+def flat_records(array: ak.Array) -> ak.Array:
+    """Records of all events one after the other, [N]."""
+    content = _content(array)
+    return ak.flatten(array, axis=1) if content is None else ak.Array(content, behavior=array.behavior)
 
 
 def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64) -> npt.NDArray[Any]:
@@ -38,12 +61,70 @@ def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64) -> npt.
     >>> vectors(ak.Array([[{"x": 1, "y": 2, "z": 3}], []]))
     array([[1., 2., 3.]])
     """
+    content = _content(array) if array.ndim > 1 else array.layout
+    if isinstance(content, ak.contents.RecordArray):
+        parts = [part[: content.length] for part in content.contents]
+        if all(isinstance(part, ak.contents.NumpyArray) for part in parts):
+            return np.stack([np.asarray(part.data, dtype=dtype) for part in parts], axis=-1)
     flat = ak.flatten(array, axis=1) if array.ndim > 1 else array
     return np.stack([np.asarray(flat[field], dtype=dtype) for field in ak.fields(flat)], axis=-1)
 
 
+def records(
+    columns: Mapping[str, ak.Array | npt.NDArray[Any]],
+    counts: npt.NDArray[Any] | None = None,
+    *,
+    name: str | None = None,
+) -> ak.Array:
+    """Records from flat columns of equal length, with the behaviour of `vector`.
+
+    Parameters
+    ----------
+    columns
+        [N] each, or [N, ...].
+    counts
+        int [event]: number of records of each event, for records [event, object]; None: a flat list [N].
+    name
+        Of the kind of vector that the records are.
+
+    Raises
+    ------
+    ValueError
+        Columns of different lengths, or of another one than `counts` add up to.
+    """
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) > 1:
+        raise ValueError(f"columns {', '.join(columns)} are of different lengths: {sorted(lengths)}")
+    layout = ak.contents.RecordArray(
+        [_layout(values) for values in columns.values()],
+        list(columns),
+        parameters=None if name is None else {"__record__": name},
+    )
+    flat = ak.Array(layout, behavior=vector_behavior)
+    return flat if counts is None else unflatten(flat, counts)
+
+
+def unflatten(values: ak.Array | npt.NDArray[Any], counts: npt.NDArray[Any]) -> ak.Array:
+    """A flat list of all events' values, [N] or [N, ...], as [event, object].
+
+    Raises
+    ------
+    ValueError
+        The counts do not add up to the number of values.
+    """
+    bounds = offsets(counts)
+    if bounds[-1] != len(values):
+        raise ValueError(f"{len(values)} values for {bounds[-1]} objects")
+    layout = ak.contents.ListOffsetArray(ak.index.Index64(bounds), _layout(values))
+    return ak.Array(layout, behavior=values.behavior if isinstance(values, ak.Array) else None)
+
+
 def count(array: Any) -> Index:
     """Number of objects of each event, int64 [event]."""
+    layout = array.layout if isinstance(array, ak.Array) else None
+    if isinstance(layout, ak.contents.ListOffsetArray):
+        bounds = np.asarray(layout.offsets.data, dtype=np.int64)
+        return bounds[1:] - bounds[:-1]
     return np.asarray(ak.to_numpy(ak.num(array, axis=1)), dtype=np.int64)
 
 
@@ -88,3 +169,15 @@ def global_index(index: Any, counts: npt.NDArray[Any]) -> Index:
     [1, 0, 4]
     """
     return np.asarray(flat(index, np.int64) + np.repeat(offsets(counts)[:-1], count(index)))
+
+
+def _layout(values: ak.Array | npt.NDArray[Any]) -> Any:
+    return values.layout if isinstance(values, ak.Array) else ak.contents.NumpyArray(np.ascontiguousarray(values))
+
+
+def _content(array: Any) -> Any:
+    """Layout of the objects of all events, where they lie one after the other; else None."""
+    layout = array.layout if isinstance(array, ak.Array) else None
+    if not isinstance(layout, ak.contents.ListOffsetArray):
+        return None
+    return layout.content[int(layout.offsets[0]) : int(layout.offsets[-1])]

@@ -66,7 +66,7 @@ def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
     largest = largest_share(source, particle, jagged.flat(links.weight))
     assigned = np.full(int(n_sources.sum()), -1, dtype=np.int32)
     assigned[source[largest]] = particle[largest]
-    return ak.unflatten(assigned, n_sources)
+    return jagged.unflatten(assigned, n_sources)
 
 
 def shared_sources(

@@ -103,7 +103,7 @@ def overlay(
             part = ak.with_field(part, ak.values_astype(parent, np.int32), "parent")
         if name != "reference":
             counts = np.bincount(group, jagged.count(part)).astype(np.int64)
-            values[name] = ak.unflatten(ak.flatten(part, axis=1), counts)
+            values[name] = jagged.unflatten(jagged.flat_records(part), counts)
     first = jagged.offsets(sizes)[:-1]
     joined = dataclasses.replace(
         picked,
@@ -126,7 +126,7 @@ def _shift(part: ak.Array, group: Index) -> Index:
 def _cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> Index:
     """Number of the cell of each hit in the flat list, in the order of the cells' first hits."""
     event = jagged.event_index(jagged.count(picked.hits))
-    flat = ak.flatten(picked.hits, axis=1)
+    flat = jagged.flat_records(picked.hits)
     label = np.arange(len(event))
     among = np.flatnonzero(np.bincount(group)[group][event] > 1)
     if len(among):
@@ -177,8 +177,8 @@ def _shares(hits: ak.Array, links: ak.Array, cell: Index, n_cells: Index) -> ak.
     weight = np.where(several, np.divide(energy, total, out=equal, where=total > 0), share)
     local = of_link - jagged.offsets(n_cells)[jagged.event_index(n_links)]
     return make_links(
-        source=ak.unflatten(local, n_links),
+        source=jagged.unflatten(local, n_links),
         particle=links.particle,
-        weight=ak.unflatten(weight, n_links),
+        weight=jagged.unflatten(weight, n_links),
         normalise=False,
     )

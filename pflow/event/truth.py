@@ -160,12 +160,12 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     n_targets = np.bincount(ancestry.event[target], minlength=len(ancestry.counts))
     local_target = np.full(ancestry.size, -1)
     local_target[target] = jagged.local_index(n_targets)
-    particles = ak.flatten(truth, axis=1)[target]
+    particles = jagged.flat_records(truth)[target]
     for name, column in (("index", ancestry.local), ("hit_energy", hit_energy), ("n_tracks", n_tracks)):
         particles = ak.with_field(particles, column[target], name)
     return Targets(
         rule=rule,
-        particles=ak.unflatten(particles, n_targets),
+        particles=jagged.unflatten(particles, n_targets),
         hit_links=hits.to_links(local_target),
         track_links=None if tracks is None else tracks.to_links(local_target),
         dropped=_dropped(truth, ancestry, candidate & ~target, e_min, neutrino, hit_energy, needed),
@@ -255,7 +255,7 @@ class _Shares:
         source = self.source[kept]
         n_links = np.bincount(jagged.event_index(self.counts)[source], minlength=len(self.counts))
         columns = jagged.local_index(self.counts)[source], target[kept], self.weight[kept]
-        local, particle, weight = (ak.unflatten(column, n_links) for column in columns)
+        local, particle, weight = (jagged.unflatten(column, n_links) for column in columns)
         return make_links(source=local, particle=particle, weight=weight, normalise=False)
 
 
@@ -287,4 +287,4 @@ def _dropped(
         "reason": ak.from_numpy(np.array([reason(int(i)) for i in at], dtype=np.str_)),
     }
     counts = np.bincount(ancestry.event[at], minlength=len(ancestry.counts))
-    return ak.unflatten(ak.zip(columns, depth_limit=1), counts)
+    return jagged.unflatten(ak.zip(columns, depth_limit=1), counts)

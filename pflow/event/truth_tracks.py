@@ -73,11 +73,11 @@ def make_truth_tracks(
         vertex[chosen], momentum[chosen], charge[chosen], detector, settings, _noise(event, entry, per_event)
     )
     tracks = make_tracks(
-        b_field=detector.b_field, **{name: ak.unflatten(values, per_event) for name, values in columns.items()}
+        b_field=detector.b_field, **{name: jagged.unflatten(values, per_event) for name, values in columns.items()}
     )
     links = make_links(
-        source=ak.unflatten(jagged.local_index(per_event), per_event),
-        particle=ak.unflatten(jagged.local_index(counts)[chosen], per_event),
+        source=jagged.unflatten(jagged.local_index(per_event), per_event),
+        particle=jagged.unflatten(jagged.local_index(counts)[chosen], per_event),
     )
     return tracks, links
 

@@ -244,15 +244,21 @@ def _with_pdg_defaults(columns: Mapping[str, ak.Array], names: Iterable[str]) ->
     missing = [name for name in names if name not in columns]
     return {
         **columns,
-        **{name: ak.unflatten(lookup[name](jagged.flat(codes)), jagged.count(codes)) for name in missing},
+        **{name: jagged.unflatten(lookup[name](jagged.flat(codes)), jagged.count(codes)) for name in missing},
     }
 
 
 def _links_of(particle: ak.Array) -> ak.Array:
     """One link of weight 1 for each object that names its particle (-1: none)."""
-    source = ak.local_index(particle, axis=1)
-    linked = particle != -1
-    return make_links(source=source[linked], particle=particle[linked])
+    counts = jagged.count(particle)
+    values = jagged.flat(particle, np.int64)
+    linked = values != -1
+    n_links = np.bincount(jagged.event_index(counts)[linked], minlength=len(counts))
+    return make_links(
+        source=jagged.unflatten(jagged.local_index(counts)[linked], n_links),
+        particle=jagged.unflatten(values[linked], n_links),
+        normalise=False,  # one link of each
+    )
 
 
 def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:
@@ -262,4 +268,4 @@ def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters:
     index = np.array(list(calorimeter.values()))
     at = np.minimum(np.searchsorted(known, flat), len(known) - 1)
     unknown = np.where((flat < 0) | (flat >= n_calorimeters), flat, -1)
-    return ak.unflatten(np.where(known[at] == flat, index[at], unknown), jagged.count(codes))
+    return jagged.unflatten(np.where(known[at] == flat, index[at], unknown), jagged.count(codes))
