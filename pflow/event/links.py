@@ -11,7 +11,10 @@ from scipy.sparse import coo_array
 
 from pflow.event import jagged
 
-__all__ = ["assigned_particle", "largest_share", "shared_sources", "sum_by_pair"]
+__all__ = ["MIN_HIT_FRACTION", "assigned_particle", "largest_share", "shared_sources", "sum_by_pair"]
+
+MIN_HIT_FRACTION = 0.01
+"""Smaller fractions of a hit or track are not stored as links."""
 
 Index = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

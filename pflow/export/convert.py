@@ -10,16 +10,18 @@ import torch
 
 from pflow.errors import ConfigError
 from pflow.export.graphs import Graph
+from pflow.export.operators import translations
 
 __all__ = ["OPSET", "require_onnx", "to_onnx"]
 
-OPSET = 17
-"""Version of ONNX's operators: the oldest with a layer norm of its own, so that old runtimes (onnxruntime from 1.12)
-read the files too."""
+OPSET = 18
+"""Version of ONNX's operators: the oldest that has the smallest of scattered values."""
 
 _EXPECTED = (
     ("Converting a tensor to a Python boolean might cause the trace to be incorrect", Warning),
     ("torch.tensor results are registered as constants in the trace", Warning),
+    ("Using len to get tensor shape might cause the trace to be incorrect", Warning),
+    ("Exporting aten::index operator of advanced indexing", UserWarning),
     ("You are using the legacy TorchScript-based ONNX export", DeprecationWarning),
     ("The feature will be removed", DeprecationWarning),  # torch's exporter uses its own old interface
     ("Constant folding - Only steps=1 can be constant folded", UserWarning),
@@ -68,7 +70,7 @@ def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
     """
     onnx = require_onnx()
     specs = (*graph.inputs, *graph.outputs)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), translations(OPSET):
         for message, category in _EXPECTED:
             warnings.filterwarnings("ignore", message, category)
         torch.onnx.export(

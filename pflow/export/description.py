@@ -17,7 +17,7 @@ from pflow.tokens.scale import LOG_FLOOR, Normaliser
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import CHARGES
 
-__all__ = ["FORMAT", "HOW_TO", "describe"]
+__all__ = ["FORMAT", "HOW_TO", "describe", "tensors"]
 
 FORMAT = 1
 """Version of the layout of ``tokens.json``."""
@@ -81,8 +81,8 @@ def describe(
         "pflow_version": version,
         "checkpoint_sha256": model.digest,
         "how_to": list(HOW_TO),
-        "encoder": {"file": files["encoder"], "opset": opset, **_tensors(encoder)},
-        "step": {"file": files["step"], "opset": opset, **_tensors(step)},
+        "encoder": {"file": files["encoder"], "opset": opset, **tensors(encoder)},
+        "step": {"file": files["step"], "opset": opset, **tensors(step)},
         "max_particles": model.reconstructor.decoding.max_particles,
         "log10_floor": LOG_FLOOR,
         "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.recipe.features(part)},
@@ -101,7 +101,8 @@ def describe(
     }
 
 
-def _tensors(graph: Graph) -> dict[str, Any]:
+def tensors(graph: Graph) -> dict[str, Any]:
+    """Names, types and shapes of a graph's inputs and outputs."""
     return {"inputs": _plain(graph.inputs), "outputs": _plain(graph.outputs)}
 
 

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
+from typing import Any
 
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError
+from pflow.export import description as translation
 from pflow.export.convert import OPSET, require_onnx, to_onnx
-from pflow.export.description import describe
-from pflow.export.graphs import graphs_of
+from pflow.export.graphs import Graph, graphs_of
+from pflow.export.pointing import description as pointing
+from pflow.export.pointing.graphs import pointing_graphs
 from pflow.io.atomic import check_folder, replacing_folder
+from pflow.model.api import Reconstructor
+from pflow.model.pointing import PointingReconstructor
 
 __all__ = ["FILES", "TOKENS", "export_model"]
 
-FILES = {"encoder": "encoder.onnx", "step": "decoder_step.onnx"}
-"""Names of the graphs' files."""
+FILES = {"encoder": "encoder.onnx", "step": "decoder_step.onnx", "refinement": "refinement.onnx"}
+"""Names of the graphs' files; translation networks have no refinement."""
 
 TOKENS = "tokens.json"
 """Name of the description beside them."""
 
 
 def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
-    """Write a model as ``encoder.onnx``, ``decoder_step.onnx`` and ``tokens.json``.
+    """Write a model as ``encoder.onnx``, ``decoder_step.onnx``, ``tokens.json`` and, if it points, ``refinement.onnx``.
 
     The folder appears only when it is complete.
 
@@ -36,30 +42,56 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     Returns
     -------
     tuple of Path
-        The three files.
+        The files.
 
     Raises
     ------
     ConfigError
         The folder cannot be made there, the package onnx is not installed, or the model has a part that cannot be
-        exported (such as merging of hits); names it.
+        exported (such as merging of hits for a translation network); names it.
     """
     from pflow.version import VERSION
 
     folder = check_folder(folder)
     require_onnx()
+    graphs, description, metadata = _export(model.reconstructor, model, VERSION)
+    with replacing_folder(folder) as partial:
+        for name, graph in graphs.items():
+            to_onnx(graph, partial / FILES[name], metadata={**metadata, "graph": name})
+        text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
+        (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
+    return tuple(folder / name for name in (*(FILES[graph] for graph in graphs), TOKENS))
+
+
+Export = tuple[dict[str, Graph], dict[str, Any], dict[str, str]]
+"""Graphs by name, content of ``tokens.json``, and metadata of all files."""
+
+
+@functools.singledispatch
+def _export(reconstructor: Reconstructor, model: Model, version: str) -> Export:
+    """Of a translation network; a family with graphs of its own registers another function."""
     if model.tokeniser.recipe.merge is not None:
         raise ConfigError(
             f"{model.path}: the model reads merged hits, and the merging is not part of the exported files"
         )
-    encoder, step, special = graphs_of(model.reconstructor)
-    description = describe(
-        model, encoder=encoder, step=step, special=special, files=FILES, opset=OPSET, version=VERSION
+    encoder, step, special = graphs_of(reconstructor)
+    description = translation.describe(
+        model, encoder=encoder, step=step, special=special, files=FILES, opset=OPSET, version=version
     )
-    metadata = {"pflow_version": VERSION, "checkpoint_sha256": model.digest}
-    with replacing_folder(folder) as partial:
-        for name, graph in (("encoder", encoder), ("step", step)):
-            to_onnx(graph, partial / FILES[name], metadata={**metadata, "graph": name})
-        text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
-        (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
-    return tuple(folder / name for name in (*FILES.values(), TOKENS))
+    return {"encoder": encoder, "step": step}, description, _origin(model, version)
+
+
+@_export.register
+def _pointing(reconstructor: PointingReconstructor, model: Model, version: str) -> Export:
+    graphs = pointing_graphs(model, reconstructor)
+    inputs = tuple(spec.name for spec in graphs["encoder"].inputs)
+    metadata = pointing.metadata(model, inputs, version=version)
+    tensors = {
+        name: {"file": FILES[name], "opset": OPSET, **translation.tensors(graph)} for name, graph in graphs.items()
+    }
+    description = {"format": pointing.FORMAT, "run": metadata, **pointing.describe(model, version=version), **tensors}
+    return graphs, description, metadata
+
+
+def _origin(model: Model, version: str) -> dict[str, str]:
+    return {"pflow_version": version, "checkpoint_sha256": model.digest}

@@ -12,13 +12,11 @@ from torch import Tensor
 
 from pflow.event import jagged
 from pflow.event.build import make_links
+from pflow.event.links import MIN_HIT_FRACTION
 from pflow.model.api import GeneratedParticles
 from pflow.tokens.tokens import ParticleTokens
 
 __all__ = ["ParticleCollector"]
-
-MIN_HIT_FRACTION = 0.01
-"""Smaller fractions of a hit or track are not stored as links."""
 
 Index = npt.NDArray[np.int64]
 

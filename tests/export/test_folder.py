@@ -18,7 +18,6 @@ from pflow.export import folder as folder_module
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.model.api import GeneratedParticles, ModelInputs
-from pflow.model.pointing import PointingReconstructor
 from pflow.plain import to_plain
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
@@ -210,9 +209,14 @@ def test_the_three_files_and_nothing_else_are_written(lively, tmp_path):
 
 def test_a_model_without_graphs_is_named(make_model, tmp_path):
     model = make_model()
-    pointing = PointingReconstructor(ModelInputs(**model.tokeniser.model_inputs))
-    with pytest.raises(ConfigError, match="a PointingReconstructor cannot be exported"):
-        export_model(dataclasses.replace(model, reconstructor=pointing), tmp_path / "model")
+
+    class OtherReconstructor(type(model.reconstructor)):
+        def decoding_graphs(self):
+            return None
+
+    other = OtherReconstructor(ModelInputs(**model.tokeniser.model_inputs))
+    with pytest.raises(ConfigError, match="a OtherReconstructor cannot be exported"):
+        export_model(dataclasses.replace(model, reconstructor=other), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 

@@ -70,7 +70,8 @@ class PairwiseMessages(nn.Module):
             Scene of the batch.
         """
         n = x.shape[1]
-        both = mask[:, :, None] & mask[:, None] & ~torch.eye(n, dtype=torch.bool, device=x.device)
+        order = torch.arange(n, device=x.device)
+        both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
         event, to, by = both.nonzero(as_tuple=True)  # receiver and sender of each pair, [Q]
         start, end = direction[event, to], direction[event, by]
         angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles

@@ -1,0 +1,81 @@
+"""What stands beside the graphs of a pointing network: how to run them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pflow.checkpoint.format import Header
+from pflow.checkpoint.load import Model
+from pflow.model.api import describe as describe_model
+from pflow.physics.pdg import CLASSES
+from pflow.tokens.features import FEATURES
+
+__all__ = ["FORMAT", "HOW_TO", "describe", "metadata"]
+
+FORMAT = 2
+"""Version of the layout; 1 is that of translation networks."""
+
+HOW_TO = (
+    "One event a run; no axis counts events. Names are of 'inputs' and 'outputs' of the graphs. 'values' is a map from "
+    "names to tensors, 'rows' one from names to lists of tensors.",
+    "1. An event in which no hit has an energy above 'energy_above' (GeV), and that has no tracks or whose tracks the "
+    "model does not read ('tracks'), has no particles: do not run the graphs.",
+    "2. Inputs of 'encoder': hit_energy (GeV), hit_position (mm), hit_subdetector (index into 'subdetectors'), "
+    "hit_layer (from 0, -1 unknown), track_momentum (GeV, at the vertex), track_charge (e), track_calo_position (mm) "
+    "and track_calo_momentum (GeV), both where the track enters the calorimeter; hit_time (ns), track_d0, track_z0 "
+    "(mm) and track_omega (1/mm) only for models that have these inputs. Inputs in 'known' must be known: "
+    "finite, a layer not negative. Others may be NaN.",
+    "3. Run 'encoder'; values = its outputs.",
+    "4. Run 'step' with its inputs from values. If stop[0], the sequence has ended, and the other outputs of this run "
+    "do not count. If max_particles rows are there already, the event is truncated: likewise. Otherwise each output "
+    "row_NAME is appended to rows[NAME], and each output next_NAME becomes values[NAME]. Repeat.",
+    "5. Without rows the event has no particles. Otherwise run 'refinement' with its inputs from the rows, joined "
+    "along their first axis, and from values.",
+    "6. Its outputs are the particles: pdg, charge (e), energy and mass (GeV), momentum (GeV), covariance of (px, py, "
+    "pz, E) as the lower triangle xx xy yy xz yz zz xt yt zt tt (GeV^2), score (probability of |pdg|), "
+    "class_probability (columns: 'classes') and pdg_probability (columns: 'pdg'). hit_link_hit, hit_link_particle and "
+    "hit_link_weight list which hit of the input has which share of its energy in which particle, sorted by hit; "
+    "track_link_* the same of tracks.",
+)
+"""How to use the files, step by step."""
+
+
+def metadata(model: Model, inputs: tuple[str, ...], *, version: str) -> dict[str, str]:
+    """What a host must know besides the graphs, as texts: ``encoder.onnx`` holds them too."""
+    tokeniser = model.tokeniser
+    return {
+        "format": str(FORMAT),
+        "architecture": "pointing",
+        "pflow_version": version,
+        "checkpoint_sha256": model.digest,
+        "detector": tokeniser.detector.name,
+        "b_field": repr(tokeniser.detector.b_field),
+        "subdetectors": ",".join(one.name for one in tokeniser.detector.calorimeters),
+        "max_particles": str(model.reconstructor.decoding.max_particles),
+        "energy_above": repr(tokeniser.recipe.hit_energy_min),
+        "tracks": str(int(bool(tokeniser.recipe.track_features))),
+        "known": ",".join(_known(model, inputs)),
+        "classes": ",".join(CLASSES),
+        "pdg": ",".join(map(str, tokeniser.pdg.codes)),
+    }
+
+
+def describe(model: Model, *, version: str) -> dict[str, Any]:
+    """The content of ``tokens.json`` but for the graphs and `metadata`."""
+    header = Header(
+        version=version,
+        tokeniser=model.tokeniser,
+        model=describe_model(model.reconstructor),
+        calibration=model.calibration,
+    )
+    return {"how_to": list(HOW_TO), "checkpoint": header.to_dict()}
+
+
+def _known(model: Model, inputs: tuple[str, ...]) -> list[str]:
+    """The inputs whose numbers must be known: what cells and momenta are made of, and what features read."""
+    recipe = model.tokeniser.recipe
+    needed = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}
+    for part in ("hits", "tracks"):
+        fields = [FEATURES[part][name].field.split(".") for name in recipe.features(part)]
+        needed |= {f"{part.removesuffix('s')}_{field}" for _, field, *_ in fields}
+    return [name for name in inputs if name in needed]

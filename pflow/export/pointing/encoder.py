@@ -1,0 +1,215 @@
+"""The encoder's graph: from hits and tracks to what the decoder and the refinement read.
+
+Letters: N hits, K tracks, S tokens (cells, then tracks), M items (hits, then tracks), W width, H heads, D = W / H.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.checkpoint.load import Model
+from pflow.data.batch import Batch, Readout, TokenSet
+from pflow.export.pointing.cells import Hits, merge_hits
+from pflow.export.pointing.features import hit_tokens, track_fields, track_tokens
+from pflow.model.pointing.event_decoder import StepWeights
+from pflow.model.pointing.geometry import Scene, make_scene
+from pflow.model.pointing.network import PointingNetwork
+
+__all__ = ["EncoderGraph", "scene_of"]
+
+SCENE = (
+    *(f"token_{name}" for name in ("position", "unit", "axis", "energy", "is_track", "momentum", "charge")),
+    *(f"item_{name}" for name in ("energy", "weight", "position", "unit", "token", "features")),
+)
+"""Fields of a scene that are outputs."""
+
+
+class EncoderGraph(nn.Module):
+    """From the arrays of `inputs` to `outputs`, by position.
+
+    Parameters
+    ----------
+    model
+        With a `pflow.model.pointing.PointingReconstructor`.
+    network
+        Its network, in evaluation mode, on the CPU.
+    """
+
+    def __init__(self, model: Model, network: PointingNetwork) -> None:
+        super().__init__()
+        recipe = model.tokeniser.recipe
+        self.tokeniser = model.tokeniser
+        self.network = network
+        self.weights = StepWeights(network)
+        times = ("time",) if "time" in recipe.hit_features else ()
+        self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
+        self.track_fields = track_fields(recipe.track_features) if recipe.track_features else ()
+        self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
+        self.outputs: tuple[str, ...] = ()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
+            # Its loop becomes one of the graph; tracing would unroll it.
+            self.attend: Any = torch.jit.script(_attend_in_blocks)
+
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
+        """Encode."""
+        values = self.values(dict(zip(self.inputs, arrays, strict=True)))
+        self.outputs = tuple(values)
+        return tuple(values.values())
+
+    def values(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs by name."""
+        tokeniser = self.tokeniser
+        hit_index = (arrays["hit_energy"] > tokeniser.recipe.hit_energy_min).nonzero().squeeze(1)  # [N]
+        kept = {name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields}
+        subdetector, layer = kept["subdetector"].long(), kept["layer"].long()
+        hits = Hits(kept["energy"], kept["position"], kept.get("time"), subdetector, layer)
+        cells = merge_hits(hits, tokeniser.recipe.merge, tokeniser.detector)
+        tracks = {name: arrays[f"track_{name}"] for name in self.track_fields}
+        features = {"hits": hit_tokens(cells.hits, tokeniser.scales["hits"], tokeniser.detector)}
+        if tracks:
+            features["tracks"] = track_tokens(tracks, tokeniser.scales["tracks"], tokeniser.detector)
+        batch = _batch(features, _readout(hits, cells.cell_of, tracks))
+        scene = make_scene(batch, n_subdetectors=self.network.n_subdetectors)
+        states = self._encode(features, scene.token_unit[0])
+        for_steps = self._for_steps(scene, states)
+        return {
+            "hit_index": hit_index,
+            "states": states,
+            **{name: getattr(scene, name)[0] for name in SCENE},
+            **for_steps,
+            **self._first_step(scene, states, for_steps["memory_values"]),
+        }
+
+    def _encode(self, features: Mapping[str, Tensor], unit: Tensor) -> Tensor:
+        """Encoder states float [S, W]."""
+        encoder = self.network.encoder
+        x = encoder.embed_hit(features["hits"])
+        if encoder.embed_track is not None:
+            x = torch.cat([x, encoder.embed_track(features["tracks"])])
+        direction = functional.normalize(unit.double(), dim=-1)
+        for layer in encoder.stack.layers:
+            x = layer.attention_residual(x, lambda y, at=layer.attention: self._attend(at, y, direction))
+            x = layer.feedforward_residual(x, layer.feedforward)
+        return encoder.stack.norm(x)  # type: ignore[no-any-return]
+
+    def _attend(self, attention: Any, x: Tensor, direction: Tensor) -> Tensor:
+        """`pflow.model.pointing.attention.DirectionalSelfAttention` of one event: x float [S, W], direction double."""
+        heads = attention.heads
+        query, key = attention.query_key(x).unflatten(-1, (2, heads, attention.key_width)).unbind(1)  # [S, H, D - 3]
+        value = attention.value(x).unflatten(-1, (heads, attention.head_width))
+        query, key, value = (part.transpose(0, 1) for part in (query * attention.key_width**-0.5, key, value))
+        strength = torch.zeros(heads)
+        if attention.log_strength is not None:
+            strength = attention.initial_strength * attention.log_strength.exp()
+        attended = self.attend(query, key.transpose(1, 2), value, direction, strength[:, None, None])
+        return attention.out(attended.transpose(0, 1).flatten(1))  # type: ignore[no-any-return]
+
+    def _for_steps(self, scene: Scene, states: Tensor) -> dict[str, Tensor]:
+        """What all decoder steps read of the event."""
+        layers = self.weights.layers
+        width = states.shape[1] // layers[0].heads
+        keys = [torch.matmul(one.key_weight, states.t()).view(one.heads, width, -1) for one in layers]
+        values = [torch.matmul(states, one.value_weight.t()).view(-1, one.heads, width) for one in layers]
+        unit, momentum = scene.item_unit[0], scene.token_momentum[0].double()
+        theta = torch.atan2(torch.hypot(unit[:, 0], unit[:, 1]), unit[:, 2])
+        token = scene.item_token[0]
+        features = scene.item_features[0].double()
+        is_track = features[:, 2:3]
+        subdetector = features[:, 3:]
+        track_momentum = momentum[token] * is_track
+        sums = [
+            scene.item_energy[0].double()[:, None],
+            track_momentum,
+            track_momentum.square().sum(1, keepdim=True).sqrt(),
+            scene.token_charge[0].double()[token][:, None] * is_track,
+            is_track,
+            1.0 - is_track,
+            scene.item_position[0].double(),
+            torch.ones_like(is_track),
+            subdetector,
+            features[:, 1:2] * subdetector,
+        ]
+        pointer = self.network.decoder.pointer
+        order = torch.cumsum(torch.ones_like(token), 0) - 1
+        return {
+            "memory_keys": torch.stack(keys),  # [layers, H, D, S]
+            "memory_values": torch.stack([value.transpose(0, 1) for value in values]),  # [layers, H, S, D]
+            "pointer_keys": pointer.token(states).t().reshape(3, pointer.hidden_width, -1),
+            "item_logits": self.network.assignment.pair_logits.items(states[None], scene)[0],
+            "item_direction": unit.double().t(),  # [3, M]
+            "item_geometry": torch.cat([scene.item_position[0], unit, theta[:, None] / 0.003], dim=1),
+            "item_sums": torch.cat(sums, dim=1),
+            # One of the items of each token: the last of several.
+            "token_item": torch.zeros_like(scene.token_energy[0], dtype=torch.int64).scatter(0, token, order),
+        }
+
+    def _first_step(self, scene: Scene, states: Tensor, memory: Tensor) -> dict[str, Tensor]:
+        """The state before the first decoder step; `memory` float [layers, H, S, D]. No output may be a constant."""
+        first = states[:1]
+        return {
+            "embedded": torch.zeros_like(first) + self.network.decoder.bos,
+            "past": torch.cat([memory, memory])[:, :, :0],
+            "assigned": torch.zeros_like(scene.item_energy[0]),
+            "assigned_energy": torch.zeros_like(scene.token_energy[0]),
+            "empty_steps": torch.zeros_like(first[:, 0], dtype=torch.int64),
+        }
+
+
+def scene_of(values: Mapping[str, Tensor]) -> Scene:
+    """The scene of one event from the encoder's outputs."""
+    fields: dict[str, Any] = {name: values[name][None] for name in SCENE}
+    fields |= {"token_mask": torch.ones_like(fields["token_is_track"])}
+    fields |= {"item_mask": torch.ones_like(fields["item_energy"], dtype=torch.bool)}
+    return Scene(**fields, n_hits=values["hit_index"].shape[0])
+
+
+def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, direction: Tensor, strength: Tensor) -> Tensor:
+    """Attention [H, S, D] of one block of queries after the other: memory grows with the number of tokens only."""
+    length = query.shape[1]
+    n_rows = 4194304 // max(length, 1) + 1
+    attended: list[Tensor] = []
+    for start in range(0, length, n_rows):
+        # n_i . n_j - 1 = -|n_i - n_j|^2 / 2, in double precision
+        nearness = torch.matmul(direction[start : start + n_rows], direction.t()) - 1.0
+        logits = torch.matmul(query[:, start : start + n_rows], key) + strength * nearness.float()
+        attended.append(torch.matmul(torch.softmax(logits, -1), value))
+    return torch.cat(attended, 1)
+
+
+def _batch(features: Mapping[str, Tensor], readout: Readout) -> Batch:
+    """A batch of one event without padding."""
+    sets: dict[str, Any] = {
+        part: TokenSet(values[None], torch.ones_like(values[None, :, 0], dtype=torch.bool), full=True)
+        for part, values in features.items()
+    }
+    return Batch(**sets, readout=readout)
+
+
+def _readout(hits: Hits, token: Tensor, tracks: Mapping[str, Tensor]) -> Readout:
+    """The readout of one event, see `pflow.tokens.readout`."""
+    null = hits.position[:0]
+    momentum, position = tracks.get("momentum", null), tracks.get("calo_position", null)
+    at_calorimeter = tracks.get("calo_momentum", null)
+    charge = tracks.get("charge", null[:, 0])
+    known = ((position - position + at_calorimeter - at_calorimeter).sum(1, keepdim=True)) == 0  # all finite
+    direction = functional.normalize(torch.where(known, at_calorimeter, momentum).double(), dim=-1).float()
+    return Readout(
+        energy=hits.energy[None],
+        position=hits.position[None],
+        subdetector=hits.subdetector[None],
+        layer=hits.layer[None],
+        token=token[None],
+        mask=torch.ones_like(hits.energy[None], dtype=torch.bool),
+        track_momentum=momentum[None],
+        track_charge=charge[None],
+        track_position=torch.where(known, position, 0.0)[None],
+        track_direction=direction[None],
+        track_mask=torch.ones_like(charge[None], dtype=torch.bool),
+    )

@@ -1,0 +1,62 @@
+"""Messages between all particles of one event, without a list of pairs: one particle has no pair, and an empty axis
+ends onnxruntime.
+
+Letters: T particles, W width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pflow.model.pointing.assignment import delta_theta_phi_features
+from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
+from pflow.model.pointing.geometry import Scene
+from pflow.model.pointing.messages import MIN_SLOPE_FRACTION, RANGE, SLOPE_FRACTION_WIDTH, PairwiseMessages
+from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.proxies import falling_step
+
+__all__ = ["DenseMessages"]
+
+
+class DenseMessages(nn.Module):
+    """The same as `pflow.model.pointing.messages.PairwiseMessages`, whose weights it has, for a batch of one event."""
+
+    def __init__(self, messages: PairwiseMessages) -> None:
+        super().__init__()
+        self.messages = messages
+
+    def forward(
+        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, scene: Scene
+    ) -> Tensor:
+        """The sum of the messages to each particle, float [1, T, W]; `mask` is True."""
+        messages = self.messages
+        direction = direction[0].double()
+        start, end = direction[:, None], direction[None]  # receivers and senders
+        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # [T, T], rad
+        half = log_energy[0].double() / 2.0
+        to, by = half[:, None].expand_as(angle), half[None].expand_as(angle)
+        features = [delta_theta_phi_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, to, by], dim=-1)]
+        if messages.slopes:
+            features.append(self._slopes(hit_fraction, scene, start, end))
+        geometry = messages.geometry(torch.cat(features, dim=-1).float())
+        message = messages.receiver(x[0])[:, None] + messages.sender(x[0])[None] + geometry
+        order = torch.cumsum(torch.ones_like(log_energy[0], dtype=torch.int64), 0)
+        weight = torch.where(order[:, None] == order, 0.0, (angle / -RANGE).exp().float())
+        total = (functional.gelu(message) * weight[..., None]).sum(1)
+        return messages.out(total)[None]  # type: ignore[no-any-return]
+
+    def _slopes(self, hit_fraction: Tensor, scene: Scene, start: Tensor, end: Tensor) -> Tensor:
+        """Features of the slopes of both showers, double [T, T, 4]."""
+        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
+        pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
+        fraction = pairs.at(hit_fraction)
+        fraction = fraction * (1.0 - falling_step(fraction, full, width=SLOPE_FRACTION_WIDTH))
+        slope = shower_slopes(fraction.double(), pairs, scene, (hit_fraction.shape[0], hit_fraction.shape[1]))[0]
+        theta, phi = (slope.double() / SLOPE_UNIT).asinh().unbind(-1)  # [T]
+        side = (start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]).sign()  # [T, T]
+        theta = theta.abs()
+        return torch.stack(
+            [phi[:, None] * side, -phi * side, theta[:, None].expand_as(side), theta.expand_as(side)], dim=-1
+        )

@@ -1,0 +1,160 @@
+"""An exported pointing network in ONNX Runtime: one event at a time, from arrays of hits and tracks to particles.
+
+What `pflow export` writes, run as its ``tokens.json`` says; nothing but the tokeniser is read of the network itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pflow.checkpoint.format import Header
+from pflow.errors import ConfigError, InputError
+
+__all__ = ["ExportedModel", "ExportedParticles", "is_exported"]
+
+TOKENS = "tokens.json"
+"""Description in the folder."""
+
+GRAPHS = {"encoder": "encoder.onnx", "step": "decoder_step.onnx", "refinement": "refinement.onnx"}
+FORMAT = 2
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class ExportedParticles(NamedTuple):
+    """Particles of one event.
+
+    Parameters
+    ----------
+    columns
+        Outputs of the refinement's graph by name; None: there are no particles.
+    truncated
+        Whether the largest number of particles was decoded before the event ended.
+    """
+
+    columns: Arrays | None
+    truncated: bool
+
+
+class ExportedModel:
+    """Sessions of the three graphs, and what the checkpoint's header says.
+
+    Parameters
+    ----------
+    folder
+        Written by `pflow export`.
+    threads
+        Threads of one run.
+
+    Raises
+    ------
+    ConfigError
+        The package onnxruntime is not installed.
+    InputError
+        Not such a folder, one of another architecture or of a newer layout, or one whose graphs cannot be loaded.
+    """
+
+    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+        runtime = _require_onnxruntime()
+        self.path = str(folder)
+        text = _read_description(Path(folder))
+        header = Header.from_dict(text["checkpoint"], file=str(Path(folder) / TOKENS), prefix="checkpoint.")
+        self.tokeniser = header.tokeniser
+        self.config = header.to_dict()
+        self.digest = str(text["run"]["checkpoint_sha256"])
+        self.max_particles = int(text["run"]["max_particles"])
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = threads
+        self._value = runtime.OrtValue.ortvalue_from_numpy
+        self._sessions: dict[str, Any] = {}
+        for name, file in GRAPHS.items():
+            path = str(Path(folder) / file)
+            try:
+                self._sessions[name] = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            except Exception as error:  # the runtime has exceptions of its own
+                raise InputError(f"not a graph that onnxruntime reads: {error}", file=path) from error
+        self._inputs = {name: [one.name for one in run.get_inputs()] for name, run in self._sessions.items()}
+        self._outputs = {name: [one.name for one in run.get_outputs()] for name, run in self._sessions.items()}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the arrays that the encoder reads."""
+        return tuple(self._inputs["encoder"])
+
+    def reconstruct(self, source: Mapping[str, npt.NDArray[Any]], *, max_particles: int) -> ExportedParticles:
+        """Particles of an event with hits or tracks; `source` has the arrays `inputs`."""
+        values = self.encode(source)
+        rows, truncated = self.decode(values, max_particles=max_particles)
+        return ExportedParticles(self.refine(values, rows) if rows else None, truncated)
+
+    def encode(self, source: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+        """Outputs of the encoder by name, as values of onnxruntime."""
+        return self._run("encoder", {name: self._value(source[name]) for name in self._inputs["encoder"]})
+
+    def decode(self, values: Mapping[str, Any], *, max_particles: int) -> tuple[Arrays, bool]:
+        """Rows of the decoded particles [T, ...] by name, none if there are none, and whether there would be more."""
+        values = dict(values)
+        rows: dict[str, list[npt.NDArray[Any]]] = {}
+        truncated = False
+        for position in range(max_particles + 1):
+            outputs = self._run("step", values)
+            if outputs["stop"].numpy()[0]:
+                break
+            if position == max_particles:
+                truncated = True
+                break
+            for name, value in outputs.items():
+                kind, _, rest = name.partition("_")
+                if kind == "next":
+                    values[rest] = value
+                elif kind == "row":
+                    rows.setdefault(rest, []).append(value.numpy())
+        return {name: np.concatenate(parts) for name, parts in rows.items()}, truncated
+
+    def refine(self, values: Mapping[str, Any], rows: Arrays) -> Arrays:
+        """The physical particles, by the names of the outputs of the refinement's graph."""
+        known = {**values, **{name: self._value(row) for name, row in rows.items()}}
+        return {name: value.numpy() for name, value in self._run("refinement", known).items()}
+
+    def _run(self, graph: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        inputs = {name: values[name] for name in self._inputs[graph]}
+        names = self._outputs[graph]
+        return dict(zip(names, self._sessions[graph].run_with_ort_values(names, inputs), strict=True))
+
+
+def is_exported(folder: str | Path) -> bool:
+    """Whether a folder is one of `pflow export` with ONNX graphs."""
+    return (Path(folder) / TOKENS).is_file()
+
+
+def _require_onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ConfigError(
+            "the engine needs the package onnxruntime, which is not installed: pip install 'pflow[onnx]'"
+        ) from error
+    return onnxruntime
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / TOKENS
+    try:
+        text = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("no such file: not a folder that `pflow export` wrote", file=str(path)) from error
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}", file=str(path)) from error
+    number = text.get("format") if isinstance(text, dict) else None
+    if number != FORMAT:
+        what = "that of a translation network" if number == 1 else f"a newer one ({number})"
+        raise InputError(
+            f"expected layout {FORMAT}, of a pointing network; found {what}", file=str(path), field="format"
+        )
+    return dict(text)
