@@ -27,7 +27,9 @@ from pflow.io.open import read_events
 
 __all__ = ["add_options", "run"]
 
+PARTS = ("memory", "small", "processes")
 PROCESSES = 2
+CHUNKS = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,41 +38,56 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=100, help="of a file, for memory (default: %(default)s)")
     parser.add_argument("--small", type=int, default=200, help="number of files of 2 events (default: %(default)s)")
     parser.add_argument("--all", type=int, default=2000, help="events for several processes (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
     parser.add_argument("--output", type=Path, help="JSON file")
 
 
 def run(args: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        events = read_events(args.file, entry_stop=max(args.events, args.all))
-        write_events(folder / "one.root", events[: args.events])
-        write_events(folder / "small.root", events[:2])
-        write_events(folder / "all.root", events[: args.all])
-        n_all = min(args.all, len(events))
-        del events
-        ten = copies(folder / "one.root", 10)
-        result: dict[str, Any] = {"file": args.file.name, "model": args.checkpoint, "torch": torch.__version__}
-        result["peak_mb"] = {"events": args.events}
-        for place in ("output", "output_dir"):
-            one, many = (alone(peak_of, files, args.checkpoint, place) for files in (ten[:1], ten))
-            result["peak_mb"][place] = {"one": one, "ten": many, "ratio": many / one}
-            print(f"peak memory, {place}: one file {one:.0f} MB, ten {many:.0f} MB, ratio {many / one:.3f}", flush=True)
-        small = copies(folder / "small.root", args.small)
-        result["small_files"] = alone(growth_of, small, args.checkpoint)
-        for what, values in result["small_files"].items():
-            print(f"{args.small} files of 2 events: {what} {values}", flush=True)
-        seconds = {n: alone(seconds_of, folder / "all.root", args.checkpoint, n) for n in (1, PROCESSES)}
-        ratio = seconds[1]["working"] / seconds[PROCESSES]["working"]
-        result["processes"] = {"events": n_all, "seconds": seconds, "ratio": ratio}
-        print(f"{n_all} events: {seconds}; ratio of the time at work {ratio:.2f}")
+    measure = {"memory": memory, "small": small_files, "processes": processes}
+    result: dict[str, Any] = {"file": args.file.name, "model": args.checkpoint, "torch": torch.__version__}
+    with tempfile.TemporaryDirectory() as folder:
+        for part in args.parts:
+            result[part] = measure[part](args, Path(folder))
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
-def copies(path: Path, n: int) -> list[Path]:
-    found = [path.with_name(f"{path.stem}_{i}.root") for i in range(n)]
-    for other in found:
-        shutil.copy(path, other)
+def memory(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Peak memory with one file and with ten, into one output or into one each."""
+    files = copies(args.file, args.events, folder / "file", 10)
+    result: dict[str, Any] = {"events": args.events}
+    for place in ("output", "output_dir"):
+        one, ten = (alone(peak_of, some, args.checkpoint, place) for some in (files[:1], files))
+        result[place] = {"one": one, "ten": ten, "ratio": ten / one}
+        print(f"peak memory, {place}: one file {one:.0f} MB, ten {ten:.0f} MB, ratio {ten / one:.3f}", flush=True)
+    return result
+
+
+def small_files(args: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
+    """Memory and open files of a process with many small files."""
+    found: dict[str, list[float]] = alone(
+        growth_of, copies(args.file, 2, folder / "small", args.small), args.checkpoint
+    )
+    for what, values in found.items():
+        print(f"{args.small} files of 2 events: {what} {values}", flush=True)
+    return found
+
+
+def processes(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Time of one process and of several."""
+    (path,) = copies(args.file, args.all, folder / "all", 1)
+    seconds = {n: alone(seconds_of, path, args.checkpoint, n, max(1, args.all // CHUNKS)) for n in (1, PROCESSES)}
+    ratio = seconds[1]["working"] / seconds[PROCESSES]["working"]
+    print(f"{args.all} events: {seconds}; ratio of the time at work {ratio:.2f}")
+    return {"events": args.all, "seconds": seconds, "ratio": ratio}
+
+
+def copies(file: Path, n_events: int, start: Path, n: int) -> list[Path]:
+    """Files of the first events of a file, all alike."""
+    found = [start.with_name(f"{start.name}{i}.root") for i in range(n)]
+    write_events(found[0], read_events(file, entry_stop=n_events))
+    for other in found[1:]:
+        shutil.copy(found[0], other)
     return found
 
 
@@ -105,7 +122,7 @@ def growth_of(files: list[Path], checkpoint: str) -> dict[str, list[float]]:
     return {"resident_mb": [first[0], last[0]], "open_files": [first[1], last[1]]}
 
 
-def seconds_of(file: Path, checkpoint: str, processes: int) -> dict[str, float]:
+def seconds_of(file: Path, checkpoint: str, processes: int, chunk_size: int) -> dict[str, float]:
     """Time of a reconstruction: all of it, without the start of processes, and CPU time of all of them; s."""
     torch.set_num_threads(1)
     marks: list[tuple[float, int]] = []
@@ -117,7 +134,7 @@ def seconds_of(file: Path, checkpoint: str, processes: int) -> dict[str, float]:
             checkpoint=checkpoint,
             output=Path(folder) / "reco.root",
             device="cpu",
-            chunk_size=100,
+            chunk_size=chunk_size,
             on_progress=lambda done, _: marks.append((time.perf_counter(), done)),
             **options,
         )

@@ -12,7 +12,7 @@ OPTIONS = {
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--threads", "1", "--runs", "1"],
     "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "large_events": ["gammasep_test_small.root", "--sizes", "300"],
-    "many_files": ["gammasep_test_small.root", "--events", "2", "--small", "3", "--all", "300"],
+    "many_files": ["gammasep_test_small.root", "--parts", "small", "--small", "3"],
     "evaluate": ["gammasep_test_small.root", "--repeat", "1"],
 }
 
