@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack
@@ -108,10 +107,17 @@ def _outcome(unit: Unit, future: Any) -> Outcome:
         raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
 
 
-@functools.lru_cache(maxsize=1)
+_workers: list[tuple[str, Settings, Worker]] = []
+"""The worker of this process, kept from chunk to chunk; settings compare and need not be hashable."""
+
+
 def _worker(checkpoint: str, settings: Settings) -> Worker:
-    """The worker of this process, kept from chunk to chunk."""
-    return Worker(checkpoint, settings)
+    """The worker of this process for a checkpoint and settings."""
+    if not _workers or _workers[0][:2] != (checkpoint, settings):
+        for *_, other in _workers:
+            other.close()
+        _workers[:] = [(checkpoint, settings, Worker(checkpoint, settings))]
+    return _workers[0][2]
 
 
 def _run(checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -8,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pflow.data.files import Chunk
+from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
-from pflow.inference.cluster import _outcome
+from pflow.inference.chunks import Settings
+from pflow.inference.cluster import _outcome, _worker
 from pflow.inference.files import reconstruct_files
 from pflow.inference.jobs import Job, Unit
 from pflow.io.particles_root import read_reco
@@ -108,6 +110,15 @@ def test_a_chunk_that_ends_every_process_is_the_error_of_its_file():
     unit = Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12))
     error = _outcome(unit, killed).error
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
+
+
+def test_a_process_keeps_its_worker_from_chunk_to_chunk(checkpoint):
+    """With options that hold a mapping, as those of files that were opened before."""
+    options = {"max_particles": None, "max_hits": 10, "batch_size": 1, "device": "cpu"}
+    one, same = (Settings(reading=FileOptions(known={"a.root": FileOptions()}), **options) for _ in range(2))
+    worker = _worker(str(checkpoint), one)
+    assert _worker(str(checkpoint), same) is worker
+    assert _worker(str(checkpoint), dataclasses.replace(one, batch_size=2)) is not worker
 
 
 def test_a_scheduler_that_ends_is_said():
