@@ -16,6 +16,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=1000, help="number of cases, the kinds in turn")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so many minutes")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help="kinds of cases")
     parser.add_argument("--keep", type=Path, default=Path("attack_failures"), help="folder for the files of failures")
     parser.add_argument("--json", type=Path, help="write the report to this file too")
@@ -48,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if made.failed:
             sys.exit(f"the originals cannot be made: {made}\n{log.read_text()}")
         kinds = [kind for kind in args.only if kind not in NEEDS or (originals / NEEDS[kind]).is_file()]
+        end = time.monotonic() + 60 * args.minutes
         for number in range(args.first, args.cases):
+            if time.monotonic() > end:
+                break
             kind = kinds[number % len(kinds)]
             folder = Path(scratch) / f"case_{number}"
             folder.mkdir()

@@ -68,7 +68,8 @@ class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
             return
         folder = Path(self.config["output"])
         folder.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, folder / self.config_filename, skip_none=False, overwrite=True, multifile=False)
+        with replacing(folder / self.config_filename) as partial:
+            self.parser.save(self.config, partial, skip_none=False, overwrite=True, multifile=False)
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]

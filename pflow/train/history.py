@@ -17,12 +17,13 @@ def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
     history: dict[str, dict[int, float]] = {}
     logs = sorted(Path(folder).glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
     for log in logs:
-        with log.open(newline="", encoding="utf-8") as stream:
-            for row in csv.DictReader(stream):
-                if not row.get("epoch"):
-                    continue
-                epoch = int(row["epoch"]) + 1
-                for name, value in row.items():
-                    if "/" in name and not name.startswith("lr") and value:
-                        history.setdefault(name, {})[epoch] = float(value)
+        lines = log.read_text("utf-8").splitlines(keepends=True)
+        # A process that was killed may leave half a line at the end.
+        for row in csv.DictReader(line for line in lines if line.endswith("\n")):
+            if not row.get("epoch"):
+                continue
+            epoch = int(row["epoch"]) + 1
+            for name, value in row.items():
+                if "/" in name and not name.startswith("lr") and value:
+                    history.setdefault(name, {})[epoch] = float(value)
     return history

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 WAIT = 10
@@ -76,14 +76,72 @@ def run_limited(case: Callable[[], None], *, log: Path, seconds: float, megabyte
     return Outcome(what=what, text=text, seconds=cpu, megabytes=usage.ru_maxrss / 1024)
 
 
-def _in_child(case: Callable[[], None], log: Path, seconds: float, megabytes: float) -> int:
-    from pflow.errors import PflowError
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended: exit code (minus the number of the signal that killed it), output and wall time."""
 
+    code: int
+    said: str
+    seconds: float
+
+
+def run_signalled(words: Sequence[str], *, log: Path, sent: signal.Signals, after: float) -> Ended:
+    """Run a command line of pflow in a fork of this process, and send it a signal after some seconds.
+
+    This process must not have started any thread.
+    """
+    begin = time.monotonic()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child is where it is caught
+    child = os.fork()
+    if child == 0:
+        code = 130
+        try:
+            code = _command(words, log)
+        except KeyboardInterrupt:  # before or after `main`
+            pass
+        finally:
+            os._exit(code)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    waiting = True
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            break
+        if waiting and time.monotonic() - begin > after:
+            os.kill(child, sent)
+            waiting = False
+        time.sleep(0.001)
+    said = log.read_text(errors="replace") if log.exists() else ""
+    return Ended(code=os.waitstatus_to_exitcode(status), said=said, seconds=time.monotonic() - begin)
+
+
+def _command(words: Sequence[str], log: Path) -> int:
+    from pflow.cli.main import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _redirect(log)
+    try:
+        code = main(words)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    sys.stdout.flush()
+    return code
+
+
+def _redirect(log: Path) -> None:
+    """Let what this process prints go to a file."""
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
-    faulthandler.disable()
     sys.stdout = sys.stderr = os.fdopen(stream, "w", errors="backslashreplace")
+
+
+def _in_child(case: Callable[[], None], log: Path, seconds: float, megabytes: float) -> int:
+    from pflow.errors import PflowError
+
+    _redirect(log)
+    faulthandler.disable()
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = in_use + int(megabytes * 2**20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

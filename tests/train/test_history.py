@@ -25,3 +25,9 @@ def test_values_are_by_name_and_epoch_from_one_and_the_later_log_counts(run):
 
 def test_a_folder_without_logs_has_no_history(tmp_path):
     assert not read_history(tmp_path)
+
+
+def test_half_a_line_that_a_killed_process_left_is_not_read(run):
+    with (run / "logs" / "version_10" / "metrics.csv").open("a") as log:
+        log.write("3,,39,1.5,0.")
+    assert max(read_history(run)["val/loss"]) == 3

@@ -1,0 +1,175 @@
+"""Commands that are interrupted: what they read, what they write, and how that is compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import torch.utils.tensorboard  # noqa: F401  as below
+import uproot
+
+# What the commands import when they run: a fork of this process then has it loaded.
+import pflow.cli.fit
+import pflow.inference.files
+import pflow.io.legacy_hdf5.writer
+import pflow.metrics.report  # noqa: F401
+from attacks.child import run_limited, run_signalled
+from pflow.checkpoint.load import load_model
+from pflow.io.events_root import write_events
+from pflow.io.open import read_events
+from pflow.io.particles_root import read_provenance
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+SAMPLE = REPOSITORY / "tests" / "data" / "gamma1_val_small.root"
+N_EVENTS = 16
+
+TINY = (
+    "--model.reconstructor=pflow.model.translation.TranslationReconstructor",
+    *(f"--model.reconstructor.network.{name}" for name in ("width=8", "heads=1", "feedforward=8")),
+    *(f"--model.reconstructor.network.{name}_layers=1" for name in ("encoder", "decoder")),
+    "--model.reconstructor.decoding.max_particles=3",
+    *("--data.batch_size=4", "--data.hit_energy_min=0.05"),
+    *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.max_epochs=2"),
+)
+"""A fit whose steps take milliseconds."""
+
+Content = Mapping[str, Any]
+"""What the files of a folder hold, by their names."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command that writes to a folder.
+
+    Parameters
+    ----------
+    command
+        Its words, from the folder of the inputs and its own; where there is something to go on from, it goes on.
+    content
+        What the finished files hold, those that are there; raises where one is not whole.
+    final
+        Whether a file has its last content as soon as it is there.
+    """
+
+    command: Callable[[Path, Path], list[str]]
+    content: Callable[[Path], Content]
+    final: bool = True
+
+
+def make_inputs(folder: Path, *, log: Path) -> None:
+    """Write some events, a model, a reconstruction and an HDF5 file, with pflow itself."""
+    events, model = folder / "events.root", folder / "run" / "best.ckpt"
+    run_limited(lambda: write_few(events), log=log, seconds=600, megabytes=8192)
+    for words in (
+        _fit(folder, folder / "run"),
+        ["reconstruct", str(events), "--checkpoint", str(model), "-o", str(folder / "reco.root"), "-q", "--device=cpu"],
+        ["convert", str(events), str(folder / "events.h5")],
+    ):
+        if run_signalled(words, log=log, sent=signal.SIGKILL, after=600).code:
+            sys.exit(f"the inputs cannot be made: {log.read_text()}")
+
+
+def write_few(path: Path) -> None:
+    """Write the first events of the sample."""
+    write_events(path, read_events(SAMPLE, entry_stop=N_EVENTS))
+
+
+def _fit(inputs: Path, folder: Path) -> list[str]:
+    events = inputs / "events.root"
+    words = ["fit", *TINY, f"--data.train={events}", f"--data.val={events}", f"--output={folder}"]
+    there = [path for name in ("last", "best") if (path := folder / f"{name}.ckpt").exists()]
+    return words + [f"--checkpoint={path}" for path in there[:1]]
+
+
+def _trained(folder: Path) -> Content:
+    found: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.ckpt")):
+        weights = load_model(path).reconstructor.state_dict()
+        found[path.name] = {name: weight.numpy().tobytes() for name, weight in weights.items()}
+    for path in sorted(folder.glob("config.yaml")):
+        assert path.read_text("utf-8").rstrip().endswith("null") or path.stat().st_size > 1000, "half a configuration"
+        found[path.name] = None
+    for path in sorted(folder.glob("training.*")):
+        _check_end(path)
+        found[path.name] = None
+    return found
+
+
+def _check_end(path: Path) -> None:
+    """That a picture is whole."""
+    ends = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF"}
+    assert path.read_bytes().rstrip(b"\n").endswith(ends[path.suffix]), f"half a picture: {path.name}"
+
+
+def _reconstruct(inputs: Path, folder: Path) -> list[str]:
+    model, events = str(inputs / "run" / "best.ckpt"), str(inputs / "events.root")
+    words = ["reconstruct", events, "--checkpoint", model, "-q", "--device=cpu"]
+    return [*words, "--chunk-size=4", "-o", str(folder / "reco.root")]
+
+
+def _root(folder: Path) -> Content:
+    """Bytes of each branch of each ROOT file."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.root")):
+        with uproot.open(path) as file:
+            arrays = file["events"].arrays(library="np")
+        found[path.name] = {name: [entry.tobytes() for entry in arrays[name]] for name in arrays}
+        if path.name.startswith("reco"):
+            read_provenance(path)
+    return found
+
+
+def _evaluate(inputs: Path, folder: Path) -> list[str]:
+    words = ["evaluate", str(inputs / "reco.root"), "--truth", str(inputs / "events.root"), "--no-plots", "-q"]
+    return [*words, "-o", str(folder / "evaluation")]
+
+
+def _convert(inputs: Path, folder: Path) -> list[str]:
+    return ["convert", str(inputs / "events.root"), str(folder / "events.h5"), "--chunk-size=4"]
+
+
+def _convert_back(inputs: Path, folder: Path) -> list[str]:
+    return ["convert", str(inputs / "events.h5"), str(folder / "events.root"), "--chunk-size=4"]
+
+
+def _hdf5(folder: Path) -> Content:
+    """Bytes of each dataset of each HDF5 file."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.h5")):
+        with h5py.File(path) as file:
+            names: list[str] = []
+            file.visititems(
+                lambda name, one, names=names: names.append(name) if isinstance(one, h5py.Dataset) else None
+            )
+            found[path.name] = {name: [str(value) for value in file[name][()].ravel()] for name in names}
+    return found
+
+
+def _export(inputs: Path, folder: Path) -> list[str]:
+    checkpoint = str(inputs / "run" / "best.ckpt")
+    return ["export", "--checkpoint", checkpoint, "--format", "weights", "-o", str(folder / "weights")]
+
+
+def _bytes(name: str) -> Callable[[Path], Content]:
+    """Bytes of the files in a folder of the job's own."""
+
+    def content(folder: Path) -> Content:
+        return {path.name: path.read_bytes() for path in sorted((folder / name).glob("*")) if ".tmp-" not in path.name}
+
+    return content
+
+
+JOBS: dict[str, Job] = {
+    "fit": Job(command=_fit, content=_trained, final=False),
+    "reconstruct": Job(command=_reconstruct, content=_root),
+    "evaluate": Job(command=_evaluate, content=_bytes("evaluation")),
+    "convert": Job(command=_convert, content=_hdf5),
+    "convert back": Job(command=_convert_back, content=_root),
+    "export": Job(command=_export, content=_bytes("weights")),
+}
+"""By the name in the report."""

@@ -1,0 +1,143 @@
+"""Interrupt pflow at random moments with SIGINT, SIGTERM and SIGKILL, and check what it leaves.
+
+    python scripts/interrupt.py --seed 1 --times 100
+    python scripts/interrupt.py --seed 1 --times 6 --only fit convert
+
+Each run is a fork of this process, which has all libraries loaded, and is interrupted within the time that an
+undisturbed one takes. Then every file under its final name must be whole and right. The command is given again: it must
+end well, with what the undisturbed run gave, and leave no temporary file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from attacks.child import Ended, run_signalled
+from attacks.jobs import JOBS, Job, make_inputs
+
+SIGNALS = {
+    signal.SIGINT: (130,),
+    signal.SIGTERM: (143, -signal.SIGTERM),  # the second before the command line takes over the signal
+    signal.SIGKILL: (-signal.SIGKILL,),
+}
+"""Signals, and the exit codes of what they end."""
+
+LONGEST = 900.0
+"""Seconds that a run may take."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--times", type=int, default=10, help="interruptions of each job")
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB", help="jobs to interrupt")
+    parser.add_argument("--json", type=Path, help="write the report to this file too")
+    args = parser.parse_args(arguments)
+
+    report, failures = [], 0
+    with tempfile.TemporaryDirectory(prefix="interrupt-") as scratch:
+        inputs = Path(scratch) / "inputs"
+        inputs.mkdir()
+        make_inputs(inputs, log=Path(scratch) / "log")
+        print(f"{'job':<14}{'times':>8}{'in time':>9}{'nothing':>9}{'partial':>9}{'whole':>8}{'failed':>8}")
+        for name in args.only:
+            trial = Trial(JOBS[name], inputs, Path(scratch) / name.replace(" ", "_"))
+            generator = np.random.default_rng([args.seed, list(JOBS).index(name)])
+            counts: Counter[str] = Counter()
+            for number in range(args.times):
+                sent = list(SIGNALS)[number % len(SIGNALS)]
+                try:
+                    counts.update(trial.interrupt(number, sent, generator.uniform(0, trial.seconds)))
+                except AssertionError as error:
+                    counts["failed"] += 1
+                    print(f"{name}, number {number}, {sent.name}: {error}", flush=True)
+            columns = ("in time", "nothing", "partial", "whole", "failed")
+            row = "".join(f"{counts[key]:>{width}}" for key, width in zip(columns, (9, 9, 9, 8, 8), strict=True))
+            print(f"{name:<14}{args.times:>8}{row}", flush=True)
+            report.append({"job": name, "times": args.times, **counts})
+            failures += counts["failed"]
+    if args.json is not None:
+        args.json.write_text(json.dumps({"seed": args.seed, "jobs": report}, indent=1) + "\n", "utf-8")
+    return 1 if failures else 0
+
+
+class Trial:
+    """A job that is interrupted again and again; an undisturbed run says what it must give.
+
+    Parameters
+    ----------
+    job
+        The job.
+    inputs
+        Folder of `make_inputs`.
+    folder
+        For what it writes.
+    """
+
+    def __init__(self, job: Job, inputs: Path, folder: Path) -> None:
+        self.job, self.inputs, self.folder = job, inputs, folder
+        place = self._place("undisturbed")
+        done = self._run(place)
+        if done.code != 0:
+            sys.exit(f"the job does not run: {done.said}")
+        self.seconds = done.seconds
+        self.expected = job.content(place)
+
+    def interrupt(self, number: int, sent: signal.Signals, after: float) -> list[str]:
+        """Interrupt a run, check what is left, run it again, and check what it gives.
+
+        Returns
+        -------
+        list of str
+            ``in time`` if the signal came before the end; and ``nothing``, ``partial`` or ``whole``: what was there of
+            the final files.
+
+        Raises
+        ------
+        AssertionError
+            What does not hold.
+        """
+        place = self._place(str(number))
+        ended = self._run(place, sent, after)
+        outcomes = ["in time"] if ended.code else []
+        assert ended.code in (0, *SIGNALS[sent]), f"exit code {ended.code}: {ended.said}"
+        assert "Traceback" not in ended.said, ended.said
+        left = sorted(path.name for path in place.rglob("*.tmp-*"))
+        assert sent == signal.SIGKILL or not left, f"left behind: {left}"
+        found = self.job.content(place)  # raises where a file is not whole
+        outcomes.append("whole" if found.keys() == self.expected.keys() else "partial" if found else "nothing")
+        if self.job.final:
+            changed = [name for name, content in found.items() if content != self.expected[name]]
+            assert not changed, f"not those of the undisturbed run: {changed}"
+        if ended.code == 0:
+            return outcomes
+        again = self._run(place)
+        assert again.code == 0, f"the second run ended with {again.code}: {again.said}"
+        found = self.job.content(place)
+        changed = [name for name in self.expected if found.get(name) != self.expected[name]]
+        assert not changed, f"the second run gave others: {changed}"
+        left = sorted(path.name for path in place.rglob("*.tmp-*"))
+        assert not left, f"left behind by the second run: {left}"
+        return outcomes
+
+    def _place(self, name: str) -> Path:
+        place = self.folder / name
+        place.mkdir(parents=True)
+        return place
+
+    def _run(self, place: Path, sent: signal.Signals = signal.SIGKILL, after: float = LONGEST) -> Ended:
+        words = self.job.command(self.inputs, place)
+        return run_signalled(words, log=self.folder / "log", sent=sent, after=after)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
