@@ -122,10 +122,12 @@ def test_a_fit_in_two_parts_is_the_fit_in_one(tiny, small, tmp_path):
         assert logged(part, key) + logged(part, key, version=1) == logged(whole, key), key
 
 
-def test_the_same_seed_gives_the_same_losses(run, tiny, tmp_path, small):
+def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, tmp_path, small):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
     main(["fit", *tiny, *data, "--trainer.max_epochs=2", f"--output={tmp_path / 'again'}"])
     assert logged(tmp_path / "again", "train/loss") == logged(run, "train/loss")
+    again, once = (read_checkpoint(folder / "last.ckpt").state_dict for folder in (tmp_path / "again", run))
+    assert all(torch.equal(again[name], weight) for name, weight in once.items())
 
 
 def test_a_folder_with_a_run_is_not_overwritten(run, tiny, small):
