@@ -84,9 +84,30 @@ def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
             dynamic_axes={spec.name: spec.axes for spec in specs},
         )
     model = onnx.load(str(path))
+    _count_axes_from_front(model, onnx)
     for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # tracing loses the fixed sizes
         element = value.type.tensor_type.elem_type
         value.CopyFrom(onnx.helper.make_tensor_value_info(spec.name, element, spec.shape))
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
+
+
+def _count_axes_from_front(model: Any, onnx: Any) -> None:
+    """Replace negative axes of sums and the like: onnxruntime 1.31 keeps them where the tensor is empty."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}
+    constants = {one.name: one for one in model.graph.initializer}
+    constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+    changed = []
+    for node in list(model.graph.node):
+        if node.op_type.startswith("Reduce") and len(node.input) == 2 and node.input[1] in constants:
+            of = types.get(node.input[0])
+            axes = onnx.numpy_helper.to_array(constants[node.input[1]])
+            if (axes < 0).any() and of is not None and of.HasField("shape"):
+                front = onnx.numpy_helper.from_array(axes % len(of.shape.dim), f"{node.output[0]}_axes")
+                node.input[1] = front.name
+                changed.append(onnx.helper.make_node("Constant", [], [front.name], value=front))
+        changed.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(changed)

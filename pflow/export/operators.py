@@ -52,7 +52,7 @@ def _vector_norm(g: Any, x: Any, order: float, dim: list[int] | None, keepdim: b
     if order != 2.0:
         return symbolic_helper._unimplemented("linalg_vector_norm", f"of order {order}")
     axes = g.op("Constant", value_t=torch.tensor(dim if dim is not None else [], dtype=torch.int64))
-    return g.op("Sqrt", g.op("ReduceSum", g.op("Mul", x, x), axes, keepdims_i=int(keepdim)))
+    return g.op("ReduceL2", x, axes, keepdims_i=int(keepdim))
 
 
 def _hypot(g: Any, x: Any, y: Any) -> Any:

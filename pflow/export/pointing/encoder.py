@@ -84,7 +84,7 @@ class EncoderGraph(nn.Module):
             "states": states,
             **{name: getattr(scene, name)[0] for name in SCENE},
             **for_steps,
-            **self._first_step(scene, states, for_steps["memory_values"]),
+            **self._first_step(scene, states, for_steps),
         }
 
     def _encode(self, features: Mapping[str, Tensor], unit: Tensor) -> Tensor:
@@ -126,10 +126,10 @@ class EncoderGraph(nn.Module):
         track_momentum = momentum[token] * is_track
         sums = [
             scene.item_energy[0].double()[:, None],
-            track_momentum,
             track_momentum.square().sum(1, keepdim=True).sqrt(),
-            scene.token_charge[0].double()[token][:, None] * is_track,
+            track_momentum,
             is_track,
+            scene.token_charge[0].double()[token][:, None] * is_track,
             1.0 - is_track,
             scene.item_position[0].double(),
             torch.ones_like(is_track),
@@ -139,8 +139,8 @@ class EncoderGraph(nn.Module):
         pointer = self.network.decoder.pointer
         order = torch.cumsum(torch.ones_like(token), 0) - 1
         return {
-            "memory_keys": torch.stack(keys),  # [layers, H, D, S]
-            "memory_values": torch.stack([value.transpose(0, 1) for value in values]),  # [layers, H, S, D]
+            **{f"memory_key_{i}": key for i, key in enumerate(keys)},  # [H, D, S]
+            **{f"memory_value_{i}": value.transpose(0, 1) for i, value in enumerate(values)},  # [H, S, D]
             "pointer_keys": pointer.token(states).t().reshape(3, pointer.hidden_width, -1),
             "item_logits": self.network.assignment.pair_logits.items(states[None], scene)[0],
             "item_direction": unit.double().t(),  # [3, M]
@@ -148,14 +148,49 @@ class EncoderGraph(nn.Module):
             "item_sums": torch.cat(sums, dim=1),
             # One of the items of each token: the last of several.
             "token_item": torch.zeros_like(scene.token_energy[0], dtype=torch.int64).scatter(0, token, order),
+            "token_inverse_energy": 1.0 / scene.token_energy[0].clamp(min=1e-9),
+            "token_frame": self._frames(scene),
+            "token_track": self._tracks(scene),
+            "nothing": torch.zeros_like(scene.token_energy[0]),
         }
 
-    def _first_step(self, scene: Scene, states: Tensor, memory: Tensor) -> dict[str, Tensor]:
-        """The state before the first decoder step; `memory` float [layers, H, S, D]. No output may be a constant."""
-        first = states[:1]
+    def _frames(self, scene: Scene) -> Tensor:
+        """What a step reads of the token of its seed, float [S, F]; see `pflow.export.pointing.step.frame_widths`."""
+        position, unit, axis = scene.token_position[0], scene.token_unit[0], scene.token_axis[0]
+        x, y, z = torch.split(unit, 1, dim=1)
+        rho, null = torch.hypot(x, y), torch.zeros_like(x)
+        theta = torch.atan2(rho, z) / 0.003
+        axes = torch.cat([axis, torch.zeros_like(unit), null], dim=1)[..., None]  # [S, 7, 1]
+        if self.network.assignment.pair_logits.delta_features:
+            unit_of_arc = 0.01 * rho.clamp(min=1e-3)
+            zeros = torch.zeros_like(unit)
+            polar = torch.cat([zeros, zeros, null + 1.0], dim=1)[..., None]
+            arc = torch.cat([zeros, -y / unit_of_arc, x / unit_of_arc, null, null], dim=1)[..., None]
+            axes = torch.cat([axes, polar, arc], dim=2)
+        is_track = scene.token_is_track[0].float()[:, None]
+        parts = [position, unit, theta, axes.flatten(1), axis, unit, scene.token_energy[0][:, None], is_track]
+        return torch.cat(parts, dim=1)
+
+    def _tracks(self, scene: Scene) -> Tensor:
+        """What a particle has of the track of its seed, double [S, V + 5].
+
+        Logarithm of its energy with the mass of each code, unit vector, whether there is a track with a momentum, and
+        index of its charge.
+        """
+        momentum = scene.token_momentum[0].double()
+        p = momentum.square().sum(1, keepdim=True).sqrt()
+        energy = (p.square() + self.network.head.get_buffer("masses").double().square()).sqrt().clamp(min=1e-6)
+        counts = (scene.token_is_track[0][:, None] & (p > 0)).double()
+        sign = 1.0 + scene.token_charge[0].double().sign()[:, None]
+        return torch.cat([energy.log(), momentum / p.clamp(min=1e-12), counts, sign], dim=1)
+
+    def _first_step(self, scene: Scene, states: Tensor, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state before the first decoder step, with empty keys and values. No output may be a constant."""
+        first, layers = states[:1], range(len(self.weights.layers))
         return {
             "embedded": torch.zeros_like(first) + self.network.decoder.bos,
-            "past": torch.cat([memory, memory])[:, :, :0],
+            **{f"past_key_{i}": memory[f"memory_key_{i}"][:, :, :0] for i in layers},
+            **{f"past_value_{i}": memory[f"memory_value_{i}"][:, :0] for i in layers},
             "assigned": torch.zeros_like(scene.item_energy[0]),
             "assigned_energy": torch.zeros_like(scene.token_energy[0]),
             "empty_steps": torch.zeros_like(first[:, 0], dtype=torch.int64),

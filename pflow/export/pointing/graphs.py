@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,12 +27,15 @@ EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing tak
 AXES: dict[str, tuple[str | None, ...]] = {
     "hit_index": ("used_hits",),
     "states": ("tokens",),
-    "memory_keys": (None, None, None, "tokens"),
-    "memory_values": (None, None, "tokens"),
+    "memory_key": (None, None, "tokens"),
+    "memory_value": (None, "tokens"),
     "pointer_keys": (None, None, "tokens"),
     "item_direction": (None, "items"),
-    "past": (None, None, "past"),
-    "next_past": (None, None, "past_and_this"),
+    "past_key": (None, None, "past"),
+    "past_value": (None, "past"),
+    "next_past_key": (None, None, "past_and_this"),
+    "next_past_value": (None, "past_and_this"),
+    "nothing": ("tokens",),
     "assigned": ("items",),
     "assigned_energy": ("tokens",),
     "hit_fraction": ("decoded", "items"),
@@ -107,6 +111,7 @@ def _graph(
 
 def _axes(name: str, first_axes: Mapping[str, str | None]) -> Sequence[str | None]:
     part = name.partition("_")[0]
+    name = re.sub(r"_\d+$", "", name)  # of a layer
     if name.removeprefix("next_") in AXES and name not in AXES:
         return AXES[name.removeprefix("next_")]
     if "_link_" in name:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.export.pointing.particle import corrected_particle, proxies_of
+from pflow.export.pointing.particle import Particle, corrected_particle, proxies_of
 from pflow.model.pointing.attention import MIN_REMAINING
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
@@ -26,17 +27,15 @@ from pflow.model.pointing.seed import MASKED_LOGIT
 
 __all__ = ["DecoderStepGraph"]
 
-TOKEN = tuple(f"token_{name}" for name in ("position", "unit", "axis", "energy", "is_track", "momentum", "charge"))
-"""What a step reads of the seed."""
-
 EVENT = (
-    *("states", "memory_keys", "memory_values", "pointer_keys", "item_logits", "item_direction", "item_geometry"),
-    *("item_sums", "item_token", "item_weight", "token_item", *TOKEN),
+    *("states", "pointer_keys", "item_logits", "item_direction", "item_geometry", "item_sums", "item_token"),
+    *("item_weight", "token_item", "token_energy", "token_is_track", "token_inverse_energy", "token_frame"),
+    *("token_track", "nothing"),
 )
-"""Outputs of the encoder that all steps read."""
+"""Outputs of the encoder that all steps read, beside keys and values of each layer."""
 
-STATE = ("embedded", "past", "assigned", "assigned_energy", "empty_steps")
-"""What one step hands to the next."""
+STATE = ("embedded", "assigned", "assigned_energy", "empty_steps")
+"""What one step hands to the next, beside keys and values of each layer."""
 
 ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
 """What the refinement reads of each particle."""
@@ -56,14 +55,20 @@ class DecoderStepGraph(nn.Module):
         When decoding stops.
     """
 
-    inputs = (*EVENT, *STATE)
-
     def __init__(self, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
         self.network, self.decoding = network, decoding
         self.weights = StepWeights(network)
+        self.width = network.decoder.bos.shape[-1]
+        self.frame = frame_widths(network)
+        self.features = [torch.from_numpy(part) for part in _pair_features(network.assignment.pair_logits)]
+        layers = range(len(self.weights.layers))
+        past = [f"past_{part}_{i}" for i in layers for part in ("key", "value")]
+        memory = [f"memory_{part}_{i}" for i in layers for part in ("key", "value")]
+        state = (*STATE, *past)
+        self.inputs = (*EVENT, *memory, *state)
         rows = ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)
-        self.outputs = ("stop", *(f"next_{name}" for name in STATE), *(f"row_{name}" for name in rows))
+        self.outputs = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in rows))
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Decode."""
@@ -73,45 +78,44 @@ class DecoderStepGraph(nn.Module):
         stop, forced, open_tracks = self._stop(event, logits)
         logits = torch.where(forced & ~open_tracks, MASKED_LOGIT, logits[:-1])
         seed = logits.argmax(0, keepdim=True)  # [1]
-        values = {"stop": stop, "next_past": past, "row_seed": seed}
+        values = {"stop": stop, "row_seed": seed, **past}
         values |= self._particle(event, state, seed, forced)
         return tuple(values[name] for name in self.outputs)
 
-    def _state(self, event: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Decoder state [1, W], and keys and values of all particles so far."""
+    def _state(self, event: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Decoder state [1, W], and keys [H, D, T] and values [H, T, D] of all particles so far."""
         weights, x = self.weights, event["embedded"]
         log_remaining = (1.0 + MIN_REMAINING - self._on_tokens(event)).clamp(min=MIN_REMAINING).log()
-        keys, values = event["memory_keys"].unbind(0), event["memory_values"].unbind(0)
-        past = torch.split(event["past"], 2)
-        longer = []
+        bias = torch.split(weights.strength * log_remaining, [layer.heads for layer in weights.layers])  # [H, 1, S]
+        past: dict[str, Tensor] = {}
         for i, layer in enumerate(weights.layers):
             y = torch.addmm(layer.query_key_value[0], _norm(x, layer.norms[0]), layer.query_key_value[1])
-            query, new = torch.split(y.view(3, layer.heads, 1, -1), [1, 2])
-            known = torch.cat([past[i], new], dim=2)  # [2, H, T, D]
-            longer.append(known)
-            weight = torch.matmul(query[0], known[0].transpose(1, 2)).softmax(-1)
-            x = x + torch.addmm(layer.out[0], torch.matmul(weight, known[1]).view(1, -1), layer.out[1])
+            query, key, value = torch.split(y, self.width, dim=1)
+            key = torch.cat([event[f"past_key_{i}"], key.view(layer.heads, -1, 1)], dim=2)
+            value = torch.cat([event[f"past_value_{i}"], value.view(layer.heads, 1, -1)], dim=1)
+            past |= {f"next_past_key_{i}": key, f"next_past_value_{i}": value}
+            weight = torch.matmul(query.view(layer.heads, 1, -1), key).softmax(-1)
+            x = x + torch.addmm(layer.out[0], torch.matmul(weight, value).view(1, -1), layer.out[1])
             query = torch.addmm(layer.query[0], _norm(x, layer.norms[1]), layer.query[1]).view(layer.heads, 1, -1)
-            bias = weights.strength[i * layer.heads : (i + 1) * layer.heads] * log_remaining  # [H, 1, S]
-            weight = (torch.matmul(query, keys[i]) + bias).softmax(-1)
-            attended = torch.matmul(weight, values[i]).view(1, -1)
+            weight = (torch.matmul(query, event[f"memory_key_{i}"]) + bias[i]).softmax(-1)
+            attended = torch.matmul(weight, event[f"memory_value_{i}"]).view(1, -1)
             x = x + torch.addmm(layer.memory_out[0], attended, layer.memory_out[1])
             x = x + self.network.decoder.stack.layers[i].feedforward(_norm(x, layer.norms[2]))
-        return _norm(x, weights.norm), torch.cat(longer)
+        return _norm(x, weights.norm), past
 
     def _on_tokens(self, event: dict[str, Tensor]) -> Tensor:
         """Assigned fraction of each token, [S]."""
-        return event["assigned_energy"] / event["token_energy"].clamp(min=1e-9)
+        return event["assigned_energy"] * event["token_inverse_energy"]
 
     def _seed_logits(self, event: dict[str, Tensor], state: Tensor) -> Tensor:
         """Logits of each token as seed and, last, of the end, [S + 1]."""
-        weights, assigned = self.weights, self._on_tokens(event)
+        weights = self.weights
         query = torch.addmm(weights.pointer_state[0], state, weights.pointer_state[1]).view(3, 1, -1)
-        products = torch.matmul(query, event["pointer_keys"]) + weights.pointer_offset
-        plain, of_assigned, of_energy = products.view(3, -1).unbind(0)
-        log_energy = (event["token_energy"] * (1.0 - assigned) + 1e-3).log()
-        tokens = plain + of_assigned * assigned + of_energy * log_energy
-        return torch.cat([tokens, self.network.decoder.pointer.eos(state).view(1)])
+        products = torch.matmul(query, event["pointer_keys"]) + weights.pointer_offset  # [3, 1, S]
+        plain, of_assigned, of_energy = torch.split(products, 1)
+        log_energy = (event["token_energy"] - event["assigned_energy"] + 1e-3).log()
+        tokens = plain + of_assigned * self._on_tokens(event) + of_energy * log_energy
+        return torch.cat([tokens.view(-1), self.network.decoder.pointer.eos(state).view(1)])
 
     def _stop(self, event: dict[str, Tensor], logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whether there is no particle, whether its seed must be an open track, bool [1], and those, bool [S]."""
@@ -127,32 +131,35 @@ class DecoderStepGraph(nn.Module):
     def _particle(self, event: dict[str, Tensor], state: Tensor, seed: Tensor, forced: Tensor) -> dict[str, Tensor]:
         """The particle that starts at a token int64 [1], and the state after it."""
         network = self.network
-        token = {name: event[name].index_select(0, seed) for name in TOKEN}
+        frame = dict(
+            zip(
+                self.frame,
+                torch.split(event["token_frame"].index_select(0, seed), [*self.frame.values()], 1),
+                strict=True,
+            )
+        )
         seed_state = event["states"].index_select(0, seed)
         query = network.assignment.query(torch.cat([state, seed_state], dim=1))  # [1, W]
-        cosine = torch.matmul(token["token_unit"].double(), event["item_direction"]).squeeze(0)
+        unit = frame["unit"].double()  # [1, 3]
+        cosine = torch.matmul(unit, event["item_direction"]).view(-1)
         near = (cosine > network.assignment.min_cosine) & (event["assigned"] <= MAX_ASSIGNED)
         # With an item of the seed in any case: an empty axis ends onnxruntime. It gets nothing if it is assigned.
         own = event["token_item"].index_select(0, seed)
-        index = near.scatter(0, own, torch.ones_like(own, dtype=torch.bool)).nonzero().squeeze(1)  # [P]
-        fraction = self._fractions(event, token, query, seed, index)
+        index = near.scatter(0, own, torch.ones_like(own, dtype=torch.bool)).nonzero().view(-1)  # [P]
+        at = event["item_token"].index_select(0, index)
+        fraction = self._fractions(event, frame, query, seed, index, at)
 
         weight = fraction * event["item_weight"].index_select(0, index).square()
-        at = event["item_token"].index_select(0, index)
-        on_tokens = torch.zeros_like(event["assigned_energy"]).scatter_add(0, at, weight)
-        pooled = torch.matmul(on_tokens[None], event["states"]) / on_tokens.sum().clamp(min=1e-9)
+        on_tokens = event["nothing"].scatter_add(0, at, weight)
+        pooled = torch.matmul(on_tokens.view(1, -1), event["states"]) / on_tokens.sum(0, keepdim=True).clamp(min=1e-9)
         proxies = proxies_of(
-            fraction.double(),
-            event["item_sums"].index_select(0, index),
-            token["token_unit"][0].double(),
-            n_subdetectors=network.n_subdetectors,
+            fraction.double(), event["item_sums"].index_select(0, index), unit, n_subdetectors=network.n_subdetectors
         )
         head = network.head
-        described = functional.gelu(head.describe(torch.cat([query, pooled, proxies.features.float()[None]], dim=1)))
-        outputs = torch.addmm(self.weights.head[0], described, self.weights.head[1])[0]
-        particle = corrected_particle(
-            outputs, proxies, token, masses=head.get_buffer("masses"), charged=head.get_buffer("charged")
-        )
+        described = functional.gelu(head.describe(torch.cat([query, pooled, proxies.features.float()], dim=1)))
+        outputs = torch.addmm(self.weights.head[0], described, self.weights.head[1])
+        track = event["token_track"].index_select(0, seed)
+        particle = corrected_particle(outputs, proxies, track, charged=head.get_buffer("charged"))
 
         row = torch.zeros_like(event["assigned"]).scatter(0, index, fraction)  # [M]
         before = row.index_select(0, own)
@@ -162,22 +169,22 @@ class DecoderStepGraph(nn.Module):
             taken = torch.minimum(row, 1.0 - event["assigned"])
             more = torch.where(forced, taken.index_select(0, own) - before, 0.0)  # a part was assigned before
             next_assigned = next_assigned + taken
-            next_energy = (next_energy + on_tokens).scatter_add(0, seed, more * token["token_energy"])
-        is_particle = particle.log_energy >= network.min_log_energy  # [1]
+            next_energy = (next_energy + on_tokens).scatter_add(0, seed, more * frame["energy"].view(1))
+        is_particle = particle.log_energy.view(1) >= network.min_log_energy  # [1]
         has_track = forced | (((fraction >= 0.5) & (at >= self._first_track(event))).long().sum(0, keepdim=True) > 0)
         min_deposit = self.decoding.min_deposit_fraction * math.exp(network.min_log_energy)
-        counts = is_particle & ((proxies.energy >= min_deposit) | has_track)
-        embedded = self._embed(particle, token, seed_state, pooled, proxies.energy.float())
+        counts = is_particle & ((proxies.energy.view(1) >= min_deposit) | has_track)
+        embedded = self._embed(particle, frame["is_track"], seed_state, pooled, proxies.energy.float())
         values = {
             "row_embedded": embedded,
             "row_query": query,
-            "row_log_energy": particle.log_energy.float(),
-            "row_direction": particle.direction[None].float(),
+            "row_log_energy": particle.log_energy.view(1).float(),
+            "row_direction": particle.direction.float(),
             "row_hit_fraction": row[None],
             "row_is_particle": is_particle,
             "row_pdg": particle.pdg,
             "row_charge": particle.charge,
-            "row_pdg_logits": outputs[None, : head.n_pdg],
+            "row_pdg_logits": outputs[:, : head.n_pdg],
             "row_energy_sigma": particle.energy_sigma,
             "row_direction_sigma": particle.direction_sigma,
         }
@@ -194,58 +201,89 @@ class DecoderStepGraph(nn.Module):
         return (~event["token_is_track"]).long().sum(0, keepdim=True)
 
     def _fractions(
-        self, event: dict[str, Tensor], token: dict[str, Tensor], query: Tensor, seed: Tensor, index: Tensor
+        self, event: dict[str, Tensor], frame: dict[str, Tensor], query: Tensor, seed: Tensor, index: Tensor, at: Tensor
     ) -> Tensor:
-        """Assigned fractions float [P] of items int64 [P]; features as in `pflow.model.pointing.assignment`."""
+        """Assigned fractions float [P] of items int64 [P] at tokens int64 [P].
+
+        Features as in `pflow.model.pointing.assignment`, in the order of `_pair_features`.
+        """
         pairs = self.network.assignment.pair_logits
-        geometry = event["item_geometry"].index_select(0, index)  # position, unit vector, polar angle
-        axis, unit = token["token_axis"][0], token["token_unit"]
-        offset = geometry[:, :3] - token["token_position"]  # mm
-        along = torch.mv(offset, axis)
-        across = (offset - along[:, None] * axis).square().sum(1).sqrt()
-        angle = (geometry[:, 3:6] - unit).square().sum(1).sqrt()  # rad, for small angles
-        known = event["assigned"].index_select(0, index)
-        features = [
-            (1.0 + across / 10.0).log(),
-            (across / -10.0).exp(),
-            (across / -50.0).exp(),
-            (along / 300.0).clamp(-3.0, 5.0),
-            (along.abs() / -50.0).exp(),
-            (angle + 1e-3).log() / 2.0,
-            (angle / -0.02).exp(),
-            (event["item_token"].index_select(0, index) == seed).float(),
-        ]
+        arguments, offsets, geometry = self.features
+        apart = event["item_geometry"].index_select(0, index) - frame["origin"]  # [P, 7]
+        projected = torch.matmul(apart, frame["axes"].view(7, -1))  # along the axis [mm] and, of 3, theta, azimuth
+        offset, turned, _ = torch.split(apart, [3, 3, 1], dim=1)
+        along = projected[:, :1] if pairs.delta_features else projected
+        across = torch.linalg.vector_norm(offset - along * frame["axis"], dim=1, keepdim=True)
+        angle = torch.linalg.vector_norm(turned, dim=1, keepdim=True)  # rad, for small angles
+        known = event["assigned"].index_select(0, index).view(-1, 1)
+        sizes = torch.addmm(offsets, torch.cat([across, angle, projected.abs()], dim=1), arguments)
+        of_log, of_exp = torch.split(sizes, [2, 5 if pairs.delta_features else 4], dim=1)
+        falling = of_exp.exp()
+        same = (at == seed).float().view(-1, 1)
+        features = [of_log.log(), falling, along.clamp(-900.0, 1500.0), same, known]
         if pairs.delta_features:
-            x, y, z = unit.unbind(1)
-            rho = torch.hypot(x, y)
-            theta = geometry[:, 6] - torch.atan2(rho, z) / 0.003
-            near_theta = (-theta.abs()).exp()
-            arc = ((x * geometry[:, 4] - y * geometry[:, 3]) / (0.01 * rho.clamp(min=1e-3))).asinh()
-            features += [theta.asinh(), near_theta, arc, near_theta * arc.abs()]
-        features.append(known)
-        hidden = event["item_logits"].index_select(0, index) + pairs.query(query)
-        hidden = hidden + pairs.geometry(torch.stack(features, dim=1))
-        fraction = pairs.out(functional.gelu(hidden)).squeeze(1).sigmoid()
+            turns = projected[:, 1:].asinh()
+            features += [turns, falling[:, -1:] * turns[:, 1:].abs()]
+        hidden = torch.addmm(event["item_logits"].index_select(0, index), torch.cat(features, dim=1), geometry)
+        fraction = pairs.out(functional.gelu(hidden + pairs.query(query))).sigmoid()
         available = ((MAX_ASSIGNED - known) / MAX_ASSIGNED_WIDTH).clamp(0.0, 1.0)
-        return fraction * available * (1.0 - known)  # type: ignore[no-any-return]
+        return (fraction * available * (1.0 - known)).view(-1)  # type: ignore[no-any-return]
 
     def _embed(
-        self, particle: Any, token: dict[str, Tensor], seed_state: Tensor, pooled: Tensor, deposit: Tensor
+        self, particle: Particle, is_track: Tensor, seed_state: Tensor, pooled: Tensor, deposit: Tensor
     ) -> Tensor:
         """The particle as input of the decoder, float [1, W]."""
         decoder = self.network.decoder
         log_energy = particle.log_energy.float()
+        logs = (deposit + torch.tensor([[0.05, 1e-3]])).log()
+        compared, alone = torch.split(logs, 1, dim=1)
         features = [
-            functional.one_hot(particle.pdg, decoder.n_pdg)[0].float(),
-            functional.one_hot(particle.charge, N_CHARGE)[0].float(),
+            torch.eye(decoder.n_pdg).index_select(0, particle.pdg),
+            torch.eye(N_CHARGE).index_select(0, particle.charge),
             log_energy / 2.0,
-            ((deposit + 0.05).log() - log_energy).clamp(-4.0, 4.0),
-            (deposit + 1e-3).log() / 2.0,
-            token["token_is_track"].float(),
+            (compared - log_energy).clamp(-4.0, 4.0),
+            alone / 2.0,
+            is_track,
             particle.direction.float(),
         ]
-        x = decoder.embed_particle(torch.cat(features)[None])
-        return x + decoder.embed_seed(seed_state) + decoder.embed_pooled(pooled)  # type: ignore[no-any-return]
+        hidden = torch.nn.functional.gelu(decoder.embed_particle[0](torch.cat(features, dim=1)))
+        bias, weight = self.weights.embed
+        weight = torch.cat([2.0 * weight[: self.width], weight[self.width :]])  # made for a GELU twice as large
+        return torch.addmm(bias, torch.cat([hidden, seed_state, pooled], dim=1), weight)
+
+
+def frame_widths(network: PointingNetwork) -> dict[str, int]:
+    """Columns of the encoder's ``token_frame``: what a step reads of the token of its seed.
+
+    Origin of the features of pairs (position, unit vector, polar angle) and the axes [7, n] on which they are
+    projected, direction of the axis, unit vector, energy, and whether it is a track.
+    """
+    n_axes = 3 if network.assignment.pair_logits.delta_features else 1
+    return {"origin": 7, "axes": 7 * n_axes, "axis": 3, "unit": 3, "energy": 1, "is_track": 1}
+
+
+def _pair_features(pairs: Any) -> tuple[Any, Any, Any]:
+    """Constants of the features of pairs: of the arguments of two logarithms and of exponentials, and weights.
+
+    Arguments are those of ln(1 + across / 10), ln(angle + 1e-3) and of exponentials of across (two), angle, along and,
+    with differences, theta.
+    """
+    exponents = [(0, -1 / 10), (0, -1 / 50), (1, -1 / 0.02), (2, -1 / 50), (3, -1.0)][
+        : 5 if pairs.delta_features else 4
+    ]
+    arguments = np.zeros((5 if pairs.delta_features else 3, 2 + len(exponents)), dtype=np.float32)
+    arguments[0, 0], arguments[1, 1] = 1 / 10, 1.0
+    for column, (row, scale) in enumerate(exponents, 2):
+        arguments[row, column] = scale
+    offsets = np.zeros((1, arguments.shape[1]), dtype=np.float32)
+    offsets[0, :2] = 1.0, 1e-3
+    weight = pairs.geometry.weight.detach().numpy().copy()
+    weight[:, 3] /= 300.0
+    weight[:, 5] /= 2.0
+    n = weight.shape[1] - 1
+    order = [0, 5, 1, 2, 6, 4, *([9] if pairs.delta_features else []), 3, 7, n]
+    order += [8, 10, 11] if pairs.delta_features else []
+    return arguments, offsets, np.ascontiguousarray(weight[:, order].T)
 
 
 def _norm(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
