@@ -1,66 +1,96 @@
-"""One event at a time: CPU and wall time of an event, from the file to particles, by stage.
+"""One event at a time: CPU and wall time of an event, from the file to particles, by stage and engine.
 
-What a reconstruction in an event loop pays, with one thread. Stages: reading (of all entries, shared), tokens (merging,
-features, padding), encoder, decoder (first stage), refinement, output (particles and links). Each event is done
-`--runs` times and the fastest CPU time of each stage counts. Before them, and for comparison, batches of 32.
+What a reconstruction in an event loop pays, with one thread, in torch, in ONNX Runtime and in the C++ program. Reading
+is of all entries, shared. Each event is done `--runs` times and the fastest time of each stage counts. For comparison,
+batches of 32 in torch. With `--hits`, times against the number of hits: events of the file are overlaid until they have
+so many, and hits are left out at random down to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import awkward as ak
 import numpy as np
 import torch
 
+from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, write_events
+from benchmarks.engines import ENGINES, KINDS, STAGES, Task, measure
 from pflow.checkpoint.load import Model, load_model
-from pflow.data.collate import collate
-from pflow.event.events import Events
+from pflow.errors import ConfigError
+from pflow.event import jagged
+from pflow.event.events import LINKED, Events, concatenate
+from pflow.event.overlay import overlay
+from pflow.export.folder import export_model
 from pflow.inference.events import BATCH_SIZE, reconstruct
+from pflow.io.events_root import write_events as write_root
 from pflow.io.open import EventFile, open_events
-from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.decoder_step import decode_first_stage
 
 __all__ = ["add_options", "run"]
-
-Result = TypeVar("Result")
-
-KINDS = ("cpu_ms", "wall_ms")
-STAGES = ("reading", "tokens", "encoder", "decoder", "refinement", "output")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="default: all")
     parser.add_argument("--events", type=int, default=32, help="default: %(default)s")
+    parser.add_argument("--hits", type=int, nargs="+", default=[], help="numbers of hits to measure at too")
     parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="JSON file")
 
 
 def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
+    engines = list(args.engines)
+    if "cpp" in engines and (missing := missing_for_cpp()):
+        print(f"without C++: {missing}")
+        engines.remove("cpp")
     model = load_model(args.checkpoint)
-    with open_events(args.file) as file:
+    with open_events(args.file) as file, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         n = min(args.events, file.num_entries)
-        batches = [measure_batches(model, file, n) for _ in range(args.runs)]
-        events, reading = timed(args.runs, lambda: file.read(0, n, truth=False))
-    shared = {kind: ms / n for kind, ms in reading.items()}
-    rows = [measure_event(model, events[entry : entry + 1], shared, args.runs) for entry in range(n)]
-    result: dict[str, Any] = {"file": args.file.name, "model": args.checkpoint, "events": n, "torch": torch.__version__}
-    result["batches_of_32"] = {"cpu_ms": min(batches)}
-    for kind in KINDS:
-        total = np.array([sum(row[kind].values()) for row in rows])
-        stages = {stage: float(np.mean([row[kind][stage] for row in rows])) for stage in STAGES}
-        percentiles = {f"p{q}": float(np.percentile(total, q)) for q in (50, 99)}
-        result[kind] = {"mean": float(total.mean()), **percentiles, "stages": stages}
-        text = ", ".join(f"{stage} {ms:.1f}" for stage, ms in stages.items())
-        mean, p50, p99 = (result[kind][name] for name in ("mean", "p50", "p99"))
-        print(f"{kind:8} an event: mean {mean:.1f}, p50 {p50:.1f}, p99 {p99:.1f}; {text}")
-    print(f"batches of {BATCH_SIZE}: {min(batches):.1f} ms of CPU time an event, reading included")
+        batches = min(measure_batches(model, file, n) for _ in range(args.runs))
+        print(f"batches of {BATCH_SIZE} in torch: {batches:.1f} ms of CPU time an event, reading included")
+        events = file.read(0, n)
+        exported, program = folder / "model", folder
+        if engines != ["torch"]:
+            try:
+                export_model(model, exported)
+            except ConfigError as error:
+                print(f"only torch: {error}")
+                engines = [engine for engine in engines if engine == "torch"]
+        if "cpp" in engines:
+            program = compile_program(compile_library(folder))
+        task = Task(
+            file=args.file,
+            text=write_events(events, folder / "events.txt"),
+            events=n,
+            checkpoint=args.checkpoint,
+            exported=exported,
+            program=program,
+            runs=args.runs,
+        )
+        result: dict[str, Any] = {
+            "file": args.file.name,
+            "model": args.checkpoint,
+            "events": n,
+            "torch": torch.__version__,
+            "batches_of_32": {"cpu_ms": batches},
+            "engines": {engine: summary(engine, measure(engine, task)) for engine in engines},
+        }
+        if args.hits:
+            sized = events_with(events, args.hits)
+            write_root(folder / "sized.root", sized)
+            text = write_events(sized, folder / "sized.txt")
+            task = dataclasses.replace(task, file=folder / "sized.root", text=text, events=len(sized))
+            result["by_hits"] = {engine: by_hits(engine, measure(engine, task), args.hits) for engine in engines}
     if args.output:
         args.output.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
 
@@ -72,30 +102,43 @@ def measure_batches(model: Model, file: EventFile, n: int) -> float:
     return 1e3 * (time.process_time() - start) / n
 
 
-def measure_event(model: Model, event: Events, reading: dict[str, float], runs: int) -> dict[str, dict[str, float]]:
-    """CPU and wall time of each stage of one event, ms."""
-    reconstructor = model.reconstructor.eval()
-    network, decoding = reconstructor.network, reconstructor.decoding
-    times = {"reading": reading}
-    with torch.inference_mode():
-        batch, times["tokens"] = timed(runs, lambda: collate([model.tokeniser.encode(event, truth=False)[0]]))
-        source, times["encoder"] = timed(runs, lambda: network.encode(batch))
-        _, times["decoder"] = timed(runs, lambda: decode_first_stage(network, source.copy(), decoding, Sampler()))
-        _, generated = timed(runs, lambda: reconstructor.generate(batch))
-        _, whole = timed(runs, lambda: reconstruct(event, model, batch_size=1, device="cpu"))
+def summary(engine: str, measured: dict[str, Any]) -> dict[str, Any]:
+    """Mean, percentiles and means by stage of the times of the events; printed."""
+    rows = measured["events"]
+    result = {name: measured[name] for name in ("ready_ms", "peak_memory_mb")}
+    print(f"{engine}: ready in {result['ready_ms']:.0f} ms, {result['peak_memory_mb']:.0f} MB at most")
     for kind in KINDS:
-        before = times["encoder"][kind] + times["decoder"][kind]
-        times.setdefault("refinement", {})[kind] = max(generated[kind] - before, 0.0)
-        times.setdefault("output", {})[kind] = max(whole[kind] - generated[kind] - times["tokens"][kind], 0.0)
-    return {kind: {stage: times[stage][kind] for stage in STAGES} for kind in KINDS}
+        total = np.array([sum(row[kind].values()) for row in rows])
+        stages = {
+            stage: float(np.mean([row[kind][stage] for row in rows])) for stage in STAGES if stage in rows[0][kind]
+        }
+        percentiles = {f"p{q}": float(np.percentile(total, q)) for q in (50, 99)}
+        result[kind] = {"mean": float(total.mean()), **percentiles, "stages": stages}
+        text = ", ".join(f"{stage} {ms:.1f}" for stage, ms in stages.items())
+        mean, p50, p99 = (result[kind][name] for name in ("mean", "p50", "p99"))
+        print(f"  {kind:8} an event: mean {mean:.1f}, p50 {p50:.1f}, p99 {p99:.1f}; {text}")
+    result["by_particles"] = [{"particles": row["particles"], "cpu_ms": sum(row["cpu_ms"].values())} for row in rows]
+    return result
 
 
-def timed(runs: int, work: Callable[[], Result]) -> tuple[Result, dict[str, float]]:
-    """Result of a call, and the shortest CPU and wall times of several, ms."""
-    best = dict.fromkeys(KINDS, float("inf"))
-    for _ in range(runs):
-        start = time.process_time(), time.perf_counter()
-        result = work()
-        now = time.process_time(), time.perf_counter()
-        best = {kind: min(best[kind], 1e3 * (b - a)) for kind, a, b in zip(KINDS, start, now, strict=True)}
-    return result, best
+def by_hits(engine: str, measured: dict[str, Any], n_hits: Sequence[int]) -> list[dict[str, Any]]:
+    """CPU time of each event, with its number of hits; printed."""
+    result = []
+    for n, row in zip(n_hits, measured["events"], strict=True):
+        result.append({"hits": n, "particles": row["particles"], "cpu_ms": sum(row["cpu_ms"].values())})
+        print(f"{engine}: {n} hits, {row['particles']} particles: {result[-1]['cpu_ms']:.1f} ms of CPU time")
+    return result
+
+
+def events_with(events: Events, n_hits: Sequence[int]) -> Events:
+    """An event with each number of hits: some events joined, less some of their hits, without truth."""
+    random = np.random.default_rng(1)
+    counts = jagged.count(events.hits)
+    made = []
+    for n in n_hits:
+        enough = int(np.searchsorted(np.cumsum(counts), 1.1 * n)) + 1  # a tenth may lie in the same cells
+        joined = overlay(events, [range(enough)])
+        kept = np.sort(random.permutation(len(joined.hits[0]))[:n])
+        without: Any = dict.fromkeys(("truth", "reference", *LINKED))
+        made.append(dataclasses.replace(joined, hits=joined.hits[ak.Array([kept])], **without))
+    return concatenate(made)
