@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,5 +110,15 @@ def _count_axes_from_front(model: Any, onnx: Any) -> None:
                 node.input[1] = front.name
                 changed.append(onnx.helper.make_node("Constant", [], [front.name], value=front))
         changed.append(node)
+    used = set(_names_read(changed)) | {value.name for value in model.graph.output}
     del model.graph.node[:]
-    model.graph.node.extend(changed)
+    model.graph.node.extend(node for node in changed if node.op_type != "Constant" or node.output[0] in used)
+
+
+def _names_read(nodes: Iterable[Any]) -> Iterator[str]:
+    """Names of the tensors that nodes and the graphs in them read or hand out."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            yield from (value.name for value in attribute.g.output)
+            yield from _names_read(attribute.g.node)
