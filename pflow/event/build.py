@@ -207,11 +207,15 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
         group = event * stride + (sources - first)
         if event[-1] * stride > 16 * len(sources) + 1024:  # far fewer sources than numbers of sources
             _, group = np.unique(group, return_inverse=True)
-        weights = np.where(weights < 0, np.nan, weights)
-        total = np.bincount(group, weights)
-        size = np.bincount(group)
+        negative = weights < 0
+        if negative.any():
+            weights = np.where(negative, np.nan, weights)
+        total = np.bincount(group, weights)[group]
         with np.errstate(divide="ignore", invalid="ignore"):
-            weights = np.where(total[group] == 0, 1.0 / size[group], weights / total[group])
+            weights = weights / total
+        empty = total == 0
+        if empty.any():
+            weights[empty] = 1.0 / np.bincount(group)[group[empty]]
     (weight,) = _unflatten(source, weights)
     return _records(
         like=source,

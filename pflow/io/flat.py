@@ -27,6 +27,9 @@ NOTE = "pflow_flat"
 """Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference,
 whether its tracks were made from Monte Carlo particles."""
 
+MOST_TABULATED = 255
+"""Up to this code of a calorimeter, the calorimeters of all codes are looked up in a table."""
+
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """What `read(truth=False)` leaves out."""
 
@@ -264,8 +267,18 @@ def _links_of(particle: ak.Array) -> ak.Array:
 def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:
     """Calorimeter of each code; an unknown code becomes an index of none, for `Events.validate` to name."""
     flat = jagged.flat(codes, np.int64)
+    most = flat.max(initial=-1)
+    if flat.min(initial=0) < 0 or most > MOST_TABULATED:
+        return jagged.unflatten(_calorimeters(flat, calorimeter, n_calorimeters), jagged.count(codes))
+    table = _calorimeters(np.arange(most + 1), calorimeter, n_calorimeters)
+    return jagged.unflatten(table[flat], jagged.count(codes))
+
+
+def _calorimeters(
+    codes: npt.NDArray[np.int64], calorimeter: Mapping[int, int], n_calorimeters: int
+) -> npt.NDArray[np.int64]:
     known = np.array(list(calorimeter))  # sorted
     index = np.array(list(calorimeter.values()))
-    at = np.minimum(np.searchsorted(known, flat), len(known) - 1)
-    unknown = np.where((flat < 0) | (flat >= n_calorimeters), flat, -1)
-    return jagged.unflatten(np.where(known[at] == flat, index[at], unknown), jagged.count(codes))
+    at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    unknown = np.where((codes < 0) | (codes >= n_calorimeters), codes, -1)
+    return np.where(known[at] == codes, index[at], unknown)
