@@ -1,51 +1,118 @@
-"""A training step: forward pass with losses, backward pass and optimiser, of a model on events of a file."""
+"""A training step, and batches of a token budget against random ones, of a model on events of one or more files mixed.
+
+The step: forward pass with losses, backward pass and optimiser. Two ways of batching are compared on the same events:
+as in training (similar lengths together, at most `--max-tokens` source tokens), and random ones of `--batch-size`
+events padded to the longest; each with its share of padding and its events a second, alternating in one run. One thread
+on a CPU is timed by its CPU time, which other processes disturb less.
+"""
 
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from benchmarks.timing import add_common_options, fastest, make_batches
+from benchmarks.timing import add_common_options
+from measurements.files import write_json
 from pflow.checkpoint.load import load_model
+from pflow.data.batch import Batch
+from pflow.data.buckets import bucket
+from pflow.data.collate import collate
 from pflow.io.open import read_events
+from pflow.tokens.tokens import EventTokens
 
 __all__ = ["add_options", "run"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="events with truth")
+    parser.add_argument("files", nargs="+", help="events with truth, of which as many are read of each")
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
     parser.add_argument("--batch-size", type=int, default=16, help="default: %(default)s")
+    parser.add_argument("--max-tokens", type=int, default=5000, help="default: %(default)s")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output", type=Path, help="JSON file")
     add_common_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     model = load_model(args.checkpoint)
-    events = read_events(args.file, entry_stop=args.events)
-    batches = [batch.to(args.device) for batch in make_batches(model, events, args.batch_size, truth=True)]
+    tokens = [
+        one
+        for path in args.files
+        for encoded in [model.tokeniser.encode(read_events(path, entry_stop=args.events), warn=False)]
+        for one in (encoded[i] for i in range(len(encoded)))
+    ]
+    lengths = [one.n_source for one in tokens]
+    generator = np.random.default_rng(1)
+    # A budget holds more of the short events than a batch of fixed size.
+    budget = bucket(lengths, max(args.batch_size, args.max_tokens // max(min(lengths), 1)), args.max_tokens, generator)
+    order = generator.permutation(len(tokens))
+    fixed = [order[at : at + args.batch_size] for at in range(0, len(order), args.batch_size)]
+    ways = {name: make(tokens, parts, args.device) for name, parts in {"budget": budget, "random": fixed}.items()}
     network = model.reconstructor.to(args.device).train()
     optimiser = torch.optim.AdamW(network.parameters())
 
-    def forward() -> None:
+    def forward(batches: Sequence[Batch]) -> None:
         for batch in batches:
             network.training_step(batch)
         _wait(args.device)
 
-    def step() -> None:
+    def step(batches: Sequence[Batch]) -> None:
         for batch in batches:
             optimiser.zero_grad()
             network.training_step(batch).losses["total"].backward()
             optimiser.step()
         _wait(args.device)
 
-    step()
-    whole, loss = fastest(args.runs, step) / len(batches), fastest(args.runs, forward) / len(batches)
-    rate = 1e3 * len(events) / (whole * len(batches))
-    print(f"{args.checkpoint}, {args.batch_size} events a batch, {args.device}, {args.threads} threads")
-    print(f"{whole:.0f} ms a step, of which {loss:.0f} forward and losses; {rate:.1f} events/s")
+    clock = time.process_time if args.device == "cpu" and args.threads == 1 else time.perf_counter
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(args.runs + 1):  # the first is not counted
+        for name, batches in ways.items():
+            start = clock()
+            step(batches)
+            times[name].append(clock() - start)
+    rows: dict[str, Any] = {}
+    print(f"{args.checkpoint}, {len(tokens)} events, {args.device}, {args.threads} threads")
+    for name, batches in ways.items():
+        whole = 1e3 * min(times[name][1:]) / len(batches)
+        start = clock()
+        forward(batches)
+        loss = 1e3 * (clock() - start) / len(batches)
+        rows[name] = {
+            "batches": len(batches),
+            "padding": padding(batches),
+            "step_ms": whole,
+            "forward_ms": loss,
+            "events_per_s": 1e3 * len(tokens) / (whole * len(batches)),
+        }
+        print(
+            f"{name}: {len(batches)} batches, {rows[name]['padding']:.1%} padding, {whole:.0f} ms a step, of which "
+            f"{loss:.0f} forward and losses; {rows[name]['events_per_s']:.1f} events/s"
+        )
+    ratio = rows["budget"]["events_per_s"] / rows["random"]["events_per_s"]
+    print(f"budget over random: {ratio:.2f} times the events/s")
+    if args.output:
+        options = {"model": args.checkpoint, "files": [Path(path).name for path in args.files], "events": len(tokens)}
+        limits = {"batch_size": args.batch_size, "max_tokens": args.max_tokens}
+        machine = {"device": args.device, "threads": args.threads, "torch": torch.__version__}
+        write_json(args.output, {**options, **limits, **machine, **rows, "budget_over_random": ratio})
+
+
+def make(tokens: Sequence[EventTokens], parts: Sequence[Any], device: str) -> list[Batch]:
+    """Padded batches of some events each."""
+    return [collate([tokens[int(i)] for i in part]).to(device) for part in parts]
+
+
+def padding(batches: Sequence[Batch]) -> float:
+    """Share of the source tokens of all batches that are padding."""
+    masks = [part.mask for batch in batches for part in (batch.hits, batch.tracks) if part is not None]
+    return 1.0 - sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
 
 
 def _wait(device: str) -> None:

@@ -7,8 +7,10 @@ import pytest
 import bench
 
 OPTIONS = {
-    "reading": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
+    "io": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
     "training": ["zqq_test_small.root", "--events", "2", "--batch-size", "2", "--runs", "1"],
+    "scaling": ["gammasep_test_small.root", "--events", "4", "--epochs", "2", "--devices", "1"],
+    "startup": ["gammasep_test_small.root", "--copies", "3", "--workers", "0"],
     "reconstruct": ["gammasep_test_small.root", "--events", "2", "--threads", "1", "--runs", "1"],
     "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "large_events": ["gammasep_test_small.root", "--sizes", "300"],
