@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pflow.checkpoint.format import KEY, Header
-from pflow.checkpoint.load import PREFIX, Model
+from pflow.checkpoint.load import PREFIX, Model, load_model
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
 from pflow.io.events_root import write_events
@@ -48,6 +48,17 @@ def data_dir() -> Path:
 def sample_dir() -> Path:
     """The small samples that come with the repository."""
     return REPOSITORY / "tests" / "data"
+
+
+@pytest.fixture(scope="session")
+def exported_general(tmp_path_factory) -> Path:
+    """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    from pflow.export.folder import export_model
+
+    folder = tmp_path_factory.mktemp("exported") / "ild-g4-general"
+    export_model(load_model("ild-g4-general"), folder)
+    return folder
 
 
 def _photons(energy: list[float], direction: list[list[float]], counts: list[int]) -> ParticleTable:

@@ -78,6 +78,11 @@ class Model:
     config: dict[str, Any]
     calibration: UncertaintyCalibration | None = None
 
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """Options of the decoding, as plain data."""
+        return dataclasses.asdict(self.reconstructor.decoding)
+
 
 def load_model(source: str | Path) -> Model:
     """Load a trained model.

@@ -62,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
     parser.add_argument(
+        "--engine",
+        choices=("torch", "onnxruntime"),
+        default="torch",
+        help="what runs the network; onnxruntime: --checkpoint is a folder of `pflow export`, events are reconstructed "
+        "one at a time on the CPU (needs pflow[onnx]; default: torch)",
+    )
+    parser.add_argument(
         "--cluster",
         help="local:N for N processes, a YAML file of a batch system to submit them to (configs/cluster), or the "
         "address of a dask scheduler (needs pflow[cluster])",

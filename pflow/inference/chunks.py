@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import awkward as ak
 import numpy as np
@@ -15,10 +16,12 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
+from pflow.inference.exported import ExportedModel
+from pflow.inference.exported_events import reconstruct_exported
 from pflow.io.open import EventFile
 from pflow.physics.detector import Calorimeter, Detector
 
-__all__ = ["ChunkResult", "Settings", "Worker"]
+__all__ = ["ChunkResult", "Settings", "Worker", "load_for"]
 
 MAX_OPEN = 2
 """Input files that a worker keeps open."""
@@ -33,6 +36,8 @@ class Settings:
     max_hits: int
     batch_size: int
     device: str
+    engine: str = "torch"
+    """``torch``, or ``onnxruntime``: the model is a folder that `pflow export` wrote."""
     keep_events: bool = False
     """Return the events too, for an output that refers to them."""
     read_truth: bool = False
@@ -54,15 +59,17 @@ class Worker:
     Parameters
     ----------
     model
-        Model, or the argument of `load_model`.
+        Model, or the argument of `load_for`.
     settings
         The same for all chunks.
     max_open
         Input files that are kept open at most, those used last; None: all, until they are released.
     """
 
-    def __init__(self, model: Model | str, settings: Settings, *, max_open: int | None = MAX_OPEN) -> None:
-        self.model = model if isinstance(model, Model) else load_model(model)
+    def __init__(
+        self, model: Model | ExportedModel | str, settings: Settings, *, max_open: int | None = MAX_OPEN
+    ) -> None:
+        self.model = model if not isinstance(model, str) else load_for(settings.engine, model)
         self._settings = settings
         self._max_open = max_open
         self._files: dict[str, EventFile] = {}  # the one used last is the last
@@ -106,17 +113,40 @@ class Worker:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             events = self.open(chunk.path).read(chunk.start, chunk.stop, truth=settings.read_truth, on_error=on_error)
-            reconstruction = reconstruct(
-                _with_detector(events, self.model.tokeniser.detector),
+            reconstruction = self._reconstruct(_with_detector(events, self.model.tokeniser.detector))
+        messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
+        return ChunkResult(reconstruction, messages, events if settings.keep_events else None)
+
+    def _reconstruct(self, events: Events) -> Reconstruction:
+        settings, on_error = self._settings, self._settings.reading.on_error
+        if isinstance(self.model, ExportedModel):
+            return reconstruct_exported(
+                events,
                 self.model,
                 max_particles=settings.max_particles,
                 max_hits=settings.max_hits,
-                batch_size=settings.batch_size,
-                device=settings.device,
                 on_error=on_error,
             )
-        messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
-        return ChunkResult(reconstruction, messages, events if settings.keep_events else None)
+        return reconstruct(
+            events,
+            self.model,
+            max_particles=settings.max_particles,
+            max_hits=settings.max_hits,
+            batch_size=settings.batch_size,
+            device=settings.device,
+            on_error=on_error,
+        )
+
+
+def load_for(engine: str, source: str | Path) -> Model | ExportedModel:
+    """The model that an engine runs: a checkpoint for ``torch``, an exported folder for ``onnxruntime``.
+
+    Raises
+    ------
+    InputError
+        No such model, or one that cannot be used; names the file.
+    """
+    return ExportedModel(source) if engine == "onnxruntime" else load_model(source)
 
 
 def _with_detector(events: Events, detector: Detector) -> Events:

@@ -25,7 +25,7 @@ from pflow.model.api import DecodingConfig, Sampler
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
-__all__ = ["BATCH_SIZE", "MAX_HITS", "pick_device", "reconstruct"]
+__all__ = ["BATCH_SIZE", "MAX_HITS", "finite_events", "give_up", "pick_device", "reconstruct", "usable_events"]
 
 BATCH_SIZE = 32
 """Default number of events in a batch."""
@@ -99,7 +99,7 @@ def reconstruct(
             decoding = decoding.limited(max_particles)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-    events = _usable(events, max_hits, on_error)
+    events = usable_events(events, max_hits, on_error)
     tokens, events = _encode(events, model, on_error)
 
     collector = ParticleCollector(len(events))
@@ -121,7 +121,7 @@ def reconstruct(
     if events.tracks is not None:
         track_links = collector.links("track_fraction", ak.local_index(events.tracks, axis=1))
     reconstruction = dataclasses.replace(reconstruction, hit_links=hit_links, track_links=track_links)
-    return _finite(reconstruction, ~particles.finite() | ~reconstruction.finite(), events, model, on_error)
+    return finite_events(reconstruction, ~particles.finite() | ~reconstruction.finite(), events, model.path, on_error)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -142,7 +142,7 @@ def pick_device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _usable(events: Events, max_hits: int, on_error: str) -> Events:
+def usable_events(events: Events, max_hits: int, on_error: str) -> Events:
     """The events whose hits and tracks are possible and not too many; the others are empty."""
     without_truth: Any = dict.fromkeys(("truth", "reference", *LINKED))
     seen = dataclasses.replace(events, **without_truth)
@@ -164,7 +164,7 @@ def _usable(events: Events, max_hits: int, on_error: str) -> Events:
             entry=int(events.entry[index]),
             field="hits",
         )
-    _give_up([errors[index] for index in sorted(errors)], len(events), on_error)
+    give_up([errors[index] for index in sorted(errors)], len(events), on_error)
     return events.emptied(np.isin(np.arange(len(events)), list(errors)))
 
 
@@ -173,27 +173,27 @@ def _encode(events: Events, model: Model, on_error: str) -> tuple[Tokens, Events
     if on_error == "raise":
         return model.tokeniser.encode(events, truth=False), events
     tokens, events, errors = without_refused(events, lambda some: model.tokeniser.encode(some, truth=False))
-    _give_up(errors, len(events), on_error)
+    give_up(errors, len(events), on_error)
     return tokens, events
 
 
-def _finite(
-    reconstruction: Reconstruction, bad: npt.NDArray[np.bool_], events: Events, model: Model, on_error: str
+def finite_events(
+    reconstruction: Reconstruction, bad: npt.NDArray[np.bool_], events: Events, model: str, on_error: str
 ) -> Reconstruction:
-    """The reconstruction without the particles of events in which a number is not finite."""
+    """The reconstruction without the particles of the events `bad`, of which numbers of the model are not finite."""
     errors = [
         InputError(
-            f"the model '{model.path}' gives numbers that are not finite for this event",
+            f"the model '{model}' gives numbers that are not finite for this event",
             file=events.path or None,
             entry=int(events.entry[index]),
         )
         for index in np.flatnonzero(bad)
     ]
-    _give_up(errors, len(events), on_error)
+    give_up(errors, len(events), on_error)
     return reconstruction.emptied(bad, Flag.NOT_FINITE)
 
 
-def _give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
+def give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
     """Raise the first error, or warn of all."""
     if not errors:
         return

@@ -69,8 +69,13 @@ class ExportedModel:
         self.config = header.to_dict()
         self.digest = str(text["run"]["checkpoint_sha256"])
         self.max_particles = int(text["run"]["max_particles"])
+        self.known = tuple(filter(None, text["run"]["known"].split(",")))
+        self.decoding = dict(self.config["model"]["init_args"]["decoding"])
+        self._energy_above = float(text["run"]["energy_above"])  # GeV
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads
+        # Its sums of an empty tensor keep all dimensions, and a plan of shared buffers, made before, then fails.
+        options.enable_mem_reuse = False
         self._value = runtime.OrtValue.ortvalue_from_numpy
         self._sessions: dict[str, Any] = {}
         for name, file in GRAPHS.items():
@@ -86,6 +91,10 @@ class ExportedModel:
     def inputs(self) -> tuple[str, ...]:
         """Names of the arrays that the encoder reads."""
         return tuple(self._inputs["encoder"])
+
+    def has_particles(self, source: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Whether there is anything to reconstruct: a track, or a hit that counts. Else no graph must be run."""
+        return len(source.get("track_momentum", ())) > 0 or bool((source["hit_energy"] > self._energy_above).any())
 
     def reconstruct(self, source: Mapping[str, npt.NDArray[Any]], *, max_particles: int) -> ExportedParticles:
         """Particles of an event with hits or tracks; `source` has the arrays `inputs`."""

@@ -14,14 +14,14 @@ from typing import Literal
 import awkward as ak
 import numpy as np
 
-from pflow.checkpoint.load import Model, load_model
+from pflow.checkpoint.load import Model
 from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.refused import BadEntriesWarning
 from pflow.inference.choose_model import shipped_model
-from pflow.inference.chunks import Settings, Worker
+from pflow.inference.chunks import Settings, Worker, load_for
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
 from pflow.inference.jobs import Job, Outcome, Planner, Unit
@@ -84,6 +84,7 @@ def reconstruct_files(
     batch_size: int = BATCH_SIZE,
     chunk_size: int = 256,
     device: str = "auto",
+    engine: Literal["torch", "onnxruntime"] = "torch",
     cluster: str | None = None,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
@@ -124,6 +125,9 @@ def reconstruct_files(
         As for `pflow.reconstruct`.
     chunk_size
         Entries in memory at a time.
+    engine
+        ``torch``, or ``onnxruntime``: `checkpoint` is a folder that `pflow export` wrote, and events are reconstructed
+        one at a time on the CPU.
     cluster
         ``local:N`` for N processes, a YAML file of a batch system, or the address of a dask scheduler
         (`pflow.inference.cluster`), whose processes each use `device`. Default: this process.
@@ -149,15 +153,22 @@ def reconstruct_files(
     jobs = _jobs(inputs, output, output_dir, format)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
+    if engine == "onnxruntime":
+        if checkpoint is None or isinstance(checkpoint, Model):
+            raise ConfigError("the engine onnxruntime needs a folder that `pflow export` wrote: name it (checkpoint)")
+        if device not in ("auto", "cpu"):
+            raise ConfigError(f"the engine onnxruntime runs on the CPU, found device '{device}'")
+        device = "cpu"
     if checkpoint is None:
         checkpoint = _model_of(inputs, reading, skip=skip_files)
-    model = checkpoint if isinstance(checkpoint, Model) else load_model(checkpoint)
+    model = checkpoint if isinstance(checkpoint, Model) else load_for(engine, checkpoint)
     settings = Settings(
         reading=dataclasses.replace(reading, detector=model.tokeniser.detector if detector is None else detector),
         max_particles=max_particles,
         max_hits=max_hits,
         batch_size=batch_size,
         device=str(pick_device(device)),
+        engine=engine,
         keep_events=outputs.needs_events,
         read_truth=mc_links,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import torch
 
 from pflow.checkpoint.load import Model
 from pflow.inference.chunks import Settings
+from pflow.inference.exported import ExportedModel
 from pflow.io.open import EventFile
 from pflow.physics.detector import Detector
 from pflow.plain import to_plain
@@ -29,14 +29,14 @@ SWITCHES = ("keep_input", "mc_links", "truth_tracks")
 
 VALUES = (
     *("format", "read_as", "schema", "layout", "on_error", "max_particles", "max_hits"),
-    *("batch_size", "chunk_size", "device", "cluster"),
+    *("batch_size", "chunk_size", "device", "engine", "cluster"),
 )
 """Its options with a value, by their names in the provenance."""
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that numbers depend on."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python, of the packages that numbers depend on, and of `more` packages."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in (*PACKAGES, *more)}}
 
 
 def describe_input(file: EventFile) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def describe_input(file: EventFile) -> dict[str, Any]:
 
 def provenance(
     inputs: Sequence[Mapping[str, Any]],
-    model: Model,
+    model: Model | ExportedModel,
     settings: Settings,
     *,
     detector: str,
@@ -89,7 +89,7 @@ def provenance(
     own = reading.detector is trained_on  # no other was asked for
     return {
         "pflow_version": VERSION,
-        "versions": versions(),
+        "versions": versions(*([] if settings.engine == "torch" else [settings.engine])),
         "machine": {
             "processor": platform.machine(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -109,9 +109,10 @@ def provenance(
             "max_hits": settings.max_hits,
             "batch_size": settings.batch_size,
             "device": settings.device,
+            "engine": None if settings.engine == "torch" else settings.engine,
             **options,
         },
-        "decoding": dataclasses.asdict(model.reconstructor.decoding),
+        "decoding": model.decoding,
         "configuration": model.config,
     }
 
