@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -58,8 +58,7 @@ def pointing_graphs(model: Model, reconstructor: PointingReconstructor) -> dict[
     ConfigError
         A network without proxies.
     """
-    decoding = reconstructor.decoding
-    assert isinstance(decoding, PointingDecodingConfig)
+    decoding = cast(PointingDecodingConfig, reconstructor.decoding)
     network = copy.deepcopy(reconstructor.network).cpu().eval().requires_grad_(False)
     if not network.head.use_proxies:
         raise ConfigError("a pointing network without proxies (use_proxies) cannot be exported to ONNX")
