@@ -125,7 +125,8 @@ def test_predict_writes_the_same_particles(checkpoint, sample, reco, tmp_path):
 def test_decoding_options_hold_in_predict(checkpoint, sample, tmp_path):
     path = tmp_path / "predicted.root"
     data = [f"--checkpoint={checkpoint}", f"--data.predict={sample}", f"--output={path}"]
-    assert main(["predict", *data, *QUIET, "--model.reconstructor.decoding.max-particles=1"]) == 0
+    limits = [f"--model.reconstructor.decoding.{name}" for name in ("max-particles=1", "hits-per-particle=0")]
+    assert main(["predict", *data, *QUIET, *limits]) == 0
     assert ak.max(ak.num(read_reco(path).particles)) == 1
 
 

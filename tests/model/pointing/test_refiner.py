@@ -30,7 +30,7 @@ def model(make_model):
 
 def first_stage(model, batch, n=3):
     """The first n particles of each event, and their source."""
-    decoding = dataclasses.replace(model.decoding, eos_threshold=1.0, max_particles=n)
+    decoding = dataclasses.replace(model.decoding.limited(n), eos_threshold=1.0)
     with torch.no_grad():
         source = model.network.encode(batch)
         columns, mask, _ = decode_first_stage(model.network, source.copy(), decoding, Sampler())
