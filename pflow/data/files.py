@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -21,6 +22,7 @@ from pflow.physics.detector import Detector
 __all__ = [
     "Chunk",
     "FileOptions",
+    "OpenFiles",
     "expand",
     "first_entries",
     "matching",
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 OPEN_FILES = 8
-"""Files that `read_chunks` keeps open: chunks in random order come back to them."""
+"""Files that stay open: chunks in random order come back to them."""
 
 RUN = 64
 """Entries of a run of `spread_sample`: a few baskets of a file are decompressed for it."""
@@ -91,6 +93,50 @@ class Chunk:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+
+class OpenFiles:
+    """Files that are kept open for the next reading, those used last.
+
+    Parameters
+    ----------
+    options
+        How they are opened.
+    most
+        Number of files that are kept open at most; None: all, until they are released.
+    """
+
+    def __init__(self, options: FileOptions, *, most: int | None = OPEN_FILES) -> None:
+        self._options = options
+        self._most = most
+        self._files: dict[str, EventFile] = {}  # the one used last is the last
+
+    def open(self, path: str) -> EventFile:
+        """The file, which stays open.
+
+        Raises
+        ------
+        InputError
+            A file that cannot be read as the options say.
+        """
+        file = self._files.pop(path, None)
+        if file is None:
+            file = self._options.open(path)
+        self._files[path] = file
+        while self._most is not None and len(self._files) > self._most:
+            self.release(next(iter(self._files)))
+        return file
+
+    def release(self, path: str) -> None:
+        """Close a file, if it is open."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        for path in list(self._files):
+            self.release(path)
 
 
 def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
@@ -223,20 +269,10 @@ def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
 
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:
-    """Read chunks one after the other; the files used last stay open, at most `OPEN_FILES`."""
-    files: dict[str, EventFile] = {}
-    try:
+    """Read chunks one after the other; the files used last stay open."""
+    with contextlib.closing(OpenFiles(options)) as files:
         for chunk in chunks:
-            file = files.pop(chunk.path, None)
-            if file is None:
-                if len(files) == OPEN_FILES:
-                    files.pop(next(iter(files))).close()
-                file = options.open(chunk.path)
-            files[chunk.path] = file  # the last one was used last
-            yield file.read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
-    finally:
-        for file in files.values():
-            file.close()
+            yield files.open(chunk.path).read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
 
 
 def _look_at(path: str, options: FileOptions) -> tuple[int, FileOptions]:

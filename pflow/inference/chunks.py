@@ -11,14 +11,13 @@ import awkward as ak
 import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
-from pflow.data.files import Chunk, FileOptions
+from pflow.data.files import Chunk, FileOptions, OpenFiles
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
 from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import reconstruct_exported
-from pflow.io.open import EventFile
 from pflow.physics.detector import Calorimeter, Detector
 
 __all__ = ["ChunkResult", "Settings", "Worker", "load_for"]
@@ -71,35 +70,12 @@ class Worker:
     ) -> None:
         self.model = model if not isinstance(model, str) else load_for(settings.engine, model)
         self._settings = settings
-        self._max_open = max_open
-        self._files: dict[str, EventFile] = {}  # the one used last is the last
+        self.files = OpenFiles(settings.reading, most=max_open)
+        """The inputs."""
 
     def close(self) -> None:
         """Close the files."""
-        for path in list(self._files):
-            self.release(path)
-
-    def release(self, path: str) -> None:
-        """Close a file, if it is open."""
-        file = self._files.pop(path, None)
-        if file is not None:
-            file.close()
-
-    def open(self, path: str) -> EventFile:
-        """The file, which is kept open for the next call.
-
-        Raises
-        ------
-        InputError
-            A file that cannot be read as the detector of the settings.
-        """
-        file = self._files.pop(path, None)
-        if file is None:
-            file = self._settings.reading.open(path)
-        self._files[path] = file
-        while self._max_open is not None and len(self._files) > self._max_open:
-            self.release(next(iter(self._files)))
-        return file
+        self.files.close()
 
     def run(self, chunk: Chunk) -> ChunkResult:
         """Read and reconstruct a chunk.
@@ -112,7 +88,9 @@ class Worker:
         settings, on_error = self._settings, self._settings.reading.on_error
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            events = self.open(chunk.path).read(chunk.start, chunk.stop, truth=settings.read_truth, on_error=on_error)
+            events = self.files.open(chunk.path).read(
+                chunk.start, chunk.stop, truth=settings.read_truth, on_error=on_error
+            )
             reconstruction = self._reconstruct(_with_detector(events, self.model.tokeniser.detector))
         messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
         return ChunkResult(reconstruction, messages, events if settings.keep_events else None)

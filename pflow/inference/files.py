@@ -267,7 +267,7 @@ class _Collector:
             return error
         finally:
             for path in job.inputs:
-                self._worker.release(path)
+                self._worker.files.release(path)
         summary = self._summary
         summary.written.append(job.output)
         for name in ("n_events", "n_particles", "n_skipped", "n_not_finite", "truncated"):
@@ -276,7 +276,7 @@ class _Collector:
 
     def _write(self, job: Job, outcomes: Iterator[Outcome]) -> Summary:
         """Write an output chunk by chunk; its numbers."""
-        files = [self._worker.open(path) for path in job.inputs] if self._outputs.needs_events else []
+        files = [self._worker.files.open(path) for path in job.inputs] if self._outputs.needs_events else []
         part = Summary()
         sources = self._planner.sources(job)
         with self._outputs.writer(job.output, files, provenance=job.provenance, inputs=sources) as writer:

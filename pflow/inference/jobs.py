@@ -116,7 +116,7 @@ class Planner:
         chunks: list[Chunk] = []
         inputs: list[dict[str, Any]] = []
         for path in job.inputs:
-            file = self._worker.open(path)
+            file = self._worker.files.open(path)
             if self._check_geometry:
                 _check_geometry(file, detector)
             inputs.append(describe_input(file))
