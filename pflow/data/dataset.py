@@ -20,6 +20,7 @@ from pflow.data.buckets import bucket, cut
 from pflow.data.collate import collate
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
+from pflow.event import jagged
 from pflow.event.augment import Augmentation, augment
 from pflow.event.events import Events, Flag
 from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
@@ -144,7 +145,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
         self._refused = torch.zeros(1, dtype=torch.bool)
         self._refused.share_memory_()  # type: ignore[no-untyped-call]  # workers of a loader write to it
         self.omitted: npt.NDArray[np.bool_] | None = None
-        self._first = np.cumsum([0, *map(len, self.chunks)])  # position in the pass of a chunk's first event
+        # Position in the pass of a chunk's first event.
+        self._first = jagged.offsets(np.array([len(chunk) for chunk in self.chunks], np.int64))
 
     @property
     def refused(self) -> bool:
@@ -187,7 +189,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             raise TypeError("with max_tokens the number of batches is not known beforehand")
         counts = np.diff(self._first)
         if omitted is not None:
-            counts = counts - np.diff(np.concatenate([[0], np.cumsum(omitted)])[self._first])
+            counts = counts - np.diff(jagged.offsets(omitted)[self._first])
         workers = max(self.num_workers, 1)
         shares = [counts[share :: workers * self.n_ranks] for share in range(workers * self.n_ranks)]
         batches = [-(-(share.sum() if self.shuffle else share) // self.batch_size) for share in shares]

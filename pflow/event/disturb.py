@@ -216,7 +216,7 @@ def _kept_links(links: ak.Array, counts: Index, kept: Mask, twice: Mask | None) 
     rows, places = [], []
     for mask, first in parts:
         number = np.cumsum(mask) - mask  # among the marked ones of all events
-        in_event = number - np.concatenate([[0], np.cumsum(np.bincount(event[mask], minlength=len(counts)))])[event]
+        in_event = number - jagged.offsets(np.bincount(event[mask], minlength=len(counts)))[event]
         row = np.flatnonzero(mask[source])
         rows.append(row)
         places.append(in_event[source[row]] + first[of_event[row]])

@@ -202,11 +202,7 @@ class Events:
         """The same events, those where `bad` holds without content and flagged ``BAD_INPUT``."""
         if not bad.any():
             return self
-        keep = ~np.asarray(bad)
-        values = {}
-        for name, part in self.parts():
-            counts = jagged.count(part)
-            values[name] = ak.unflatten(ak.flatten(part, axis=1)[np.repeat(keep, counts)], np.where(keep, counts, 0))
+        values = {name: jagged.emptied(part, bad) for name, part in self.parts()}
         flags = self.flags | np.where(bad, np.uint32(Flag.BAD_INPUT), np.uint32(0))
         return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
 

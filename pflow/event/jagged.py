@@ -16,6 +16,7 @@ from vector.backends.awkward import behavior as vector_behavior
 
 __all__ = [
     "count",
+    "emptied",
     "event_index",
     "flat",
     "flat_records",
@@ -126,6 +127,16 @@ def count(array: Any) -> Index:
         bounds = np.asarray(layout.offsets.data, dtype=np.int64)
         return bounds[1:] - bounds[:-1]
     return np.asarray(ak.to_numpy(ak.num(array, axis=1)), dtype=np.int64)
+
+
+def emptied(array: ak.Array, bad: npt.NDArray[np.bool_]) -> ak.Array:
+    """The same array [event, object] without the objects of the events where `bad`, bool [event], holds.
+
+    >>> emptied(ak.Array([[1, 2], [3]]), np.array([True, False])).tolist()
+    [[], [3]]
+    """
+    counts = count(array)
+    return unflatten(flat_records(array)[np.repeat(~bad, counts)], np.where(bad, 0, counts))
 
 
 def offsets(counts: npt.NDArray[Any]) -> Index:

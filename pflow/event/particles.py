@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.events import LINKED, Events, Flag
 from pflow.event.validate import validate_links
 
@@ -60,28 +61,22 @@ class Reconstruction:
 
     def finite(self) -> npt.NDArray[np.bool_]:
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""
-        counts = ak.to_numpy(ak.num(self.particles, axis=1))
-        flat = ak.flatten(self.particles, axis=1)
+        counts = jagged.count(self.particles)
+        flat = jagged.flat_records(self.particles)
         values = [flat.energy, flat.mass, flat.charge, *(flat.momentum[axis] for axis in ("px", "py", "pz"))]
         values += [flat[name] for name in ("scores", "covariance") if name in flat.fields]
         good = np.ones(len(flat), dtype=np.bool_)
         for column in values:
             numbers = np.isfinite(ak.to_numpy(column))
             good &= numbers if numbers.ndim == 1 else numbers.all(axis=1)
-        event = np.repeat(np.arange(len(counts)), counts)
-        return np.asarray(np.bincount(event[~good], minlength=len(counts)) == 0)
+        return np.asarray(np.bincount(jagged.event_index(counts)[~good], minlength=len(counts)) == 0)
 
     def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag) -> Reconstruction:
         """The same events, those where `bad` holds without particles and links, and flagged."""
         if not bad.any():
             return self
-        values = {}
-        for name in ("particles", *LINKS):
-            part = getattr(self, name)
-            if part is not None:
-                counts = ak.to_numpy(ak.num(part, axis=1))
-                kept = ak.flatten(part, axis=1)[np.repeat(~bad, counts)]
-                values[name] = ak.unflatten(kept, np.where(bad, 0, counts))
+        parts = {name: part for name in ("particles", *LINKS) if (part := getattr(self, name)) is not None}
+        values = {name: jagged.emptied(part, bad) for name, part in parts.items()}
         flags = self.flags | np.where(bad, np.uint32(flag), np.uint32(0))
         return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
 
