@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import awkward as ak
+import numpy as np
 import uproot
 
 from pflow.errors import InputError
 
-__all__ = ["check_blocks", "check_tree", "watch_decompression"]
+__all__ = ["check_blocks", "check_lists", "check_tree", "watch_decompression", "watch_lists"]
 
 BLOCK_HEADER = 9
 """Bytes before each compressed block: algorithm (3), compressed and uncompressed size (3 each, little endian)."""
@@ -54,6 +56,39 @@ def check_blocks(
         place.skip(int.from_bytes(header[3:6], "little"))
     if held != uncompressed_bytes:
         raise ValueError(f"{uncompressed_bytes} bytes are declared, the compressed blocks hold {held}")
+
+
+def watch_lists(branch: Any) -> None:
+    """Have the lists of a TTree's branch checked as each basket is decoded, by the hook that uproot has for this.
+
+    It would add up the lengths that a basket declares and allocate their sum.
+    """
+    interpretation = getattr(branch, "interpretation", None)  # a field of an RNTuple has none
+    if isinstance(interpretation, uproot.AsJagged | uproot.AsStrings):
+        interpretation.hook_after_basket_array = _check_basket
+
+
+def _check_basket(*, output: Any, **_: object) -> None:
+    """Compare where the lists of a basket, `output`, begin and end with the values that it holds."""
+    offsets, n_values = np.asarray(output.offsets), len(output.content)
+    if offsets[0] < 0 or offsets[-1] > n_values or (np.diff(offsets) < 0).any():
+        raise ValueError(f"the lists of a basket do not lie one after the other within its {n_values} values")
+
+
+def check_lists(values: ak.Array) -> None:
+    """Refuse lists that end before they begin, as a damaged RNTuple can declare them.
+
+    Raises
+    ------
+    ValueError
+        There is one: it becomes an `InputError` where the branch is known.
+    """
+    layout = values.layout
+    while layout.is_list:
+        lengths = np.asarray(layout.stops) - np.asarray(layout.starts)
+        if (lengths < 0).any():
+            raise ValueError(f"a list of {lengths.min()} values is declared")
+        layout = layout.content
 
 
 def check_tree(tree: Any, name: str, path: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import awkward as ak
 
 from pflow.errors import InputError, first_line
+from pflow.io.declared_sizes import check_lists, watch_lists
 
 __all__ = ["read_branch", "read_note", "write_note"]
 
@@ -23,7 +24,11 @@ def read_branch(table: Any, branch: str, start: int, stop: int, path: str | Path
         It cannot be read, as in a truncated file; names file, first entry and branch.
     """
     try:
-        return table[branch].array(entry_start=start, entry_stop=stop, library="ak")
+        column = table[branch]
+        watch_lists(column)
+        values = column.array(entry_start=start, entry_stop=stop, library="ak")
+        check_lists(values)
+        return values
     except Exception as error:  # broken bytes fail anywhere in uproot and its decompressors, with errors of any type
         raise InputError(
             f"cannot be read up to entry {stop}, truncated or damaged file: {first_line(error)}",

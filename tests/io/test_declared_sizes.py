@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 
+import awkward as ak
 import numpy as np
 import pytest
 import uproot
@@ -12,6 +13,7 @@ import uproot
 from pflow.errors import InputError
 from pflow.io.columns import open_root, open_tree
 from pflow.io.open import open_events
+from pflow.io.rootfile import read_branch
 
 LARGE = 2**31 - 1000
 MEGABYTE = 2**20
@@ -44,6 +46,40 @@ def test_a_basket_that_declares_2_gb_is_refused_before_they_are_allocated(conten
             assert tracemalloc.get_traced_memory()[1] < 50 * MEGABYTE
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize("offset", [-(2**31) + 80, 2**31 - 1, -1])
+def test_a_basket_whose_lists_declare_2_gb_is_refused_before_they_are_allocated(tmp_path, offset):
+    path = tmp_path / "a.root"
+    with uproot.recreate(path, compression=None) as file:
+        file.mktree("events", {"x": "var * float32"}).extend({"x": [[1.0, 2.0], [3.0], []]})
+    with uproot.open(path) as file:
+        key = file["events/x"].basket_key(0)
+        seek = file["events/x"].member("fBasketSeek")[0] + key.data_uncompressed_bytes + key.fKeylen - 4 * 4
+        values = file["events/x"].basket(0).byte_offsets.tolist()
+    patched(bytearray(path.read_bytes()), seek, values[0] + key.fKeylen, offset, path)
+    with open_root(path) as file:
+        tree = open_tree(file, "events", str(path))
+        tracemalloc.start()
+        try:
+            with pytest.raises(InputError, match=r"'x': .*the lists of a basket do not lie .* within its 3 values"):
+                read_branch(tree, "x", 0, 3, path)
+            assert tracemalloc.get_traced_memory()[1] < 5 * MEGABYTE
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("ends", [[2, 10**12, 3], [-5, 3, 3], [2, 1, 3]])
+def test_lists_of_an_rntuple_that_end_before_they_begin_are_refused(tmp_path, ends):
+    path = tmp_path / "a.root"
+    with uproot.recreate(path, compression=None) as file:
+        file.mkrntuple("events", {"x": "var * float64"}).extend({"x": ak.Array([[1.0, 2.0], [3.0], []])})
+    whole = np.array([2, 3, 3], "<i8").tobytes()
+    content = path.read_bytes()
+    assert content.count(whole) == 1
+    path.write_bytes(content.replace(whole, np.array(ends, "<i8").tobytes()))
+    with open_root(path) as file, pytest.raises(InputError, match=r"'x': .*a list of -\d+ values is declared"):
+        read_branch(open_tree(file, "events", str(path)), "x", 0, 3, path)
 
 
 def test_more_entries_than_the_branches_have_are_refused(sample_dir, monkeypatch):
