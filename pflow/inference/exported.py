@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pflow.checkpoint.format import Header
 from pflow.errors import ConfigError, InputError
 
-__all__ = ["ExportedModel", "ExportedParticles", "is_exported"]
+__all__ = ["ExportedModel", "ExportedParticles"]
 
 TOKENS = "tokens.json"
 """Description in the folder."""
@@ -74,8 +74,7 @@ class ExportedModel:
         self._energy_above = float(text["run"]["energy_above"])  # GeV
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads
-        # Its sums of an empty tensor keep all dimensions, and a plan of shared buffers, made before, then fails.
-        options.enable_mem_reuse = False
+        options.enable_mem_pattern = False  # it would keep one for each number of hits, tracks and particles ever seen
         self._value = runtime.OrtValue.ortvalue_from_numpy
         self._sessions: dict[str, Any] = {}
         for name, file in GRAPHS.items():
@@ -135,11 +134,6 @@ class ExportedModel:
         inputs = {name: values[name] for name in self._inputs[graph]}
         names = self._outputs[graph]
         return dict(zip(names, self._sessions[graph].run_with_ort_values(names, inputs), strict=True))
-
-
-def is_exported(folder: str | Path) -> bool:
-    """Whether a folder is one of `pflow export` with ONNX graphs."""
-    return (Path(folder) / TOKENS).is_file()
 
 
 def _require_onnxruntime() -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
@@ -139,21 +140,21 @@ def _joined(
 ) -> Reconstruction:
     """The particles and links of all events; `flags` are added to those of the events."""
 
-    def jagged(name: str) -> Any:
+    def column(name: str) -> Any:
         counts = np.array([len(of_event[name]) for of_event in columns], dtype=np.int64)
         values = np.concatenate([of_event[name] for of_event in columns] or [_NONE[name]])
-        return ak.unflatten(values, counts)
+        return jagged.unflatten(values, counts)
 
     def links(part: str) -> ak.Array:
-        source, particle, weight = (jagged(f"{part}_link_{name}") for name in (part, "particle", "weight"))
+        source, particle, weight = (column(f"{part}_link_{name}") for name in (part, "particle", "weight"))
         return make_links(source=source, particle=particle, weight=weight, normalise=False)
 
-    momentum = jagged("momentum")
+    momentum = column("momentum")
     return Reconstruction(
         particles=make_particles(
-            **{name: jagged(name) for name in ("pdg", "charge", "energy", "mass", "score", "covariance")},
+            **{name: column(name) for name in ("pdg", "charge", "energy", "mass", "score", "covariance")},
             **{name: momentum[..., axis] for axis, name in enumerate(("px", "py", "pz"))},
-            scores=jagged("class_probability"),
+            scores=column("class_probability"),
         ),
         event=events.event,
         flags=events.flags | flags,

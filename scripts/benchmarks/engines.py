@@ -6,38 +6,28 @@ Each measures itself in a process of its own, so that its memory is its own.
 from __future__ import annotations
 
 import dataclasses
-import resource
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from benchmarks.cpp import run_program
+from benchmarks.memory import peak_mb
+from benchmarks.timing import KINDS, Times, timed
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
 from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.inference.exported import ExportedModel
+from pflow.inference.exported_events import event_arrays
 from pflow.io.open import open_events
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.decoder_step import decode_first_stage
 
-__all__ = ["ENGINES", "KINDS", "STAGES", "Task", "measure"]
-
-MAX_PARTICLES = 150
-"""As in `pflow reconstruct`."""
-
-Result = TypeVar("Result")
-Times = dict[str, float]
-
-KINDS = ("cpu_ms", "wall_ms")
+__all__ = ["ENGINES", "STAGES", "Task", "measure"]
 
 STAGES = ("reading", "tokens", "encoder", "decoder", "refinement", "output")
 """Tokens: merging, features, padding; an exported encoder makes them itself. Output: particles and links; an exported
@@ -95,7 +85,7 @@ def measure_torch(task: Task) -> dict[str, Any]:
         events, reading = timed(task.runs, lambda: file.read(0, task.events, truth=False))
     shared = {kind: ms / task.events for kind, ms in reading.items()}
     rows = [time_event(model, events[entry : entry + 1], shared, task.runs) for entry in range(task.events)]
-    return {"ready_ms": ready["wall_ms"], "peak_memory_mb": peak_memory(), "events": rows}
+    return {"ready_ms": ready["wall_ms"], "peak_memory_mb": peak_mb(), "events": rows}
 
 
 def time_event(model: Model, event: Events, reading: Times, runs: int) -> dict[str, Any]:
@@ -137,10 +127,10 @@ def measure_onnxruntime(task: Task) -> dict[str, Any]:
     for entry in range(task.events):
         event = events[entry : entry + 1]
         times = {"reading": shared}
-        arrays, times["tokens"] = timed(task.runs, lambda event=event: arrays_of(event, runtime.inputs))
+        arrays, times["tokens"] = timed(task.runs, lambda event=event: event_arrays(event, 0, runtime.inputs))
         values, times["encoder"] = timed(task.runs, lambda arrays=arrays: runtime.encode(arrays))
         (decoded, _), times["decoder"] = timed(
-            task.runs, lambda values=values: runtime.decode(values, max_particles=MAX_PARTICLES)
+            task.runs, lambda values=values: runtime.decode(values, max_particles=runtime.max_particles)
         )
         particles = 0
         times["refinement"] = dict.fromkeys(KINDS, 0.0)
@@ -151,21 +141,7 @@ def measure_onnxruntime(task: Task) -> dict[str, Any]:
             particles = len(columns["pdg"])
         by_kind = {kind: {stage: times[stage][kind] for stage in times} for kind in KINDS}
         rows.append({"particles": particles, **by_kind})
-    return {"ready_ms": ready["wall_ms"], "peak_memory_mb": peak_memory(), "events": rows}
-
-
-def arrays_of(event: Events, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Inputs of the exported encoder, of one event."""
-    parts = {"hit": event.hits[0], "track": None if event.tracks is None else event.tracks[0]}
-    arrays = {}
-    for name in names:
-        part, _, field = name.partition("_")
-        column = parts[part][field]
-        if field.endswith(("position", "momentum")):
-            column = np.stack([np.asarray(column[axis]) for axis in column.fields], axis=1)
-        dtype = np.int32 if field in ("subdetector", "layer") else np.float32
-        arrays[name] = np.ascontiguousarray(column, dtype=dtype)
-    return arrays
+    return {"ready_ms": ready["wall_ms"], "peak_memory_mb": peak_mb(), "events": rows}
 
 
 ENGINES: dict[str, Callable[[Task], dict[str, Any]]] = {
@@ -173,20 +149,3 @@ ENGINES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "onnxruntime": measure_onnxruntime,
     "cpp": measure_cpp,
 }
-
-
-def timed(runs: int, work: Callable[[], Result]) -> tuple[Result, Times]:
-    """Result of a call, and the shortest CPU and wall times of several, ms."""
-    best = dict.fromkeys(KINDS, float("inf"))
-    for _ in range(runs):
-        start = time.process_time(), time.perf_counter()
-        result = work()
-        now = time.process_time(), time.perf_counter()
-        best = {kind: min(best[kind], 1e3 * (b - a)) for kind, a, b in zip(KINDS, start, now, strict=True)}
-    return result, best
-
-
-def peak_memory() -> float:
-    """Largest resident memory of this process so far, MB."""
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes here
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -8,7 +8,6 @@ with one thread; what a GPU needs follows from the step's FLOPs (forward and bac
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.timing import make_batches
+from benchmarks.timing import make_batches, timed
 from measurements.files import write_json
 from pflow.checkpoint.load import Model, load_model
 from pflow.event.augment import Augmentation, Overlay, augment
@@ -155,9 +154,4 @@ def recorded_branches() -> Iterator[list[tuple[Any, str, int, int]]]:
 def cpu_ms(runs: int, work: Callable[[], object]) -> float:
     """Smallest CPU time of several runs, after one that is not timed; ms."""
     work()
-    times = []
-    for _ in range(runs):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return 1e3 * min(times)
+    return timed(runs, work)[1]["cpu_ms"]

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import awkward as ak
-import numpy as np
 import torch
 
 from benchmarks.memory import peak_mb, reset_peak, resident_mb
+from benchmarks.timing import joined
 from measurements.files import RESULTS, write_json
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
 from pflow.event.events import Events, Flag
-from pflow.event.overlay import overlay
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.model.common.sampler import Sampler
@@ -73,13 +72,6 @@ def without_merging(model: Model) -> Model:
     recipe = dataclasses.replace(tokeniser.recipe, merge=None)
     tokeniser = dataclasses.replace(tokeniser, recipe=recipe)
     return dataclasses.replace(model, tokeniser=tokeniser)
-
-
-def joined(events: Events, n_hits: int) -> Events:
-    """One event of at least `n_hits` hits, of no more events than it needs."""
-    counts = ak.to_numpy(ak.num(events.hits))
-    n_events = int(np.searchsorted(np.cumsum(counts), n_hits)) + 1
-    return overlay(events[:n_events], [list(range(n_events))])
 
 
 def measure(event: Events, model: Model) -> dict[str, Any]:

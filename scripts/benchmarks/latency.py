@@ -22,12 +22,11 @@ import numpy as np
 import torch
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, write_events
-from benchmarks.engines import ENGINES, KINDS, STAGES, Task, measure
+from benchmarks.engines import ENGINES, STAGES, Task, measure
+from benchmarks.timing import KINDS, joined
 from pflow.checkpoint.load import Model, load_model
 from pflow.errors import ConfigError
-from pflow.event import jagged
 from pflow.event.events import LINKED, Events, concatenate
-from pflow.event.overlay import overlay
 from pflow.export.folder import export_model
 from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.events_root import write_events as write_root
@@ -133,12 +132,10 @@ def by_hits(engine: str, measured: dict[str, Any], n_hits: Sequence[int]) -> lis
 def events_with(events: Events, n_hits: Sequence[int]) -> Events:
     """An event with each number of hits: some events joined, less some of their hits, without truth."""
     random = np.random.default_rng(1)
-    counts = jagged.count(events.hits)
     made = []
     for n in n_hits:
-        enough = int(np.searchsorted(np.cumsum(counts), 1.1 * n)) + 1  # a tenth may lie in the same cells
-        joined = overlay(events, [range(enough)])
-        kept = np.sort(random.permutation(len(joined.hits[0]))[:n])
+        event = joined(events, n)
+        kept = np.sort(random.permutation(len(event.hits[0]))[:n])
         without: Any = dict.fromkeys(("truth", "reference", *LINKED))
-        made.append(dataclasses.replace(joined, hits=joined.hits[ak.Array([kept])], **without))
+        made.append(dataclasses.replace(event, hits=event.hits[ak.Array([kept])], **without))
     return concatenate(made)

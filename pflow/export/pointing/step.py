@@ -61,6 +61,8 @@ class DecoderStepGraph(nn.Module):
         self.weights = StepWeights(network)
         self.width = network.decoder.bos.shape[-1]
         self.frame = frame_widths(network)
+        bias, weight = self.weights.embed  # made for half of a GELU
+        self.embed = (bias, torch.cat([2.0 * weight[: self.width], weight[self.width :]]))
         self.features = [torch.from_numpy(part) for part in _pair_features(network.assignment.pair_logits)]
         layers = range(len(self.weights.layers))
         past = [f"past_{part}_{i}" for i in layers for part in ("key", "value")]
@@ -247,8 +249,7 @@ class DecoderStepGraph(nn.Module):
             particle.direction.float(),
         ]
         hidden = torch.nn.functional.gelu(decoder.embed_particle[0](torch.cat(features, dim=1)))
-        bias, weight = self.weights.embed
-        weight = torch.cat([2.0 * weight[: self.width], weight[self.width :]])  # made for a GELU twice as large
+        bias, weight = self.embed
         return torch.addmm(bias, torch.cat([hidden, seed_state, pooled], dim=1), weight)
 
 
