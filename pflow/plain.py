@@ -89,4 +89,9 @@ def _converted(kind: Any, value: Any, where: str, name: str) -> Any:
     accepted = int | float if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{where}: '{name}' must be {EXPECTED[kind]}, found {value!r}")
-    return float(value) if kind is float else value
+    if kind is not float:
+        return value
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{where}: '{name}' must be {EXPECTED[kind]} up to 1.8e308, found a larger one") from error

@@ -52,6 +52,7 @@ def test_a_whole_number_is_a_number():
         ({"inner": {}}, r"it: inner: field 'size' is missing"),
         ({"inner": 3}, r"it: inner: expected a mapping, found int"),
         ({"inner": {"size": "1"}}, r"it: inner: 'size' must be a number, found '1'"),
+        ({"inner": {"size": 10**400}}, r"'size' must be a number up to 1.8e308"),
         ({"inner": {"size": True}}, r"'size' must be a number"),
         ({"inner": {"size": 1.0, "name": 2}}, r"'name' must be text"),
         ({"parts": [1]}, r"'parts' must be a mapping"),
