@@ -68,14 +68,12 @@ class ExportedModel:
         self.tokeniser = header.tokeniser
         self.config = header.to_dict()
         self.digest = str(text["run"]["checkpoint_sha256"])
-        self.max_particles = int(text["run"]["max_particles"])
         self.known = tuple(filter(None, text["run"]["known"].split(",")))
         self.decoding = dict(self.config["model"]["init_args"]["decoding"])
         self._energy_above = float(text["run"]["energy_above"])  # GeV
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads
         options.enable_mem_pattern = False  # it would keep one for each number of hits, tracks and particles ever seen
-        self._value = runtime.OrtValue.ortvalue_from_numpy
         self._sessions: dict[str, Any] = {}
         for name, file in GRAPHS.items():
             path = str(Path(folder) / file)
@@ -95,45 +93,53 @@ class ExportedModel:
         """Whether there is anything to reconstruct: a track, or a hit that counts. Else no graph must be run."""
         return len(source.get("track_momentum", ())) > 0 or bool((source["hit_energy"] > self._energy_above).any())
 
-    def reconstruct(self, source: Mapping[str, npt.NDArray[Any]], *, max_particles: int) -> ExportedParticles:
-        """Particles of an event with hits or tracks; `source` has the arrays `inputs`."""
+    def reconstruct(
+        self, source: Mapping[str, npt.NDArray[Any]], *, max_particles: int | None = None
+    ) -> ExportedParticles:
+        """Particles of an event with hits or tracks; `source` has the arrays `inputs`.
+
+        There are at most `max_particles`; default: as many as the model's thresholds allow for an event of this size.
+        """
         values = self.encode(source)
         rows, truncated = self.decode(values, max_particles=max_particles)
         return ExportedParticles(self.refine(values, rows) if rows else None, truncated)
 
-    def encode(self, source: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-        """Outputs of the encoder by name, as values of onnxruntime."""
-        return self._run("encoder", {name: self._value(source[name]) for name in self._inputs["encoder"]})
+    def encode(self, source: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        """Outputs of the encoder by name."""
+        return self._run("encoder", source)
 
-    def decode(self, values: Mapping[str, Any], *, max_particles: int) -> tuple[Arrays, bool]:
+    def decode(
+        self, values: Mapping[str, npt.NDArray[Any]], *, max_particles: int | None = None
+    ) -> tuple[Arrays, bool]:
         """Rows of the decoded particles [T, ...] by name, none if there are none, and whether there would be more."""
-        values = dict(values)
-        rows: dict[str, list[npt.NDArray[Any]]] = {}
+        # Arrays of NumPy, which onnxruntime does not copy: a value of its own costs more than an operator.
+        inputs = {name: values[name] for name in self._inputs["step"]}
+        step, names = self._sessions["step"].run, self._outputs["step"]
+        rows: dict[str, list[npt.NDArray[Any]]] = {name[4:]: [] for name in names if name.startswith("row_")}
         truncated = False
-        for position in range(max_particles + 1):
-            outputs = self._run("step", values)
-            if outputs["stop"].numpy()[0]:
+        limit = int(values["limit"][0]) if max_particles is None else max_particles
+        for position in range(limit + 1):
+            outputs = dict(zip(names, step(names, inputs), strict=True))
+            if outputs["stop"][0]:
                 break
-            if position == max_particles:
+            if position == limit:
                 truncated = True
                 break
             for name, value in outputs.items():
-                kind, _, rest = name.partition("_")
-                if kind == "next":
-                    values[rest] = value
-                elif kind == "row":
-                    rows.setdefault(rest, []).append(value.numpy())
-        return {name: np.concatenate(parts) for name, parts in rows.items()}, truncated
+                if name.startswith("next_"):
+                    inputs[name[5:]] = value
+                elif name.startswith("row_"):
+                    rows[name[4:]].append(value)
+        return {name: np.concatenate(parts) for name, parts in rows.items() if parts}, truncated
 
-    def refine(self, values: Mapping[str, Any], rows: Arrays) -> Arrays:
+    def refine(self, values: Mapping[str, npt.NDArray[Any]], rows: Arrays) -> Arrays:
         """The physical particles, by the names of the outputs of the refinement's graph."""
-        known = {**values, **{name: self._value(row) for name, row in rows.items()}}
-        return {name: value.numpy() for name, value in self._run("refinement", known).items()}
+        return self._run("refinement", {**values, **rows})
 
-    def _run(self, graph: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _run(self, graph: str, values: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         inputs = {name: values[name] for name in self._inputs[graph]}
         names = self._outputs[graph]
-        return dict(zip(names, self._sessions[graph].run_with_ort_values(names, inputs), strict=True))
+        return dict(zip(names, self._sessions[graph].run(names, inputs), strict=True))
 
 
 def _require_onnxruntime() -> Any:

@@ -46,8 +46,8 @@ def reconstruct_exported(
     model
         The exported model.
     max_particles
-        Largest number of particles of an event; default: what ``tokens.json`` says, which does not grow with the event
-        as that of `pflow.reconstruct` does. Events that reach it are flagged ``MAX_PARTICLES``.
+        Largest number of particles of any event; default: as `pflow.reconstruct`, which may grow with the event. Events
+        that reach it are flagged ``MAX_PARTICLES``.
     max_hits, on_error
         As for `pflow.reconstruct`.
 
@@ -63,9 +63,8 @@ def reconstruct_exported(
     ConfigError
         A number of particles below 1.
     """
-    limit = model.max_particles if max_particles is None else max_particles
-    if limit < 1:
-        raise ConfigError(f"max_particles must be at least 1, found {limit}")
+    if max_particles is not None and max_particles < 1:
+        raise ConfigError(f"max_particles must be at least 1, found {max_particles}")
     model.tokeniser.check_detector(events)
     events = usable_events(events, max_hits, on_error)
     sources: list[Arrays | None] = []
@@ -83,7 +82,7 @@ def reconstruct_exported(
     for index, source in enumerate(sources):
         found = None
         if source is not None and model.has_particles(source):
-            found, cut = model.reconstruct(source, max_particles=limit)
+            found, cut = model.reconstruct(source, max_particles=max_particles)
             truncated[index] = Flag.MAX_PARTICLES if cut else Flag.NONE
         columns.append(_NONE if found is None else found)
     reconstruction = _joined(columns, events, truncated, tracks="track_momentum" in model.inputs)

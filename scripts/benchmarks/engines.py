@@ -129,9 +129,7 @@ def measure_onnxruntime(task: Task) -> dict[str, Any]:
         times = {"reading": shared}
         arrays, times["tokens"] = timed(task.runs, lambda event=event: event_arrays(event, 0, runtime.inputs))
         values, times["encoder"] = timed(task.runs, lambda arrays=arrays: runtime.encode(arrays))
-        (decoded, _), times["decoder"] = timed(
-            task.runs, lambda values=values: runtime.decode(values, max_particles=runtime.max_particles)
-        )
+        (decoded, _), times["decoder"] = timed(task.runs, runtime.decode, values)
         particles = 0
         times["refinement"] = dict.fromkeys(KINDS, 0.0)
         if decoded:

@@ -29,7 +29,8 @@ TOY = {
     "encoder": """
         (float[N] hit_energy, float[N, 3] hit_position, int32[N] hit_subdetector, int32[N] hit_layer,
          float[K, 3] track_momentum, float[K] track_charge)
-        => (float[N] energies, int64[1] left, float[N] not_used) {
+        => (float[N] energies, int64[1] left, int64[1] limit, float[N] not_used) {
+            limit = Constant<value_ints = [4]>()
             end = Constant<value_floats = [0.0]>()
             energies = Concat<axis = 0>(hit_energy, end)
             left = Shape(hit_energy)
@@ -93,7 +94,7 @@ METADATA = {
     "architecture": "pointing",
     "b_field": "3.5",
     "subdetectors": "ecal,hcal",
-    "max_particles": "4",
+    "known": "hit_energy,hit_position,hit_subdetector,hit_layer,track_momentum,track_charge",
     "energy_above": "0",
     "tracks": "1",
     "classes": "charged_hadron,neutral_hadron,photon,electron,muon",
@@ -200,6 +201,12 @@ def test_an_impossible_value_is_an_error_that_names_it(error_of, toy, line, fiel
     assert message in error
 
 
+def test_what_the_model_does_not_read_need_not_be_known(run, tmp_path):
+    known = METADATA["known"].replace(",hit_layer", "")
+    (event,) = run(write_toy(tmp_path / "model", known=known), "event\nhit 1.5 1800 20 30 0 -1 nan\n")
+    assert len(event["particles"]) == 1
+
+
 def test_a_text_that_is_no_event_is_an_error_that_names_the_line(error_of, toy):
     assert "line 3: expected event, hit or track, found 'shower 3'" in error_of(toy, f"event\n{HIT}shower 3\n")
     assert "line 2: expected a number" in error_of(toy, "event\nhit 3 4\n")
@@ -214,7 +221,7 @@ def test_a_missing_folder_is_an_error(error_of, tmp_path):
     [
         ({"format": "3"}, "expected an export of a pointing network in format 2"),
         ({"b_field": None}, "expected metadata 'b_field'"),
-        ({"max_particles": "many"}, "expected a number as metadata 'max_particles'"),
+        ({"energy_above": "little"}, "expected a number as metadata 'energy_above'"),
         ({"classes": "photon"}, "its classes of particles are not those of this library"),
     ],
 )
@@ -228,6 +235,8 @@ def test_a_model_that_the_library_does_not_know_is_an_error(error_of, tmp_path, 
     ("change", "message"),
     [
         (("encoder", {"hit_layer": "hit_colour"}), "this library has no input 'hit_colour'"),
+        (("encoder", {"limit": "most"}), "'limit' is not an output of the encoder"),
+        (("encoder", {"[4]": "[4, 5]"}), "expected one number as output 'limit'"),
         (("decoder_step", {"energies": "momenta"}), "'momenta' is not an output of the encoder"),
         (("decoder_step", {"row_deposit": "deposit"}), "expected stop, next_* and row_*, found the output 'deposit'"),
         (("decoder_step", {"stop": "next_left_over"}), "'left_over' is not an output of the encoder"),

@@ -57,6 +57,15 @@ def test_an_event_that_is_cut_is_flagged(exported, three):
     assert_same_particles(found, expected)
 
 
+def test_large_events_may_have_more_particles(exported, three):
+    arrays = event_arrays(three, 0, exported.inputs)
+    repeats = 3000 // len(arrays["hit_energy"]) + 1
+    large = {name: np.concatenate([x] * repeats) if name.startswith("hit") else x for name, x in arrays.items()}
+    counted = np.count_nonzero(large["hit_energy"] > load_model("ild-g4-general").tokeniser.recipe.hit_energy_min)
+    assert exported.encode(arrays)["limit"].tolist() == [150]
+    assert exported.encode(large)["limit"].tolist() == [len(arrays["track_charge"]) + counted // 10]
+
+
 def test_a_value_that_is_not_known_is_named(exported, three):
     calo = three.tracks.calo_momentum
     assert "track_calo_momentum" in exported.known

@@ -295,7 +295,6 @@ class Reconstructor::Implementation {
         refinement_(env_, folder / "refinement.onnx", options.threads) {
     if (encoder_.metadata("format") != "2" || encoder_.metadata("architecture") != "pointing")
       throw Error(encoder_.path(), "expected an export of a pointing network in format 2");
-    max_particles_ = std::size_t(encoder_.number("max_particles"));
     energy_above_ = float(encoder_.number("energy_above"));
     b_field_ = encoder_.number("b_field");
     subdetectors_ = split(encoder_.metadata("subdetectors"));
@@ -344,7 +343,8 @@ class Reconstructor::Implementation {
     for (const std::string& name : encoder_.inputs())
       if (!hit_numbers.count(name) && !hit_integers.count(name) && !track_numbers.count(name))
         throw Error(encoder_.path(), "this library has no input '" + name + "'");
-    all_known_.assign(encoder_.inputs().size(), true);
+    const std::vector<std::string> known = split(encoder_.metadata("known"));
+    for (const std::string& name : encoder_.inputs()) all_known_.push_back(index_of(known, name) < known.size());
     std::vector<std::string> values, rows;
     const auto value = [&](const Graph& graph, const std::string& name) {
       if (!encoder_.has_output(name)) throw Error(graph.path(), "'" + name + "' is not an output of the encoder");
@@ -373,6 +373,7 @@ class Reconstructor::Implementation {
       else
         refinement_inputs_.push_back({false, value(refinement_, name)});
     }
+    limit_ = value(encoder_, "limit");
     n_rows_ = rows.size();
     encoder_.ask(values);
   }
@@ -414,14 +415,22 @@ class Reconstructor::Implementation {
     return Ort::Value::CreateTensor<Number>(memory_, values.data(), values.size(), shape.data(), columns > 1 ? 2 : 1);
   }
 
+  /// Largest number of particles of an event.
+  std::size_t limit_of(const Ort::Value& value) const {
+    const Table<std::int64_t> limit("limit", value, 1, encoder_.path());
+    if (limit.size() != 1 || limit(0) < 0) throw Error(encoder_.path(), "expected one number as output 'limit'");
+    return std::size_t(limit(0));
+  }
+
   /// Appends the rows of the particles, and returns how many there are.
   std::size_t decode(std::vector<Ort::Value>& values, std::vector<Rows>& rows, bool& truncated) const {
+    const std::size_t limit = limit_of(values[limit_]);
     std::vector<const OrtValue*> inputs(step_inputs_.size());
     for (std::size_t n_particles = 0;; ++n_particles) {
       for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = values[step_inputs_[i]];
       std::vector<Ort::Value> outputs = step_.run(inputs);
       if (*outputs[stop_].GetTensorData<bool>()) return n_particles;
-      if (n_particles == max_particles_) {
+      if (n_particles == limit) {
         truncated = true;
         return n_particles;
       }
@@ -498,7 +507,6 @@ class Reconstructor::Implementation {
   Ort::Env env_{ORT_LOGGING_LEVEL_WARNING, "pflow"};
   Ort::MemoryInfo memory_ = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   Graph encoder_, step_, refinement_;
-  std::size_t max_particles_ = 0;
   float energy_above_ = 0.0f;  // GeV
   double b_field_ = 0.0;       // T
   bool reads_tracks_ = false;
@@ -507,7 +515,7 @@ class Reconstructor::Implementation {
   std::vector<std::size_t> step_inputs_;
   std::vector<Output> step_outputs_;
   std::vector<Input> refinement_inputs_;
-  std::size_t stop_ = 0, n_rows_ = 0;
+  std::size_t stop_ = 0, limit_ = 0, n_rows_ = 0;
 };
 
 Reconstructor::Reconstructor(const std::string& folder, const Options& options)

@@ -27,8 +27,8 @@ HOW_TO = (
     "finite, a layer not negative. Others may be NaN.",
     "3. Run 'encoder'; values = its outputs.",
     "4. Run 'step' with its inputs from values. If stop[0], the sequence has ended, and the other outputs of this run "
-    "do not count. If max_particles rows are there already, the event is truncated: likewise. Otherwise each output "
-    "row_NAME is appended to rows[NAME], and each output next_NAME becomes values[NAME]. Repeat.",
+    "do not count. If limit[0] rows (limit from values) are there already, the event is truncated: likewise. Otherwise "
+    "each output row_NAME is appended to rows[NAME], and each output next_NAME becomes values[NAME]. Repeat.",
     "5. Without rows the event has no particles. Otherwise run 'refinement' with its inputs from the rows, joined "
     "along their first axis, and from values.",
     "6. Its outputs are the particles: pdg, charge (e), energy and mass (GeV), momentum (GeV), covariance of (px, py, "
@@ -51,7 +51,6 @@ def metadata(model: Model, inputs: tuple[str, ...], *, version: str) -> dict[str
         "detector": tokeniser.detector.name,
         "b_field": repr(tokeniser.detector.b_field),
         "subdetectors": ",".join(one.name for one in tokeniser.detector.calorimeters),
-        "max_particles": str(model.reconstructor.decoding.max_particles),
         "energy_above": repr(tokeniser.recipe.hit_energy_min),
         "tracks": str(int(bool(tokeniser.recipe.track_features))),
         "known": ",".join(_known(model, inputs)),

@@ -5,7 +5,6 @@ Letters: N hits, K tracks, S tokens (cells, then tracks), M items (hits, then tr
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +14,10 @@ from torch.nn import functional
 
 from pflow.checkpoint.load import Model
 from pflow.data.batch import Batch, Readout, TokenSet
+from pflow.export.pointing.attention import DirectionalAttention, Directions
 from pflow.export.pointing.cells import Hits, merge_hits
 from pflow.export.pointing.features import hit_tokens, track_fields, track_tokens
+from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.event_decoder import StepWeights
 from pflow.model.pointing.geometry import Scene, make_scene
 from pflow.model.pointing.network import PointingNetwork
@@ -39,23 +40,22 @@ class EncoderGraph(nn.Module):
         With a `pflow.model.pointing.PointingReconstructor`.
     network
         Its network, in evaluation mode, on the CPU.
+    decoding
+        Its largest number of particles.
     """
 
-    def __init__(self, model: Model, network: PointingNetwork) -> None:
+    def __init__(self, model: Model, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
         recipe = model.tokeniser.recipe
         self.tokeniser = model.tokeniser
-        self.network = network
+        self.network, self.decoding = network, decoding
         self.weights = StepWeights(network)
         times = ("time",) if "time" in recipe.hit_features else ()
         self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
         self.track_fields = track_fields(recipe.track_features) if recipe.track_features else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         self.outputs: tuple[str, ...] = ()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning)
-            # Its loop becomes one of the graph; tracing would unroll it.
-            self.attend: Any = torch.jit.script(_attend_in_blocks)
+        self.attentions = nn.ModuleList(DirectionalAttention(layer.attention) for layer in network.encoder.stack.layers)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Encode."""
@@ -93,23 +93,11 @@ class EncoderGraph(nn.Module):
         x = encoder.embed_hit(features["hits"])
         if encoder.embed_track is not None:
             x = torch.cat([x, encoder.embed_track(features["tracks"])])
-        direction = functional.normalize(unit.double(), dim=-1)
-        for layer in encoder.stack.layers:
-            x = layer.attention_residual(x, lambda y, at=layer.attention: self._attend(at, y, direction))
+        directions = Directions.of(unit)
+        for layer, attention in zip(encoder.stack.layers, self.attentions, strict=True):
+            x = layer.attention_residual(x, lambda y, at=attention: at(y, directions))
             x = layer.feedforward_residual(x, layer.feedforward)
         return encoder.stack.norm(x)  # type: ignore[no-any-return]
-
-    def _attend(self, attention: Any, x: Tensor, direction: Tensor) -> Tensor:
-        """`pflow.model.pointing.attention.DirectionalSelfAttention` of one event: x float [S, W], direction double."""
-        heads = attention.heads
-        query, key = attention.query_key(x).unflatten(-1, (2, heads, attention.key_width)).unbind(1)  # [S, H, D - 3]
-        value = attention.value(x).unflatten(-1, (heads, attention.head_width))
-        query, key, value = (part.transpose(0, 1) for part in (query * attention.key_width**-0.5, key, value))
-        strength = torch.zeros(heads)
-        if attention.log_strength is not None:
-            strength = attention.initial_strength * attention.log_strength.exp()
-        attended = self.attend(query, key.transpose(1, 2), value, direction, strength[:, None, None])
-        return attention.out(attended.transpose(0, 1).flatten(1))  # type: ignore[no-any-return]
 
     def _for_steps(self, scene: Scene, states: Tensor) -> dict[str, Tensor]:
         """What all decoder steps read of the event."""
@@ -138,7 +126,20 @@ class EncoderGraph(nn.Module):
         ]
         pointer = self.network.decoder.pointer
         order = torch.cumsum(torch.ones_like(token), 0) - 1
+        first_track = (~scene.token_is_track[0]).long().sum(0, keepdim=True)
+        tracks = scene.token_is_track[0].nonzero().squeeze(1)
+        n_hits = (is_track[:, 0] == 0).long().sum(0, keepdim=True)
+        # With a track that is never open: an empty axis ends onnxruntime.
+        none = torch.zeros_like(first_track)
+        of_tracks = {
+            "first_track": first_track,  # its token, if there is one
+            "track_items": torch.cat([tracks - first_track + n_hits, none]),
+            "track_tokens": torch.cat([tracks, none]),
+            "track_limits": torch.cat([torch.full_like(tracks, 0.5, dtype=torch.float32), none.float() - 1.0]),
+        }
         return {
+            **of_tracks,
+            "limit": self._limit(n_hits, torch.ones_like(tracks).sum(0, keepdim=True)),
             **{f"memory_key_{i}": key for i, key in enumerate(keys)},  # [H, D, S]
             **{f"memory_value_{i}": value.transpose(0, 1) for i, value in enumerate(values)},  # [H, S, D]
             "pointer_keys": pointer.token(states).t().reshape(3, pointer.hidden_width, -1),
@@ -153,6 +154,12 @@ class EncoderGraph(nn.Module):
             "token_track": self._tracks(scene),
             "nothing": torch.zeros_like(scene.token_energy[0]),
         }
+
+    def _limit(self, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
+        """Largest number of particles, int64 [1]; see `pflow.model.pointing.config.PointingDecodingConfig.limits`."""
+        smallest, each = self.decoding.max_particles, self.decoding.hits_per_particle
+        by_size = n_tracks + n_hits // each if each else torch.zeros_like(n_tracks)
+        return by_size.clamp(min=smallest)
 
     def _frames(self, scene: Scene) -> Tensor:
         """What a step reads of the token of its seed, float [S, F]; see `pflow.export.pointing.step.frame_widths`."""
@@ -203,19 +210,6 @@ def scene_of(values: Mapping[str, Tensor]) -> Scene:
     fields |= {"token_mask": torch.ones_like(fields["token_is_track"])}
     fields |= {"item_mask": torch.ones_like(fields["item_energy"], dtype=torch.bool)}
     return Scene(**fields, n_hits=values["hit_index"].shape[0])
-
-
-def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, direction: Tensor, strength: Tensor) -> Tensor:
-    """Attention [H, S, D] of one block of queries after the other: memory grows with the number of tokens only."""
-    length = query.shape[1]
-    n_rows = 4194304 // max(length, 1) + 1
-    attended: list[Tensor] = []
-    for start in range(0, length, n_rows):
-        # n_i . n_j - 1 = -|n_i - n_j|^2 / 2, in double precision
-        nearness = torch.matmul(direction[start : start + n_rows], direction.t()) - 1.0
-        logits = torch.matmul(query[:, start : start + n_rows], key) + strength * nearness.float()
-        attended.append(torch.matmul(torch.softmax(logits, -1), value))
-    return torch.cat(attended, 1)
 
 
 def _batch(features: Mapping[str, Tensor], readout: Readout) -> Batch:

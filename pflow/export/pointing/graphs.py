@@ -36,6 +36,11 @@ AXES: dict[str, tuple[str | None, ...]] = {
     "next_past_key": (None, None, "past_and_this"),
     "next_past_value": (None, "past_and_this"),
     "nothing": ("tokens",),
+    "first_track": (),
+    "limit": (),
+    "track_items": ("tracks_and_none",),
+    "track_tokens": ("tracks_and_none",),
+    "track_limits": ("tracks_and_none",),
     "assigned": ("items",),
     "assigned_energy": ("tokens",),
     "hit_fraction": ("decoded", "items"),
@@ -62,7 +67,7 @@ def pointing_graphs(model: Model, reconstructor: PointingReconstructor) -> dict[
     network = copy.deepcopy(reconstructor.network).cpu().eval().requires_grad_(False)
     if not network.head.use_proxies:
         raise ConfigError("a pointing network without proxies (use_proxies) cannot be exported to ONNX")
-    encoder, step = EncoderGraph(model, network), DecoderStepGraph(network, decoding)
+    encoder, step = EncoderGraph(model, network, decoding), DecoderStepGraph(network, decoding)
     refinement = RefinementGraph(model, network, decoding)
 
     source = _example_source(model, encoder)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.event_head import MIN_DEPOSIT
@@ -152,7 +151,7 @@ def corrected_particle(outputs: Tensor, proxies: Proxies, track: Tensor, *, char
     in_tracks = track_trust.sigmoid()
     tracks = torch.linalg.vector_norm(proxies.momentum, dim=1, keepdim=True)
     log_energy = ((1.0 - in_tracks) * proxies.energy + in_tracks * tracks + 1e-2).log() + CORRECTION_UNIT * energy
-    weights = functional.pad(trust, (1, 0)).softmax(1)
+    weights = torch.cat([torch.zeros(1, 1, dtype=trust.dtype), trust], dim=1).softmax(1)
     mean = _unit(torch.matmul(weights, proxies.directions))
     sigma = direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA).exp()
     direction = _unit(mean + torch.matmul(sigma * angles, _tangents(mean)))

@@ -29,8 +29,8 @@ __all__ = ["DecoderStepGraph"]
 
 EVENT = (
     *("states", "pointer_keys", "item_logits", "item_direction", "item_geometry", "item_sums", "item_token"),
-    *("item_weight", "token_item", "token_energy", "token_is_track", "token_inverse_energy", "token_frame"),
-    *("token_track", "nothing"),
+    *("item_weight", "token_item", "token_energy", "token_inverse_energy", "token_frame", "token_track", "nothing"),
+    *("first_track", "track_items", "track_tokens", "track_limits"),
 )
 """Outputs of the encoder that all steps read, beside keys and values of each layer."""
 
@@ -77,9 +77,7 @@ class DecoderStepGraph(nn.Module):
         event = dict(zip(self.inputs, arrays, strict=True))
         state, past = self._state(event)
         logits = self._seed_logits(event, state)
-        stop, forced, open_tracks = self._stop(event, logits)
-        logits = torch.where(forced & ~open_tracks, MASKED_LOGIT, logits[:-1])
-        seed = logits.argmax(0, keepdim=True)  # [1]
+        stop, forced, seed = self._seed(event, logits)
         values = {"stop": stop, "row_seed": seed, **past}
         values |= self._particle(event, state, seed, forced)
         return tuple(values[name] for name in self.outputs)
@@ -119,16 +117,19 @@ class DecoderStepGraph(nn.Module):
         tokens = plain + of_assigned * self._on_tokens(event) + of_energy * log_energy
         return torch.cat([tokens.view(-1), self.network.decoder.pointer.eos(state).view(1)])
 
-    def _stop(self, event: dict[str, Tensor], logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether there is no particle, whether its seed must be an open track, bool [1], and those, bool [S]."""
+    def _seed(self, event: dict[str, Tensor], logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Whether there is no particle, whether its seed must be an open track, bool [1], and the seed, int64 [1]."""
         end = logits.softmax(0)[-1:]
         ended = (end >= self.decoding.eos_threshold) | (event["empty_steps"] >= self.decoding.max_empty_steps)
-        unassigned = event["assigned"].index_select(0, event["token_item"]) < 0.5
-        open_tracks = event["token_is_track"] & unassigned
+        seed = logits[:-1].argmax(0, keepdim=True)
         if not self.decoding.require_all_tracks:
-            return ended, torch.zeros_like(ended), open_tracks
+            return ended, torch.zeros_like(ended), seed
+        open_tracks = event["assigned"].index_select(0, event["track_items"]) < event["track_limits"]
         any_open = open_tracks.long().sum(0, keepdim=True) > 0
-        return ended & ~any_open, ended & any_open, open_tracks
+        forced = ended & any_open
+        of_tracks = torch.where(open_tracks, logits.index_select(0, event["track_tokens"]), MASKED_LOGIT)
+        track = event["track_tokens"].index_select(0, of_tracks.argmax(0, keepdim=True))
+        return ended & ~any_open, forced, torch.where(forced, track, seed)
 
     def _particle(self, event: dict[str, Tensor], state: Tensor, seed: Tensor, forced: Tensor) -> dict[str, Tensor]:
         """The particle that starts at a token int64 [1], and the state after it."""
@@ -173,7 +174,7 @@ class DecoderStepGraph(nn.Module):
             next_assigned = next_assigned + taken
             next_energy = (next_energy + on_tokens).scatter_add(0, seed, more * frame["energy"].view(1))
         is_particle = particle.log_energy.view(1) >= network.min_log_energy  # [1]
-        has_track = forced | (((fraction >= 0.5) & (at >= self._first_track(event))).long().sum(0, keepdim=True) > 0)
+        has_track = forced | (((fraction >= 0.5) & (at >= event["first_track"])).long().sum(0, keepdim=True) > 0)
         min_deposit = self.decoding.min_deposit_fraction * math.exp(network.min_log_energy)
         counts = is_particle & ((proxies.energy.view(1) >= min_deposit) | has_track)
         embedded = self._embed(particle, frame["is_track"], seed_state, pooled, proxies.energy.float())
@@ -197,10 +198,6 @@ class DecoderStepGraph(nn.Module):
             "next_empty_steps": torch.where(counts, 0, event["empty_steps"] + 1),
         }
         return values | following
-
-    def _first_track(self, event: dict[str, Tensor]) -> Tensor:
-        """Index of the first token that is a track, int64 [1]."""
-        return (~event["token_is_track"]).long().sum(0, keepdim=True)
 
     def _fractions(
         self, event: dict[str, Tensor], frame: dict[str, Tensor], query: Tensor, seed: Tensor, index: Tensor, at: Tensor
