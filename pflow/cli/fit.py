@@ -17,7 +17,6 @@ import yaml
 from jsonargparse import Namespace
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from pflow.checkpoint.load import load_model
@@ -33,6 +32,7 @@ from pflow.resources import config_dir
 from pflow.train.callbacks import AveragedWeights, EpochLine, ProgressBar
 from pflow.train.checkpoint_io import AtomicCheckpointIO
 from pflow.train.history import read_history
+from pflow.train.logs import make_loggers, writing_logs
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
 from pflow.train.transfer import transfer_tokeniser
@@ -160,7 +160,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                 # A batch may not use all of a model: e.g. no event of it has a track.
                 options["strategy"] = "ddp_find_unused_parameters_true"
             if config["trainer"]["logger"] in (None, True):
-                options["logger"] = _loggers(Path(config["output"]))
+                options["logger"] = make_loggers(Path(config["output"]))
         else:
             options.update(logger=False, enable_checkpointing=False)
         return self._instantiate_trainer({**config["trainer"], **options}, own)
@@ -230,6 +230,13 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         if subcommand == "fit":  # no code from files
             found |= {"ckpt_path": self.config_init["fit"]["checkpoint"], "weights_only": True}
         return found
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        if subcommand != "fit":
+            super()._run_subcommand(subcommand)
+            return
+        with writing_logs(Path(self.config["fit"]["output"])):
+            super()._run_subcommand(subcommand)
 
     def predict(self, model: ParticleFlow, datamodule: ParticleFlowData) -> None:
         """Reconstruct the files to predict, as `pflow reconstruct` does."""
@@ -331,13 +338,6 @@ def _peek(options: list[str], names: set[str]) -> dict[str, str]:
 def _last_checkpoint(folder: str) -> ModelCheckpoint:
     """Keeps the newest state, better or not: Lightning's own ``save_last`` writes it with a new best one alone."""
     return ModelCheckpoint(dirpath=folder, filename="last", enable_version_counter=False)
-
-
-def _loggers(folder: Path) -> list[Any]:
-    """CSV and TensorBoard logs side by side in the next free ``logs/version_N`` of a run's folder."""
-    used = [int(path.name.removeprefix("version_")) for path in (folder / "logs").glob("version_[0-9]*")]
-    number = max(used, default=-1) + 1
-    return [logger(save_dir=folder, name="logs", version=number) for logger in (CSVLogger, TensorBoardLogger)]
 
 
 def main(argv: list[str]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pflow.errors import ConfigError, OutputError
 
-__all__ = ["check_folder", "check_output", "replacing", "replacing_folder"]
+__all__ = ["check_folder", "check_output", "disk_errors", "replacing", "replacing_folder"]
 
 MARK_RANGE = 2**20
 """Bytes at each end of a file in which the mark of its kind is looked for."""
@@ -102,7 +102,7 @@ def replacing(
     target = _target(check_output(path, inputs=inputs, replace=replace, force=force))
     partial = _partial(target)
     try:
-        with _disk_errors(path):
+        with disk_errors(path):
             yield partial
             os.replace(partial, target)
     finally:
@@ -147,7 +147,7 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     target = _target(check_folder(folder))
     partial = _partial(target)
     try:
-        with _disk_errors(folder):
+        with disk_errors(folder):
             partial.mkdir()
             yield partial
             os.replace(partial, target)
@@ -196,7 +196,14 @@ def _holds(path: Path, mark: bytes) -> bool:
 
 
 @contextmanager
-def _disk_errors(path: str | Path) -> Iterator[None]:
+def disk_errors(path: str | Path) -> Iterator[None]:
+    """Name a file or folder in what the file system says of writing to it.
+
+    Raises
+    ------
+    OutputError
+        It could not be written: the disk is full, the folder vanished.
+    """
     try:
         yield
     except OSError as error:
