@@ -23,6 +23,7 @@ from measurements import (
     oracle_calibration,
     overview,
     physics_reference,
+    sameness,
     setups,
     simulated,
     sturdy,
@@ -101,7 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cld.add_options(add("cld", cld.__doc__, measure_cld))
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
-    for module in (differences, learning_curves, oracle_calibration, physics_reference, overview, simulated, sturdy):
+    for module in (
+        differences,
+        learning_curves,
+        oracle_calibration,
+        physics_reference,
+        overview,
+        sameness,
+        simulated,
+        sturdy,
+    ):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -22,10 +24,11 @@ from attacks.child import run_limited, run_signalled
 from pflow.checkpoint.load import load_model
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
-from pflow.io.particles_root import read_provenance
+from pflow.io.particles_root import read_provenance, read_reco
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SAMPLE = REPOSITORY / "tests" / "data" / "gamma1_val_small.root"
+EDM4HEP = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "edm4hep" / "cld_rec.edm4hep.root"
 N_EVENTS = 16
 
 TINY = (
@@ -54,11 +57,17 @@ class Job:
         What the finished files hold, those that are there; raises where one is not whole.
     final
         Whether a file has its last content as soon as it is there.
+    several
+        Whether it writes several files, one after the other.
+    replaces
+        Whether it replaces an earlier output of its own.
     """
 
     command: Callable[[Path, Path], list[str]]
     content: Callable[[Path], Content]
     final: bool = True
+    several: bool = False
+    replaces: bool = True
 
 
 def make_inputs(folder: Path, *, log: Path) -> None:
@@ -124,9 +133,31 @@ def _root(folder: Path) -> Content:
     return found
 
 
+def _reconstruct_edm4hep(inputs: Path, folder: Path) -> list[str]:
+    words = _reconstruct(inputs, folder)
+    return [*words[:-1], str(folder / "reco.edm4hep.root"), "--format=edm4hep"]
+
+
+def _reconstruct_each(inputs: Path, folder: Path) -> list[str]:
+    return [*_reconstruct(inputs, folder)[:-2], "--output-dir", str(folder), "--force"]
+
+
+def _edm4hep(folder: Path) -> Content:
+    """Numbers of particles of each EDM4hep file."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.root")):
+        found[path.name] = [len(event) for event in read_reco(path).particles]
+        read_provenance(path)
+    return found
+
+
 def _evaluate(inputs: Path, folder: Path) -> list[str]:
     words = ["evaluate", str(inputs / "reco.root"), "--truth", str(inputs / "events.root"), "--no-plots", "-q"]
     return [*words, "-o", str(folder / "evaluation")]
+
+
+def _evaluate_in_full(inputs: Path, folder: Path) -> list[str]:
+    return [word for word in _evaluate(inputs, folder) if word != "--no-plots"]
 
 
 def _convert(inputs: Path, folder: Path) -> list[str]:
@@ -155,6 +186,37 @@ def _export(inputs: Path, folder: Path) -> list[str]:
     return ["export", "--checkpoint", checkpoint, "--format", "weights", "-o", str(folder / "weights")]
 
 
+def _export_onnx(inputs: Path, folder: Path) -> list[str]:
+    checkpoint = str(inputs / "run" / "best.ckpt")
+    return ["export", "--checkpoint", checkpoint, "-o", str(folder / "onnx")]
+
+
+def _overlay(inputs: Path, folder: Path) -> list[str]:
+    events = str(inputs / "events.root")
+    return ["overlay", events, events, "-o", str(folder / "joined.root")]
+
+
+def _detector(inputs: Path, folder: Path) -> list[str]:
+    return ["detector", str(EDM4HEP), "-o", str(folder / "mine.yaml"), "--force"]
+
+
+def _display(inputs: Path, folder: Path) -> list[str]:
+    outputs = (str(folder / name) for name in ("event.png", "event.html"))
+    return ["display", str(inputs / "events.root"), "-o", *outputs, "--force"]
+
+
+def _names(folder: Path) -> Content:
+    """Names of all files, and that pictures and pages are whole."""
+    for path in folder.rglob("*"):
+        if path.suffix in (".png", ".pdf"):
+            _check_end(path)
+        elif path.suffix == ".html":
+            assert path.read_text("utf-8").rstrip().endswith("</html>"), f"half a page: {path.name}"
+        elif path.suffix == ".json":
+            json.loads(path.read_text("utf-8"))
+    return {str(path.relative_to(folder)): None for path in sorted(folder.rglob("*.*"))}
+
+
 def _bytes(name: str) -> Callable[[Path], Content]:
     """Bytes of the files in a folder of the job's own."""
 
@@ -165,11 +227,23 @@ def _bytes(name: str) -> Callable[[Path], Content]:
 
 
 JOBS: dict[str, Job] = {
-    "fit": Job(command=_fit, content=_trained, final=False),
+    "fit": Job(command=_fit, content=_trained, final=False, several=True, replaces=False),
     "reconstruct": Job(command=_reconstruct, content=_root),
-    "evaluate": Job(command=_evaluate, content=_bytes("evaluation")),
+    "evaluate": Job(command=_evaluate, content=_bytes("evaluation"), several=True),
     "convert": Job(command=_convert, content=_hdf5),
     "convert back": Job(command=_convert_back, content=_root),
-    "export": Job(command=_export, content=_bytes("weights")),
+    "export": Job(command=_export, content=_bytes("weights"), replaces=False),
 }
 """By the name in the report."""
+
+WRITERS: dict[str, Job] = {
+    **JOBS,
+    "reconstruct edm4hep": Job(command=_reconstruct_edm4hep, content=_edm4hep),
+    "reconstruct each": Job(command=_reconstruct_each, content=_root),
+    "evaluate in full": Job(command=_evaluate_in_full, content=_names, several=True),
+    "export onnx": Job(command=_export_onnx, content=_names, replaces=False),
+    "display": Job(command=_display, content=_names, several=True),
+    "overlay": Job(command=_overlay, content=_root),
+    "detector": Job(command=_detector, content=_names),
+}
+"""These and others that write."""

@@ -11,6 +11,8 @@ from measurements.evaluation import ALWAYS_ONE, CLASSICAL, ORACLE, ORACLE_NO_TRA
 from measurements.files import number, read_json
 from measurements.markdown import table
 from measurements.quantities import QUANTITIES, Quantity, judge
+from measurements.robustness import attack_table, disk_table, interrupt_table
+from measurements.sameness import sameness_table
 from measurements.setups import ABLATION, COLUMNS, EXPERIMENTS, Column, Experiment
 from pflow.metrics.pulls import QUANTITIES as PULLS
 from pflow.metrics.report import number_text
@@ -69,6 +71,10 @@ def report_tables(results: Path) -> dict[str, str]:
         "flagship": flagship,
         "speed": {"speed": speed_table},
         "large_events": {"large_events": large_events_table},
+        "sameness": {"sameness": sameness_table},
+        "attack": {"attack": attack_table},
+        "interrupt": {"interrupt": interrupt_table},
+        "full_disk": {"full_disk": disk_table},
     }
     for name, experiment in EXPERIMENTS.items():
         makers[name] = {name: experiment_table(experiment), f"{name}_cost": cost_table(experiment)}
