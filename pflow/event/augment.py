@@ -133,16 +133,16 @@ def rotate(events: Events, phi: npt.ArrayLike) -> Events:
     """
     angles = np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events))
 
-    def change(name: str, flat: ak.Array, counts: Index) -> dict[str, Any]:
-        angle = np.repeat(angles, counts)
-        cos, sin = np.cos(angle), np.sin(angle)
-        columns: dict[str, Any] = {}
-        for field in VECTORS[name]:
-            x, y, z = jagged.vectors(flat[field]).T
-            columns[field] = _vector(flat[field], x * cos - y * sin, x * sin + y * cos, z)
+    def change(name: str, flat: dict[str, Values], counts: Index) -> dict[str, Values]:
+        cos, sin = np.repeat(np.cos(angles), counts), np.repeat(np.sin(angles), counts)
+        columns: dict[str, Values] = {}
+        for vector in VECTORS[name]:
+            first, second, _ = (key for key in flat if key.startswith(f"{vector}."))
+            x, y = flat[first].astype(np.float64), flat[second].astype(np.float64)
+            columns[first], columns[second] = x * cos - y * sin, x * sin + y * cos
         if name == "tracks":
-            azimuth = np.asarray(flat.phi, dtype=np.float64) + angle
-            columns["phi"] = (np.pi - np.mod(np.pi - azimuth, 2 * np.pi)).astype(np.float32)  # in (-pi, pi]
+            azimuth = flat["phi"].astype(np.float64) + np.repeat(angles, counts)
+            columns["phi"] = np.pi - np.mod(np.pi - azimuth, 2 * np.pi)  # in (-pi, pi]
         return columns
 
     return _changed(events, change)
@@ -155,16 +155,10 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
     """
     signs = np.where(np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)), -1.0, 1.0)
 
-    def change(name: str, flat: ak.Array, counts: Index) -> dict[str, Any]:
+    def change(name: str, flat: dict[str, Values], counts: Index) -> dict[str, Values]:
         sign = np.repeat(signs, counts)
-        columns: dict[str, Any] = {}
-        for field in VECTORS[name]:
-            x, y, z = jagged.vectors(flat[field]).T
-            columns[field] = _vector(flat[field], x, y, z * sign)
-        if name == "tracks":
-            for field in ("z0", "tan_lambda"):
-                columns[field] = (np.asarray(flat[field], dtype=np.float64) * sign).astype(np.float32)
-        return columns
+        fields = [[key for key in flat if key.startswith(f"{vector}.")][2] for vector in VECTORS[name]]
+        return {field: flat[field] * sign for field in (*fields, *(("z0", "tan_lambda") if name == "tracks" else ()))}
 
     return _changed(events, change)
 
@@ -180,7 +174,9 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     if options.max_hits is not None:
         small = jagged.count(events.hits) <= options.max_hits
         if not small.all():
-            alone = overlay(events[~small], [[i] for i in range(int((~small).sum()))])
+            alone = dataclasses.replace(events[~small] if small.any() else events, reference=None, reference_name="")
+            if not small.any():
+                return alone
             joined = random_overlay(events[small], options, generator)
             return concatenate([joined, alone])[np.argsort(np.argsort(~small, kind="stable"))]
     frequencies = np.array(options.frequencies, dtype=np.float64)
@@ -272,22 +268,16 @@ def _axes(events: Events) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)
 
 
-def _changed(events: Events, change: Callable[[str, ak.Array, Index], dict[str, Any]]) -> Events:
-    """The events with some fields of each part that has vectors replaced by flat columns."""
+def _changed(
+    events: Events, change: Callable[[str, dict[str, Values], Index], Mapping[str, npt.NDArray[Any]]]
+) -> Events:
+    """The events with some fields of each part that has vectors replaced, in the precision of each field."""
     values = {}
     for name, part in events.parts():
         if name in VECTORS:
-            counts = jagged.count(part)
-            flat = jagged.flat_records(part)
-            columns = {field: flat[field] for field in ak.fields(flat)} | change(name, flat, counts)
-            values[name] = jagged.records(columns, counts)
+            flat = jagged.columns(part)
+            columns = change(name, flat, jagged.count(part))
+            values[name] = jagged.replaced(
+                part, {field: column.astype(flat[field].dtype) for field, column in columns.items()}
+            )
     return dataclasses.replace(events, **values)
-
-
-def _vector(like: ak.Array, *components: Values) -> ak.Array:
-    """A vector of the same kind and precision."""
-    columns = {
-        key: values.astype(ak.to_numpy(like[key]).dtype)
-        for key, values in zip(ak.fields(like), components, strict=True)
-    }
-    return jagged.records(columns, name=like.layout.purelist_parameter("__record__"))

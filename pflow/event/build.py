@@ -198,24 +198,10 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
     source whose weights sum to 0 has equal shares. Links that point outside are kept for `Events.validate` to name, as
     are negative weights, which make all shares of their source NaN.
     """
-    sources = jagged.flat(source, np.int64)
+    sources = jagged.flat(source)
     weights = np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64)
     if normalise and len(sources):
-        event = jagged.event_index(jagged.count(source))
-        first = sources.min()
-        stride = sources.max() - first + 1
-        group = event * stride + (sources - first)
-        if event[-1] * stride > 16 * len(sources) + 1024:  # far fewer sources than numbers of sources
-            _, group = np.unique(group, return_inverse=True)
-        negative = weights < 0
-        if negative.any():
-            weights = np.where(negative, np.nan, weights)
-        total = np.bincount(group, weights)[group]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            weights = weights / total
-        empty = total == 0
-        if empty.any():
-            weights[empty] = 1.0 / np.bincount(group)[group[empty]]
+        weights = _shares(sources, weights, jagged.count(source))
     (weight,) = _unflatten(source, weights)
     return _records(
         like=source,
@@ -223,6 +209,48 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
         particle=(particle, np.int32, -1),
         weight=(weight, np.float32, 1.0),
     )
+
+
+def _shares(sources: npt.NDArray[Any], weights: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> Any:
+    """Weights of links divided by the sum over all links of their source, float64 [L]; see `make_links`."""
+    again, falls = sources[1:] == sources[:-1], sources[1:] < sources[:-1]
+    begins = jagged.offsets(counts)[1:-1]
+    begins = begins[(begins > 0) & (begins < len(sources))] - 1
+    again[begins] = falls[begins] = False  # the next event counts its own sources
+    event = jagged.event_index(counts)
+    if falls.any():
+        return _shares_of_any(sources, weights, event)
+    # In the order of the sources, as in most files: most of them have one link, whose share is 1.
+    several = np.zeros(len(weights), dtype=np.bool_)
+    several[:-1] = again
+    several[1:] |= again
+    shares = np.ones(len(weights))
+    shares[~(weights >= 0) | np.isinf(weights)] = np.nan
+    shares[several] = _shares_of_any(sources[several], weights[several], event[several])
+    return shares
+
+
+def _shares_of_any(
+    sources: npt.NDArray[Any], weights: npt.NDArray[np.float64], event: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """The same in any order of the sources; `event` of each link, rising, int64 [L]."""
+    if not len(sources):
+        return weights
+    first = int(sources.min())
+    stride = int(sources.max()) - first + 1
+    group = event * stride + (sources.astype(np.int64) - first)
+    if event[-1] * stride > 16 * len(sources) + 1024:  # far fewer sources than numbers of sources
+        _, group = np.unique(group, return_inverse=True)
+    negative = weights < 0
+    if negative.any():
+        weights = np.where(negative, np.nan, weights)
+    total = np.bincount(group, weights)[group]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = weights / total
+    empty = total == 0
+    if empty.any():
+        weights[empty] = 1.0 / np.bincount(group)[group[empty]]
+    return weights
 
 
 def _unflatten(like: Any, *flat: npt.NDArray[Any]) -> tuple[ak.Array, ...]:

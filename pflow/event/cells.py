@@ -118,37 +118,36 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
         [event, group]: the fields of ``events.hits``; energy [GeV], position [mm] and time [ns] in float64.
     """
     counts = jagged.count(hits)
-    event = jagged.event_index(counts)
-    flat = jagged.flat_records(hits)
+    columns = jagged.columns(hits)
     n = int(group.max(initial=-1)) + 1
-    order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(n))
-    energy = np.asarray(flat.energy, dtype=np.float64)
+    first = np.zeros(n, dtype=np.int64)
+    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the last of equal indices is kept
+    energy = columns["energy"].astype(np.float64)
     total = np.bincount(group, energy, minlength=n)
-    weight = np.where(total[group] > 0, energy, 1.0)
-    norm = np.bincount(group, weight, minlength=n)
-    position = {
-        axis: np.bincount(group, weight * values, minlength=n) / norm
-        for axis, values in zip("xyz", jagged.vectors(flat.position).T, strict=True)
-    }
+    weight = energy if (total > 0).all() else np.where(total[group] > 0, energy, 1.0)
+    norm = total if weight is energy else np.bincount(group, weight, minlength=n)
+    position = {axis: np.bincount(group, weight * columns[f"position.{axis}"], minlength=n) / norm for axis in "xyz"}
+    time = np.full(n, np.nan)
+    np.fmin.at(time, group, columns["time"].astype(np.float64))
+    layer = columns["layer"][first]
+    np.minimum.at(layer, group, columns["layer"])
     return jagged.records(
         {
             "energy": total,
             "position": jagged.records(position, name="Vector3D"),
-            "time": np.fmin.reduceat(np.asarray(flat.time, dtype=np.float64)[order], starts) if n else np.empty(0),
-            "subdetector": ak.to_numpy(flat.subdetector)[order[starts]],
-            "layer": np.minimum.reduceat(ak.to_numpy(flat.layer)[order], starts) if n else np.empty(0, dtype=np.int32),
+            "time": time,
+            "subdetector": columns["subdetector"][first],
+            "layer": layer,
         },
-        np.bincount(event[order[starts]], minlength=len(counts)),
+        np.bincount(jagged.event_index(counts)[first], minlength=len(counts)),
     )
 
 
 def _columns(events: Events, event: Index) -> dict[str, npt.NDArray[Any]]:
     """The flat columns that cells are made from, all of them finite."""
-    flat = jagged.flat_records(events.hits)
-    columns = dict(zip("xyz", jagged.vectors(flat.position).T, strict=True))
-    checked = {"energy": np.asarray(flat.energy), **{f"position.{axis}": values for axis, values in columns.items()}}
-    for name, values in checked.items():
+    flat = jagged.columns(events.hits)
+    for name in ("energy", "position.x", "position.y", "position.z"):
+        values = flat[name]
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise InputError(
@@ -157,9 +156,8 @@ def _columns(events: Events, event: Index) -> dict[str, npt.NDArray[Any]]:
                 entry=int(events.entry[event[bad[0]]]),
                 field=f"hits.{name}",
             )
-    columns["subdetector"] = ak.to_numpy(flat.subdetector).astype(np.int64)
-    columns["layer"] = ak.to_numpy(flat.layer).astype(np.int64)
-    return columns
+    columns = {axis: flat[f"position.{axis}"].astype(np.float64) for axis in "xyz"}
+    return columns | {name: flat[name].astype(np.int64) for name in ("subdetector", "layer")}
 
 
 def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) -> tuple[Index, ...]:
@@ -177,14 +175,18 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
     alone = np.array([kind not in sizes for kind in kinds])[subdetector]
 
     x, y, z, layer = hits["x"], hits["y"], hits["z"], hits["layer"]
-    turns = np.arctan2(y, x) / (2 * np.pi)
-    in_phi = _floor(turns * n_phi[subdetector]) % n_phi[subdetector]
-    first = np.where(barrel, in_phi, _floor(x / size))
-    second = np.where(barrel, _floor(z / size), _floor(y / size))
-    steps = _floor(np.where(barrel, np.hypot(x, y), np.abs(z)) / size)
-    depth = np.where(layer >= 0, layer // merge.layers, -1 - steps)
+    first = _floor(x / size)
+    in_barrel = np.flatnonzero(barrel)
+    n_phi = n_phi[subdetector[in_barrel]]
+    first[in_barrel] = _floor(np.arctan2(y[in_barrel], x[in_barrel]) / (2 * np.pi) * n_phi) % n_phi
+    second = _floor(np.where(barrel, z, y) / size)
+    depth = layer // merge.layers
+    unknown = np.flatnonzero(layer < 0)
+    if len(unknown):
+        beyond = np.where(barrel, np.hypot(x, y), np.abs(z))[unknown] / size[unknown]
+        depth[unknown] = -1 - _floor(beyond)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
-    depth = np.where(barrel, 2 * depth, 2 * depth + (z < 0))
+    depth = 2 * depth + (~barrel & (z < 0))
     return subdetector, depth, first, second, np.where(alone, np.arange(len(x)), 0)
 
 
@@ -197,12 +199,15 @@ def _groups(*columns: Index) -> Index:
     if not len(columns[0]):
         return np.zeros(0, dtype=np.int64)
     shifted = [column - column.min() for column in columns]
+    group = np.zeros(len(columns[0]), dtype=np.int64)
     try:
-        keys = [np.ravel_multi_index(shifted, [int(column.max()) + 1 for column in shifted])]
+        key = np.ravel_multi_index(shifted, [int(column.max()) + 1 for column in shifted])
     except ValueError:  # more rows are possible than an integer can count
-        keys = shifted[::-1]
-    order = np.lexsort(keys)
-    table = np.stack(keys)[:, order]
-    group = np.zeros(len(order), dtype=np.int64)
-    group[order[1:]] = np.cumsum((table[:, 1:] != table[:, :-1]).any(axis=0))
+        order = np.lexsort(shifted[::-1])
+        table = np.stack(shifted)[:, order]
+        group[order[1:]] = np.cumsum((table[:, 1:] != table[:, :-1]).any(axis=0))
+        return group
+    order = np.argsort(key)
+    ordered = key[order]
+    group[order[1:]] = np.cumsum(ordered[1:] != ordered[:-1])
     return group

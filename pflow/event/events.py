@@ -143,11 +143,12 @@ class Events:
                 raise IndexError(f"event {index} of {len(self)}")
             index %= len(self)
             where = slice(index, index + 1)
-        elif not isinstance(where, slice):
-            where = np.asarray(where)
-            if where.size == 0:
-                where = where.astype(np.int64)
-        values = {name: part[where] for name, part in self.parts()}
+        if isinstance(where, slice):
+            values = {name: part[where] for name, part in self.parts()}
+        else:
+            chosen = np.asarray(where)
+            where = np.arange(len(self))[chosen.astype(np.int64) if chosen.size == 0 else chosen]
+            values = {name: jagged.take(part, np.asarray(where)) for name, part in self.parts()}
         return dataclasses.replace(
             self, entry=self.entry[where], event=self.event[where], flags=self.flags[where], **values
         )

@@ -6,7 +6,7 @@ awkward do, without their dispatch, which takes longer than the work on the even
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -15,15 +15,19 @@ import numpy.typing as npt
 from vector.backends.awkward import behavior as vector_behavior
 
 __all__ = [
+    "columns",
     "count",
     "emptied",
     "event_index",
     "flat",
     "flat_records",
     "global_index",
+    "join",
     "local_index",
     "offsets",
     "records",
+    "replaced",
+    "take",
     "unflatten",
     "vectors",
 ]
@@ -43,6 +47,79 @@ def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
     if isinstance(content, ak.contents.NumpyArray):
         return np.asarray(content.data, dtype=dtype)
     return np.asarray(ak.to_numpy(ak.flatten(array, axis=1), allow_missing=False), dtype=dtype)
+
+
+def columns(array: ak.Array) -> dict[str, npt.NDArray[Any]]:
+    """Values of all fields of records, one after the other, by name; those of vectors as ``position.x``.
+
+    Parameters
+    ----------
+    array
+        Records [event, object], or a flat list of records [N].
+
+    Returns
+    -------
+    dict
+        [N] each, or [N, ...]; views where the records lie one after the other.
+
+    Raises
+    ------
+    ValueError
+        A value is missing (None).
+
+    >>> columns(ak.Array([[{"a": 1, "b": {"x": 2.0}}], []]))
+    {'a': array([1]), 'b.x': array([2.])}
+    """
+    content = _content(array) if array.ndim > 1 else array.layout
+    flat = flat_records(array).layout if content is None else content
+    return {".".join(path): values for path, values in _leaves(flat, ())}
+
+
+def _leaves(content: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], npt.NDArray[Any]]]:
+    if isinstance(content, ak.contents.NumpyArray):
+        yield path, np.asarray(content.data)
+    elif content.fields:
+        if not isinstance(content, ak.contents.RecordArray):
+            content = content.to_packed()
+        n = content.length
+        for name, part in zip(content.fields, content.contents, strict=True):
+            yield from _leaves(_cut(part, 0, n), (*path, name))
+    else:
+        yield path, np.asarray(ak.to_numpy(ak.Array(content), allow_missing=False))
+
+
+def replaced(array: ak.Array, columns: Mapping[str, npt.NDArray[Any]]) -> ak.Array:
+    """The same records with other values of some fields.
+
+    Parameters
+    ----------
+    array
+        Records [event, object].
+    columns
+        Values by name, as of the function `columns`; [N] each, one after the other.
+
+    >>> replaced(ak.Array([[{"a": 1, "b": {"x": 2}}], []]), {"b.x": np.array([3.5])}).to_list()
+    [[{'a': 1, 'b': {'x': 3.5}}], []]
+    """
+    content = _content(array)
+    content = flat_records(array).layout if content is None else content
+    layout = ak.contents.ListOffsetArray(ak.index.Index64(offsets(count(array))), _with(content, columns, ""))
+    return ak.Array(layout, behavior=array.behavior)
+
+
+def _with(content: Any, columns: Mapping[str, npt.NDArray[Any]], prefix: str) -> Any:
+    """A layout of records with other values of some fields, by their names with the prefix."""
+    content = content.to_packed() if not isinstance(content, ak.contents.RecordArray) else content
+    parts = []
+    for field, part in zip(content.fields, content.contents, strict=True):
+        name = prefix + field
+        part = _cut(part, 0, content.length)
+        if name in columns:
+            part = _layout(columns[name])
+        elif any(other.startswith(f"{name}.") for other in columns):
+            part = _with(part, columns, f"{name}.")
+        parts.append(part)
+    return ak.contents.RecordArray(parts, content.fields, content.length, parameters=content.parameters)
 
 
 def flat_records(array: ak.Array) -> ak.Array:
@@ -120,6 +197,63 @@ def unflatten(values: ak.Array | npt.NDArray[Any], counts: npt.NDArray[Any]) -> 
     return ak.Array(layout, behavior=values.behavior if isinstance(values, ak.Array) else None)
 
 
+def take(array: ak.Array, events: npt.NDArray[np.integer[Any]]) -> ak.Array:
+    """Some of the events in another order, as ``array[events]``, whose objects lie one after the other.
+
+    Parameters
+    ----------
+    array
+        [event, object].
+    events
+        int [n], from 0; an event may be there more than once.
+    """
+    content = _content(array)
+    if content is None:
+        return array[events]
+    counts = count(array)
+    taken = counts[events]
+    index = np.arange(int(taken.sum()))
+    index += np.repeat(offsets(counts)[events] - offsets(taken)[:-1], taken)
+    return ak.Array(
+        ak.contents.ListOffsetArray(ak.index.Index64(offsets(taken)), _carried(content, index)),
+        behavior=array.behavior,
+    )
+
+
+def join(columns: Mapping[str, Sequence[ak.Array]]) -> dict[str, ak.Array]:
+    """In each event, the objects of several lists one after the other, as `ak.concatenate` along the second axis.
+
+    Parameters
+    ----------
+    columns
+        For each quantity, its numbers in each of the same one or more lists, [event, object] each.
+
+    Raises
+    ------
+    ValueError
+        The lists of a quantity have other lengths than those of the first one.
+
+    >>> join({"a": [ak.Array([[1], [2, 3]]), ak.Array([[4], []])]})["a"].to_list()
+    [[1, 4], [2, 3]]
+    """
+    if all(len(arrays) == 1 for arrays in columns.values()):
+        return {name: arrays[0] for name, arrays in columns.items()}
+    counts = np.stack([count(array) for array in next(iter(columns.values()))])  # [list, event]
+    total = counts.sum(axis=0)
+    first = offsets(total)[:-1] + np.cumsum(counts, axis=0) - counts  # [list, event]
+    place = np.concatenate([np.repeat(begin - offsets(n)[:-1], n) for begin, n in zip(first, counts, strict=True)])
+    place += np.concatenate([np.arange(n) for n in counts.sum(axis=1)])
+    joined = {}
+    for name, arrays in columns.items():
+        values = np.concatenate([flat(array) for array in arrays])
+        if len(values) != len(place):
+            raise ValueError(f"{name} has {len(values)} values, expected {len(place)}")
+        ordered = np.empty_like(values)
+        ordered[place] = values
+        joined[name] = unflatten(ordered, total)
+    return joined
+
+
 def count(array: Any) -> Index:
     """Number of objects of each event, int64 [event]."""
     layout = array.layout if isinstance(array, ak.Array) else None
@@ -191,4 +325,22 @@ def _content(array: Any) -> Any:
     layout = array.layout if isinstance(array, ak.Array) else None
     if not isinstance(layout, ak.contents.ListOffsetArray):
         return None
-    return layout.content[int(layout.offsets[0]) : int(layout.offsets[-1])]
+    bounds = layout.offsets.data
+    return _cut(layout.content, int(bounds[0]), int(bounds[-1]))
+
+
+def _cut(content: Any, start: int, stop: int) -> Any:
+    """Part of a layout, the layout itself where that is all of it."""
+    if start == 0 and stop == content.length:
+        return content
+    return content[start:stop]
+
+
+def _carried(content: Any, index: Index) -> Any:
+    """Layout of some of the objects of another, in this order."""
+    if isinstance(content, ak.contents.NumpyArray):
+        return ak.contents.NumpyArray(content.data[index], parameters=content.parameters)
+    if isinstance(content, ak.contents.RecordArray):
+        parts = [_carried(part, index) for part in content.contents]
+        return ak.contents.RecordArray(parts, content.fields, len(index), parameters=content.parameters)
+    return content[index]

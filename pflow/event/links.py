@@ -22,6 +22,28 @@ Floats = npt.NDArray[np.float64]
 
 def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, Index, Floats]:
     """Sum the weights [L] of links with the same source and particle; sorted by source, then particle."""
+    if (source[1:] < source[:-1]).any():
+        return _sum_by_pair(source, particle, weight)
+    # In the order of the sources, as in most files: most of them have one link, which stays as it is.
+    again = source[1:] == source[:-1]
+    several = np.zeros(len(source), dtype=np.bool_)
+    several[:-1] = again
+    several[1:] |= again
+    one = ~several
+    alone, summed = source[one], _sum_by_pair(source[several], particle[several], weight[several])
+    place = np.searchsorted(alone, summed[0]) + np.arange(len(summed[0]))
+    there = np.ones(len(alone) + len(place), dtype=np.bool_)
+    there[place] = False
+    result = []
+    for values, sums in zip((source, particle, weight), summed, strict=True):
+        column = np.empty(len(there), dtype=sums.dtype)
+        column[there], column[place] = values[one], sums
+        result.append(column)
+    return result[0], result[1], result[2]
+
+
+def _sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, Index, Floats]:
+    """The same, of links in any order."""
     lowest = int(particle.min(initial=0))
     stride = int(particle.max(initial=0)) - lowest + 1
     pairs, at = np.unique(source * stride + particle - lowest, return_inverse=True)

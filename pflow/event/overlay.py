@@ -91,16 +91,15 @@ def overlay(
 
     values: dict[str, Any] = {"reference": None}
     for name, part in picked.parts():
+        columns = jagged.columns(part)
         if name in LINKED:
-            part = make_links(
-                source=part.source + shift[LINKED[name]],
-                particle=part.particle + shift["truth"],
-                weight=part.weight,
-                normalise=False,
-            )
+            shifts, counts = {"source": shift[LINKED[name]], "particle": shift["truth"]}, jagged.count(part)
+            moved = {field: columns[field] + np.repeat(shifts[field], counts) for field in shifts}
+            part = jagged.replaced(part, {field: values.astype(np.int32) for field, values in moved.items()})
         elif name == "truth":
-            parent = ak.where(part.parent < 0, part.parent, part.parent + shift["truth"])
-            part = ak.with_field(part, ak.values_astype(parent, np.int32), "parent")
+            parent = columns["parent"]
+            parent = np.where(parent < 0, parent, parent + np.repeat(shift["truth"], jagged.count(part)))
+            part = jagged.replaced(part, {"parent": parent.astype(np.int32)})
         if name != "reference":
             counts = np.bincount(group, jagged.count(part)).astype(np.int64)
             values[name] = jagged.unflatten(jagged.flat_records(part), counts)
@@ -126,19 +125,20 @@ def _shift(part: ak.Array, group: Index) -> Index:
 def _cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> Index:
     """Number of the cell of each hit in the flat list, in the order of the cells' first hits."""
     event = jagged.event_index(jagged.count(picked.hits))
-    flat = jagged.flat_records(picked.hits)
+    flat = jagged.columns(picked.hits)
     label = np.arange(len(event))
     among = np.flatnonzero(np.bincount(group)[group][event] > 1)
     if len(among):
         kinds = [calorimeter.kind for calorimeter in picked.detector.calorimeters]
         tolerances = np.array([ecal_tolerance if kind == "ecal" else hcal_tolerance for kind in kinds])
-        subdetector = ak.to_numpy(flat.subdetector)[among]
-        layer = ak.to_numpy(flat.layer).astype(np.int64)[among]
+        subdetector = flat["subdetector"][among]
+        layer = flat["layer"][among].astype(np.int64)
         n_layers = int(layer.max()) - int(layer.min()) + 1
         place = (group[event[among]] * len(kinds) + subdetector) * n_layers + layer
         # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
-        position = jagged.vectors(flat.position)[among] / tolerances[subdetector, np.newaxis]
-        tree = cKDTree(np.column_stack([position, 10.0 * place]), balanced_tree=False)  # half the time to build
+        tolerance = tolerances[subdetector]
+        position = [flat[f"position.{axis}"][among].astype(np.float64) / tolerance for axis in "xyz"]
+        tree = cKDTree(np.column_stack([*position, 10.0 * place]), balanced_tree=False)  # half the time to build
         pairs = among[tree.query_pairs(1.0, output_type="ndarray")]
         pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]].astype(np.int32)
         links = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(event),) * 2)

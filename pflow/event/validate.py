@@ -58,76 +58,77 @@ class Violation:
 def validate_part(name: str, part: ak.Array, detector: Detector) -> list[Violation]:
     """Find impossible numbers in a part of the events other than links, e.g. `name` ``hits``."""
     found: list[Violation] = []
+    columns = jagged.columns(part)
+    largest = {field: most for field, most in LARGEST.items() if field in columns}
     # Most often all is well, which one look at each field shows.
-    largest = {field: most for field, most in LARGEST.items() if _has(part, field)}
-    well = {field for field, (most, _) in largest.items() if bool((np.abs(_values(part, field)) <= most).all())}
+    well = {field for field, (most, _) in largest.items() if _within(columns[field], most)}
+    counts = jagged.count(part)
+
+    def check(field: str, is_bad: Callable[..., npt.NDArray[Any]], expected: str) -> None:
+        found.extend(_violations(f"{name}.{field}", columns[field], counts, is_bad, expected))
+
     for field in FINITE[name]:
-        if field in well:
-            continue
-        found += _violations(part, name, field, lambda x: ~np.isfinite(x), "expected a finite number")
+        if field not in well:
+            check(field, lambda x: ~np.isfinite(x), "expected a finite number")
     for field, (most, unit) in largest.items():
         if field not in well:
-            found += _violations(
-                part,
-                name,
-                field,
-                lambda x, most=most: np.isfinite(x) & (np.abs(x) > most),
-                f"expected at most {most:g}{unit}",
-            )
+            check(field, lambda x, most=most: np.isfinite(x) & (np.abs(x) > most), f"expected at most {most:g}{unit}")
     if name in ("hits", "reference"):
-        found += _violations(part, name, "energy", lambda x: x < 0, "expected at least 0 GeV")
+        check("energy", lambda x: x < 0, "expected at least 0 GeV")
     if name == "hits":
         n = len(detector.calorimeters)
-        expected = f"expected 0 to {n - 1} ({detector.name})"
-        found += _violations(part, name, "subdetector", lambda x: (x < 0) | (x >= n), expected)
+        check("subdetector", lambda x: (x < 0) | (x >= n), f"expected 0 to {n - 1} ({detector.name})")
     if name == "truth":
-        n_particles = jagged.count(part)
-        limit = np.repeat(n_particles, n_particles)
-        expected = "expected -1 or the index of a particle"
-        found += _violations(part, name, "parent", lambda x: (x < -1) | (x >= limit), expected)
+        limit = np.repeat(counts, counts)
+        check("parent", lambda x: (x < -1) | (x >= limit), "expected -1 or the index of a particle")
     return found
 
 
 def validate_links(name: str, links: ak.Array, sources: ak.Array | None, particles: ak.Array | None) -> list[Violation]:
     """Find links, e.g. `name` ``hit_links``, that point outside the lists they connect or have impossible weights."""
     found: list[Violation] = []
+    columns, counts = jagged.columns(links), jagged.count(links)
     for field, target in (("source", sources), ("particle", particles)):
         sizes = np.zeros(len(links), dtype=np.int64) if target is None else jagged.count(target)
-        limit = np.repeat(sizes, jagged.count(links))
+        limit = np.repeat(sizes, counts)
         found += _violations(
-            links, name, field, lambda x, limit=limit: (x < 0) | (x >= limit), "points outside the event's list"
+            f"{name}.{field}",
+            columns[field],
+            counts,
+            lambda x, limit=limit: (x < 0) | (x >= limit),
+            "points outside the event's list",
         )
     return found + _violations(
-        links, name, "weight", lambda x: ~np.isfinite(x) | (x < 0), "expected a finite share of at least 0"
+        f"{name}.weight",
+        columns["weight"],
+        counts,
+        lambda x: ~np.isfinite(x) | (x < 0),
+        "expected a finite share of at least 0",
     )
 
 
-def _has(part: ak.Array, field: str) -> bool:
-    outer, _, inner = field.partition(".")
-    return outer in part.fields and (not inner or inner in part[outer].fields)
-
-
-def _values(part: ak.Array, field: str) -> npt.NDArray[Any]:
-    """Flat values of a field, which may be one of a vector: ``position.x``."""
-    outer, _, inner = field.partition(".")
-    return jagged.flat(part[outer][inner] if inner else part[outer])
+def _within(values: npt.NDArray[Any], most: float) -> bool:
+    """Whether all values are known and at most so large, with either sign."""
+    return not len(values) or bool(values.min() >= -most and values.max() <= most)
 
 
 def _violations(
-    part: ak.Array, name: str, field: str, is_bad: Callable[..., npt.NDArray[Any]], expected: str
+    field: str,
+    values: npt.NDArray[Any],
+    counts: npt.NDArray[np.int64],
+    is_bad: Callable[..., npt.NDArray[Any]],
+    expected: str,
 ) -> list[Violation]:
     """One violation for each event in which `is_bad` holds for a value of the field; it names the first such object."""
-    values = _values(part, field)
     bad = np.flatnonzero(is_bad(values))
     if not len(bad):
         return []
-    counts = jagged.count(part)
     local = jagged.local_index(counts)
     events, first, times = np.unique(jagged.event_index(counts)[bad], return_index=True, return_counts=True)
     return [
         Violation(
             int(index),
-            f"{name}.{field}",
+            field,
             f"{expected}, found {values[at]} at index {local[at]}" + (f" and {n - 1} more like it" if n > 1 else ""),
         )
         for index, at, n in zip(events, bad[first], times, strict=True)

@@ -19,6 +19,7 @@ import uproot
 from uproot.source.file import MultithreadedFileSource
 
 from pflow.errors import InputError, first_line, nearest, reading
+from pflow.event import jagged
 from pflow.io.declared_sizes import check_tree, watch_decompression
 from pflow.io.rootfile import read_branch
 
@@ -189,7 +190,7 @@ class Columns:
         key = self.key(collection, *members)
         values = read_branch(self._tree, key, start, stop, self.path)
         if values.ndim > 1:
-            self._check_length(collection, _Lengths(key, start, stop, ak.to_numpy(ak.num(values, axis=1))))
+            self._check_length(collection, _Lengths(key, start, stop, jagged.count(values)))
         return values
 
     def _check_length(self, collection: str, found: _Lengths) -> None:
@@ -198,9 +199,8 @@ class Columns:
         if (before.start, before.stop) != (found.start, found.stop):
             self._lengths[collection] = found
             return
-        differing = np.flatnonzero(before.counts != found.counts)
-        if len(differing):
-            at = int(differing[0])
+        if not np.array_equal(before.counts, found.counts):
+            at = int(np.flatnonzero(before.counts != found.counts)[0])
             raise InputError(
                 f"{found.counts[at]} values, and '{before.key}' has {before.counts[at]}",
                 file=self.path,

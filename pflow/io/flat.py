@@ -196,7 +196,7 @@ class FlatReader:
             if name == "particle" and part not in LINKED and (not truth or self._parts.get(link)):
                 continue
             values = read_branch(self._table, branch.branch, start, stop, self.path)
-            if values.ndim != 2 or values.fields or "?" in str(values.type):
+            if not _is_numbers(values):
                 raise InputError(
                     f"expected one list of numbers an entry, found {values.type.content}",
                     file=self.path,
@@ -236,6 +236,14 @@ class FlatReader:
         return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
 
 
+def _is_numbers(values: ak.Array) -> bool:
+    """Whether an array is one list of numbers an event, none of them missing."""
+    layout = values.layout
+    if isinstance(layout, ak.contents.ListOffsetArray) and isinstance(layout.content, ak.contents.NumpyArray):
+        return bool(layout.content.data.ndim == 1)  # as files have it
+    return values.ndim == 2 and not values.fields and "?" not in str(values.type)
+
+
 def _without_particle(columns: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
     return {name: values for name, values in columns.items() if name != "particle"}
 
@@ -266,12 +274,13 @@ def _links_of(particle: ak.Array) -> ak.Array:
 
 def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:
     """Calorimeter of each code; an unknown code becomes an index of none, for `Events.validate` to name."""
-    flat = jagged.flat(codes, np.int64)
-    most = flat.max(initial=-1)
+    flat = jagged.flat(codes)
+    most = int(flat.max(initial=-1))
     if flat.min(initial=0) < 0 or most > MOST_TABULATED:
-        return jagged.unflatten(_calorimeters(flat, calorimeter, n_calorimeters), jagged.count(codes))
-    table = _calorimeters(np.arange(most + 1), calorimeter, n_calorimeters)
-    return jagged.unflatten(table[flat], jagged.count(codes))
+        found = _calorimeters(flat.astype(np.int64), calorimeter, n_calorimeters)
+    else:
+        found = _calorimeters(np.arange(most + 1), calorimeter, n_calorimeters).astype(np.int32)[flat]
+    return jagged.unflatten(found, jagged.count(codes))
 
 
 def _calorimeters(

@@ -145,12 +145,12 @@ class _Selection(NamedTuple):
 
 
 def _select(events: Events, recipe: Recipe) -> _Selection:
-    is_kept = events.hits.energy > recipe.hit_energy_min
-    flat = jagged.flat(is_kept)
+    flat = jagged.flat(events.hits.energy) > recipe.hit_energy_min
     # Most often all of them are kept; then nothing is copied.
-    kept = dataclasses.replace(events, hits=events.hits if flat.all() else events.hits[is_kept], hit_links=None)
+    hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
+    kept = dataclasses.replace(events, hits=hits, hit_links=None)
     if recipe.merge is None:
-        return _Selection(kept, flat, jagged.flat(ak.local_index(kept.hits, axis=1)))
+        return _Selection(kept, flat, jagged.local_index(jagged.count(kept.hits)))
     merged = merge_hits(kept, recipe.merge)
     return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of))
 

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
@@ -21,7 +20,8 @@ from pflow.physics.kinematics import impact_parameters
 __all__ = ["FEATURES", "Feature", "feature_matrix", "feature_transforms"]
 
 Values = npt.NDArray[np.floating[Any]]
-Compute = Callable[[ak.Array, Events], Values]
+Columns = Mapping[str, npt.NDArray[Any]]
+Compute = Callable[[Columns, Events], Values]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Feature:
     description
         What it is, with its unit.
     compute
-        From the N flat records of a part and their events, float64 [N].
+        From the columns of a part (`pflow.event.jagged.columns`), [N] each, and its events: float64 [N].
     transform
         Transform of the normaliser: ``identity`` or ``log10``.
     """
@@ -46,22 +46,22 @@ class Feature:
     transform: str = "identity"
 
 
-def _float(values: Any) -> Values:
-    return np.asarray(ak.to_numpy(values, allow_missing=False), dtype=np.float64)
+def _float(values: npt.NDArray[Any]) -> Values:
+    return np.asarray(values, dtype=np.float64)
 
 
 def _number(field: str, description: str, transform: str = "identity") -> Feature:
     """The field itself; its dotted path begins with the part."""
-    _, *path = field.split(".")
-    return Feature(field, description, lambda records, _: _float(records[tuple(path)]), transform)
+    name = field.partition(".")[2]
+    return Feature(field, description, lambda columns, _: _float(columns[name]), transform)
 
 
 def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
     """Length of a vector, or of its projection onto some axes."""
     _, vector = field.split(".")
 
-    def compute(records: ak.Array, _: Events) -> Values:
-        return np.asarray(np.sqrt(sum(_float(records[vector][key]) ** 2 for key in keys)))
+    def compute(columns: Columns, _: Events) -> Values:
+        return np.asarray(np.sqrt(sum(_float(columns[f"{vector}.{key}"]) ** 2 for key in keys)))
 
     return Feature(field, description, compute, "log10")
 
@@ -71,8 +71,8 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
     _, vector = field.split(".")
 
     def component(axis: int) -> Compute:
-        def compute(records: ak.Array, _: Events) -> Values:
-            components = [_float(records[vector][key]) for key in keys]
+        def compute(columns: Columns, _: Events) -> Values:
+            components = [_float(columns[f"{vector}.{key}"]) for key in keys]
             length = np.sqrt(sum(component**2 for component in components))
             return np.asarray(components[axis] / np.where(length == 0, 1.0, length))
 
@@ -82,8 +82,8 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
 
 
 def _layer(field: str) -> Feature:
-    def compute(records: ak.Array, _: Events) -> Values:
-        layer = _float(records["layer"])
+    def compute(columns: Columns, _: Events) -> Values:
+        layer = _float(columns["layer"])
         return np.where(layer < 0, np.nan, layer)
 
     return Feature(field, "layer, from 0", compute)
@@ -92,9 +92,9 @@ def _layer(field: str) -> Feature:
 def _subdetector(description: str, attribute: str, value: str) -> Feature:
     """1 for hits whose calorimeter has this kind or region, else 0."""
 
-    def compute(records: ak.Array, events: Events) -> Values:
+    def compute(columns: Columns, events: Events) -> Values:
         matches = np.array([getattr(c, attribute) == value for c in events.detector.calorimeters], dtype=np.float64)
-        return np.asarray(matches[ak.to_numpy(records["subdetector"])])
+        return np.asarray(matches[columns["subdetector"]])
 
     return Feature("hits.subdetector", description, compute)
 
@@ -102,10 +102,10 @@ def _subdetector(description: str, attribute: str, value: str) -> Feature:
 def _impact(description: str, which: int) -> Feature:
     """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
 
-    def compute(records: ak.Array, events: Events) -> Values:
-        x, y, z = (_float(records["calo_position"][key]) for key in _XYZ)
-        px, py, pz = (_float(records["calo_momentum"][key]) for key in _PXYZ)
-        charge = _float(records["charge"])
+    def compute(columns: Columns, events: Events) -> Values:
+        x, y, z = (_float(columns[f"calo_position.{key}"]) for key in _XYZ)
+        px, py, pz = (_float(columns[f"calo_momentum.{key}"]) for key in _PXYZ)
+        charge = _float(columns["charge"])
         return np.arcsinh(impact_parameters(x, y, z, px, py, pz, charge, events.detector.b_field)[which])
 
     return Feature("tracks.calo_momentum", description, compute)
@@ -214,9 +214,9 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
         raise InputError(
             f"the model reads {part.replace('_', ' ')} and the file holds none", file=events.path or None, field=part
         )
-    records = ak.flatten(array, axis=1)
-    columns = [feature.compute(records, events) for feature in features]
-    for name, feature, column in zip(names, features, columns, strict=True):
+    columns = jagged.columns(array)
+    computed = [feature.compute(columns, events) for feature in features]
+    for name, feature, column in zip(names, features, computed, strict=True):
         bad = np.flatnonzero(~np.isfinite(column))
         if len(bad):
             entry = int(events.entry[jagged.event_index(jagged.count(array))[bad[0]]])
@@ -227,4 +227,4 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
                 entry=entry,
                 field=feature.field,
             )
-    return np.stack(columns, axis=1) if columns else np.empty((len(records), 0))
+    return np.stack(computed, axis=1) if computed else np.empty((int(jagged.count(array).sum()), 0))

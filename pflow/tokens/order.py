@@ -54,12 +54,13 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
         One of `ORDERS`.
     """
     counts = jagged.count(targets.particles)
-    flat = ak.flatten(targets.particles, axis=1)
-    energy, pdg, charge = (np.asarray(flat[field], dtype=np.float64) for field in ("energy", "pdg", "charge"))
-    keys = [-energy, np.abs(pdg), charge, *jagged.vectors(flat.momentum).T]
+    flat = jagged.columns(targets.particles)
+    energy, pdg, charge = (flat[field].astype(np.float64) for field in ("energy", "pdg", "charge"))
+    keys = [-energy, np.abs(pdg), charge, *(flat[f"momentum.{axis}"] for axis in ("px", "py", "pz"))]
     if order == "tracks_first":
-        keys.insert(0, 1.0 - ((charge != 0) & (np.asarray(flat.n_tracks) > 0)))
+        keys.insert(0, 1.0 - ((charge != 0) & (flat["n_tracks"] > 0)))
     sorting = np.lexsort([*reversed(keys), jagged.event_index(counts)])  # the last key is the first that counts
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)
-    return OrderedTargets(particles=flat[sorting], offsets=jagged.offsets(counts), position=position, targets=targets)
+    particles = jagged.flat_records(targets.particles)[sorting]
+    return OrderedTargets(particles=particles, offsets=jagged.offsets(counts), position=position, targets=targets)

@@ -61,12 +61,14 @@ def make_readout(
             ("track_assignment", track_links, n_tracks, all_tracks),
         ):
             assignments[name], offsets[name] = _assignment(links, counts, kept, targets)
-    hits = ak.flatten(events.hits, axis=1)
+    hits = jagged.columns(events.hits)
+    if not is_kept.all():  # most often all of them are
+        hits = {name: values[is_kept] for name, values in hits.items()}
     readout = EventReadout(
-        energy=np.asarray(hits.energy, dtype=np.float32)[is_kept],
-        position=jagged.vectors(hits.position, np.float32)[is_kept],
-        subdetector=np.asarray(hits.subdetector, dtype=np.int64)[is_kept],
-        layer=np.asarray(hits.layer, dtype=np.int64)[is_kept],
+        energy=np.asarray(hits["energy"], dtype=np.float32),
+        position=np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=-1, dtype=np.float32),
+        subdetector=hits["subdetector"].astype(np.int64),
+        layer=hits["layer"].astype(np.int64),
         token=token,
         **_tracks(tracks),
         **assignments,
@@ -79,14 +81,13 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
         null = np.zeros((0, 3), dtype=np.float32)
         vectors = dict.fromkeys(("track_momentum", "track_position", "track_direction"), null)
         return {"track_charge": null[:, 0], **vectors}
-    tracks = ak.flatten(tracks, axis=1)
     momentum = jagged.vectors(tracks.momentum, np.float32)
     position = jagged.vectors(tracks.calo_position, np.float32)
     at_calorimeter = jagged.vectors(tracks.calo_momentum, np.float32)
     known = np.isfinite(np.concatenate([position, at_calorimeter], axis=1)).all(axis=1, keepdims=True)
     return {
         "track_momentum": momentum,
-        "track_charge": np.asarray(tracks.charge, dtype=np.float32),
+        "track_charge": jagged.flat(tracks.charge, np.float32),
         "track_position": np.where(known, position, np.float32(0)),
         "track_direction": unit_vector(np.where(known, at_calorimeter, momentum).astype(np.float64)).astype(np.float32),
     }
@@ -99,9 +100,13 @@ def _assignment(
     if links is None:
         none = np.zeros(0, dtype=np.int64)
         return Assignment(source=none, target=none, weight=none.astype(np.float32)), np.zeros_like(targets.offsets)
+    target = targets.position[jagged.global_index(links.particle, np.diff(targets.offsets))]
+    if is_kept.all():
+        weight = jagged.flat(links.weight, np.float32)
+        pairs = Assignment(source=jagged.flat(links.source, np.int64), target=target, weight=weight)
+        return pairs, jagged.offsets(jagged.count(links))
     event = jagged.event_index(jagged.count(links))
     source = jagged.global_index(links.source, n_sources)
-    target = targets.position[jagged.global_index(links.particle, np.diff(targets.offsets))]
     kept = is_kept[source]
     n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
     rank = n_before[source] - n_before[jagged.offsets(n_sources)[event]]

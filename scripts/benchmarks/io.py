@@ -126,14 +126,16 @@ class FlopCounter(TorchDispatchMode):
         return result
 
 
-def plain_reading(file: EventFile, n: int) -> Callable[[], None]:
-    """Reads with uproot alone what a reading of `n` events reads."""
+def plain_reading(file: EventFile, n: int) -> Callable[[], list[Any]]:
+    """Reads with uproot alone what a reading of `n` events reads, and holds it until all is read, as reading does."""
     with recorded_branches() as branches:
         file.read(0, n)
 
-    def read() -> None:
-        for table, branch, start, stop in branches:
+    def read() -> list[Any]:
+        return [
             table[branch].array(entry_start=start, entry_stop=stop, library="ak")
+            for table, branch, start, stop in branches
+        ]
 
     return read
 

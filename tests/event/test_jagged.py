@@ -74,3 +74,62 @@ def test_counts_and_columns_that_do_not_fit_are_refused():
         jagged.unflatten(np.arange(3), np.array([2, 2]))
     with pytest.raises(ValueError, match="different lengths"):
         jagged.records({"x": np.arange(3), "y": np.arange(2)})
+
+
+RECORDS = ak.Array([[{"a": 3, "b": {"x": 1.0}}, {"a": 1, "b": {"x": 2.0}}], [], [{"a": 2, "b": {"x": 3.0}}]])
+
+
+@pytest.mark.parametrize("array", [RECORDS, RECORDS[np.array([2, 0, 1, 0])], RECORDS[1:], ak.flatten(RECORDS)[::2]])
+def test_columns_are_the_fields(array):
+    flat = ak.flatten(array, axis=1) if array.ndim > 1 else array
+    columns = jagged.columns(array)
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "a": flat.a.to_list(),
+        "b.x": flat.b.x.to_list(),
+    }
+
+
+def test_columns_without_all_values_are_refused():
+    with pytest.raises(ValueError, match="None"):
+        jagged.columns(ak.Array([[{"a": 1}, {"a": None}]]))
+
+
+@pytest.mark.parametrize("array", [RECORDS, RECORDS[1:], RECORDS[np.array([2, 0])], ak.Array(LISTS)[:2]])
+def test_events_are_taken_in_any_order(array):
+    for events in ([1, 0, 1, 1], []):
+        index = np.array(events, dtype=np.int64)
+        taken = jagged.take(array, index)
+        assert taken.to_list() == array[index].to_list()
+        assert str(taken.type) == str(array[index].type)
+
+
+@pytest.mark.parametrize("n_lists", [1, 2, 3])
+def test_lists_are_joined_event_by_event(n_lists):
+    rng = np.random.default_rng(n_lists)
+    counts = [rng.integers(0, 4, 6) for _ in range(n_lists)]
+    arrays = [jagged.unflatten(rng.random(n.sum(), dtype=np.float32), n) for n in counts]
+    joined = jagged.join({"x": arrays, "y": [ak.values_astype(array * 10, np.int32) for array in arrays]})
+    assert joined["x"].to_list() == ak.concatenate(arrays, axis=1).to_list()
+    assert joined["y"].to_list() == ak.values_astype(joined["x"] * 10, np.int32).to_list()
+
+
+def test_lists_of_other_lengths_are_not_joined():
+    with pytest.raises(ValueError, match="y has 1 values, expected 3"):
+        jagged.join({"x": [ak.Array([[1], [2]]), ak.Array([[3], []])], "y": [ak.Array([[1], []]), ak.Array([[], []])]})
+
+
+@pytest.mark.parametrize("array", [RECORDS, RECORDS[1:], RECORDS[np.array([2, 0])]])
+def test_records_with_other_values_of_some_fields(array):
+    values = {"a": np.array([7, 8, 9])[: ak.count(array.a)], "b.x": np.arange(3.0)[: ak.count(array.a)]}
+    for columns in ({"a": values["a"]}, {"b.x": values["b.x"]}, values):
+        changed = jagged.columns(jagged.replaced(array, columns))
+        expected = jagged.columns(array) | columns
+        assert {name: column.tolist() for name, column in changed.items()} == {
+            name: column.tolist() for name, column in expected.items()
+        }
+
+
+def test_vectors_with_other_values_stay_vectors():
+    momentum = {key: np.array([value]) for key, value in (("px", 3.0), ("py", 0.0), ("pz", 0.0))}
+    tracks = jagged.records({"momentum": jagged.records(momentum, name="Momentum3D")}, np.array([1]))
+    assert jagged.replaced(tracks, {"momentum.py": np.array([4.0])}).momentum.p.to_list() == [[5.0]]

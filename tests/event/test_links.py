@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import awkward as ak
 import numpy as np
+import pytest
 
 from pflow.event.build import make_links
-from pflow.event.links import assigned_particle, shared_sources
+from pflow.event.links import assigned_particle, shared_sources, sum_by_pair
 
 
 def test_the_largest_share_wins_and_a_source_without_links_has_minus_one():
@@ -39,3 +40,19 @@ def test_without_links_nothing_is_shared():
     one = (np.array([0]), np.array([0]), np.array([1.0]))
     assert [len(column) for column in shared_sources(none, one, np.ones(1))] == [0, 0, 0]
     assert [len(column) for column in shared_sources(one, none, np.ones(1))] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("n_links", [0, 1, 2, 300])
+def test_sums_by_pair_do_not_depend_on_the_order(n_links):
+    rng = np.random.default_rng(n_links)
+    source, particle = rng.integers(0, 150, n_links), rng.integers(-1, 4, n_links)
+    weight = rng.integers(0, 8, n_links) / 8  # sums are exact
+    order = np.argsort(source, kind="stable")
+    sums = sum_by_pair(source, particle, weight)
+    for found, same in zip(sums, sum_by_pair(source[order], particle[order], weight[order]), strict=True):
+        np.testing.assert_array_equal(found, same)
+    expected: dict[tuple[int, int], float] = {}
+    for key, value in zip(zip(source.tolist(), particle.tolist(), strict=True), weight.tolist(), strict=True):
+        expected[key] = expected.get(key, 0.0) + value
+    rows = zip(*(column.tolist() for column in sums), strict=True)
+    assert [((a, b), w) for a, b, w in rows] == sorted(expected.items())

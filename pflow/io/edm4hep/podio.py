@@ -134,7 +134,10 @@ class PodioFile:
         entries = np.arange(start, stop, dtype=np.int64)
         if not self.columns.has("EventHeader", "eventNumber"):
             return entries
-        numbers = ak.firsts(self.columns.get("EventHeader", "eventNumber", start=start, stop=stop))
+        headers = self.columns.get("EventHeader", "eventNumber", start=start, stop=stop)
+        if (jagged.count(headers) == 1).all():
+            return jagged.flat(headers, np.int64)
+        numbers = ak.firsts(headers)
         known = ~ak.to_numpy(ak.is_none(numbers))
         return np.where(known, ak.to_numpy(ak.fill_none(numbers, 0)), entries).astype(np.int64)
 

@@ -175,19 +175,19 @@ class Edm4hepReader:
                     columns, _ = self._collection(start, stop, name, calorimeter)
                     index.append(columns["index"])
                 else:
-                    index.append(ak.local_index(self._get(start, stop, name, "energy"), axis=1))
+                    index.append(_local_index(self._get(start, stop, name, "energy")))
                 if self.file.columns.has(name, "cellID"):
                     cells.append(self._get(start, stop, name, "cellID")[index[-1]])
                 else:
                     cells.append(ak.zeros_like(index[-1], dtype=np.uint64))
-        none = ak.unflatten(np.zeros(0, dtype=np.int64), np.zeros(stop - start, dtype=np.int64))
         counts = [jagged.count(array) for array in index]
+        joined = jagged.join({"index": index, "cell": cells}) if names else {"index": [], "cell": []}
         return HitOrigins(
             collections=tuple(names),
             ids=np.array([self.file.id_of(name) for name in names], dtype=np.uint32),
             counts=np.array(counts, dtype=np.int64).reshape(len(names), stop - start),
-            index=jagged.flat(_join(index, none), np.int32),
-            cell_id=jagged.flat(_join(cells, none), np.uint64),
+            index=jagged.flat(joined["index"], np.int32),
+            cell_id=jagged.flat(joined["cell"], np.uint64),
         )
 
     def _get(self, start: int, stop: int, collection: str, *members: str) -> ak.Array:
@@ -204,26 +204,27 @@ class Edm4hepReader:
                 columns, own = self._collection(start, stop, name, calorimeter)
                 if own is not None:
                     contributions[name] = own
-                columns["subdetector"] = ak.full_like(columns["energy"], subdetector, dtype=np.int32)
+                columns["subdetector"] = _filled(columns["energy"], np.int32(subdetector))
                 for key in pieces:
                     pieces[key].append(columns[key])
         counts = [jagged.count(energy) for energy in pieces["energy"]]
         joined = Joined(names, counts or np.zeros((1, stop - start)))
-        none = ak.unflatten(np.zeros(0, dtype=np.float32), np.zeros(stop - start, dtype=np.int64))
-        return make_hits(**{key: _join(arrays, none) for key, arrays in pieces.items()}), joined, contributions
+        none = jagged.unflatten(np.zeros(0, dtype=np.float32), np.zeros(stop - start, dtype=np.int64))
+        columns = jagged.join(pieces) if names else dict.fromkeys(pieces, none)
+        return make_hits(**columns), joined, contributions
 
     def _collection(
         self, start: int, stop: int, name: str, calorimeter: Calorimeter
     ) -> tuple[dict[str, ak.Array], Contributions | None]:
         """Columns of one collection of hits, ``index`` in the file's collection among them, and what made them."""
         energy = self._get(start, stop, name, "energy")
-        columns = {"energy": energy, "index": ak.local_index(energy, axis=1)}
+        columns = {"energy": energy, "index": _local_index(energy)}
         columns |= {axis: self._get(start, stop, name, f"position.{axis}") for axis in "xyz"}
         columns["layer"] = self._layers(start, stop, name, energy, calorimeter.cell_encoding)
         if self.sim:
             return _digitised(calorimeter, columns, read_contributions(self.file, name, start, stop))
         timed = self.file.columns.has(name, "time")
-        columns["time"] = self._get(start, stop, name, "time") if timed else ak.full_like(energy, np.nan)
+        columns["time"] = self._get(start, stop, name, "time") if timed else _filled(energy, np.float32(np.nan))
         return columns, None
 
     def _layers(self, start: int, stop: int, name: str, like: ak.Array, fallback: str | None) -> ak.Array:
@@ -231,13 +232,13 @@ class Edm4hepReader:
         if encoding is None and self.file.columns.has(name, "layer"):  # a member of edm4eic's hits
             return ak.values_astype(self._get(start, stop, name, "layer"), np.int32)
         if encoding is None or not self.file.columns.has(name, "cellID"):
-            return ak.full_like(like, -1, dtype=np.int32)
+            return _filled(like, np.int32(-1))
         cells = jagged.flat(self._get(start, stop, name, "cellID"))
         try:
             layers = layer_from_cell_id(cells, encoding)
         except ValueError as error:
             raise InputError(f"cell encoding: {error}", file=self.path, field=name) from error
-        return ak.unflatten(layers, jagged.count(like))
+        return jagged.unflatten(layers, jagged.count(like))
 
     def _tracker_hits(self, start: int, stop: int) -> ak.Array:
         pieces: dict[str, list[ak.Array]] = {name: [] for name in ("x", "y", "z", "energy", "time", "layer")}
@@ -247,7 +248,7 @@ class Edm4hepReader:
             pieces["energy"].append(self._get(start, stop, name, "eDep", "EDep", "edep"))
             pieces["time"].append(self._get(start, stop, name, "time"))
             pieces["layer"].append(self._layers(start, stop, name, pieces["x"][-1], None))
-        return make_tracker_hits(**{key: ak.concatenate(arrays, axis=1) for key, arrays in pieces.items()})
+        return make_tracker_hits(**jagged.join(pieces))
 
     def _truth(
         self, start: int, stop: int, joined: Joined, contributions: Mapping[str, Contributions], tracks: ak.Array | None
@@ -316,7 +317,7 @@ class Edm4hepReader:
             child, member = expand(begin, end, jagged.count(index))
             first = np.unique(child, return_index=True)[1]
             parent[child[first]] = np.maximum(jagged.flat(index)[member[first]], -1)
-        return ak.unflatten(parent, counts)
+        return jagged.unflatten(parent, counts)
 
     def _links(self, start: int, stop: int, link: str, sources: Joined, truth: Joined) -> LinkColumns:
         """Links of one collection; those to or from collections that are not read are left out."""
@@ -456,11 +457,19 @@ def _digitised(
     counts = np.bincount(event[found.kept], minlength=len(columns["energy"]))
     if contributions is not None and found.counted is not None:
         contributions = contributions.of_kept(found.kept, found.counted)
-    return {key: ak.unflatten(array[found.kept], counts) for key, array in values.items()}, contributions
+    return {key: jagged.unflatten(array[found.kept], counts) for key, array in values.items()}, contributions
 
 
-def _join(arrays: list[ak.Array], none: ak.Array) -> ak.Array:
-    return ak.concatenate(arrays, axis=1) if arrays else none
+def _local_index(like: ak.Array) -> ak.Array:
+    """Index of each object in its event, int64 of the shape of an array [event, object]."""
+    counts = jagged.count(like)
+    return jagged.unflatten(jagged.local_index(counts), counts)
+
+
+def _filled(like: ak.Array, value: np.generic) -> ak.Array:
+    """One value of its type for each object of an array [event, object]."""
+    counts = jagged.count(like)
+    return jagged.unflatten(np.full(int(counts.sum()), value), counts)
 
 
 def _make_links(pieces: Iterable[LinkColumns], n_events: int) -> ak.Array:
@@ -468,7 +477,7 @@ def _make_links(pieces: Iterable[LinkColumns], n_events: int) -> ak.Array:
     order = np.argsort(event, kind="stable")
     counts = np.bincount(event, minlength=n_events)
     return make_links(
-        source=ak.unflatten(source[order], counts),
-        particle=ak.unflatten(particle[order], counts),
-        weight=ak.unflatten(weight[order], counts),
+        source=jagged.unflatten(source[order], counts),
+        particle=jagged.unflatten(particle[order], counts),
+        weight=jagged.unflatten(weight[order], counts),
     )

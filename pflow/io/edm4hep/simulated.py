@@ -90,7 +90,7 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
     at = jagged.offsets(joined.totals)[event[member]] + position[member]
 
     def column(arrays: list[ak.Array], dtype: Any) -> npt.NDArray[Any]:
-        return jagged.flat(ak.concatenate(arrays, axis=1), dtype)[at] if arrays else np.zeros(0, dtype=dtype)
+        return jagged.flat(jagged.join({"": arrays})[""], dtype)[at] if arrays else np.zeros(0, dtype=dtype)
 
     particles = [relation(columns, name, 0, "particle") for name in names]
     if None in particles:

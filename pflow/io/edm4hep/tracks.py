@@ -74,7 +74,7 @@ def read_tracks(file: PodioFile, collection: str, start: int, stop: int, *, b_fi
     }
 
     def take(values: npt.NDArray[Any], chosen: npt.NDArray[np.int64]) -> ak.Array:
-        return ak.unflatten(np.append(values, np.nan)[chosen], counts)
+        return jagged.unflatten(np.append(values, np.nan)[chosen], counts)
 
     return make_tracks(
         b_field=b_field,
