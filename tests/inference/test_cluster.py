@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.inference.chunks import Settings
-from pflow.inference.cluster import _outcome, _worker
+from pflow.inference.cluster import _outcome, _started, _worker
 from pflow.inference.files import reconstruct_files
 from pflow.inference.jobs import Job, Unit
 from pflow.io.particles_root import read_reco
@@ -40,6 +41,15 @@ def test_processes_give_what_one_gives_in_order(checkpoint, sample_dir, tmp_path
     one, two = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
     assert one.event.tolist() == two.event.tolist()
     assert one.particles.tolist() == two.particles.tolist()
+
+
+def test_processes_of_this_machine_keep_their_memory(monkeypatch):
+    """dask's default makes each array cost new pages from the system."""
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    with ExitStack() as stack:
+        client = stack.enter_context(distributed.Client(_started("local:1", stack)))
+        assert client.submit(os.environ.get, "MALLOC_TRIM_THRESHOLD_").result() is None
+        assert client.submit(os.environ.get, "OMP_NUM_THREADS").result() == "1"
 
 
 def test_a_bad_entry_leaves_nothing(checkpoint, sample_dir, tmp_path):
