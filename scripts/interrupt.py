@@ -15,6 +15,7 @@ import json
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", type=int, default=10, help="interruptions of each job")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="interrupt no job for longer than this")
     parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB", help="jobs to interrupt")
     parser.add_argument("--json", type=Path, help="write the report to this file too")
     args = parser.parse_args(arguments)
@@ -53,17 +55,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trial = Trial(JOBS[name], inputs, Path(scratch) / name.replace(" ", "_"))
             generator = np.random.default_rng([args.seed, list(JOBS).index(name)])
             counts: Counter[str] = Counter()
+            end = time.monotonic() + 60 * args.minutes
             for number in range(args.times):
+                if time.monotonic() > end:
+                    break
+                counts["times"] += 1
                 sent = list(SIGNALS)[number % len(SIGNALS)]
                 try:
                     counts.update(trial.interrupt(number, sent, generator.uniform(0, trial.seconds)))
                 except AssertionError as error:
                     counts["failed"] += 1
                     print(f"{name}, number {number}, {sent.name}: {error}", flush=True)
-            columns = ("in time", "nothing", "partial", "whole", "failed")
-            row = "".join(f"{counts[key]:>{width}}" for key, width in zip(columns, (9, 9, 9, 8, 8), strict=True))
-            print(f"{name:<14}{args.times:>8}{row}", flush=True)
-            report.append({"job": name, "times": args.times, **counts})
+            columns = ("times", "in time", "nothing", "partial", "whole", "failed")
+            row = "".join(f"{counts[key]:>{width}}" for key, width in zip(columns, (8, 9, 9, 9, 8, 8), strict=True))
+            print(f"{name:<14}{row}", flush=True)
+            report.append({"job": name, **counts})
             failures += counts["failed"]
     if args.json is not None:
         args.json.write_text(json.dumps({"seed": args.seed, "jobs": report}, indent=1) + "\n", "utf-8")
