@@ -18,6 +18,7 @@ from pflow.event.links import assigned_particle
 from pflow.io.atomic import replacing
 from pflow.io.legacy_hdf5.buffers import TableWriter
 from pflow.io.legacy_hdf5.checked_file import CheckedFile
+from pflow.io.legacy_hdf5.deferred_signals import deferred_signals
 from pflow.io.legacy_hdf5.reader import FEATURES, LABELS
 from pflow.version import VERSION
 
@@ -56,6 +57,7 @@ def write_legacy(
     with (
         replacing(path, inputs=inputs, replace=MARK.encode(), force=force) as partial,
         contextlib.closing(CheckedFile(partial)) as target,
+        deferred_signals() as let_signals_through,
     ):
         with h5py.File(target, "w") as file:
             file.attrs[MARK] = VERSION
@@ -67,6 +69,7 @@ def write_legacy(
                 labels.append(counts, label)
                 written += len(chunk)
                 target.check()
+                let_signals_through()
             features.finish()
             labels.finish()
         target.check()

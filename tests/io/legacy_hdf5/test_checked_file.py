@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 
 import h5py
 import numpy as np
@@ -64,6 +65,53 @@ def test_a_full_disk_is_one_clear_error(tmp_path, make_photons, largest_file, si
     with largest_file(size), pytest.raises(OutputError, match=r"cannot write .*File too large"):
         write_legacy(tmp_path / "a.h5", [events[:500], events[500:1000], events[1000:]])
     assert not list(tmp_path.iterdir())
+
+
+class Stopped(BaseException):
+    """What a handler of a signal raises."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_while_hdf5_writes(tmp_path, make_photons, monkeypatch, number):
+    def interrupted(self, data, write=CheckedFile.write):
+        signal.raise_signal(number)
+        return write(self, data)
+
+    monkeypatch.setattr(CheckedFile, "write", interrupted)
+    with raising(number), pytest.raises(Stopped):
+        write_legacy(tmp_path / "a.h5", make_photons(20))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_between_chunks_is_let_through(tmp_path, make_photons):
+    done = []
+
+    def chunks():
+        for k in range(5):
+            done.append(k)
+            if k == 2:
+                signal.raise_signal(signal.SIGTERM)
+            yield make_photons(20)
+
+    with raising(signal.SIGTERM), pytest.raises(Stopped):
+        write_legacy(tmp_path / "a.h5", chunks())
+    assert done == [0, 1, 2]
+    assert not list(tmp_path.iterdir())
+
+
+@contextlib.contextmanager
+def raising(number):
+    """Let a signal raise `Stopped`."""
+
+    def stop(*_):
+        raise Stopped
+
+    before = signal.signal(number, stop)
+    try:
+        yield
+        assert signal.getsignal(number) is stop
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_file_of_pflow_is_replaced_and_no_other(tmp_path, make_photons):
