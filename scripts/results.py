@@ -18,6 +18,7 @@ from pathlib import Path
 from measurements import (
     cld,
     differences,
+    engines,
     flagship,
     learning_curves,
     oracle_calibration,
@@ -104,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
     for module in (
         differences,
+        engines,
         learning_curves,
         oracle_calibration,
         physics_reference,

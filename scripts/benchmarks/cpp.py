@@ -16,6 +16,7 @@ from typing import Any
 
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.inference.events import MAX_HITS
 
 __all__ = [
     "RUNTIME",
@@ -101,7 +102,9 @@ def write_events(events: Events, path: Path) -> Path:
     return path
 
 
-def run_program(program: Path, model: Path, events: Path, *, runs: int = 1) -> list[dict[str, Any]]:
+def run_program(
+    program: Path, model: Path, events: Path, *, runs: int = 1, max_hits: int = MAX_HITS
+) -> list[dict[str, Any]]:
     """What the program writes: one mapping about the model, one for each event, and one about the run.
 
     Raises
@@ -109,6 +112,6 @@ def run_program(program: Path, model: Path, events: Path, *, runs: int = 1) -> l
     subprocess.CalledProcessError
         The program failed; ``stderr`` says why.
     """
-    command = [str(program), str(model), str(events), str(runs)]
+    command = [str(program), str(model), str(events), str(runs), str(max_hits)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

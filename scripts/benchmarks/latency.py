@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +23,9 @@ import torch
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, write_events
 from benchmarks.engines import ENGINES, STAGES, Task, measure
 from benchmarks.timing import KINDS, joined
+from measurements.files import REPORT, RESULTS, rounded, write_json
+from measurements.markdown import fill
+from measurements.tables import report_tables
 from pflow.checkpoint.load import Model, load_model
 from pflow.errors import ConfigError
 from pflow.event.events import LINKED, Events, concatenate
@@ -34,15 +36,17 @@ from pflow.io.open import EventFile, open_events
 
 __all__ = ["add_options", "run"]
 
+SIZES = (500, 1000, 2000, 4000, 8000, 16000)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="default: all")
     parser.add_argument("--events", type=int, default=32, help="default: %(default)s")
-    parser.add_argument("--hits", type=int, nargs="+", default=[], help="numbers of hits to measure at too")
+    parser.add_argument("--hits", type=int, nargs="+", default=[], help="also at these numbers (--save: 500 to 16,000)")
     parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="JSON file")
+    parser.add_argument("--save", action="store_true", help=f"write {RESULTS / 'latency*.json'} and their tables")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -84,14 +88,20 @@ def run(args: argparse.Namespace) -> None:
             "batches_of_32": {"cpu_ms": batches},
             "engines": {engine: summary(engine, measure(engine, task)) for engine in engines},
         }
+        if args.save and not args.hits:
+            args.hits = SIZES
         if args.hits:
             sized = events_with(events, args.hits)
             write_root(folder / "sized.root", sized)
             text = write_events(sized, folder / "sized.txt")
             task = dataclasses.replace(task, file=folder / "sized.root", text=text, events=len(sized))
             result["by_hits"] = {engine: by_hits(engine, measure(engine, task), args.hits) for engine in engines}
-    if args.output:
-        args.output.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    if args.save:
+        sizes = {"file": result["file"], "model": result["model"], "by_hits": result.pop("by_hits")}
+        write_json(RESULTS / "latency.json", rounded(result))
+        write_json(RESULTS / "latency_by_hits.json", rounded(sizes))
+        tables = report_tables(RESULTS)
+        fill(REPORT, {name: body for name, body in tables.items() if name.startswith("latency")})
 
 
 def measure_batches(model: Model, file: EventFile, n: int) -> float:

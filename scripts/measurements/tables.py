@@ -7,6 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from measurements.engine_tables import (
+    engines_table,
+    latency_by_hits_table,
+    latency_by_particles_table,
+    latency_table,
+)
 from measurements.evaluation import ALWAYS_ONE, CLASSICAL, ORACLE, ORACLE_NO_TRACKS
 from measurements.files import number, read_json
 from measurements.markdown import table
@@ -75,6 +81,9 @@ def report_tables(results: Path) -> dict[str, str]:
         "attack": {"attack": attack_table},
         "interrupt": {"interrupt": interrupt_table},
         "full_disk": {"full_disk": disk_table},
+        "engines": {"engines": engines_table},
+        "latency": {"latency": latency_table, "latency_by_particles": latency_by_particles_table},
+        "latency_by_hits": {"latency_by_hits": latency_by_hits_table},
     }
     for name, experiment in EXPERIMENTS.items():
         makers[name] = {name: experiment_table(experiment), f"{name}_cost": cost_table(experiment)}

@@ -271,6 +271,14 @@ def test_the_example_for_key4hep_converts_collections(library, toy):
     assert out == [2.5, 1, 0.5, 1, 1.5, 1, 1.25, 7, 0.25, 4, 0.75, 3]
 
 
+def test_the_example_of_the_readme_runs(library, toy, tmp_path):
+    _, _, text = (SOURCES / "README.md").read_text("utf-8").partition("```cpp\n")
+    (tmp_path / "readme.cpp").write_text(text.partition("```")[0])
+    program = compile_program(library, tmp_path / "readme.cpp", flags="-O0")
+    done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)
+    assert done.stdout == "22 1.5 GeV, 1 hits\n"
+
+
 def test_threads_share_a_model(library, toy):
     program = compile_program(library, HERE / "cpp" / "threads.cpp", flags="-O0")
     done = subprocess.run([str(program), str(toy)], check=True, capture_output=True, text=True)

@@ -1,15 +1,20 @@
-"""The C++ library with the shipped models, against Python, particle by particle."""
+"""The C++ library with the shipped models, against Python, particle by particle; and where it could break."""
 
 from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
 
 import awkward as ak
 import numpy as np
 import pytest
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, run_program, write_events
+from benchmarks.timing import joined
+from measurements.engines import SAMPLES, compare, particles_of
 from pflow.checkpoint.load import load_model
-from pflow.event.events import Events
-from pflow.event.particles import Reconstruction
+from pflow.event.events import LINKED, concatenate
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
@@ -18,6 +23,8 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 
 if missing := missing_for_cpp():
     pytest.skip(missing, allow_module_level=True)
+
+HERE = Path(__file__).resolve().parent
 
 SMALL = {
     "gamma1_test_small.root": "ild-g4-photon",
@@ -28,18 +35,11 @@ SMALL = {
 }
 """Samples of the repository, and the model that reads them."""
 
-REAL = {
-    **{f"g4/{name}_test.root": "ild-g4-general" for name in ("single", "multi", "gammasep", "tau10", "zh", "zqq")},
-    "g4/gamma1_test.root": "ild-g4-photon",
-    **{f"cld_g4/{name}_test.root": "cld-general" for name in ("single", "multi", "gammasep", "zh", "zqq")},
-}
-"""Real samples, and the model that reads them."""
-
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported(tmp_path_factory, exported_general):
     """Folder of a shipped model, exported once."""
-    folders = {}
+    folders = {"ild-g4-general": exported_general}
 
     def exported(name):
         if name not in folders:
@@ -51,80 +51,103 @@ def exported(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    return compile_program(compile_library(tmp_path_factory.mktemp("cpp"), flags="-O1"), flags="-O1")
+def library(tmp_path_factory):
+    return compile_library(tmp_path_factory.mktemp("cpp"), flags="-O1")
+
+
+@pytest.fixture(scope="module")
+def program(library):
+    return compile_program(library, flags="-O1")
 
 
 @pytest.fixture
-def particles_of(program, exported, tmp_path):
+def from_cpp(program, exported, tmp_path):
     """The particles of each event, from C++."""
 
-    def particles_of(events: Events, name: str) -> list[list[dict]]:
+    def from_cpp(events, name):
         text = write_events(events, tmp_path / "events.txt")
         return [event["particles"] for event in run_program(program, exported(name), text)[1:-1]]
 
-    return particles_of
+    return from_cpp
 
 
-def differences(found: list[list[dict]], expected: Reconstruction) -> tuple[int, int]:
-    """Number of particles in Python, and of those that C++ does not have in the same place of the event.
-
-    The same: code, charge, energy to 1e-3, direction to 1e-3 rad, class probabilities to 1e-3, covariance to 1%, and
-    hits and tracks with fractions to 0.01.
-    """
-    different = 0
-    for index, particles in enumerate(found):
-        theirs = expected.particles[index]
-        links = [expected.hit_links[index], None if expected.track_links is None else expected.track_links[index]]
-        same = 0
-        for i, (ours, particle) in enumerate(zip(particles, theirs, strict=False)):
-            momentum = [particle.momentum[axis] for axis in ("px", "py", "pz")]
-            close = (
-                ours["pdg"] == particle.pdg
-                and ours["charge"] == particle.charge
-                and np.allclose(ours["energy"], particle.energy, rtol=1e-3)
-                and np.allclose(ours["momentum"], momentum, rtol=0, atol=2e-3 * particle.energy)
-                and np.allclose(ours["class_probability"], particle.scores, rtol=0, atol=1e-3)
-                and np.allclose(
-                    ours["covariance"], particle.covariance, rtol=0.01, atol=0.01 * abs(particle.covariance[-1])
-                )
-            )
-            same += bool(close) and all(
-                linked(ours[name], part, i) for name, part in zip(("hits", "tracks"), links, strict=True)
-            )
-        different += max(len(particles), len(theirs)) - same
-    return int(ak.count(expected.particles.pdg)), different
+@pytest.fixture(scope="module")
+def edge_cases(sample_dir):
+    """Events of 0, 1 and more hits, with and without tracks; without truth."""
+    without = dict.fromkeys(("truth", "reference", *LINKED))
+    event = dataclasses.replace(read_events(sample_dir / "zqq_test_small.root", entry_stop=1), **without)
+    sizes = [(0, 0), (1, 0), (0, 1), (1, 1), (None, 0), (0, None)]
+    few = [(event.hits[:, :hits], event.tracks[:, :tracks]) for hits, tracks in sizes]
+    return concatenate([dataclasses.replace(event, hits=hits, tracks=tracks) for hits, tracks in few])
 
 
-def linked(ours: list[list[float]], theirs: ak.Array | None, particle: int) -> bool:
-    """Whether the links of a particle are the same, but for weights that differ by less than 0.01."""
-    expected = {}
-    if theirs is not None:
-        mine = theirs[theirs.particle == particle]
-        expected = dict(zip(mine.source.tolist(), mine.weight.tolist(), strict=True))
-    found = {int(index): weight for index, weight in ours}
-    return all(abs(found.get(i, 0.0) - expected.get(i, 0.0)) < 0.02 for i in found.keys() | expected.keys())
-
-
-def compare(events: Events, name: str, particles_of) -> tuple[int, int]:
-    expected = reconstruct(events, load_model(name), batch_size=1, device="cpu")
-    return differences(particles_of(events, name), expected)
+def assert_same(found, expected, *, allowed=0.0):
+    result = compare(found, expected)
+    for name in ("same_identity", "same_momentum", "same_covariance", "same_links"):
+        assert result["particles"] - result[name] <= allowed * result["particles"], result
+    return result["particles"]
 
 
 @pytest.mark.parametrize("sample", SMALL)
-def test_particles_are_those_of_python(sample, sample_dir, particles_of):
-    events = read_events(sample_dir / sample, entry_stop=4)
-    n_particles, different = compare(events, SMALL[sample], particles_of)
-    assert n_particles >= 4
+def test_particles_are_those_of_python(sample, sample_dir, from_cpp):
+    events, name = read_events(sample_dir / sample, entry_stop=4), SMALL[sample]
+    expected = particles_of(reconstruct(events, load_model(name), batch_size=1, device="cpu"))
+    assert assert_same(from_cpp(events, name), expected) >= 4
+
+
+def test_events_of_few_hits_or_tracks(edge_cases, from_cpp):
+    expected = reconstruct(edge_cases, load_model("ild-g4-general"), batch_size=1, device="cpu")
+    assert ak.num(expected.particles)[0] == 0
+    assert assert_same(from_cpp(edge_cases, "ild-g4-general"), particles_of(expected)) > 20
+
+
+def test_threads_share_a_model(library, exported_general):
+    program = compile_program(library, HERE / "cpp" / "threads.cpp", flags="-O1")
+    done = subprocess.run([str(program), str(exported_general)], check=True, capture_output=True, text=True)
+    particles, different = map(int, done.stdout.split())
+    assert particles >= 40
     assert different == 0
 
 
+def test_too_many_hits_are_an_error(program, exported_general, tmp_path):
+    (tmp_path / "events.txt").write_text("event\n" + 2001 * "hit 1 1900 0 0 0 0 nan\n")
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run_program(program, exported_general, tmp_path / "events.txt", max_hits=2000)
+    assert error.value.stderr == "error: hits: 2001, expected at most 2000 (Options::max_hits)\n"
+
+
 @pytest.mark.slow
-def test_particles_of_real_samples_are_those_of_python(data_dir, particles_of):
-    totals = {}
-    for sample, name in REAL.items():
-        totals[sample] = compare(read_events(data_dir / sample, entry_stop=20), name, particles_of)
-    print(totals)
-    n_particles, different = np.sum(list(totals.values()), axis=0)
+def test_an_event_of_40_000_hits(data_dir, program, exported_general, tmp_path):
+    events = joined(read_events(data_dir / "g4" / "zqq_test.root", entry_stop=40), 40_000)
+    text = write_events(events, tmp_path / "events.txt")
+    _, event, last = run_program(program, exported_general, text, max_hits=100_000)
+    energy = np.array([particle["energy"] for particle in event["particles"]])
+    assert not event["truncated"]
+    assert len(energy) > 300
+    assert energy.sum() == pytest.approx(ak.sum(events.hits.energy), rel=0.5)
+    assert last["peak_memory_kb"] < 4e6
+
+
+@pytest.mark.slow
+def test_no_access_outside_of_memory_and_no_leak(edge_cases, sample_dir, exported_general, tmp_path):
+    flags = "-O1 -g -fsanitize=address -fno-omit-frame-pointer"
+    try:
+        program = compile_program(compile_library(tmp_path, flags=flags), flags=flags)
+    except subprocess.CalledProcessError:
+        pytest.skip("the compiler has no AddressSanitizer")
+    few = read_events(sample_dir / "zqq_test_small.root", entry_stop=2)
+    for number, events in enumerate((edge_cases, few)):
+        text = write_events(events, tmp_path / f"{number}.txt")
+        done = subprocess.run([program, exported_general, text], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert len(done.stdout.splitlines()) == len(events) + 2
+
+
+@pytest.mark.slow
+def test_particles_of_real_samples_are_those_of_python(data_dir, from_cpp):
+    n_particles = 0
+    for sample in SAMPLES:
+        events = sample.read(data_dir, 20)
+        expected = particles_of(reconstruct(events, load_model(sample.model), batch_size=1, device="cpu"))
+        n_particles += assert_same(from_cpp(events, sample.model), expected, allowed=0.01)
     assert n_particles > 2000
-    assert different <= 0.001 * n_particles, totals

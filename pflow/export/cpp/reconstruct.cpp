@@ -1,6 +1,6 @@
 /// Reconstructs the events of a text file: an example of how the library is called, and what measures it.
 ///
-///     reconstruct MODEL EVENTS [REPETITIONS]
+///     reconstruct MODEL EVENTS [REPETITIONS [MAX_HITS]]
 ///
 /// MODEL is the folder that `pflow export` wrote. EVENTS has one line for each event, hit and track; "nan" is unknown:
 ///
@@ -10,7 +10,8 @@
 ///
 /// in GeV, mm, ns, e and 1/mm; the subdetector counts the model's calorimeters. Written are lines of JSON: one with the
 /// names of the calorimeters and the time until the model was ready, one with the particles of each event, and one with
-/// the peak memory. Links are [index, weight]; times are [CPU, wall] in ms, the shortest of REPETITIONS (1) runs.
+/// the peak memory. Links are [index, weight]; times are [CPU, wall] in ms, the shortest of REPETITIONS (1) runs. An event
+/// with more than MAX_HITS (32768) hits is an error.
 
 #include <sys/resource.h>
 
@@ -133,9 +134,9 @@ pflow::Time shorter(const pflow::Time& a, const pflow::Time& b) {
 constexpr std::array stages = {&pflow::Reconstruction::encoder, &pflow::Reconstruction::decoder,
                                &pflow::Reconstruction::refinement};
 
-void run(const std::string& model, const std::string& path, int repetitions) {
+void run(const std::string& model, const std::string& path, int repetitions, const pflow::Options& options) {
   const Clock clock;
-  const pflow::Reconstructor reconstructor(model);
+  const pflow::Reconstructor reconstructor(model, options);
   const pflow::Time ready = clock.elapsed();
   std::printf("{");
   print("ready", ready);
@@ -183,12 +184,14 @@ void run(const std::string& model, const std::string& path, int repetitions) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 && argc != 4) {
-    std::fprintf(stderr, "usage: %s MODEL EVENTS [REPETITIONS]\n", argv[0]);
+  if (argc < 3 || argc > 5) {
+    std::fprintf(stderr, "usage: %s MODEL EVENTS [REPETITIONS [MAX_HITS]]\n", argv[0]);
     return 2;
   }
+  pflow::Options options;
+  if (argc > 4) options.max_hits = std::strtoul(argv[4], nullptr, 10);
   try {
-    run(argv[1], argv[2], argc == 4 ? std::atoi(argv[3]) : 1);
+    run(argv[1], argv[2], argc > 3 ? std::atoi(argv[3]) : 1, options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;
