@@ -141,9 +141,16 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
     where: Any = {"file": checkpoint.path, "field": "model"}
     try:
         with reading(NO_NETWORK, **where):
-            return build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
+            reconstructor = build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
     except ConfigError as error:
         raise InputError(f"{NO_NETWORK}: {error}", **where) from error
+    if reconstructor.needs_readout and not header.tokeniser.recipe.readout:
+        raise InputError(
+            "the network reads single hits (readout), which the recipe of its tokens leaves out",
+            file=checkpoint.path,
+            field="tokeniser.recipe.readout",
+        )
+    return reconstructor
 
 
 def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:

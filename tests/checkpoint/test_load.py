@@ -339,3 +339,13 @@ def test_a_header_nested_deeper_than_python_can_read_is_an_error(save, folder, d
     (folder / "model.json").write_text("[" * depth)
     with pytest.raises(InputError, match="not JSON"):
         read_checkpoint(folder)
+
+
+def test_tokens_without_the_hits_that_the_network_reads_are_refused(sample_dir, tmp_path):
+    content = torch.load(sample_dir / "format1" / "pointing.ckpt", weights_only=True)
+    header = json.loads(content[KEY])
+    assert header["tokeniser"]["recipe"]["readout"]
+    header["tokeniser"]["recipe"]["readout"] = False
+    torch.save({**content, KEY: json.dumps(header)}, tmp_path / "a.ckpt")
+    with pytest.raises(InputError, match=r"a\.ckpt, 'tokeniser\.recipe\.readout': the network reads single hits"):
+        load_model(tmp_path / "a.ckpt")
