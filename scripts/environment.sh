@@ -1,5 +1,6 @@
 # Sourced by the other scripts: makes .venv beside this checkout, installs pflow into it with the tested versions, and
 # activates it. Takes the extras to install as an argument, e.g. `source scripts/environment.sh test,notebooks`.
+# With the second argument `lowest` it makes .venv-lowest, with the lowest versions that pyproject.toml declares.
 # Nothing is installed again while pyproject.toml, the constraints and the extras stay the same.
 
 _extras="${1:-}"
@@ -11,14 +12,23 @@ if ! "$_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/nul
     exit 1
 fi
 
-_stamp="$_root/.venv/.pflow-${_extras:-base}"
-_wanted="$(cat "$_root/pyproject.toml" "$_root/scripts/constraints.txt" | cksum)"
+_venv="$_root/.venv"
+_constraints="$_root/scripts/constraints.txt"
+if [ "${2:-}" = lowest ]; then
+    _venv="$_root/.venv-lowest"
+    _constraints="$_venv/constraints.txt"
+    mkdir -p "$_venv"
+    "$_python" "$_root/scripts/lowest.py" > "$_constraints"
+fi
+
+_stamp="$_venv/.pflow-${_extras:-base}"
+_wanted="$(cat "$_root/pyproject.toml" "$_constraints" | cksum)"
 if [ ! -f "$_stamp" ] || [ "$(cat "$_stamp")" != "$_wanted" ]; then
-    echo "Setting up $_root/.venv (once; a minute or two)"
-    [ -x "$_root/.venv/bin/python" ] || "$_python" -m venv "$_root/.venv"
-    "$_root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --constraint "$_root/scripts/constraints.txt" --editable "$_root${_extras:+[$_extras]}"
+    echo "Setting up $_venv (once; a minute or two)"
+    [ -x "$_venv/bin/python" ] || "$_python" -m venv "$_venv"
+    "$_venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --constraint "$_constraints" --editable "$_root${_extras:+[$_extras]}"
     echo "$_wanted" > "$_stamp"
 fi
 # shellcheck disable=SC1091
-source "$_root/.venv/bin/activate"
+source "$_venv/bin/activate"

@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
 # Lint, types and tests, from a clean checkout: makes its own .venv. Real files are looked for in $PFLOW_DATA, by default
 # ../shared/data beside the checkout; without them the tests that need them are skipped, with the reason.
+# With --lowest: the fast tests with the lowest versions that pyproject.toml declares, in .venv-lowest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source scripts/environment.sh test
-
 # One thread a process: the tests run side by side.
 export OMP_NUM_THREADS=1 MPLBACKEND=Agg
+
+if [ "${1:-}" = --lowest ]; then
+    shift
+    source scripts/environment.sh test lowest
+    # Old libraries call what new ones, which they take without a limit, have renamed.
+    exec pytest --numprocesses=auto --dist=loadfile -m "not slow" --ignore=tests/notebooks \
+        -W ignore::DeprecationWarning -W ignore::FutureWarning "$@"
+fi
+source scripts/environment.sh test
 
 echo "== ruff"
 ruff check .

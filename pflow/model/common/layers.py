@@ -224,7 +224,7 @@ class Encoder(nn.Module):
             x = packing.pack(x)
             context = {"lengths": packing.lengths, **{name: packing.pack(values) for name, values in tokens.items()}}
         if memory is not None:
-            context |= {"memory": memory, "memory_mask": memory_mask}
+            context = {**context, "memory": memory, "memory_mask": memory_mask}  # torch 2.5 does not compile `|=`
         for layer in self.layers:
             x = layer(x, **context)
         x = self.norm(x)
