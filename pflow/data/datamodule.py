@@ -286,15 +286,20 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return self._loader(self._dataset("test"))
 
     def teardown(self, stage: str) -> None:
-        """Repeat here what workers warned of, in processes of their own.
+        """Repeat here what workers warned of, and tell each rank what any of them skipped.
 
         Warns
         -----
         BadEntriesWarning
-            A worker skipped entries.
+            A worker, or another rank, skipped entries.
         """
-        if self.num_workers and any(dataset.refused for dataset in self._datasets):
-            message = "entries that cannot be used were left empty, see the warnings of the data.num_workers processes"
+        refused = any(dataset.refused for dataset in self._datasets)
+        anywhere = torch.tensor(int(refused))
+        if self._group is not None:
+            distributed.all_reduce(anywhere, distributed.ReduceOp.MAX, group=self._group)
+        if bool(anywhere) and (self.num_workers or not refused):
+            where = "data.num_workers processes" if refused else "other devices"
+            message = f"entries that cannot be used were left empty, see the warnings of the {where}"
             warnings.warn(message, BadEntriesWarning, stacklevel=2)
 
     def _dataset(self, name: str) -> EventDataset:

@@ -8,6 +8,7 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.cells import Merge
+from pflow.event.refused import BadEntriesWarning
 from pflow.io.open import read_events
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -165,3 +166,21 @@ def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files
     n_targets = [sum(int(b.batch.target.mask.sum()) for b in each.train_dataloader()) for each in (plain, augmented)]
     assert n_targets[0] == 70
     assert n_targets[1] > 100
+
+
+def _refuse_elsewhere(anywhere: torch.Tensor, *_: object, **__: object) -> None:
+    anywhere.fill_(1)
+
+
+def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):
+    """The exit code of a fit is that of its first rank, which may have read good entries only."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", _refuse_elsewhere)
+    data._group = object()
+    with pytest.warns(BadEntriesWarning, match="see the warnings of the other devices"):
+        data.teardown("fit")
+
+
+def test_good_entries_on_all_ranks_are_not_warned_of(data, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
+    data._group = object()
+    data.teardown("fit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 
 import awkward as ak
 import numpy as np
@@ -85,6 +86,33 @@ def test_a_truncated_output_is_made_anew(inputs, run, tmp_path):
     path.write_bytes(content[:-10])
     assert run(inputs[:1]).written == [path]
     assert len(read_reco(path)) == N_EVENTS
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(inputs, run, tmp_path):
+    """In the middle of the second file: the first is kept, and in the end all is as without it."""
+    run(inputs, chunk_size=1)
+    (tmp_path / "reco").rename(tmp_path / "undisturbed")
+
+    def kill_in_second(done, _):
+        if done == N_EVENTS + 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            run(inputs, chunk_size=1, on_progress=kill_in_second)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert "run0.reco.root" in outputs(tmp_path / "reco")
+    assert not {"run1.reco.root", "run2.reco.root"} & set(outputs(tmp_path / "reco"))
+    summary = run(inputs, chunk_size=1)
+    assert [path.name for path in summary.finished_before] == ["run0.reco.root"]
+    assert outputs(tmp_path / "reco") == outputs(tmp_path / "undisturbed")
+    for name in outputs(tmp_path / "undisturbed"):
+        one, two = (read_reco(tmp_path / folder / name) for folder in ("undisturbed", "reco"))
+        assert one.event.tolist() == two.event.tolist()
+        assert one.particles.tolist() == two.particles.tolist()
 
 
 def test_an_output_with_other_settings_is_refused_and_replaced_by_force(inputs, run, tmp_path):
