@@ -34,7 +34,7 @@ def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, 
     place = np.searchsorted(alone, summed[0]) + np.arange(len(summed[0]))
     there = np.ones(len(alone) + len(place), dtype=np.bool_)
     there[place] = False
-    result = []
+    result: list[Any] = []
     for values, sums in zip((source, particle, weight), summed, strict=True):
         column = np.empty(len(there), dtype=sums.dtype)
         column[there], column[place] = values[one], sums
