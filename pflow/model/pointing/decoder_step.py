@@ -27,6 +27,10 @@ from pflow.model.pointing.seed import MASKED_LOGIT
 
 __all__ = ["PointingDecoder", "decode_first_stage", "generate"]
 
+CACHED_FRACTIONS = 2**20
+"""Fractions of items that are refined at a time on a CPU: tensors of 4 MB, which stay in its caches. Larger ones would
+also be new pages of memory at each operation."""
+
 
 class PointingDecoder:
     """Decoder state of a batch (`pflow.model.common.decode.Decoder`).
@@ -158,8 +162,24 @@ def generate(
     else:
         columns, mask, truncated = decode_first_stage(network, source.copy(), decoding, sampler)
         if mask.shape[1]:
-            columns = _refined(network, source, DecodedParticles.of(columns, mask), decoding, sampler)
+            columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding, sampler)
     return _without_gaps(columns, truncated, batch, network)
+
+
+def _refined_in_parts(
+    network: PointingNetwork,
+    source: EncodedSource,
+    decoded: DecodedParticles,
+    decoding: PointingDecodingConfig,
+    sampler: Sampler,
+) -> dict[str, Tensor]:
+    """Columns of the refined particles, on a CPU of as many events at a time as its caches hold."""
+    batch, n_particles, n_items = decoded.hit_fraction.shape
+    whole = sampler.draws or source.states.device.type != "cpu"  # draws are made for a whole batch
+    size = batch if whole else max(1, CACHED_FRACTIONS // (n_particles * max(1, n_items)))
+    rows = [slice(start, start + size) for start in range(0, batch, size)]
+    parts = [_refined(network, source.events(at), decoded.events(at), decoding, sampler) for at in rows]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _refined(

@@ -37,6 +37,10 @@ class EncodedSource(NamedTuple):
         """A copy that shares no storage; decoding changes its source in place."""
         return EncodedSource(self.scene.copy(), self.states.clone(), self.items.clone())
 
+    def events(self, rows: slice) -> EncodedSource:
+        """Some of the events, as views."""
+        return EncodedSource(self.scene.events(rows), self.states[rows], self.items[rows])
+
     def compact(self, compaction: Compaction) -> EncodedSource:
         """The events that go on, moved in place."""
         return EncodedSource(

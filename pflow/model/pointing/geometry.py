@@ -83,6 +83,11 @@ class Scene(NamedTuple):
         tensors: dict[str, Any] = {name: part.clone() for name, part in self._asdict().items() if name != "n_hits"}
         return self._replace(**tensors)
 
+    def events(self, rows: slice) -> Scene:
+        """Some of the events, as views."""
+        tensors: dict[str, Any] = {name: part[rows] for name, part in self._asdict().items() if name != "n_hits"}
+        return self._replace(**tensors)
+
     def compact(self, compaction: Compaction) -> Scene:
         """The events that go on, moved in place."""
         tensors: dict[str, Any] = {

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pflow.model.common.sampler import Sampler
+from pflow.model.pointing import decoder_step
 from pflow.model.pointing.decoder_step import decode_first_stage
 from pflow.model.pointing.refiner import EPS_FRACTION, DecodedParticles, _min_probability
 
@@ -65,6 +66,16 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     expected = strength / (strength.sum() + rest)
     torch.testing.assert_close(refined.log_fraction[mine].exp(), expected)
     torch.testing.assert_close(refined.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
+
+
+def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch):
+    model = awake(make_model(refine_layers=1, pairwise_messages=True))
+    expected, sizes = model.decode(batch), []
+    monkeypatch.setattr(decoder_step, "CACHED_FRACTIONS", 1)
+    model.network.refiner.register_forward_pre_hook(lambda _, arguments: sizes.append(len(arguments[0].mask)))
+    found = model.decode(batch)
+    assert sizes == [1] * len(batch)
+    torch.testing.assert_close(vars(found), vars(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_initially_refined_particles_are_those_of_the_head(make_model, batch):
