@@ -13,13 +13,14 @@ from typing import Any, TypeVar, cast
 from torch import Tensor, nn
 
 from pflow.errors import check_choice
+from pflow.model.common.activation import Gelu
 from pflow.model.common.packing import Packing
 
 __all__ = ["DecoderLayer", "Encoder", "EncoderLayer", "FullyConnected", "LayerStyle", "Residual", "final_norm", "stack"]
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": Gelu}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

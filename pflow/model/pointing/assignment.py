@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from pflow.model.common.activation import gelu
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
@@ -149,7 +149,7 @@ class AssignmentLogits(nn.Module):
             features.append(delta_theta_phi_features(start, pairs.at_items(scene.item_unit)))
         hidden = pairs.at_particles(self.query(query)) + pairs.at_items(items)
         hidden = hidden + self.geometry(torch.cat([*features, known], dim=-1))
-        return self.out(functional.gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
+        return self.out(gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
 
 
 def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from pflow.model.common.activation import gelu
 from pflow.model.common.decode import DecodedSequence
 from pflow.model.pointing.attention import MIN_REMAINING
 from pflow.model.pointing.config import PointingDecodingConfig
@@ -362,7 +362,7 @@ class EventDecoder:
 
         sums, directions, shape = self._proxies(seed, index, fraction)
         features = query.new_tensor([proxy_features(sums, directions, shape)])
-        described = functional.gelu(weights.describe(torch.cat([query, pooled, features], dim=1)))
+        described = gelu(weights.describe(torch.cat([query, pooled, features], dim=1)))
         outputs = torch.addmm(weights.head[0], described, weights.head[1])[0].tolist()
         n_pdg = network.head.n_pdg
         split = HeadOutputs(outputs[:n_pdg], outputs[n_pdg : n_pdg + N_CHARGE], outputs[n_pdg + N_CHARGE :])
@@ -430,8 +430,8 @@ class EventDecoder:
         if weights.delta_features:
             torch.abs(rows[12], out=rows[13]).mul_(rows[10])
         hidden = torch.addmm(self.items.index_select(0, index), features.t(), self.pair_geometry)
-        hidden = torch.addmm(weights.pair_hidden[0], functional.gelu(hidden), weights.pair_hidden[1])
-        fraction = torch.addmm(weights.pair_out[0], functional.gelu(hidden), weights.pair_out[1]).squeeze(1).sigmoid_()
+        hidden = torch.addmm(weights.pair_hidden[0], gelu(hidden), weights.pair_hidden[1])
+        fraction = torch.addmm(weights.pair_out[0], gelu(hidden), weights.pair_out[1]).squeeze(1).sigmoid_()
         available = (weights.max_assigned - known).mul_(weights.inverse_width).clamp_(0.0, 1.0)
         return fraction.mul_(available).mul_(weights.one - known)
 

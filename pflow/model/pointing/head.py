@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
+from pflow.model.common.activation import gelu
 from pflow.model.common.directions import tangent_basis, unit_vector
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.config import PointingNetworkConfig
@@ -225,7 +226,7 @@ class ParticleHead(nn.Module):
         described = self.describe(features)
         if refined_describe is not None:
             described = described + refined_describe(features)
-        described = functional.gelu(described)
+        described = gelu(described)
         identity = self.identity(described)
         corrections = Corrections.of(self.correct(described))
         chosen = identity[..., : self.n_pdg].argmax(-1) if pdg is None else pdg

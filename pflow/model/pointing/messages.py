@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from pflow.model.common.activation import gelu
 from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_theta_phi_features
 from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
 from pflow.model.pointing.geometry import Scene
@@ -86,7 +86,7 @@ class PairwiseMessages(nn.Module):
             features.append(_slope_features(slope[event, to], slope[event, by], start, end))
         geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
         message = self.receiver(x)[event, to] + self.sender(x)[event, by] + geometry
-        weighted = functional.gelu(message) * (-angle / RANGE).exp().to(x.dtype)[:, None]
+        weighted = gelu(message) * (-angle / RANGE).exp().to(x.dtype)[:, None]
         total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, event * n + to, weighted)
         return self.out(total.view_as(x))  # type: ignore[no-any-return]
 

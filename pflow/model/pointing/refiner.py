@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
+from pflow.model.common.activation import gelu
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.assignment import AssignmentLogits
 from pflow.model.pointing.attention import CoveredMemory
@@ -180,7 +181,7 @@ class Refiner(nn.Module):
         logits = self.pair_logits(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
         logits = logits + (own + EPS_FRACTION).log() + pairs.at_particles(functional.logsigmoid(existence_logit))
         logits = logits.masked_fill(pairs.at_particles(~kept), NO_CLAIM)
-        unassigned = self.unassigned(functional.gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
+        unassigned = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
         total = _log_sum(logits, pairs.item_of, unassigned.flatten())
         log_fraction = logits - total.index_select(0, pairs.item_of)
         return RefinedAssignment(
