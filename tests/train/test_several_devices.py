@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,6 +21,8 @@ from pflow.cli.fit import main
 from pflow.data.collate import collate
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
+from pflow.event import jagged
+from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.tokens.tokens import EventTokens
 from pflow.train.module import ParticleFlow
@@ -136,3 +139,21 @@ def test_one_device_goes_on_within_an_epoch_of_two(fitted, options, tmp_path, mo
     before = entries(steps(fitted, 0), 1) + entries(steps(fitted, 1), 1)
     assert len(before) == 38
     assert sorted(before + seen) == list(range(50))
+
+
+def test_an_entry_that_the_other_device_skips_is_in_the_exit_code(options, small, tmp_path):
+    events = read_events(small["val"])
+    energy = jagged.columns(events.hits)["energy"].copy()
+    energy[jagged.offsets(jagged.count(events.hits))[20]] = np.nan  # in the second chunk, that of rank 1
+    write_events(
+        tmp_path / "bad.root", dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
+    )
+    words = [f"--data.train={tmp_path / 'bad.root'}", "--data.on_error=skip", "--trainer.limit_val_batches=0"]
+    devices = ["--trainer.devices=2", "--trainer.max_epochs=1", f"--output={tmp_path / 'run'}"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pflow", *options, *words, *devices],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+        check=False,
+        timeout=600,
+    )
+    assert ended.returncode == 3
