@@ -29,6 +29,7 @@ from pflow.metrics.report import document
 from pflow.metrics.stats import Distribution, Floats, Tree, fraction
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
+from pflow.physics.pdg import CLASSES
 
 __all__ = ["ALWAYS_ONE", "CLASSICAL", "ORACLE", "ORACLE_NO_TRACKS", "evaluate_file"]
 
@@ -38,6 +39,9 @@ ALWAYS_ONE = "always_one"
 """An algorithm that finds one particle in each event; it has nothing but the fractions of `separation`."""
 MIN_ENERGY_GEV = 2.0
 """True energy above which the class of a particle is also counted separately, GeV."""
+SOFT_PHOTON_GEV = 1.0
+"""True energy below which photons are also counted separately, GeV."""
+PHOTON = CLASSES.index("photon")
 CHUNK_SIZE = 200
 KEPT = (
     *("n_events", "n_truth", "n_reco", "n_matched", "count", "energy", "angle", "charge", "pdg", "class"),
@@ -50,12 +54,13 @@ KEPT = (
 class Extras:
     """What is measured of one algorithm beside the metrics of pflow.
 
-    The class of particles above an energy, the angle in events without a track, losses, pulls, and efficiency, fakes
-    and class against every generator particle, visible or not.
+    The class of particles above an energy, soft photons found, the angle in events without a track, losses, pulls, and
+    efficiency, fakes and class against every generator particle, visible or not.
     """
 
     def __init__(self) -> None:
         self.right = np.zeros((2, 3), dtype=np.int64)  # [all, above 2 GeV], [class right, matched, targets]
+        self.soft_photons = np.zeros(2, dtype=np.int64)  # [matched, targets]
         self.angle_no_track = Distribution()
         self.generator = ParticleMetrics()
         self.losses = Losses()
@@ -77,6 +82,8 @@ class Extras:
         for k, least in enumerate((0.0, MIN_ENERGY_GEV)):
             matched = truth.energy[matches.truth] > least
             self.right[k] += [np.sum(right & matched), np.sum(matched), np.sum(truth.energy > least)]
+        soft = (truth.classes == PHOTON) & (truth.energy < SOFT_PHOTON_GEV)
+        self.soft_photons += [np.sum(soft[matches.truth]), np.sum(soft)]
         n_tracks = np.zeros(len(events)) if events.tracks is None else ak.to_numpy(ak.num(events.tracks, axis=1))
         trackless = (n_tracks == 0)[truth.event[matches.truth]]
         angle = angle_between(truth.momentum[matches.truth], reco.momentum[matches.reco])
@@ -100,6 +107,7 @@ class Extras:
                 "fake_energy_fraction": generator["fake_energy_fraction"],
                 "class_accuracy": generator["pdg"]["class_accuracy"],
             },
+            "soft_photons": {"efficiency": fraction(*self.soft_photons.tolist())},
             "no_track": {"angle_mean_deg": self.angle_no_track.mean()},
             "losses": self.losses.result(),
             **({} if self.pulls is None else {"pulls": self.pulls.result()}),

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pflow.metrics.stats import Number
 
-__all__ = ["APART", "QUANTITIES", "RIGHT", "ROLES", "SAMPLES", "Quantity", "Sample", "judge", "of_jets", "of_particles"]
+__all__ = [
+    "APART",
+    "QUANTITIES",
+    "RIGHT",
+    "ROLES",
+    "SAMPLES",
+    "Quantity",
+    "Sample",
+    "judge",
+    "of_details",
+    "of_jets",
+    "of_particles",
+]
 
 ROLES = ("photon", "general")
 """The shipped models by their purpose; also their names in the results."""
@@ -29,6 +42,7 @@ SAMPLES = (
     Sample("single"),
     Sample("multi"),
     Sample("zqq"),
+    Sample("zh"),
     Sample("tau10", rule="entering"),
 )
 
@@ -96,25 +110,45 @@ def judge(quantity: Quantity, ours: Number, pandora: Number) -> str:
     return "no (open)" if all(o for o, m in zip(is_open, met, strict=True) if not m) else "no"
 
 
-def of_particles(sample: str, *, beat_pandora: bool, class_bound: float | None = None) -> tuple[Quantity, ...]:
+def of_particles(
+    sample: str, *, beat_pandora: bool, class_bound: float | None = None, fake_bound: float | None = None
+) -> tuple[Quantity, ...]:
     """What is found, invented and identified."""
     options: dict[str, Any] = {"beat_pandora": beat_pandora}
     return (
         Quantity(sample, "energy-weighted efficiency [%]", "energy_weighted_efficiency", better="more", **options),
-        Quantity(sample, "fake energy fraction [%]", "fake_energy_fraction", **options),
+        Quantity(sample, "fake energy fraction [%]", "fake_energy_fraction", bound=fake_bound, **options),
         Quantity(
             sample, "class right, of matched [%]", "pdg.class_accuracy", better="more", bound=class_bound, **options
         ),
     )
 
 
-def of_jets(sample: str) -> tuple[Quantity, ...]:
-    """Resolution of the visible energy and of jets."""
+def of_jets(sample: str, bounds: Sequence[float | None] = (None,) * 4) -> tuple[Quantity, ...]:
+    """Resolution of the visible energy and of jets, with the bounds of each, percent."""
+    keys = [
+        ("visible energy, resolution_68 / median [%]", VISIBLE),
+        *((f"jets ({title}), IQR / median [%]", f"jets.{name}.iqr_over_median") for name, title in JETS),
+    ]
+    return tuple(
+        Quantity(sample, title, key, bound=bound, beat_pandora=True)
+        for (title, key), bound in zip(keys, bounds, strict=True)
+    )
+
+
+def of_details(sample: str) -> tuple[Quantity, ...]:
+    """What jets need beside energies: directions, soft photons and electrons."""
     return (
-        Quantity(sample, "visible energy, resolution_68 / median [%]", VISIBLE, beat_pandora=True),
-        *(
-            Quantity(sample, f"jets ({title}), IQR / median [%]", f"jets.{name}.iqr_over_median", beat_pandora=True)
-            for name, title in JETS
+        Quantity(sample, "angle, 68% quantile [deg]", "angle.q68_deg", 1.0, beat_pandora=True),
+        Quantity(
+            sample, "photons below 1 GeV found [%]", "extra.soft_photons.efficiency", better="more", beat_pandora=True
+        ),
+        Quantity(
+            sample,
+            "electrons: class right, of matched [%]",
+            "class.electron.identified",
+            better="more",
+            beat_pandora=True,
         ),
     )
 
@@ -142,8 +176,12 @@ QUANTITIES = (
     Quantity("single", "class right, of all above 2 GeV [%]", f"{RIGHT}.above_2_gev.of_targets"),
     Quantity("single", "class right, of matched [%]", f"{RIGHT}.all.of_matched"),
     *of_particles("multi", beat_pandora=True, class_bound=95.0),
-    *of_particles("zqq", beat_pandora=True),
-    *of_jets("zqq"),
+    *of_particles("zqq", beat_pandora=True, fake_bound=4.5),
+    *of_jets("zqq", (3.3, 7.0, 7.2, 6.2)),
+    *of_details("zqq"),
+    *of_particles("zh", beat_pandora=True),
+    *of_jets("zh"),
+    *of_details("zh"),
     *of_particles("tau10", beat_pandora=False),
 )
 """In the order of the table."""
