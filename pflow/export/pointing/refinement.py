@@ -72,7 +72,13 @@ class RefinementGraph(nn.Module):
         rows = {name: values[name][None] for name in ROWS}
         decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
         refined = network.refiner(decoded, source, existence_threshold=self.decoding.existence_threshold)
-        particles = network.predict_refined(refined, decoded.seed, source)
+        particles = network.predict_refined(
+            refined,
+            decoded.seed,
+            source,
+            before=decoded.direction,
+            min_direction_change=self.decoding.min_direction_change,
+        )
         log_existence = functional.logsigmoid(refined.existence_logit)
         log_energy = particles.log_energy + torch.where(particles.by_track, 0.0, log_existence)
         pdg = particles.pdg.argmax(-1)

@@ -112,6 +112,9 @@ class PointingDecodingConfig(DecodingConfig):
         track and next to no hits.
     min_deposit_fraction
         A particle has next to no hits if their energy is less than this fraction of the smallest energy of a target.
+    min_direction_change
+        The refinement changes the direction of a particle without a track by at least this angle, rad; else that of the
+        first stage, which is the better one of an unchanged shower, stays. 0: it always changes.
 
     Raises
     ------
@@ -125,6 +128,7 @@ class PointingDecodingConfig(DecodingConfig):
     require_all_tracks: bool = False
     max_empty_steps: int = 3
     min_deposit_fraction: float = 0.5
+    min_direction_change: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,6 +140,8 @@ class PointingDecodingConfig(DecodingConfig):
             raise ValueError(f"eos_threshold: {self.eos_threshold} is not in (0, 1]")
         if not 0.0 <= self.existence_threshold < 1.0:
             raise ValueError(f"existence_threshold: {self.existence_threshold} is not in [0, 1)")
+        if not 0.0 <= self.min_direction_change < math.pi:
+            raise ValueError(f"min_direction_change: {self.min_direction_change} is not in [0, pi)")
 
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""

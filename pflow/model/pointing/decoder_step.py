@@ -193,11 +193,19 @@ def _refined(
     assert network.refiner is not None
     seed = decoded.seed
     refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
-    particles = network.predict_refined(refined, seed, source)
+    predict = functools.partial(
+        network.predict_refined,
+        refined,
+        seed,
+        source,
+        before=decoded.direction,
+        min_direction_change=decoding.min_direction_change,
+    )
+    particles = predict()
     pdg = particles.pdg.argmax(-1)
     if sampler.draws:
         pdg = torch.stack([sampler(particles.pdg[:, t]) for t in range(seed.shape[1])], dim=1)
-        particles = network.predict_refined(refined, seed, source, pdg=pdg)
+        particles = predict(pdg=pdg)
     # A shower that is decoded in pieces, each with the energy of the whole, would count twice.
     log_existence = functional.logsigmoid(refined.existence_logit).masked_fill(particles.by_track, 0.0)
     particles = particles._replace(log_energy=particles.log_energy + log_existence)

@@ -90,11 +90,28 @@ class PointingNetwork(nn.Module):
         return self.head(assignment.query, seed, fraction, assignment.pairs, source, pdg=pdg)  # type: ignore[no-any-return]
 
     def predict_refined(
-        self, refined: RefinedAssignment, seed: Tensor, source: EncodedSource, *, pdg: Tensor | None = None
+        self,
+        refined: RefinedAssignment,
+        seed: Tensor,
+        source: EncodedSource,
+        *,
+        pdg: Tensor | None = None,
+        before: Tensor | None = None,
+        min_direction_change: float = 0.0,
     ) -> Particles:
-        """Particles of a refined assignment, whose fractions are detached; `pdg` int64 [B, T] as for the head."""
+        """Particles of a refined assignment, whose fractions are detached.
+
+        Parameters
+        ----------
+        refined, seed, source
+            Assignment, seed of each particle int64 [B, T], and encoded source.
+        pdg : int64 [B, T], as for the head
+        before : float [B, T, 3], directions of the first stage, needed with `min_direction_change`
+        min_direction_change
+            As of `PointingDecodingConfig`, rad.
+        """
         assert self.refiner is not None
-        return self.head(  # type: ignore[no-any-return]
+        particles: Particles = self.head(
             refined.query,
             seed,
             refined.log_fraction.detach().exp(),
@@ -104,6 +121,12 @@ class PointingNetwork(nn.Module):
             refined_describe=self.refiner.describe,
             direction_correction=self.refiner.direction_correction,
         )
+        if before is None or not min_direction_change:
+            return particles
+        change = (particles.direction - before).square().sum(-1)  # rad^2, as the angle is small
+        kept = ~particles.by_track & (change < min_direction_change**2)
+        direction = torch.where(kept[..., None], before.to(particles.direction.dtype), particles.direction)
+        return particles._replace(direction=direction)
 
 
 def _with_padding(batch: Batch) -> Batch:

@@ -261,6 +261,7 @@ def test_a_network_may_read_hits_alone(make_model, batch):
         ({"pairwise_messages": True}, "pairwise_messages: there is no refinement"),
         ({"refine_delta_theta_phi_features": True}, "refine_delta_theta_phi_features: there is no refinement"),
         ({"existence_threshold": 1.0}, "existence_threshold: 1.0"),
+        ({"min_direction_change": -0.1}, "min_direction_change: -0.1"),
         ({"eos_threshold": 0.0}, "eos_threshold: 0.0"),
         ({"refine_layers": -1}, "refine_layers: -1"),
         ({"tracker_hit_features": 3}, "tracker_hit_features: the pointing network does not read them"),

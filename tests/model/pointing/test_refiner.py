@@ -193,3 +193,28 @@ def test_initially_there_are_no_messages(make_model, batch):
         with_messages.network.refiner.messages.out.weight.normal_()
     changed = with_messages.decode(batch, max_particles=6)
     assert changed.energy.shape != one.energy.shape or (changed.energy - one.energy).abs().max() > 1e-3
+
+
+def test_a_small_change_of_direction_is_not_made(model, batch):
+    decoded, source = first_stage(model, batch)
+    refined = refine(model, decoded, source)
+    with torch.no_grad():
+        changed = model.network.predict_refined(refined, decoded.seed, source)
+        change = (changed.direction - decoded.direction).norm(dim=-1)
+        limit = float(change[~changed.by_track].median())
+        options = {"before": decoded.direction, "min_direction_change": limit}
+        found = model.network.predict_refined(refined, decoded.seed, source, **options)
+    kept = ~changed.by_track & (change < limit)
+    assert 0 < kept.sum() < kept.numel()
+    torch.testing.assert_close(found.direction[kept], decoded.direction[kept], rtol=0, atol=0)
+    torch.testing.assert_close(found.direction[~kept], changed.direction[~kept], rtol=0, atol=0)
+    torch.testing.assert_close(found.log_energy, changed.log_energy, rtol=0, atol=0)
+
+
+def test_decoding_says_which_changes_of_direction_are_made(make_model, batch):
+    model = awake(make_model(refine_layers=1, existence_threshold=0.0, eos_threshold=1.0))
+    changed = model.decode(batch, max_particles=3)
+    model.set_decoding(min_direction_change=3.0)
+    found = model.decode(batch, max_particles=3)
+    assert not torch.equal(found.direction, changed.direction)
+    torch.testing.assert_close(found.energy, changed.energy)
