@@ -14,7 +14,6 @@ import argparse
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,13 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from attacks.child import Ended, run_signalled
 from attacks.jobs import WRITERS, Job, make_inputs
+from attacks.trials import Trial, check_no_leftovers
 
 SHARES = (0.0, 0.3, 0.6, 0.9, 1.5)
 """Of the bytes that a command needs, those that are free; with the last it must end well."""
 PAGE = 4096
-LONGEST = 900.0
 BALLAST = "ballast"
 
 
@@ -48,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_inputs(inputs, log=Path(scratch) / "log")
         print(f"{'job':<22}{'needs [kB]':>12}{'runs':>8}{'refused':>9}{'written':>9}{'failed':>9}")
         for name in args.only:
-            trial = Trial(WRITERS[name], inputs, Path(scratch) / name.replace(" ", "_"))
+            trial = DiskTrial(WRITERS[name], inputs, Path(scratch) / name.replace(" ", "_"))
             counts: Counter[str] = Counter()
             for share in SHARES:
                 try:
-                    counts[trial.run(share)] += 1
+                    counts[trial.fill_and_run(share)] += 1
                 except AssertionError as error:
                     counts["failed"] += 1
                     print(f"{name}, {share:.0%} free: {error}", flush=True)
@@ -82,33 +80,18 @@ def disk(place: Path, size: int) -> Iterator[None]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-class Trial:
-    """A job on full disks; a run on one that is not says what it must write.
-
-    Parameters
-    ----------
-    job
-        The job.
-    inputs
-        Folder of `make_inputs`.
-    folder
-        For what it writes.
-    """
+class DiskTrial(Trial):
+    """A job on full disks."""
 
     def __init__(self, job: Job, inputs: Path, folder: Path) -> None:
-        self.job, self.inputs, self.folder = job, inputs, folder
-        place = folder / "undisturbed"
-        place.mkdir(parents=True)
-        done = self._run(place)
-        if done.code != 0:
-            sys.exit(f"the job does not run: {done.said}")
-        self.expected = job.content(place)
+        super().__init__(job, inputs, folder)
+        place = self.undisturbed
         sizes = {path: path.stat().st_size for path in sorted(place.rglob("*")) if path.is_file()}
         self.needed = sum(sizes.values())
         self._pages = sum(-(-size // PAGE) for size in sizes.values())
         self._earlier = {path.relative_to(place): path.read_bytes() for path in sizes} if job.replaces else {}
 
-    def run(self, share: float) -> str:
+    def fill_and_run(self, share: float) -> str:
         """Run with a share of the bytes free that the job needs.
 
         Returns
@@ -129,11 +112,10 @@ class Trial:
                 (place / name).write_bytes(content)
             self._fill(place, free=round(share * self._pages) * PAGE)
             before = digests(place)
-            ended = self._run(place)
+            ended = self.run(place)
             errors = [line for line in ended.said.splitlines() if ": error: " in line]
             assert "Traceback" not in ended.said, ended.said
-            left = sorted(path.name for path in place.rglob("*.tmp-*"))
-            assert not left, f"left behind: {left}"
+            check_no_leftovers(place)
             found = self.job.content(place)  # raises where a file is not whole
             if ended.code == 0:
                 assert found == self.expected, "written, and not what a run with room gives"
@@ -152,10 +134,6 @@ class Trial:
         with (place / BALLAST).open("wb") as file:
             if room.f_bavail * room.f_frsize > free:
                 os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize - free)
-
-    def _run(self, place: Path) -> Ended:
-        words = self.job.command(self.inputs, place)
-        return run_signalled(words, log=self.folder / "log", sent=signal.SIGKILL, after=LONGEST)
 
 
 def digests(place: Path) -> Mapping[str, str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.child import Ended, run_signalled
-from attacks.jobs import JOBS, Job, make_inputs
+from attacks.jobs import JOBS, make_inputs
+from attacks.trials import Trial, check_no_leftovers
 
 SIGNALS = {
     signal.SIGINT: (130,),
@@ -31,9 +30,6 @@ SIGNALS = {
     signal.SIGKILL: (-signal.SIGKILL,),
 }
 """Signals, and the exit codes of what they end."""
-
-LONGEST = 900.0
-"""Seconds that a run may take."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_inputs(inputs, log=Path(scratch) / "log")
         print(f"{'job':<14}{'times':>8}{'in time':>9}{'nothing':>9}{'partial':>9}{'whole':>8}{'failed':>8}")
         for name in args.only:
-            trial = Trial(JOBS[name], inputs, Path(scratch) / name.replace(" ", "_"))
+            trial = InterruptedTrial(JOBS[name], inputs, Path(scratch) / name.replace(" ", "_"))
             generator = np.random.default_rng([args.seed, list(JOBS).index(name)])
             counts: Counter[str] = Counter()
             end = time.monotonic() + 60 * args.minutes
@@ -76,27 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-class Trial:
-    """A job that is interrupted again and again; an undisturbed run says what it must give.
-
-    Parameters
-    ----------
-    job
-        The job.
-    inputs
-        Folder of `make_inputs`.
-    folder
-        For what it writes.
-    """
-
-    def __init__(self, job: Job, inputs: Path, folder: Path) -> None:
-        self.job, self.inputs, self.folder = job, inputs, folder
-        place = self._place("undisturbed")
-        done = self._run(place)
-        if done.code != 0:
-            sys.exit(f"the job does not run: {done.said}")
-        self.seconds = done.seconds
-        self.expected = job.content(place)
+class InterruptedTrial(Trial):
+    """A job that is interrupted."""
 
     def interrupt(self, number: int, sent: signal.Signals, after: float) -> list[str]:
         """Interrupt a run, check what is left, run it again, and check what it gives.
@@ -112,13 +89,13 @@ class Trial:
         AssertionError
             What does not hold.
         """
-        place = self._place(str(number))
-        ended = self._run(place, sent, after)
+        place = self.place(str(number))
+        ended = self.run(place, sent, after)
         outcomes = ["in time"] if ended.code else []
         assert ended.code in (0, *SIGNALS[sent]), f"exit code {ended.code}: {ended.said}"
         assert "Traceback" not in ended.said, ended.said
-        left = sorted(path.name for path in place.rglob("*.tmp-*"))
-        assert sent == signal.SIGKILL or not left, f"left behind: {left}"
+        if sent != signal.SIGKILL:
+            check_no_leftovers(place)
         found = self.job.content(place)  # raises where a file is not whole
         outcomes.append("whole" if found.keys() == self.expected.keys() else "partial" if found else "nothing")
         if self.job.final:
@@ -126,23 +103,13 @@ class Trial:
             assert not changed, f"not those of the undisturbed run: {changed}"
         if ended.code == 0:
             return outcomes
-        again = self._run(place)
+        again = self.run(place)
         assert again.code == 0, f"the second run ended with {again.code}: {again.said}"
         found = self.job.content(place)
         changed = [name for name in self.expected if found.get(name) != self.expected[name]]
         assert not changed, f"the second run gave others: {changed}"
-        left = sorted(path.name for path in place.rglob("*.tmp-*"))
-        assert not left, f"left behind by the second run: {left}"
+        check_no_leftovers(place, " by the second run")
         return outcomes
-
-    def _place(self, name: str) -> Path:
-        place = self.folder / name
-        place.mkdir(parents=True)
-        return place
-
-    def _run(self, place: Path, sent: signal.Signals = signal.SIGKILL, after: float = LONGEST) -> Ended:
-        words = self.job.command(self.inputs, place)
-        return run_signalled(words, log=self.folder / "log", sent=sent, after=after)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Commands that are interrupted: what they read, what they write, and how that is compared."""
+"""Commands that are interrupted or meet a full disk: what they read, what they write, and how that is compared."""
 
 from __future__ import annotations
 

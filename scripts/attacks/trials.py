@@ -1,0 +1,55 @@
+"""Jobs that are disturbed again and again, and what an undisturbed run of each gives."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from attacks.child import Ended, run_signalled
+from attacks.jobs import Content, Job
+
+__all__ = ["Trial", "check_no_leftovers"]
+
+LONGEST = 900.0
+"""Seconds that a run may take."""
+
+
+class Trial:
+    """A job, and an undisturbed run of it, which says what it must give.
+
+    Parameters
+    ----------
+    job
+        The job.
+    inputs
+        Folder of `attacks.jobs.make_inputs`.
+    folder
+        For what it writes.
+    """
+
+    def __init__(self, job: Job, inputs: Path, folder: Path) -> None:
+        self.job, self.inputs, self.folder = job, inputs, folder
+        self.undisturbed = self.place("undisturbed")
+        done = self.run(self.undisturbed)
+        if done.code != 0:
+            sys.exit(f"the job does not run: {done.said}")
+        self.seconds = done.seconds
+        self.expected: Content = job.content(self.undisturbed)
+
+    def place(self, name: str) -> Path:
+        """A new folder for a run."""
+        place = self.folder / name
+        place.mkdir(parents=True)
+        return place
+
+    def run(self, place: Path, sent: signal.Signals = signal.SIGKILL, after: float = LONGEST) -> Ended:
+        """Run the job in a folder; a signal is sent if it takes longer than so many seconds."""
+        words = self.job.command(self.inputs, place)
+        return run_signalled(words, log=self.folder / "log", sent=sent, after=after)
+
+
+def check_no_leftovers(place: Path, after: str = "") -> None:
+    """Raise an AssertionError that names the temporary files in a folder; `after` says after what."""
+    left = sorted(path.name for path in place.rglob("*.tmp-*"))
+    assert not left, f"left behind{after}: {left}"
