@@ -137,7 +137,7 @@ def rotate(events: Events, phi: npt.ArrayLike) -> Events:
         cos, sin = np.repeat(np.cos(angles), counts), np.repeat(np.sin(angles), counts)
         columns: dict[str, Values] = {}
         for vector in VECTORS[name]:
-            first, second, _ = (key for key in flat if key.startswith(f"{vector}."))
+            first, second, _ = _components(flat, vector)
             x, y = flat[first].astype(np.float64), flat[second].astype(np.float64)
             columns[first], columns[second] = x * cos - y * sin, x * sin + y * cos
         if name == "tracks":
@@ -157,7 +157,7 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
 
     def change(name: str, flat: dict[str, Values], counts: Index) -> dict[str, Values]:
         sign = np.repeat(signs, counts)
-        fields = [[key for key in flat if key.startswith(f"{vector}.")][2] for vector in VECTORS[name]]
+        fields = [_components(flat, vector)[2] for vector in VECTORS[name]]
         return {field: flat[field] * sign for field in (*fields, *(("z0", "tan_lambda") if name == "tracks" else ()))}
 
     return _changed(events, change)
@@ -174,11 +174,11 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     if options.max_hits is not None:
         small = jagged.count(events.hits) <= options.max_hits
         if not small.all():
-            alone = dataclasses.replace(events[~small] if small.any() else events, reference=None, reference_name="")
+            alone = dataclasses.replace(events, reference=None, reference_name="")
             if not small.any():
                 return alone
             joined = random_overlay(events[small], options, generator)
-            return concatenate([joined, alone])[np.argsort(np.argsort(~small, kind="stable"))]
+            return concatenate([joined, alone[~small]])[np.argsort(np.argsort(~small, kind="stable"))]
     frequencies = np.array(options.frequencies, dtype=np.float64)
     sizes = 1 + generator.choice(len(frequencies), size=len(events), p=frequencies / frequencies.sum())
     if options.cone is None:
@@ -266,6 +266,11 @@ def _axes(events: Events) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float
     unknown = (x == 0) & (y == 0) & (z == 0)
     theta, azimuth = np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)
+
+
+def _components(columns: Mapping[str, Values], vector: str) -> list[str]:
+    """Names of the columns of a vector, x, y and z."""
+    return [name for name in columns if name.startswith(f"{vector}.")]
 
 
 def _changed(

@@ -76,8 +76,7 @@ def reconstruct_exported(
             sources.append(None)
             errors.append(error)
     give_up(errors, len(events), on_error)
-    if errors:
-        events = events.emptied(np.array([source is None for source in sources]))
+    events = events.emptied(np.array([source is None for source in sources], dtype=np.bool_))
     columns, truncated = [], np.zeros(len(events), dtype=np.uint32)
     for index, source in enumerate(sources):
         found = None
