@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.cpp import compile_library, compile_program
 from pflow.checkpoint.load import Model
 from pflow.checkpoint.migrate import migrate_model_options
 from pflow.io.open import read_events
@@ -97,6 +98,18 @@ class Exported:
 def _run(session, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """The C++ library, compiled; skip modules of tests where `missing_for_cpp`."""
+    return compile_library(tmp_path_factory.mktemp("cpp"), flags="-O1")
+
+
+@pytest.fixture(scope="session")
+def program(library):
+    """The example program."""
+    return compile_program(library, flags="-O1")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import pytest
 from benchmarks.cpp import (
     RUNTIME,
     SOURCES,
-    compile_library,
     compile_program,
     include_folder,
     missing_for_cpp,
@@ -117,16 +116,6 @@ def write_toy(folder, *, change=None, **metadata):
             onnx.helper.set_model_props(graph, given)
         onnx.save(graph, str(folder / f"{name}.onnx"))
     return folder
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    return compile_library(tmp_path_factory.mktemp("cpp"), flags="-O0")
-
-
-@pytest.fixture(scope="session")
-def program(library):
-    return compile_program(library, flags="-O0")
 
 
 @pytest.fixture(scope="module")

@@ -50,16 +50,6 @@ def exported(tmp_path_factory, exported_general):
     return exported
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return compile_library(tmp_path_factory.mktemp("cpp"), flags="-O1")
-
-
-@pytest.fixture(scope="module")
-def program(library):
-    return compile_program(library, flags="-O1")
-
-
 @pytest.fixture
 def from_cpp(program, exported, tmp_path):
     """The particles of each event, from C++."""
