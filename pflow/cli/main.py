@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from pflow.cli.signals import Terminated, raised_signals
 from pflow.errors import PflowError, first_line, nearest
 
 __all__ = ["EXIT_CODES", "VERBS", "main"]
@@ -81,12 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that spin while they wait make training ten times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        with _terminable():
+        with raised_signals():
             return _run(verb, arguments[1:])
     except BrokenPipeError:  # who read the output has gone, and must not be written to at the end either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (Exception, KeyboardInterrupt, _Terminated) as error:
+    except (Exception, KeyboardInterrupt, Terminated) as error:
         if debug:
             traceback.print_exc()
         code, text = _explained(error)
@@ -94,32 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
-class _Terminated(BaseException):
-    """SIGTERM, raised where the program is, so that what is half done is undone."""
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Raise `_Terminated` where SIGTERM would end the process; signals reach the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _explained(error: BaseException) -> tuple[int, str]:
     """Exit code of an exception, and what is said of it, in one line."""
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
-    if isinstance(error, _Terminated):
+    if isinstance(error, Terminated):
         return 143, "terminated"
     if isinstance(error, PflowError | OSError):
         return 1, f"error: {' '.join(str(error).split())}"
