@@ -62,13 +62,11 @@ class Reconstruction:
     def finite(self) -> npt.NDArray[np.bool_]:
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""
         counts = jagged.count(self.particles)
-        flat = jagged.flat_records(self.particles)
-        values = [flat.energy, flat.mass, flat.charge, *(flat.momentum[axis] for axis in ("px", "py", "pz"))]
-        values += [flat[name] for name in ("scores", "covariance") if name in flat.fields]
-        good = np.ones(len(flat), dtype=np.bool_)
-        for column in values:
-            numbers = np.isfinite(ak.to_numpy(column))
-            good &= numbers if numbers.ndim == 1 else numbers.all(axis=1)
+        good = np.ones(int(counts.sum()), dtype=np.bool_)
+        for name, column in jagged.columns(self.particles).items():
+            if name != "score":
+                numbers = np.isfinite(column)
+                good &= numbers if numbers.ndim == 1 else numbers.all(axis=1)
         return np.asarray(np.bincount(jagged.event_index(counts)[~good], minlength=len(counts)) == 0)
 
     def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag) -> Reconstruction:

@@ -90,9 +90,9 @@ class ParticleCollector:
         counts = np.bincount(event, minlength=self._n_events)
         at = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]
         return make_links(
-            source=ak.unflatten(at, counts),
-            particle=ak.unflatten(particle[order], counts),
-            weight=ak.unflatten(weight[order], counts),
+            source=jagged.unflatten(at, counts),
+            particle=jagged.unflatten(particle[order], counts),
+            weight=jagged.unflatten(weight[order], counts),
             normalise=False,
         )
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import awkward as ak
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -21,7 +20,7 @@ from pflow.event.events import LINKED, Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.inference.collect import ParticleCollector
-from pflow.model.api import DecodingConfig, Sampler
+from pflow.model.api import DecodingConfig, Reconstructor, Sampler
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
@@ -92,7 +91,7 @@ def reconstruct(
     if not isinstance(model, Model):
         model = load_model(model)
     place = pick_device(device)
-    reconstructor = model.reconstructor.to(place).eval()
+    reconstructor = _ready(model.reconstructor, place)
     decoding = reconstructor.decoding if decoding is None else decoding
     if max_particles is not None:
         try:
@@ -119,9 +118,18 @@ def reconstruct(
     hit_links = collector.links("hit_fraction", kept_hits(events, model.tokeniser.recipe))
     track_links = None
     if events.tracks is not None:
-        track_links = collector.links("track_fraction", ak.local_index(events.tracks, axis=1))
+        n_tracks = jagged.count(events.tracks)
+        track_links = collector.links("track_fraction", jagged.unflatten(jagged.local_index(n_tracks), n_tracks))
     reconstruction = dataclasses.replace(reconstruction, hit_links=hit_links, track_links=track_links)
     return finite_events(reconstruction, ~particles.finite() | ~reconstruction.finite(), events, model.path, on_error)
+
+
+def _ready(reconstructor: Reconstructor, device: torch.device) -> Reconstructor:
+    """The network on a device and in evaluation mode: it is looked through only where it is not yet."""
+    if reconstructor.training:
+        reconstructor.eval()
+    first = next(reconstructor.parameters(), None)
+    return reconstructor.to(device) if first is None or first.device != device else reconstructor
 
 
 def pick_device(device: str | torch.device) -> torch.device:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
+from pflow.event import jagged
 from pflow.event.build import make_particles
 from pflow.event.particles import Reconstruction
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
@@ -95,7 +95,7 @@ def decode(
     counts = real.sum(axis=1)
     n = len(counts)
     return Reconstruction(
-        particles=make_particles(**{key: ak.unflatten(value, counts) for key, value in fields.items()}),
+        particles=make_particles(**{key: jagged.unflatten(value, counts) for key, value in fields.items()}),
         event=np.arange(n) if event is None else np.asarray(event, dtype=np.int64),
         flags=np.zeros(n, dtype=np.uint32) if flags is None else np.asarray(flags, dtype=np.uint32),
         name=name,

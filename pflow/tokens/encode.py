@@ -43,7 +43,10 @@ def select_hits(events: Events, recipe: Recipe) -> Events:
 
 def kept_hits(events: Events, recipe: Recipe) -> ak.Array:
     """Index of each hit that the recipe keeps, int64 [event, kept hit]: the order of the readout's hits."""
-    return ak.local_index(events.hits.energy, axis=1)[events.hits.energy > recipe.hit_energy_min]
+    counts = jagged.count(events.hits)
+    is_kept = jagged.flat(events.hits.energy) > recipe.hit_energy_min
+    n_kept = np.bincount(jagged.event_index(counts)[is_kept], minlength=len(counts))
+    return jagged.unflatten(jagged.local_index(counts)[is_kept], n_kept)
 
 
 def target_particles(events: Events, recipe: Recipe) -> ak.Array:
