@@ -207,7 +207,7 @@ class Encoder(nn.Module):
         mask: Tensor | None = None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        **tokens: Tensor,
+        **tokens: Any,
     ) -> Tensor:
         """Encode x, float [B, S, W].
 

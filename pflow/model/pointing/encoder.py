@@ -11,9 +11,10 @@ from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
 from pflow.model.common.cache import Compaction
 from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, LayerStyle
-from pflow.model.pointing.attention import MAX_BIASES, DirectionalSelfAttention, nearness_of
+from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Scene
+from pflow.model.pointing.nearby import OrderedDirections
 
 __all__ = ["EncodedSource", "SourceEncoder"]
 
@@ -95,10 +96,12 @@ class SourceEncoder(nn.Module):
             return self.stack(x, mask=scene.token_mask, unit=scene.token_unit)  # type: ignore[no-any-return]
         # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
         states = torch.zeros_like(x)
-        for row, real in enumerate(scene.token_mask):
+        for row, mask in enumerate(scene.token_mask):
+            real = mask.nonzero().squeeze(1)
+            directions = {}
+            if self.local and not torch.is_grad_enabled() and len(real):
+                directions["ordered"], order = OrderedDirections.of(scene.token_unit[row, real])
+                real = real[order]
             unit = scene.token_unit[row, real][None]
-            # Once for all layers, unless it is so large that each layer makes it for some rows at a time.
-            shared = self.local and unit.shape[1] ** 2 <= MAX_BIASES
-            near = {"nearness": nearness_of(unit)} if shared else {}
-            states[row, real] = self.stack(x[row, real][None], unit=unit, **near)[0]
+            states[row, real] = self.stack(x[row, real][None], unit=unit, **directions)[0]
         return states

@@ -7,7 +7,8 @@ from torch.nn.functional import normalize
 import pflow.model.pointing.attention
 from pflow.model.common import layers
 from pflow.model.common.layers import Encoder, EncoderLayer, LayerStyle
-from pflow.model.pointing.attention import DirectionalSelfAttention, nearness_of
+from pflow.model.pointing.attention import DirectionalSelfAttention
+from pflow.model.pointing.nearby import OrderedDirections
 
 B, S, W, H = 3, 7, 24, 2
 MASK = torch.arange(S)[None] < torch.tensor([7, 0, 4])[:, None]
@@ -52,12 +53,19 @@ def test_it_is_softmax_attention_with_a_bias_of_nearness_that_does_not_see_paddi
     torch.testing.assert_close(attention(inputs[0], unit=inputs[1], mask=MASK)[seen], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_nearness_that_is_at_hand_or_made_for_some_rows_at_a_time_changes_nothing(attention, inputs, monkeypatch):
+def test_biases_made_for_some_rows_at_a_time_change_nothing(attention, inputs, monkeypatch):
     x, unit = inputs
     expected = attention(x, unit=unit)
-    torch.testing.assert_close(attention(x, unit=unit, nearness=nearness_of(unit)), expected, rtol=0, atol=0)
     monkeypatch.setattr(pflow.model.pointing.attention, "MAX_BIASES", 2 * B * H * S)
     torch.testing.assert_close(attention(x, unit=unit), expected, rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_tokens_in_the_order_of_their_directions_give_the_same(attention, inputs):
+    x, unit = inputs
+    directions, order = OrderedDirections.of(unit[0])
+    x, unit = x[:1, order], unit[:1, order]
+    torch.testing.assert_close(attention(x, unit=unit, ordered=directions), attention(x, unit=unit))
 
 
 def test_under_autocast_directions_are_not_rounded(attention, inputs):
