@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from pflow.checkpoint.load import load_model
+from pflow.event import jagged
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
+from pflow.physics.kinematics import unit_vector
 
 SAMPLES = {
     "zqq": ("ild-g4-general", "zqq_test_small.root", 2),
@@ -28,9 +30,13 @@ def sample(request, sample_dir):
 
 
 def relative(found: ak.Array, wanted: ak.Array) -> np.ndarray:
-    """Difference of each particle's energy and momentum, relative to the energy."""
-    off = [found.energy - wanted.energy, *(found.momentum[key] - wanted.momentum[key] for key in ("px", "py", "pz"))]
-    return np.max([np.abs(ak.to_numpy(ak.flatten(part / wanted.energy))) for part in off], axis=0)
+    """Relative difference of each particle's energy, or that of its direction, rad.
+
+    The momentum follows from the energy, and for a slow particle its relative difference is larger by E^2 / p^2.
+    """
+    one, other = (unit_vector(jagged.vectors(ak.flatten(particles.momentum))) for particles in (found, wanted))
+    energy = ak.to_numpy(ak.flatten(found.energy / wanted.energy)) - 1.0
+    return np.maximum(np.abs(energy), np.linalg.norm(one - other, axis=1))
 
 
 def check_same(found: Reconstruction, wanted: Reconstruction) -> None:

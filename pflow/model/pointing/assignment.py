@@ -189,9 +189,14 @@ def delta_theta_phi_features(start: Tensor, end: Tensor) -> Tensor:
     -------
     float [..., N_DELTA_FEATURES]
     """
+    # Of differences of the components, which are exact where the vectors are near each other: those of polar angles
+    # and products are rounded by some 1e-7 rad, which is much against 3 mrad.
+    difference = end - start
     rho, end_rho = torch.hypot(start[..., 0], start[..., 1]), torch.hypot(end[..., 0], end[..., 1])
-    theta = torch.atan2(end_rho, end[..., 2]) - torch.atan2(rho, start[..., 2])  # rad
-    cross = start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]
+    outwards = (difference[..., :2] * (start + end)[..., :2]).sum(-1) / (rho + end_rho).clamp(min=1e-6)
+    sine = outwards * start[..., 2] - difference[..., 2] * rho
+    theta = torch.atan2(sine, rho * end_rho + start[..., 2] * end[..., 2])  # rad
+    cross = start[..., 0] * difference[..., 1] - start[..., 1] * difference[..., 0]
     arc = cross / rho.clamp(min=1e-3)  # rad
     return torch.stack(
         [

@@ -267,11 +267,12 @@ class EventDecoder:
     def _make_tables(self, scene: Scene, tokens: Tensor, items: Tensor) -> None:
         n_subdetectors = self.network.n_subdetectors
         position, unit = scene.item_position[0, items], scene.item_unit[0, items]
-        theta = torch.atan2(torch.hypot(unit[:, 0], unit[:, 1]), unit[:, 2])
-        self.item_token = (scene.token_mask[0].cumsum(0) - 1)[scene.item_token[0, items]]
         self.item_unit = unit.double()
-        columns = (position, unit, theta[:, None] / 0.003, self.item_token[:, None].to(unit.dtype))
-        self.geometry = torch.cat(columns, dim=1)  # [M, 8]
+        theta = torch.atan2(torch.hypot(self.item_unit[:, 0], self.item_unit[:, 1]), self.item_unit[:, 2])
+        self.item_theta = theta / 0.003
+        self.item_token = (scene.token_mask[0].cumsum(0) - 1)[scene.item_token[0, items]]
+        columns = (position, unit, self.item_token[:, None].to(unit.dtype))
+        self.geometry = torch.cat(columns, dim=1)  # [M, 7]
         self.token_units = scene.token_unit[0, tokens]
         self.token_unit = self.token_units.tolist()
         self.token_position, self.token_axis = scene.token_position[0, tokens], scene.token_axis[0, tokens]
@@ -406,25 +407,26 @@ class EventDecoder:
         torch.addmm(weights.pair_query[0], query, weights.pair_query[1], out=self.pair_query)
         features = self.features[:, : len(index)]  # [F, P], in the order of `_pair_weights`
         rows = features.unbind()
-        geometry = self.geometry.index_select(0, index)  # [P, 8]
+        geometry = self.geometry.index_select(0, index)  # [P, 7]
         axis = self.token_axis[seed]
         offset = geometry[:, :3] - self.token_position[seed]  # mm
         along = torch.mv(offset, axis)
-        torch.eq(geometry[:, 7], seed, out=rows[1])
+        torch.eq(geometry[:, 6], seed, out=rows[1])
         known = torch.index_select(self.assigned, 0, index, out=rows[2])
         torch.clamp(along, -900.0, 1500.0, out=rows[3])
         torch.linalg.vector_norm(torch.addr(offset, along, axis, alpha=-1.0), dim=1, out=rows[6])  # across, mm
         rows[7].copy_(rows[6])
         torch.abs(along, out=rows[8])
-        torch.linalg.vector_norm(geometry[:, 3:6] - self.token_units[seed], dim=1, out=rows[9])  # rad
+        difference = geometry[:, 3:6] - self.token_units[seed]
+        torch.linalg.vector_norm(difference, dim=1, out=rows[9])  # rad
         torch.addcmul(weights.log_offset, features[6:10:3], weights.log_scale, out=features[4:6]).log_()
         if weights.delta_features:
             x, y, z = self.token_unit[seed]
             rho = math.hypot(x, y)
-            torch.sub(geometry[:, 6], math.atan2(rho, z) / 0.003, out=rows[11])
+            rows[11].copy_(self.item_theta.index_select(0, index).sub_(math.atan2(rho, z) / 0.003))
             torch.abs(rows[11], out=rows[10])
             arc = 100.0 / max(rho, 1e-3)
-            torch.mv(geometry[:, 3:5], axis.new_tensor((-y * arc, x * arc)), out=rows[12])
+            torch.mv(difference[:, :2], axis.new_tensor((-y * arc, x * arc)), out=rows[12])
             features[11:13].asinh_()
         features[6 : 6 + len(weights.exp_scale)].mul_(weights.exp_scale).exp_()
         if weights.delta_features:
