@@ -196,10 +196,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """
         assert self._step is not None
         losses = self._step(labelled.batch).losses
-        _check_losses(losses, labelled)
+        total = _finite_total(losses, labelled)
         self.data.mark_seen(labelled)
         self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
-        self.log("loss", losses["total"].detach(), prog_bar=True, logger=False)
+        # On the host: Lightning asks for what is beside the progress bar in each step, and would wait for a GPU again.
+        self.log("loss", torch.tensor(total), prog_bar=True, logger=False)
         return losses["total"] * labelled.weight
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
@@ -267,10 +268,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self._log_mean(f"{prefix}/{name}", value if n else torch.zeros_like(value), n if labelled.weight else 0)
 
 
-def _check_losses(losses: Mapping[str, Tensor], labelled: LabelledBatch) -> None:
-    """Stop before weights are changed by a loss that is not finite: all later ones would be lost."""
-    if bool(torch.isfinite(losses["total"])):
-        return
+def _finite_total(losses: Mapping[str, Tensor], labelled: LabelledBatch) -> float:
+    """The total loss. Stop before weights are changed by one that is not finite: all later ones would be lost."""
+    total = losses["total"].detach().item()
+    if math.isfinite(total):
+        return total
     names = [name for name, loss in losses.items() if name != "total" and not bool(torch.isfinite(loss))]
     entries: dict[str, list[int]] = {}
     for path, entry in zip(labelled.path, labelled.entry.tolist(), strict=True):

@@ -5,12 +5,13 @@ Letters: B batch, H heads, S sequence length, D width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Cache", "Compaction", "KVCache", "KeyValue"]
+__all__ = ["Cache", "Compaction", "KVCache", "KeyValue", "where"]
 
 FIRST_LENGTH = 64
 """Tokens that a cache has room for at first."""
@@ -48,12 +49,19 @@ class Compaction(NamedTuple):
     movers: Tensor
     size: int
 
+    @staticmethod
+    def sizes(stays: Tensor) -> Tensor:
+        """Numbers of rows that stay and that move, int64 [2], from `stays`, bool [B], True = the row stays."""
+        size = stays.sum()
+        behind = torch.arange(len(stays), device=stays.device) >= size
+        return torch.stack([size, (stays & behind).sum()])
+
     @classmethod
-    def of(cls, stays: Tensor) -> Compaction:
-        """From `stays`, bool [B], True = the row stays."""
-        size = int(stays.sum())
-        gaps = (~stays[:size]).nonzero().squeeze(1)
-        movers = stays[size:].nonzero().squeeze(1) + size
+    def of(cls, stays: Tensor, sizes: Sequence[int] | None = None) -> Compaction:
+        """From `stays`, bool [B], and its `sizes` where they are on the host: a GPU is waited for only without."""
+        size, n_moved = cls.sizes(stays).cpu().tolist() if sizes is None else sizes
+        gaps = where(~stays[:size], n_moved)
+        movers = where(stays[size:], n_moved) + size
         return cls(gaps, movers, size)
 
     def apply(self, rows: Tensor) -> Tensor:
@@ -61,6 +69,14 @@ class Compaction(NamedTuple):
         if self.gaps.numel():
             rows[self.gaps] = rows[self.movers]
         return rows[: self.size]
+
+
+def where(selected: Tensor, size: int) -> Tensor:
+    """Indices int64 [size] of the `size` entries of bool [N] that are true.
+
+    As `nonzero`, which asks a GPU for their number and waits for it; ``nonzero_static`` needs torch 2.7 there.
+    """
+    return torch.repeat_interleave(selected.long(), output_size=size)
 
 
 class Cache(Protocol):

@@ -6,6 +6,7 @@ Letters: B batch, B' events that go on, T particles, V classes.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,11 +23,26 @@ class Decoder(Protocol):
     def advance(self, rows: Tensor) -> Tensor:
         """Compute the next decoder state of the events `rows` int64 [B']; bool [B'], True = one more particle."""
 
+    def sizes(self, goes_on: Tensor) -> Tensor:
+        """Numbers that `emit` needs on the host for the events that go on, bool [B']; int64 [K]."""
+
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended, after `advance`."""
 
-    def emit(self, rows: Tensor) -> dict[str, Tensor]:
-        """Decode one particle of each event `rows` int64 [B'], and make it the next input; columns [B', ...]."""
+    def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
+        """Decode one particle of each event, and make it the next input.
+
+        Parameters
+        ----------
+        rows : int64 [B'], events that go on
+        sizes
+            What `sizes` returned, on the host.
+
+        Returns
+        -------
+        dict
+            Columns [B', ...].
+        """
 
 
 class DecodedSequence(NamedTuple):
@@ -48,6 +64,8 @@ class DecodedSequence(NamedTuple):
 def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device: torch.device) -> DecodedSequence:
     """Decode the particles of each event.
 
+    A GPU is waited for once a step: how many events go on, and all else that the host must know, is read at once.
+
     Parameters
     ----------
     decoder
@@ -68,18 +86,18 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
         may_go_on = limits[rows] > position
         truncated[rows] = goes_on & ~may_go_on
         goes_on = goes_on & may_go_on
-        remaining = int(goes_on.sum())
+        remaining, n_moved, *sizes = torch.cat([Compaction.sizes(goes_on), decoder.sizes(goes_on)]).cpu().tolist()
         if remaining == 0 and steps:
             break
         if remaining < len(rows):
-            compaction = Compaction.of(goes_on)
+            compaction = Compaction.of(goes_on, (remaining, n_moved))
             rows = compaction.apply(rows.clone())  # earlier steps keep their rows
             decoder.compact(compaction)
         if remaining == 0:
             break
-        steps.append((rows, decoder.emit(rows)))
+        steps.append((rows, decoder.emit(rows, sizes)))
     # Without a step the columns of a batch without events give the shapes.
-    shapes = steps[0][1] if steps else decoder.emit(rows[:0])
+    shapes = steps[0][1] if steps else decoder.emit(rows[:0], sizes)
     columns = {name: value.new_zeros(batch, len(steps), *value.shape[1:]) for name, value in shapes.items()}
     mask = torch.zeros(batch, len(steps), dtype=torch.bool, device=device)
     for position, (events, values) in enumerate(steps):

@@ -16,7 +16,7 @@ from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
-from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH, Pairs, find_pairs
+from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH, Pairs, select_pairs
 from pflow.model.pointing.proxies import falling_step
 
 __all__ = ["N_DELTA_FEATURES", "Assignment", "AssignmentLogits", "ParticleAssignment", "delta_theta_phi_features"]
@@ -72,7 +72,19 @@ class ParticleAssignment(nn.Module):
             delta_features=config.delta_theta_phi_features,
         )
 
-    def forward(self, state: Tensor, seed: Tensor, source: EncodedSource, assigned: Tensor, mask: Tensor) -> Assignment:
+    def select(self, seed: Tensor, source: EncodedSource, assigned: Tensor, mask: Tensor) -> Tensor:
+        """The pairs that `forward` looks at, bool [B, T, M]."""
+        return select_pairs(source.scene, seed, assigned, mask, min_cosine=self.min_cosine)
+
+    def forward(
+        self,
+        state: Tensor,
+        seed: Tensor,
+        source: EncodedSource,
+        assigned: Tensor,
+        mask: Tensor,
+        pairs: Pairs | None = None,
+    ) -> Assignment:
         """Assign.
 
         Parameters
@@ -83,9 +95,12 @@ class ParticleAssignment(nn.Module):
             Encoded source of the batch.
         assigned : float [B, T, M], assigned fraction of each item before the particle
         mask : bool [B, T], True = real particle
+        pairs
+            Those of `select`, where they are at hand.
         """
         query = self.query(torch.cat([state, gather(source.states, seed)], dim=-1))
-        pairs = find_pairs(source.scene, seed, assigned, mask, min_cosine=self.min_cosine)
+        if pairs is None:
+            pairs = Pairs.where(self.select(seed, source, assigned, mask))
         known = pairs.at(assigned)
         logits = self.pair_logits(query, source.items, source.scene, seed, known[:, None], pairs)
         available = (1.0 - known) * falling_step(known, MAX_ASSIGNED, width=MAX_ASSIGNED_WIDTH)

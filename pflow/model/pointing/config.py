@@ -166,6 +166,11 @@ class PointingDecodingConfig(DecodingConfig):
             return fixed
         return fixed.maximum(tracks + hits // self.hits_per_particle)
 
+    def largest(self, n_hits: int, n_tracks: int) -> int:
+        """Largest number of particles of an event with at most so many hits and tracks."""
+        following = n_tracks + n_hits // self.hits_per_particle if self.hits_per_particle else 0
+        return max(self.max_particles, following)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointingTrainingConfig:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.event_decoder import decode_event
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.refiner import DecodedParticles
 from pflow.model.pointing.seed import MASKED_LOGIT
 
@@ -65,10 +67,12 @@ class PointingDecoder:
         self.assigned = torch.zeros_like(source.scene.item_energy)  # [B', M]
         self.empty_steps = torch.zeros(batch, dtype=torch.int64, device=source.states.device)  # [B'], in a row
         self.limits = decoding.limits(source.scene.item_mask, source.scene.n_hits)  # [B]
-        longest = int(self.limits.max()) if batch else 0
+        n_hits = source.scene.n_hits
+        longest = decoding.largest(n_hits, source.scene.item_mask.shape[1] - n_hits)
         self.caches = network.decoder.stack.caches(source.states, longest + 1)
         self.x = network.decoder.first(batch)
-        self.states = self.pointer = self.open_tracks = torch.empty(0)
+        self.states = self.pointer = self.open_tracks = self.seed = torch.empty(0)
+        self.selected: Tensor | None = None  # [B', 1, M]
 
     def advance(self, rows: Tensor) -> Tensor:
         """Next decoder state and seed probabilities; bool [B'], True = one more particle."""
@@ -78,25 +82,38 @@ class PointingDecoder:
             self.empty_steps >= decoding.max_empty_steps
         )
         self.open_tracks = self._unassigned_tracks() & ended[:, None] & decoding.require_all_tracks  # [B', S]
-        return ~ended | self.open_tracks.any(1)
+        forced = self.open_tracks.any(1)
+        logits = torch.where(forced[:, None] & ~self.open_tracks, MASKED_LOGIT, self.pointer[:, 0, :-1])
+        self.seed = self.choose(logits, rows=rows)[:, None]
+        return ~ended | forced
+
+    def sizes(self, goes_on: Tensor) -> Tensor:
+        """The number of pairs of a particle and an item; none on a CPU, which need not be waited for."""
+        if goes_on.device.type == "cpu":
+            return torch.empty(0, dtype=torch.int64)
+        mask = goes_on[:, None]
+        self.selected = self.network.assignment.select(self.seed, self.source, self.assigned[:, None], mask)
+        return self.selected.sum().view(1)
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        self.states, self.pointer, self.assigned, self.empty_steps, self.open_tracks = (
+        self.states, self.assigned, self.empty_steps, self.open_tracks, self.seed = (
             compaction.apply(part)
-            for part in (self.states, self.pointer, self.assigned, self.empty_steps, self.open_tracks)
+            for part in (self.states, self.assigned, self.empty_steps, self.open_tracks, self.seed)
         )
+        if self.selected is not None:
+            self.selected = compaction.apply(self.selected)
         self.source = self.source.compact(compaction)
         for cache in self.caches:
             cache.compact(compaction)
 
-    def emit(self, rows: Tensor) -> dict[str, Tensor]:
+    def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""
-        network, source, assigned = self.network, self.source, self.assigned[:, None]
+        network, source, assigned, seed = self.network, self.source, self.assigned[:, None], self.seed
         forced = self.open_tracks.any(1, keepdim=True)
-        logits = torch.where(forced & ~self.open_tracks, MASKED_LOGIT, self.pointer[:, 0, :-1])
-        seed = self.choose(logits, rows=rows)[:, None]
-        assignment = network.assignment(self.states, seed, source, assigned, torch.ones_like(seed, dtype=torch.bool))
+        pairs = None if self.selected is None else Pairs.where(self.selected, *sizes)
+        real = torch.ones_like(seed, dtype=torch.bool)
+        assignment = network.assignment(self.states, seed, source, assigned, real, pairs)
         particles = network.predict(assignment, seed, source)
         pdg = self.choose(particles.pdg[:, 0], rows=rows)[:, None]
         if self.draws:

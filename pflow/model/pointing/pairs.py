@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from pflow.model.common.cache import where
 from pflow.model.pointing.geometry import Scene
 
-__all__ = ["Pairs", "find_pairs"]
+__all__ = ["Pairs", "find_pairs", "select_pairs"]
 
 MAX_ASSIGNED, MAX_ASSIGNED_WIDTH = 0.99, 0.005
 """Items of which more is assigned are in no pair: there are ever fewer pairs in the course of the decoding. The width
@@ -37,9 +38,14 @@ class Pairs(NamedTuple):
     item_of: Tensor
 
     @classmethod
-    def where(cls, selected: Tensor) -> Pairs:
-        """The pairs that `selected`, bool [B, T, M], selects."""
-        event, particle, item = selected.nonzero(as_tuple=True)
+    def where(cls, selected: Tensor, size: int | None = None) -> Pairs:
+        """The pairs that `selected`, bool [B, T, M], selects; `size`: their number, for which a GPU is not waited."""
+        if size is None:
+            event, particle, item = selected.nonzero(as_tuple=True)
+        else:
+            at = where(selected.flatten(), size)
+            row, item = at // selected.shape[2], at % selected.shape[2]
+            event, particle = row // selected.shape[1], row % selected.shape[1]
         return cls(event, particle, item, event * selected.shape[1] + particle, event * selected.shape[2] + item)
 
     def at(self, values: Tensor) -> Tensor:
@@ -80,8 +86,8 @@ class Pairs(NamedTuple):
         return values.index_select(0, self.particle_of)
 
 
-def find_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Pairs:
-    """The items within an angle of each seed of which at most `MAX_ASSIGNED` is assigned.
+def select_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Tensor:
+    """The items within an angle of each seed of which at most `MAX_ASSIGNED` is assigned, bool [B, T, M].
 
     Parameters
     ----------
@@ -94,4 +100,9 @@ def find_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, mi
         Cosine of the largest angle between the directions of seed and item from the origin.
     """
     near = scene.cosines(seed) > min_cosine
-    return Pairs.where(near & (assigned <= MAX_ASSIGNED) & mask[..., None] & scene.item_mask[:, None])
+    return near & (assigned <= MAX_ASSIGNED) & mask[..., None] & scene.item_mask[:, None]
+
+
+def find_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Pairs:
+    """The pairs of `select_pairs`."""
+    return Pairs.where(select_pairs(scene, seed, assigned, mask, min_cosine=min_cosine))

@@ -140,11 +140,13 @@ def match(
     same_track = gather(scene.token_is_track, decoded.seed)[..., None] & (gather(of_tokens, decoded.seed) > 0.5)
     possible = same_track | (common >= MIN_OVERLAP * total.clamp(min=1e-9))
     possible &= decoded.mask[..., None] & target.mask[:, None]
-    gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double().cpu().numpy()
-    matches = (_match_event(event, int(n)) for event, n in zip(gain, decoded.mask.sum(1), strict=True))
-    order, partner = zip(*matches, strict=True)
-    index = torch.from_numpy(np.stack(order)).to(fraction.device)  # [B, T] of decoded particles
-    target_index = torch.from_numpy(np.stack(partner)).to(fraction.device)  # [B, T] of targets; -1: none
+    gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double()
+    # A GPU is waited for once, with the numbers of decoded particles, and not for what goes back to it.
+    values = torch.cat([gain, decoded.mask[..., None]], dim=-1).cpu().numpy()
+    matches = [_match_event(event[:, :-1], int(event[:, -1].sum())) for event in values]
+    both = torch.from_numpy(np.stack([np.stack(part) for part in zip(*matches, strict=True)]))
+    # [B, T] of decoded particles, and of targets, -1: none
+    index, target_index = both.to(fraction.device, non_blocking=True)
     return DecodedParticles(*(gather(values, index) for values in decoded)), _select(target, target_index)
 
 

@@ -144,7 +144,8 @@ def _choose_seeds(pointer: Tensor, weight: Tensor, source: EncodedSource, *, ran
     if not random:
         return best
     likely = weight * source.scene.token_energy.sqrt()[:, None] + 1e-12
-    drawn = torch.multinomial(likely.flatten(0, 1), 1).view(best.shape) if best.numel() else best
+    # The same numbers as by torch.multinomial, which waits for a GPU to look whether weights are possible.
+    drawn = (likely / torch.empty_like(likely).exponential_()).argmax(-1)
     return torch.where(torch.rand(best.shape, device=best.device) < 0.5, best, drawn)
 
 

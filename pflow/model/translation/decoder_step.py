@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -71,6 +72,10 @@ class TranslationDecoder:
         ended: Tensor = choice.ended & prediction["energy"].isfinite()  # NaN goes on: who decodes must see it
         return ~ended
 
+    def sizes(self, goes_on: Tensor) -> Tensor:
+        """`emit` needs none."""
+        return torch.empty(0, dtype=torch.int64, device=goes_on.device)
+
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
         self.memory = [known.compact(compaction) for known in self.memory]
@@ -80,7 +85,7 @@ class TranslationDecoder:
             cache.compact(compaction)
         self.next = {name: compaction.apply(value) for name, value in self.next.items()}
 
-    def emit(self, rows: Tensor) -> dict[str, Tensor]:
+    def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
         """The predicted particles, which become the next input."""
         inputs = {name: value[:, None] for name, value in self.next.items() if name != "score"}
         self.tokens = TargetTokens(**inputs, kind=torch.full_like(inputs["pdg"], SAMPLE))
