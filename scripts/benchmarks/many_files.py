@@ -1,7 +1,8 @@
 """Many files: memory against their number, a process that reconstructs many small ones, and several processes.
 
 One file and ten of it, each in a process of its own: peak memory. Then so many small files in one process: memory and
-open files after the first tenth and at the end. Then more events, in one process and in two (`--cluster local:2`).
+open files after the first tenth and at the end. Then more events, in one process and in two (`--cluster local:2`). With
+``--parts long``, a long run in one process: memory, open and temporary files at each tenth of it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pflow.io.open import read_events
 __all__ = ["add_options", "run"]
 
 PARTS = ("memory", "small", "processes")
+LONG = "long"
 PROCESSES = 2
 CHUNKS = 20
 
@@ -38,12 +40,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=100, help="of a file, for memory (default: %(default)s)")
     parser.add_argument("--small", type=int, default=200, help="number of files of 2 events (default: %(default)s)")
     parser.add_argument("--all", type=int, default=2000, help="events for several processes (default: %(default)s)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
+    parser.add_argument("--long", type=int, default=200_000, help="events of the long run (default: %(default)s)")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=(*PARTS, LONG),
+        default=PARTS,
+        help="what to measure (default: all but the long run)",
+    )
     parser.add_argument("--output", type=Path, help="JSON file")
 
 
 def run(args: argparse.Namespace) -> None:
-    measure = {"memory": memory, "small": small_files, "processes": processes}
+    measure = {"memory": memory, "small": small_files, "processes": processes, LONG: long_run}
     result: dict[str, Any] = {"file": args.file.name, "model": args.checkpoint, "torch": torch.__version__}
     with tempfile.TemporaryDirectory() as folder:
         for part in args.parts:
@@ -80,6 +89,18 @@ def processes(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     ratio = seconds[1]["working"] / seconds[PROCESSES]["working"]
     print(f"{args.all} events: {seconds}; ratio of the time at work {ratio:.2f}")
     return {"events": args.all, "seconds": seconds, "ratio": ratio}
+
+
+def long_run(args: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
+    """Memory, open files and temporary files of one process at each tenth of a long run over copies of the file."""
+    n_files = -(-args.long // len(read_events(args.file)))
+    files = [folder / f"long{i:04}.root" for i in range(n_files)]
+    for path in files:
+        path.symlink_to(args.file.resolve())
+    tenths: list[dict[str, float]] = alone(tenths_of, files, args.checkpoint)
+    for tenth in tenths:
+        print(tenth, flush=True)
+    return tenths
 
 
 def copies(file: Path, n_events: int, start: Path, n: int) -> list[Path]:
@@ -120,6 +141,24 @@ def growth_of(files: list[Path], checkpoint: str) -> dict[str, list[float]]:
         )
     first, last = seen[len(seen) // 10], seen[-1]
     return {"resident_mb": [first[0], last[0]], "open_files": [first[1], last[1]]}
+
+
+def tenths_of(files: list[Path], checkpoint: str) -> list[dict[str, float]]:
+    """Events done, seconds since the start, memory, open files and temporary files, at each tenth of the events."""
+    torch.set_num_threads(1)
+    tenths: list[dict[str, float]] = []
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def note(done: int, total: int) -> None:
+            if done * 10 < total * (len(tenths) + 1):
+                return
+            temporary = sum(".tmp-" in path.name for path in Path(folder).iterdir())
+            row = {"events": done, "seconds": time.perf_counter() - start, "resident_mb": resident_mb()}
+            tenths.append({**row, "peak_mb": peak_mb(), "open_files": open_files(), "temporary_files": temporary})
+
+        reconstruct_files(files, checkpoint=checkpoint, output_dir=folder, device="cpu", on_progress=note)
+    return tenths
 
 
 def seconds_of(file: Path, checkpoint: str, processes: int, chunk_size: int) -> dict[str, float]:
