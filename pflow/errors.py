@@ -100,6 +100,11 @@ class InputError(PflowError, ValueError):
         See `PflowError`.
     file, entry, field
         Where: the path, the entry of its tree counted from 0, the branch or field. Each may be unknown.
+
+    Attributes
+    ----------
+    where
+        All of these in one text, with which the message begins; "" if nothing is known.
     """
 
     def __init__(
@@ -115,8 +120,8 @@ class InputError(PflowError, ValueError):
         self.entry = entry
         self.field = field
         parts = (self.file, None if entry is None else f"entry {entry}", None if field is None else f"'{field}'")
-        where = ", ".join(part for part in parts if part is not None)
-        super().__init__(f"{where}: {message}" if where else message, suggestions=suggestions)
+        self.where = ", ".join(part for part in parts if part is not None)
+        super().__init__(f"{self.where}: {message}" if self.where else message, suggestions=suggestions)
 
 
 class OutputError(PflowError, OSError):

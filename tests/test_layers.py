@@ -28,6 +28,7 @@ LAYERS = (
 ONLY_IN = {
     "uproot": {"io"},
     "h5py": {"io"},
+    "pyarrow": {"io"},
     "matplotlib": {"plots"},
     "mplhep": {"plots"},
     "plotly": {"plots"},

@@ -17,6 +17,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.io.layout import Layout
 from pflow.io.open import EventFile, open_events
+from pflow.io.prepared.reader import prepared_inputs
 from pflow.physics.detector import Detector
 
 __all__ = [
@@ -142,6 +143,8 @@ class OpenFiles:
 def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
     """Paths and glob patterns to the files they name: patterns in sorted order, nothing twice.
 
+    A folder of `pflow prepare` names the prepared events of its inputs, in their order.
+
     Raises
     ------
     ConfigError
@@ -152,7 +155,7 @@ def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
     given = [paths] if isinstance(paths, str) else list(paths or ())
     if not given:
         raise ConfigError(f"no {what} files are given: set data.{what}")
-    return list(dict.fromkeys(matching(given)))
+    return list(dict.fromkeys(file for path in matching(given) for file in prepared_inputs(path)))
 
 
 def matching(paths: Iterable[str | Path]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Prepared events: read and validated once, then mapped into memory."""
