@@ -93,11 +93,12 @@ class EncoderGraph(nn.Module):
         x = encoder.embed_hit(features["hits"])
         if encoder.embed_track is not None:
             x = torch.cat([x, encoder.embed_track(features["tracks"])])
-        directions = Directions.of(unit)
+        directions, order = Directions.of(unit)
+        x = x.index_select(0, order)
         for layer, attention in zip(encoder.stack.layers, self.attentions, strict=True):
             x = layer.attention_residual(x, lambda y, at=attention: at(y, directions))
             x = layer.feedforward_residual(x, layer.feedforward)
-        return encoder.stack.norm(x)  # type: ignore[no-any-return]
+        return encoder.stack.norm(x).index_select(0, torch.sort(order)[1])  # type: ignore[no-any-return]
 
     def _for_steps(self, scene: Scene, states: Tensor) -> dict[str, Tensor]:
         """What all decoder steps read of the event."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["MAX_NEARNESS", "OrderedDirections", "attend_nearby", "nearness_of"]
+__all__ = ["LOG_ROUNDING", "MAX_NEARNESS", "ROWS", "OrderedDirections", "attend_nearby", "jet_axis", "nearness_of"]
 
 ROWS = 128
 """Tokens whose attention is computed at a time."""
@@ -51,7 +51,7 @@ class OrderedDirections(NamedTuple):
     def of(cls, unit: Tensor) -> tuple[OrderedDirections, Tensor]:
         """From directions float [S, 3], and the order int64 [S] in which they are."""
         unit = functional.normalize(unit.double(), dim=-1)
-        angle = torch.acos((unit @ _axis(unit)).clamp(-1.0, 1.0))
+        angle = torch.acos((unit @ jet_axis(unit)).clamp(-1.0, 1.0))
         if len(unit) and unit.square().sum(1).min() < 0.5:  # a token without direction is equally far from all
             angle = torch.zeros_like(angle)
         order = angle.argsort(stable=True)
@@ -59,13 +59,13 @@ class OrderedDirections(NamedTuple):
         return cls(unit, angle[order], nearness_of(unit, unit) if len(unit) ** 2 <= MAX_NEARNESS else None), order
 
 
-def _axis(unit: Tensor) -> Tensor:
-    """About the axis to which most of the directions double [S, 3] are close: with jets, theirs; double [3]."""
+def jet_axis(unit: Tensor) -> Tensor:
+    """About the axis to which most of the directions double [S, 3] are close, either way; double [3]."""
     spread = unit.t() @ unit
     for _ in range(4):  # its 16th power, of which the largest eigenvector remains
         spread = spread @ spread
-        spread = spread / spread.trace().clamp(min=1e-300)
-    return functional.normalize(spread[spread.diagonal().argmax()], dim=0)
+        spread = spread / spread.square().sum().clamp(min=1e-300).sqrt()
+    return functional.normalize(spread[spread.square().sum(1).argmax()], dim=0)
 
 
 def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
