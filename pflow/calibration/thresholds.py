@@ -1,9 +1,10 @@
-"""Calibration of a model on validation files: the decoding thresholds with the best score, and its uncertainties."""
+"""Calibration of a model on validation files: its best decoding configuration, and its uncertainties."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,23 @@ import numpy as np
 from pflow.calibration.fit import UncertaintyFit
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.load import Model
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, check_choice
 from pflow.inference.events import reconstruct
 from pflow.io.open import iterate_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
+from pflow.physics.pdg import CLASSES
 from pflow.tokens.encode import target_particles
 
-__all__ = ["Calibrated", "best", "calibrate", "decoding_grid"]
+__all__ = ["CRITERIA", "Calibrated", "best", "calibrate", "decoding_grid"]
+
+CRITERIA = ("energy", "angle", "class")
+"""By what the best configuration can be chosen; see `best`."""
+
+MAX_CLASS_LOSS = 0.001
+"""Largest fraction of particles with a right class that may be given up for equal rights of the classes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,17 +42,25 @@ class Calibrated:
     decoding
         The configuration.
     score
-        Energy-weighted efficiency less fake energy fraction, averaged over the files; no particles count as no fakes.
+        Energy-weighted efficiency less fake energy fraction, averaged over the files, as is what follows; no particles
+        count as no fakes.
+    angle
+        68% quantile of the angles between matched particles, degrees.
+    class_right, class_right_mean
+        Fraction of matched particles with the right class, and the mean over the classes of that of each.
     uncertainty
         Calibration of the uncertainties of its particles.
     """
 
     decoding: DecodingConfig
     score: float
+    angle: float = math.nan
+    class_right: float = math.nan
+    class_right_mean: float = math.nan
     uncertainty: UncertaintyCalibration
 
 
-def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | None) -> list[DecodingConfig]:
+def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequence[str] | None) -> list[DecodingConfig]:
     """All combinations of values of some fields; a field without values keeps its own.
 
     Raises
@@ -52,7 +68,7 @@ def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | None) -
     ConfigError
         This decoding has no such field, or a value is out of range; names the field.
     """
-    given = {name: sorted(values) for name, values in choices.items() if values}
+    given: dict[str, list[Any]] = {name: sorted(values) for name, values in choices.items() if values}
     known = {field.name for field in dataclasses.fields(decoding)}
     for name in given:
         if name not in known:
@@ -120,18 +136,54 @@ def calibrate(
                 except ValueError as error:
                     raise ConfigError(f"{model.path}: {error}; there is nothing to calibrate") from error
     return [
-        Calibrated(decoding=decoding, score=_score(of_files), uncertainty=fit.result())
+        Calibrated(decoding=decoding, uncertainty=fit.result(), **_scores(of_files))
         for decoding, of_files, fit in zip(decodings, metrics, fits, strict=True)
     ]
 
 
-def best(trials: Sequence[Calibrated]) -> Calibrated:
-    """The configuration with the largest score, the first of equal ones."""
+def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
+    """The best configuration, the first of equal ones.
+
+    Parameters
+    ----------
+    trials
+        At least one.
+    by
+        ``energy``: the largest score; ``angle``: the smallest 68% quantile of angles; ``class``: the largest mean over
+        the classes of the fraction with the right class, where that of all particles is at most `MAX_CLASS_LOSS`
+        below the largest.
+
+    Raises
+    ------
+    ConfigError
+        Another criterion.
+    """
+    check_choice(by, CRITERIA, "criterion")
+    if by == "angle":
+        return min(trials, key=lambda trial: trial.angle)
+    if by == "class":
+        enough = max(trial.class_right for trial in trials) - MAX_CLASS_LOSS
+        trials = [trial for trial in trials if not trial.class_right < enough]
+        return max(trials, key=lambda trial: trial.class_right_mean)
     return max(trials, key=lambda trial: trial.score)
 
 
-def _score(metrics: Sequence[ParticleMetrics]) -> float:
-    results = [one.result() for one in metrics]
-    found = [result["energy_weighted_efficiency"].value for result in results]
-    fake = [np.nan_to_num(result["fake_energy_fraction"].value) for result in results]
-    return float(np.mean(np.subtract(found, fake)))
+def _scores(metrics: Sequence[ParticleMetrics]) -> dict[str, float]:
+    rows = []
+    for one in metrics:
+        result = one.result()
+        found, fake = result["energy_weighted_efficiency"].value, result["fake_energy_fraction"].value
+        of_classes = [result["class"][name]["identified"].value for name in CLASSES]
+        rows.append(
+            {
+                "score": found - float(np.nan_to_num(fake)),
+                "angle": result["angle"]["q68_deg"].value,
+                "class_right": result["pdg"]["class_accuracy"].value,
+                "class_right_mean": _mean([value for value in of_classes if not math.isnan(value)]),
+            }
+        )
+    return {name: _mean([row[name] for row in rows]) for name in rows[0]}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan

@@ -1,8 +1,9 @@
-"""Calibrate a model on validation files, not its training files: decoding thresholds and predicted uncertainties."""
+"""Calibrate a model on validation files, not its training files: decoding options and predicted uncertainties."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pflow.cli.options import add_option, add_options
@@ -13,25 +14,42 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 
+CHOICES: dict[str, tuple[type, str, str]] = {
+    "eos_threshold": (float, "P", "probabilities of the end of the sequence from which decoding stops"),
+    "existence_threshold": (float, "P", "existence probabilities above which the refinement keeps a particle"),
+    "min_photon_existence": (float, "P", "existence probabilities above which it keeps a photon"),
+    "min_trackless_energy": (float, "GEV", "energies above which it keeps a charged particle without a track"),
+    "energy_cut": (str, "WHICH", "which energy must be at least the smallest of a target: expected, predicted"),
+    "electron_log_odds": (float, "X", "numbers to add to the logit of electrons"),
+    "min_direction_change": (float, "RAD", "smallest changes of directions that the refinement makes"),
+    "photon_depth": (float, "MM", "depths over which the weights of hits fall in the directions of photons of 1 GeV"),
+}
+"""Decoding options that are compared."""
+
+REFINEMENT = tuple(name for name in CHOICES if name != "eos_threshold")
+"""Those that only a model with a refinement has."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
     parser.add_argument("inputs", nargs="+", metavar="VAL.root", help="event files with truth; not the test files")
     add_option(parser, "checkpoint")
+    for name, (kind, metavar, text) in CHOICES.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            nargs="+",
+            type=kind,
+            metavar=metavar,
+            help=f"{text} (default: the model's own)",
+        )
     parser.add_argument(
-        "--eos-threshold",
-        nargs="+",
-        type=float,
-        metavar="P",
-        help="probabilities of the end of the sequence from which decoding stops (default: the model's own)",
-    )
-    parser.add_argument(
-        "--existence-threshold",
-        nargs="+",
-        type=float,
-        metavar="P",
-        help="existence probabilities above which the refinement keeps a particle (default: the model's own). Of all "
-        "pairs of thresholds, the one with the largest energy-weighted efficiency less the fake energy fraction is "
-        "kept (mean over the files)",
+        "--choose-by",
+        choices=("energy", "angle", "class"),
+        default="energy",
+        help="which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
+        "efficiency less fake energy fraction; angle: smallest 68%% quantile of angles; class: largest mean of the "
+        "classes' fractions with the right class where at most 0.1%% of all particles lose theirs (default: "
+        "%(default)s)",
     )
     add_options(parser, "truth-tracks", "chunk-size", "device")
     add_option(
@@ -43,12 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the thresholds, fit the uncertainties of the best, and write the model.
+    """Compare the decoding options, fit the uncertainties of the best, and write the model.
 
     Raises
     ------
     ConfigError
-        The folder cannot be made there, or the model has no such thresholds or predicts no uncertainties.
+        The folder cannot be made there, or the model has no such options or predicts no uncertainties.
     """
     from pflow.calibration.thresholds import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
@@ -58,16 +76,23 @@ def run(args: argparse.Namespace) -> int:
 
     check_folder(args.output)
     model = load_model(args.checkpoint)
-    if args.existence_threshold and not model.reconstructor.first_stage_modules:
-        raise ConfigError(f"--existence-threshold: {args.checkpoint} has no refinement")
-    thresholds = {name: getattr(args, name) for name in ("eos_threshold", "existence_threshold")}
-    decodings = decoding_grid(model.reconstructor.decoding, **thresholds)
+    choices = {name: getattr(args, name) for name in CHOICES}
+    for name in REFINEMENT:
+        if choices[name] and not model.reconstructor.first_stage_modules:
+            raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
+    decodings = decoding_grid(model.reconstructor.decoding, **choices)
     options = {name: getattr(args, name) for name in ("truth_tracks", "chunk_size", "device")}
     trials = calibrate(model, args.inputs, decodings, **options)
+    shown = [name for name in CHOICES if choices[name] or name in ("eos_threshold", "existence_threshold")]
     for trial in trials:
-        values = [f"{name} {getattr(trial.decoding, name):g}" for name in thresholds if hasattr(trial.decoding, name)]
+        plain = dataclasses.asdict(trial.decoding)
+        values = [f"{name} {plain[name]}" for name in shown if name in plain]
         print(f"{', '.join(values)}: energy-weighted efficiency less fake energy fraction {trial.score:.4f}")
-    chosen = best(trials)
+        print(
+            f"    68% of angles below {trial.angle:.4g} degrees; right class: {trial.class_right:.4f} of all, "
+            f"{trial.class_right_mean:.4f} in the mean over the classes"
+        )
+    chosen = best(trials, args.choose_by)
     _print_curves(chosen.uncertainty)
     for path in write_weights(args.checkpoint, args.output, calibration=chosen.uncertainty, decoding=chosen.decoding):
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

@@ -22,6 +22,11 @@ def test_without_values_the_models_own_is_kept():
     assert decoding_grid(OWN, eos_threshold=None, existence_threshold=[]) == [OWN]
 
 
+def test_words_can_be_compared_too():
+    grid = decoding_grid(OWN, energy_cut=["predicted", "expected"])
+    assert [one.energy_cut for one in grid] == ["expected", "predicted"]
+
+
 def test_a_threshold_that_the_model_does_not_have_is_named():
     with pytest.raises(ConfigError, match="eos_threshold: the model's decoding has no such option"):
         decoding_grid(DecodingConfig(), eos_threshold=[0.5])
@@ -40,3 +45,19 @@ def test_the_best_score_is_chosen_and_the_first_of_equal_ones():
         for one, score in zip(grid, (0.1, 0.3, 0.3), strict=True)
     ]
     assert best(trials) is trials[1]
+
+
+@pytest.mark.parametrize(("by", "chosen"), [("energy", 0), ("angle", 1), ("class", 2)])
+def test_the_best_is_chosen_by_a_criterion(by, chosen):
+    none = UncertaintyCalibration(energy={}, direction={})
+    numbers = [(0.9, 0.2, 0.950, 0.7), (0.8, 0.1, 0.940, 0.9), (0.8, 0.3, 0.9495, 0.8)]  # the second gives up too much
+    trials = [
+        Calibrated(decoding=OWN, score=score, angle=angle, class_right=right, class_right_mean=mean, uncertainty=none)
+        for score, angle, right, mean in numbers
+    ]
+    assert best(trials, by) is trials[chosen]
+
+
+def test_another_criterion_is_refused():
+    with pytest.raises(ConfigError, match="criterion"):
+        best([], "beauty")

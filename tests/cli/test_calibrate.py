@@ -96,6 +96,17 @@ def test_the_existence_threshold_is_chosen_where_there_is_a_refinement(sample_di
     assert load_model(tmp_path / "out").reconstructor.decoding.existence_threshold == max(scores, key=scores.get)
 
 
+def test_decoding_is_chosen_by_the_angle_where_asked(sample_dir, tmp_path, capsys):
+    options = ["--photon-depth", 0, 0.01, "--choose-by", "angle", "-o", tmp_path / "out"]
+    assert run(sample_dir / "gamma1_val_small.root", "--checkpoint", "ild-g4-general", *options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    depths = [line for line in lines if "photon_depth" in line]
+    angles = [float(line.split()[4]) for line in lines if "68% of angles" in line]
+    assert [line.partition("photon_depth ")[2].partition(":")[0] for line in depths] == ["0.0", "0.01"]
+    chosen = load_model(tmp_path / "out").reconstructor.decoding.photon_depth
+    assert chosen == (0.0, 0.01)[angles.index(min(angles))]
+
+
 def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path, untrained):
     file = sample_dir / "gamma1_val_small.root"
     path = untrained(TranslationReconstructor, network=TranslationNetworkConfig(width=8, heads=1))

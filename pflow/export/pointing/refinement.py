@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pflow.checkpoint.load import Model
 from pflow.event.links import MIN_HIT_FRACTION
@@ -17,9 +16,11 @@ from pflow.export.pointing.encoder import SCENE, scene_of
 from pflow.export.pointing.messages import DenseMessages
 from pflow.export.pointing.physics import PhysicalParticles
 from pflow.export.pointing.step import ROWS, UNREFINED_ROWS
+from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.refined import refine
 from pflow.model.pointing.refiner import DecodedParticles
 
 __all__ = ["RefinementGraph"]
@@ -71,27 +72,17 @@ class RefinementGraph(nn.Module):
         source = EncodedSource(scene, states, states[:, :0])
         rows = {name: values[name][None] for name in ROWS}
         decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
-        refined = network.refiner(decoded, source, existence_threshold=self.decoding.existence_threshold)
-        particles = network.predict_refined(
-            refined,
-            decoded.seed,
-            source,
-            before=decoded.direction,
-            min_direction_change=self.decoding.min_direction_change,
-        )
-        log_existence = functional.logsigmoid(refined.existence_logit)
-        log_energy = particles.log_energy + torch.where(particles.by_track, 0.0, log_existence)
-        pdg = particles.pdg.argmax(-1)
+        particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, self.decoding, Sampler())
         columns = {
-            "is_particle": refined.kept & (log_energy >= network.min_log_energy),
+            "is_particle": is_particle,
             "pdg": pdg,
-            "charge": network.head.choose_charge(particles, pdg, decoded.seed, source),
-            "log_energy": log_energy,
+            "charge": charge,
+            "log_energy": particles.log_energy,
             "direction": particles.direction,
             "pdg_logits": particles.pdg,
             "energy_sigma": particles.energy_log_sigma.exp(),
             "direction_sigma": particles.direction_log_sigma.exp(),
-            "hit_fraction": refined.pairs.dense(refined.log_fraction.exp(), decoded.hit_fraction.shape),
+            "hit_fraction": assignment.pairs.dense(assignment.log_fraction.exp(), decoded.hit_fraction.shape),
         }
         return {name: column[0] for name, column in columns.items()}
 

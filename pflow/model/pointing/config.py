@@ -115,6 +115,21 @@ class PointingDecodingConfig(DecodingConfig):
     min_direction_change
         The refinement changes the direction of a particle without a track by at least this angle, rad; else that of the
         first stage, which is the better one of an unchanged shower, stays. 0: it always changes.
+    photon_depth
+        Directions of soft photons are those to the fronts of their showers, with weights of hits that fall by e over
+        this depth for 1 GeV, mm (`pflow.model.pointing.photon_direction`). 0: they are the network's.
+    electron_log_odds
+        Added to the logit of the electron before the refinement chooses the most probable identity. The stated
+        probabilities do not change.
+    energy_cut
+        A refined particle is dropped if this energy is below the smallest of a target: ``expected``, which is the
+        predicted one times the existence probability, or ``predicted``; then the expected one is at least the smallest.
+    min_trackless_energy
+        The refinement drops charged particles without a track of which less is expected, GeV: most are pieces of the
+        showers of others.
+    min_photon_existence
+        Smallest existence probability of photons. Unlike `existence_threshold` it is applied after the hits are
+        assigned, whatever the number of particles. 0: all are kept.
 
     Raises
     ------
@@ -129,6 +144,11 @@ class PointingDecodingConfig(DecodingConfig):
     max_empty_steps: int = 3
     min_deposit_fraction: float = 0.5
     min_direction_change: float = 0.0
+    photon_depth: float = 0.0
+    electron_log_odds: float = 0.0
+    energy_cut: str = "expected"
+    min_trackless_energy: float = 0.0
+    min_photon_existence: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,6 +162,15 @@ class PointingDecodingConfig(DecodingConfig):
             raise ValueError(f"existence_threshold: {self.existence_threshold} is not in [0, 1)")
         if not 0.0 <= self.min_direction_change < math.pi:
             raise ValueError(f"min_direction_change: {self.min_direction_change} is not in [0, pi)")
+        for name in ("photon_depth", "min_trackless_energy"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: {getattr(self, name)} is not a number of at least 0")
+        if self.energy_cut not in ("expected", "predicted"):
+            raise ValueError(f"energy_cut: '{self.energy_cut}' is neither 'expected' nor 'predicted'")
+        if not math.isfinite(self.electron_log_odds):
+            raise ValueError(f"electron_log_odds: {self.electron_log_odds} is not a finite number")
+        if not 0.0 <= self.min_photon_existence < 1.0:
+            raise ValueError(f"min_photon_existence: {self.min_photon_existence} is not in [0, 1)")
 
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""

@@ -24,6 +24,7 @@ from pflow.model.pointing.event_decoder import decode_event
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.refined import refine
 from pflow.model.pointing.refiner import DecodedParticles
 from pflow.model.pointing.seed import MASKED_LOGIT
 
@@ -163,8 +164,7 @@ def generate(
 ) -> GeneratedParticles:
     """Decode the particles of each event, and refine them where the network has a refiner.
 
-    After a refinement an energy that no track measures is the expected one: the predicted energy times the existence
-    probability, as in the loss ``visible_energy``.
+    Decisions after the refinement: `pflow.model.pointing.refined`.
 
     Raises
     ------
@@ -207,28 +207,8 @@ def _refined(
     sampler: Sampler,
 ) -> dict[str, Tensor]:
     """Columns of the refined particles."""
-    assert network.refiner is not None
-    seed = decoded.seed
-    refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
-    predict = functools.partial(
-        network.predict_refined,
-        refined,
-        seed,
-        source,
-        before=decoded.direction,
-        min_direction_change=decoding.min_direction_change,
-    )
-    particles = predict()
-    pdg = particles.pdg.argmax(-1)
-    if sampler.draws:
-        pdg = torch.stack([sampler(particles.pdg[:, t]) for t in range(seed.shape[1])], dim=1)
-        particles = predict(pdg=pdg)
-    # A shower that is decoded in pieces, each with the energy of the whole, would count twice.
-    log_existence = functional.logsigmoid(refined.existence_logit).masked_fill(particles.by_track, 0.0)
-    particles = particles._replace(log_energy=particles.log_energy + log_existence)
-    charge = network.head.choose_charge(particles, pdg, seed, source)
-    hit_fraction = refined.pairs.dense(refined.log_fraction.exp(), decoded.hit_fraction.shape)
-    is_particle = refined.kept & ~(particles.log_energy < network.min_log_energy)
+    particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, decoding, sampler)
+    hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp(), decoded.hit_fraction.shape)
     return {"is_particle": is_particle, **particles.columns(pdg, charge, hit_fraction)}
 
 

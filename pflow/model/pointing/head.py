@@ -31,6 +31,9 @@ LN10 = math.log(10.0)
 CORRECTION_UNIT = 0.1
 """Correction of ln E for an output of 1."""
 
+MAX_ELECTRON_MASS = 1e-3
+"""Charged codes with a smaller mass are electrons, GeV."""
+
 ENERGY_LOG_SIGMA = (-6.0, 1.5)
 """Range of the logarithm of the standard deviation of ln E."""
 
@@ -199,6 +202,7 @@ class ParticleHead(nn.Module):
         pdg: Tensor | None = None,
         refined_describe: nn.Module | None = None,
         direction_correction: ConversionDirectionCorrection | None = None,
+        electron_log_odds: float = 0.0,
     ) -> Particles:
         """Predict.
 
@@ -215,6 +219,8 @@ class ParticleHead(nn.Module):
             Of a refinement: added to the description, from the same features.
         direction_correction
             Of a refinement.
+        electron_log_odds
+            As of `PointingDecodingConfig`: for the choice of identities that are not known.
         """
         scene = source.scene
         precise = hit_fraction if self.training else hit_fraction.double()
@@ -229,7 +235,9 @@ class ParticleHead(nn.Module):
         described = gelu(described)
         identity = self.identity(described)
         corrections = Corrections.of(self.correct(described))
-        chosen = identity[..., : self.n_pdg].argmax(-1) if pdg is None else pdg
+        chosen = pdg
+        if chosen is None:
+            chosen = self.with_electron_log_odds(identity[..., : self.n_pdg], electron_log_odds).argmax(-1)
 
         momentum = gather(scene.token_momentum, seed)
         p = torch.linalg.vector_norm(momentum, dim=-1)
@@ -255,6 +263,17 @@ class ParticleHead(nn.Module):
             proxies=proxies,
             by_track=by_track,
         )
+
+    def is_photon(self, pdg: Tensor) -> Tensor:
+        """Which identities, int64 [B, T], are neutral without mass, bool [B, T]."""
+        return (~self.get_buffer("charged") & (self.get_buffer("masses") == 0.0))[pdg]
+
+    def with_electron_log_odds(self, logits: Tensor, log_odds: float) -> Tensor:
+        """Logits float [B, T, V] of |PDG| codes, `log_odds` added to those of electrons."""
+        if not log_odds:
+            return logits
+        electron = self.get_buffer("charged") & (self.get_buffer("masses") < MAX_ELECTRON_MASS)
+        return logits + log_odds * electron
 
     def choose_charge(self, particles: Particles, pdg: Tensor, seed: Tensor, source: EncodedSource) -> Tensor:
         """Charge index int64 [B, T] that fits the identity: neutral, the charge of the track, or the most probable."""

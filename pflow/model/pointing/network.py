@@ -96,8 +96,7 @@ class PointingNetwork(nn.Module):
         source: EncodedSource,
         *,
         pdg: Tensor | None = None,
-        before: Tensor | None = None,
-        min_direction_change: float = 0.0,
+        electron_log_odds: float = 0.0,
     ) -> Particles:
         """Particles of a refined assignment, whose fractions are detached.
 
@@ -106,12 +105,11 @@ class PointingNetwork(nn.Module):
         refined, seed, source
             Assignment, seed of each particle int64 [B, T], and encoded source.
         pdg : int64 [B, T], as for the head
-        before : float [B, T, 3], directions of the first stage, needed with `min_direction_change`
-        min_direction_change
-            As of `PointingDecodingConfig`, rad.
+        electron_log_odds
+            As for the head.
         """
         assert self.refiner is not None
-        particles: Particles = self.head(
+        return self.head(  # type: ignore[no-any-return]
             refined.query,
             seed,
             refined.log_fraction.detach().exp(),
@@ -120,13 +118,8 @@ class PointingNetwork(nn.Module):
             pdg=pdg,
             refined_describe=self.refiner.describe,
             direction_correction=self.refiner.direction_correction,
+            electron_log_odds=electron_log_odds,
         )
-        if before is None or not min_direction_change:
-            return particles
-        change = (particles.direction - before).square().sum(-1)  # rad^2, as the angle is small
-        kept = ~particles.by_track & (change < min_direction_change**2)
-        direction = torch.where(kept[..., None], before.to(particles.direction.dtype), particles.direction)
-        return particles._replace(direction=direction)
 
 
 def _with_padding(batch: Batch) -> Batch:

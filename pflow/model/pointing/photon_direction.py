@@ -1,0 +1,101 @@
+"""Directions of photons from where their showers begin.
+
+The first electrons of a shower are near the photon's line; scattering takes those behind them away from it. Below some
+GeV, where a shower is a few electrons, the direction to the barycentre of its front is two to three times nearer to the
+photon's than that to the barycentre of all hits.
+
+Letters: B batch, T particles, P pairs of a particle and an item.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pflow.model.pointing.geometry import Scene
+from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.proxies import falling_step, log_weights
+
+__all__ = ["front_direction", "with_front_direction"]
+
+MIN_DEPTH = 2.0
+"""Smallest depth over which weights fall by e, mm."""
+
+MAX_EXPONENT = 50.0
+"""Largest exponent of a weight: a stray hit far ahead of a shower must not overflow."""
+
+CORE_RADIUS, CORE_RADIUS_WIDTH = 20.0, 10.0
+"""Distance from the axis from which hits do not count, and over which their weight falls, mm."""
+
+FULL_ENERGY = 8.0
+"""Energy at which the front and the network's own direction have equal weights, GeV."""
+
+MAX_CHANGE = 0.02
+"""Angle between the two from which the network's stays, rad: the hits of a converted photon are not around its line."""
+
+
+def front_direction(
+    hit_fraction: Tensor, pairs: Pairs, scene: Scene, shape: tuple[int, int], *, depth: float
+) -> tuple[Tensor, Tensor]:
+    """Unit vectors to the barycentres of the fronts of showers, and the showers' energies.
+
+    Weights are those of the log-weighted barycentre times exp(-d / lambda) for a depth d along the shower's axis, with
+    lambda = `depth` sqrt(E / GeV), within a core around the axis that these weights give.
+
+    Parameters
+    ----------
+    hit_fraction : double [P], fraction of the pair's item that is the particle's
+    pairs, scene
+        Pairs and scene of the batch.
+    shape
+        B and T.
+    depth
+        Depth over which the weights of hits of a shower of 1 GeV fall by e, mm.
+
+    Returns
+    -------
+    direction : double [B, T, 3]
+        Null vectors for particles without hits.
+    energy : double [B, T], GeV
+    """
+    size = shape[0] * shape[1]
+
+    def towards(weight: Tensor) -> Tensor:
+        return functional.normalize(pairs.sums(weight[:, None] * position, size), dim=-1)  # [B * T, 3]
+
+    deposit = hit_fraction * pairs.at_items(scene.item_energy)
+    position = pairs.at_items(scene.item_position)
+    energy = pairs.sums(deposit, size)
+    fraction = deposit / pairs.each(energy.clamp(min=1e-9))
+    weight = log_weights(fraction)
+    along = (position * pairs.each(towards(weight))).sum(-1)  # mm
+    ahead = pairs.each(pairs.sums(fraction * along, size)) - along
+    falls_over = pairs.each((depth * energy.sqrt()).clamp(min=MIN_DEPTH))
+    weight = weight * (ahead / falls_over).clamp(max=MAX_EXPONENT).exp()
+    axis = pairs.each(towards(weight))
+    off = position - (position * axis).sum(-1, keepdim=True) * axis
+    core = falling_step(torch.linalg.vector_norm(off, dim=-1), CORE_RADIUS, width=CORE_RADIUS_WIDTH)
+    return towards(weight * core).view(*shape, 3), energy.view(shape)
+
+
+def with_front_direction(
+    direction: Tensor, is_photon: Tensor, hit_fraction: Tensor, pairs: Pairs, scene: Scene, *, depth: float
+) -> Tensor:
+    """Directions, those of photons joined with the directions to the fronts of their showers; unit vectors [B, T, 3].
+
+    The weight of the front is 1 / (1 + (E / `FULL_ENERGY`)^4): above, the network's own direction is the better one.
+
+    Parameters
+    ----------
+    direction : double [B, T, 3], unit vectors
+    is_photon : bool [B, T]
+    hit_fraction, pairs, scene, depth
+        As in `front_direction`.
+    """
+    shape = (direction.shape[0], direction.shape[1])
+    front, energy = front_direction(hit_fraction, pairs, scene, shape, depth=depth)
+    near = (front - direction).square().sum(-1) < MAX_CHANGE**2  # the angle, as it is small
+    weight = 1.0 / (1.0 + (energy / FULL_ENERGY).square().square())
+    joined = functional.normalize(direction + weight[..., None] * (front - direction), dim=-1)
+    return torch.where((is_photon & near)[..., None], joined, direction)

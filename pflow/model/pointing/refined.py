@@ -1,0 +1,106 @@
+"""From decoded to refined particles: what is decided after the network. In torch and in exported graphs alike.
+
+Letters: B batch, T particles.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pflow.model.common.sampler import Sampler
+from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.head import Particles
+from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.photon_direction import with_front_direction
+from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
+
+__all__ = ["RefinedParticles", "refine"]
+
+
+class RefinedParticles(NamedTuple):
+    """Refined particles.
+
+    Parameters
+    ----------
+    particles
+        With expected energies.
+    pdg, charge : int64 [B, T], indices into the vocabularies
+    assignment
+        Of hits and tracks.
+    is_particle : bool [B, T], True = one to keep
+    """
+
+    particles: Particles
+    pdg: Tensor
+    charge: Tensor
+    assignment: RefinedAssignment
+    is_particle: Tensor
+
+
+def refine(
+    network: PointingNetwork,
+    decoded: DecodedParticles,
+    source: EncodedSource,
+    decoding: PointingDecodingConfig,
+    sampler: Sampler,
+) -> RefinedParticles:
+    """Refine decoded particles, choose their identities, and decide which of them to keep.
+
+    An energy that no track measures is the expected one: the predicted energy times the existence probability, as in
+    the loss ``visible_energy``. A shower that is decoded in pieces, each with the energy of the whole, would count
+    twice.
+
+    Parameters
+    ----------
+    network
+        With a refiner.
+    decoded, source
+        Particles of the first stage, and encoded source of the batch.
+    decoding
+        Decides.
+    sampler
+        Chooses identities.
+    """
+    assert network.refiner is not None
+    head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
+    refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
+    particles = network.predict_refined(refined, seed, source, electron_log_odds=log_odds)
+    logits = head.with_electron_log_odds(particles.pdg, log_odds)
+    pdg = logits.argmax(-1)
+    if sampler.draws:
+        pdg = torch.stack([sampler(logits[:, t]) for t in range(seed.shape[1])], dim=1)
+        particles = network.predict_refined(refined, seed, source, pdg=pdg)
+    charge = head.choose_charge(particles, pdg, seed, source)
+    is_photon, by_track = head.is_photon(pdg), particles.by_track
+
+    predicted = particles.log_energy
+    expected = predicted + functional.logsigmoid(refined.existence_logit).masked_fill(by_track, 0.0)
+    if decoding.energy_cut == "expected":
+        too_small = expected < network.min_log_energy
+    else:
+        too_small = predicted < network.min_log_energy
+        expected = expected.clamp(min=network.min_log_energy)
+    is_particle = refined.kept & ~too_small  # NaN is one: who decodes must see it
+    if decoding.min_trackless_energy:
+        is_charged = head.get_buffer("charged")[pdg]
+        is_particle = is_particle & ~(is_charged & ~by_track & (expected < math.log(decoding.min_trackless_energy)))
+    if decoding.min_photon_existence:
+        least = math.log(decoding.min_photon_existence / (1.0 - decoding.min_photon_existence))
+        is_particle = is_particle & ~(is_photon & (refined.existence_logit < least))
+
+    direction = particles.direction
+    if decoding.min_direction_change:
+        change = (direction - decoded.direction).square().sum(-1)  # rad^2, as the angle is small
+        stays = ~by_track & (change < decoding.min_direction_change**2)
+        direction = torch.where(stays[..., None], decoded.direction.to(direction.dtype), direction)
+    if decoding.photon_depth:
+        fraction, depth = refined.log_fraction.exp().double(), decoding.photon_depth
+        direction = with_front_direction(direction, is_photon, fraction, refined.pairs, source.scene, depth=depth)
+    particles = particles._replace(log_energy=expected, direction=direction)
+    return RefinedParticles(particles, pdg, charge, refined, is_particle)
