@@ -8,6 +8,7 @@ order of the hits nor on the rest of the event. Energy and energy-weighted baryc
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import awkward as ak
@@ -161,7 +162,7 @@ def _columns(events: Events, event: Index) -> dict[str, npt.NDArray[Any]]:
 
 
 def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) -> tuple[Index, ...]:
-    """Coarse cell of each hit: subdetector, depth, two numbers in the surface, and a number that keeps a hit alone."""
+    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number."""
     sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
     radii = {
         "ecal": detector.ecal_inner_radius,
@@ -187,27 +188,48 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
         depth[unknown] = -1 - _floor(beyond)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
     depth = 2 * depth + (~barrel & (z < 0))
-    return subdetector, depth, first, second, np.where(alone, np.arange(len(x)), 0)
+    cells = (subdetector, depth, first, second)
+    return (*cells, np.where(alone, np.arange(len(x)), 0)) if alone.any() else cells
 
 
 def _floor(values: Values) -> Index:
-    return np.floor(np.clip(values, -LARGEST_CELL, LARGEST_CELL)).astype(np.int64)
+    floored = np.floor(values)
+    if len(floored) and not -LARGEST_CELL <= floored.min() <= floored.max() <= LARGEST_CELL:
+        floored = np.clip(floored, -LARGEST_CELL, LARGEST_CELL)
+    return floored.astype(np.int64)
 
 
 def _groups(*columns: Index) -> Index:
     """Number of the group of equal rows of integer columns, in the order of the rows; int64 [N], from 0."""
     if not len(columns[0]):
         return np.zeros(0, dtype=np.int64)
-    shifted = [column - column.min() for column in columns]
+    lowest = [int(column.min()) for column in columns]
+    sizes = [int(column.max()) - low + 1 for column, low in zip(columns, lowest, strict=True)]
+    n_keys = math.prod(sizes)
     group = np.zeros(len(columns[0]), dtype=np.int64)
-    try:
-        key = np.ravel_multi_index(shifted, [int(column.max()) + 1 for column in shifted])
-    except ValueError:  # more rows are possible than an integer can count
-        order = np.lexsort(shifted[::-1])
-        table = np.stack(shifted)[:, order]
+    if n_keys > np.iinfo(np.int64).max:  # more rows are possible than an integer can count
+        order = np.lexsort(columns[::-1])
+        table = np.stack(columns)[:, order]
         group[order[1:]] = np.cumsum((table[:, 1:] != table[:, :-1]).any(axis=0))
         return group
-    order = np.argsort(key)
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column, low, size in zip(columns, lowest, sizes, strict=True):
+        key *= size
+        key += column
+        key -= low
+    order = _sorting(key, n_keys)
     ordered = key[order]
     group[order[1:]] = np.cumsum(ordered[1:] != ordered[:-1])
     return group
+
+
+def _sorting(key: Index, n_keys: int) -> Index:
+    """Indices that sort integers from 0 to `n_keys` - 1, of equal ones the first first.
+
+    By digits of 16 bits, which NumPy sorts by counting: several times as fast as sorting the integers.
+    """
+    order = np.argsort(key.astype(np.uint16), kind="stable")
+    for shift in range(16, (n_keys - 1).bit_length(), 16):
+        digit = (key >> shift).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+    return order

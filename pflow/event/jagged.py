@@ -19,12 +19,14 @@ __all__ = [
     "count",
     "emptied",
     "event_index",
+    "extended",
     "flat",
     "flat_records",
     "global_index",
     "join",
     "local_index",
     "offsets",
+    "picked",
     "records",
     "replaced",
     "take",
@@ -228,6 +230,28 @@ def take(array: ak.Array, events: npt.NDArray[np.integer[Any]]) -> ak.Array:
         ak.contents.ListOffsetArray(ak.index.Index64(offsets(taken)), _carried(content, index)),
         behavior=array.behavior,
     )
+
+
+def picked(records: ak.Array, index: Index) -> ak.Array:
+    """Some of a flat list of records, [N], in the order of their indices, int64 [n]."""
+    return ak.Array(_carried(records.layout, index), behavior=records.behavior)
+
+
+def extended(records: ak.Array, columns: Mapping[str, npt.NDArray[Any]]) -> ak.Array:
+    """A flat list of records, [N], with further fields, [N] each.
+
+    >>> extended(ak.Array([{"a": 1}, {"a": 2}]), {"b": np.array([3, 4])}).to_list()
+    [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
+    """
+    content = records.layout
+    content = content if isinstance(content, ak.contents.RecordArray) else content.to_packed()
+    layout = ak.contents.RecordArray(
+        [*content.contents, *map(_layout, columns.values())],
+        [*content.fields, *columns],
+        content.length,
+        parameters=content.parameters,
+    )
+    return ak.Array(layout, behavior=records.behavior)
 
 
 def join(columns: Mapping[str, Sequence[ak.Array]]) -> dict[str, ak.Array]:

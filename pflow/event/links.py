@@ -24,21 +24,19 @@ def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, 
     """Sum the weights [L] of links with the same source and particle; sorted by source, then particle."""
     if (source[1:] < source[:-1]).any():
         return _sum_by_pair(source, particle, weight)
-    # In the order of the sources, as in most files: most of them have one link, which stays as it is.
-    again = source[1:] == source[:-1]
-    several = np.zeros(len(source), dtype=np.bool_)
-    several[:-1] = again
-    several[1:] |= again
-    one = ~several
-    alone, summed = source[one], _sum_by_pair(source[several], particle[several], weight[several])
-    place = np.searchsorted(alone, summed[0]) + np.arange(len(summed[0]))
-    there = np.ones(len(alone) + len(place), dtype=np.bool_)
-    there[place] = False
+    # In the order of the sources, as in most files: most of them have one link, which stays as it is. The sums of the
+    # others take the places of their first ones.
+    again = np.flatnonzero(source[1:] == source[:-1])
+    several = np.unique(np.concatenate([again, again + 1]))
+    summed = _sum_by_pair(source[several], particle[several], weight[several])
+    n_before = np.searchsorted(summed[0], summed[0])  # sums of earlier sources
+    place = several[np.searchsorted(source[several], summed[0]) + np.arange(len(summed[0])) - n_before]
+    left_over = np.setdiff1d(several, place, assume_unique=True)
     result: list[Any] = []
     for values, sums in zip((source, particle, weight), summed, strict=True):
-        column = np.empty(len(there), dtype=sums.dtype)
-        column[there], column[place] = values[one], sums
-        result.append(column)
+        column = values.astype(sums.dtype)
+        column[place] = sums
+        result.append(np.delete(column, left_over) if len(left_over) else column)
     return result[0], result[1], result[2]
 
 

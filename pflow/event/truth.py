@@ -23,6 +23,8 @@ no target.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import awkward as ak
@@ -67,18 +69,23 @@ class Targets:
         [event, link]: source (hit or track), particle (index into `particles`), weight (share of the source, float32).
         Shares of dropped particles are left out, so those of a source may sum to less than 1. `track_links` is None
         where the events have none.
-    dropped
-        [event, particle]: index (int64, into ``events.truth``), pdg, energy [GeV], reason (text).
+    list_dropped
+        Makes `dropped`.
     """
 
     rule: str
     particles: ak.Array
     hit_links: ak.Array
     track_links: ak.Array | None
-    dropped: ak.Array
+    list_dropped: Callable[[], ak.Array]
 
     def __len__(self) -> int:
         return len(self.particles)
+
+    @functools.cached_property
+    def dropped(self) -> ak.Array:
+        """[event, particle]: index (int64, into ``events.truth``), pdg, energy [GeV], reason (text)."""
+        return self.list_dropped()
 
 
 def assigned_ancestors(events: Events, *, rule: str) -> Index:
@@ -134,7 +141,7 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     assigned = _assign(ancestry, rule, events.detector)
     hits = _Shares.of(hit_links, events.hits, ancestry, assigned)
     hit_energy = np.bincount(
-        hits.particle, hits.weight * jagged.flat(events.hits.energy)[hits.source], ancestry.size
+        hits.particle, hits.weight * jagged.columns(events.hits)["energy"][hits.source], ancestry.size
     ).astype(np.float64)
     tracks = None
     n_tracks = np.zeros(ancestry.size, dtype=np.int64)
@@ -143,8 +150,9 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
         n_tracks = np.bincount(tracks.particle[tracks.largest()], minlength=ancestry.size)
     has_track = (n_tracks > 0) & use_tracks
 
-    energy = jagged.flat(truth.energy)
-    neutrino = is_neutrino(jagged.flat(truth.pdg))
+    columns = jagged.columns(truth)
+    energy = columns["energy"]
+    neutrino = is_neutrino(columns["pdg"])
     needed = np.zeros(ancestry.size)
     if rule == "stable":
         needed = np.maximum(MIN_VISIBLE_ENERGY, MIN_VISIBLE_FRACTION * energy)
@@ -160,15 +168,17 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     n_targets = np.bincount(ancestry.event[target], minlength=len(ancestry.counts))
     local_target = np.full(ancestry.size, -1)
     local_target[target] = jagged.local_index(n_targets)
-    particles = jagged.flat_records(truth)[target]
-    for name, column in (("index", ancestry.local), ("hit_energy", hit_energy), ("n_tracks", n_tracks)):
-        particles = ak.with_field(particles, column[target], name)
+    chosen = np.flatnonzero(target)
+    more = {"index": ancestry.local[chosen], "hit_energy": hit_energy[chosen], "n_tracks": n_tracks[chosen]}
+    particles = jagged.extended(jagged.picked(jagged.flat_records(truth), chosen), more)
     return Targets(
         rule=rule,
         particles=jagged.unflatten(particles, n_targets),
         hit_links=hits.to_links(local_target),
         track_links=None if tracks is None else tracks.to_links(local_target),
-        dropped=_dropped(truth, ancestry, candidate & ~target, e_min, neutrino, hit_energy, needed),
+        list_dropped=functools.partial(
+            _dropped, truth, ancestry, candidate & ~target, e_min, neutrino, hit_energy, needed
+        ),
     )
 
 
@@ -180,9 +190,11 @@ class _Ancestry:
         self.size = int(self.counts.sum())
         self.event = jagged.event_index(self.counts)
         self.local = jagged.local_index(self.counts)
-        self.parent = np.where(jagged.flat(truth.parent) < 0, -1, jagged.global_index(truth.parent, self.counts))
-        self.status = jagged.flat(truth.status)
-        self.vertex = {axis: jagged.flat(truth.vertex[axis]) for axis in "xyz"}
+        columns = jagged.columns(truth)
+        parent = columns["parent"]
+        self.parent = np.where(parent < 0, -1, parent + jagged.offsets(self.counts)[self.event])
+        self.status = columns["status"]
+        self.vertex = {axis: columns[f"vertex.{axis}"] for axis in "xyz"}
         self._events = events
         self.nearest(np.zeros(self.size, dtype=np.bool_))  # refuses particles that are their own ancestors
 
@@ -237,12 +249,15 @@ class _Shares:
 
     @classmethod
     def of(cls, links: ak.Array, sources: ak.Array, ancestry: _Ancestry, assigned: Index) -> _Shares:
-        counts = jagged.count(sources)
-        source = jagged.global_index(links.source, counts)
-        particle = assigned[jagged.global_index(links.particle, ancestry.counts)]
-        weight = jagged.flat(links.weight, np.float64)
+        counts, n_links = jagged.count(sources), jagged.count(links)
+        columns = jagged.columns(links)
+        source = columns["source"] + np.repeat(jagged.offsets(counts)[:-1], n_links)
+        particle = assigned[columns["particle"] + np.repeat(jagged.offsets(ancestry.counts)[:-1], n_links)]
+        weight = columns["weight"].astype(np.float64)
         kept = (particle >= 0) & (weight > 0)
-        return cls(*sum_by_pair(source[kept], particle[kept], weight[kept]), counts)
+        if not kept.all():
+            source, particle, weight = source[kept], particle[kept], weight[kept]
+        return cls(*sum_by_pair(source, particle, weight), counts)
 
     def largest(self) -> Index:
         """Row of each source's largest share."""
@@ -251,12 +266,20 @@ class _Shares:
     def to_links(self, local_target: Index) -> ak.Array:
         """Links to targets; `local_target` is each particle's index among the targets of its event, -1 for none."""
         target = local_target[self.particle]
+        source, weight = self.source, self.weight
         kept = target >= 0
-        source = self.source[kept]
-        n_links = np.bincount(jagged.event_index(self.counts)[source], minlength=len(self.counts))
-        columns = jagged.local_index(self.counts)[source], target[kept], self.weight[kept]
-        local, particle, weight = (jagged.unflatten(column, n_links) for column in columns)
-        return make_links(source=local, particle=particle, weight=weight, normalise=False)
+        if not kept.all():
+            source, target, weight = source[kept], target[kept], weight[kept]
+        begins = jagged.offsets(self.counts)
+        n_links = np.diff(np.searchsorted(source, begins))  # sources rise
+        local = source - np.repeat(begins[:-1], n_links)
+        return make_links(
+            **{
+                name: jagged.unflatten(column, n_links)
+                for name, column in (("source", local), ("particle", target), ("weight", weight))
+            },
+            normalise=False,
+        )
 
 
 def _dropped(

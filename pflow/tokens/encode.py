@@ -17,7 +17,7 @@ from pflow.event import jagged
 from pflow.event.cells import merge_hits
 from pflow.event.events import Events, Flag
 from pflow.event.truth import select_targets
-from pflow.tokens.features import feature_matrix
+from pflow.tokens.features import feature_columns
 from pflow.tokens.order import OrderedTargets, sort_targets
 from pflow.tokens.readout import make_readout
 from pflow.tokens.recipe import PARTS, Recipe
@@ -119,8 +119,9 @@ def encode(
     source: dict[str, Any] = dict.fromkeys(PARTS)
     for part in PARTS:
         if names := recipe.features(part):
-            source[part] = scales[part].apply(feature_matrix(selection.tokens, part, names))
+            columns = feature_columns(selection.tokens, part, names)
             offsets[part] = jagged.offsets(jagged.count(getattr(selection.tokens, part)))
+            source[part] = scales[part].apply_columns(columns, int(offsets[part][-1]))
     readout = None
     if recipe.readout:
         use_tracks = bool(recipe.track_features)

@@ -17,10 +17,10 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.kinematics import impact_parameters
 
-__all__ = ["FEATURES", "Feature", "feature_matrix", "feature_transforms"]
+__all__ = ["FEATURES", "Feature", "feature_columns", "feature_matrix", "feature_transforms"]
 
 Values = npt.NDArray[np.floating[Any]]
-Columns = Mapping[str, npt.NDArray[Any]]
+Columns = dict[str, npt.NDArray[Any]]
 Compute = Callable[[Columns, Events], Values]
 
 
@@ -35,7 +35,8 @@ class Feature:
     description
         What it is, with its unit.
     compute
-        From the columns of a part (`pflow.event.jagged.columns`), [N] each, and its events: float64 [N].
+        From the columns of a part (`pflow.event.jagged.columns`), [N] each, and its events: float64 [N]. What several
+        features need may be added to the columns.
     transform
         Transform of the normaliser: ``identity`` or ``log10``.
     """
@@ -60,10 +61,15 @@ def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
     """Length of a vector, or of its projection onto some axes."""
     _, vector = field.split(".")
 
-    def compute(columns: Columns, _: Events) -> Values:
-        return np.asarray(np.sqrt(sum(_float(columns[f"{vector}.{key}"]) ** 2 for key in keys)))
+    return Feature(field, description, lambda columns, _: _norm(columns, vector, keys), "log10")
 
-    return Feature(field, description, compute, "log10")
+
+def _norm(columns: Columns, vector: str, keys: Sequence[str]) -> Values:
+    """Length of the projection of a vector onto some axes, computed once."""
+    name = f"length of {vector} along {', '.join(keys)}"
+    if name not in columns:
+        columns[name] = np.asarray(np.sqrt(sum(_float(columns[f"{vector}.{key}"]) ** 2 for key in keys)))
+    return columns[name]
 
 
 def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dict[str, Feature]:
@@ -72,9 +78,9 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
 
     def component(axis: int) -> Compute:
         def compute(columns: Columns, _: Events) -> Values:
-            components = [_float(columns[f"{vector}.{key}"]) for key in keys]
-            length = np.sqrt(sum(component**2 for component in components))
-            return np.asarray(components[axis] / np.where(length == 0, 1.0, length))
+            length = _norm(columns, vector, keys)
+            divisor = length if length.all() else np.where(length == 0, 1.0, length)
+            return np.asarray(_float(columns[f"{vector}.{keys[axis]}"]) / divisor)
 
         return compute
 
@@ -185,6 +191,12 @@ def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArray[np.float64]:
+    """The columns of `feature_columns` side by side, float64 [N, F]."""
+    columns = feature_columns(events, part, names)
+    return np.stack(columns, axis=1) if columns else np.empty((int(jagged.count(getattr(events, part)).sum()), 0))
+
+
+def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Values]:
     """Physical values of the named features of all objects of a part, before any transform.
 
     Parameters
@@ -198,8 +210,8 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
 
     Returns
     -------
-    float64 [N, F]
-        In the order of the events, in the units of the features' descriptions.
+    list
+        float64 [N] for each name; in the order of the events, in the units of the features' descriptions.
 
     Raises
     ------
@@ -217,8 +229,9 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
     columns = jagged.columns(array)
     computed = [feature.compute(columns, events) for feature in features]
     for name, feature, column in zip(names, features, computed, strict=True):
-        bad = np.flatnonzero(~np.isfinite(column))
-        if len(bad):
+        finite = np.isfinite(column)
+        if not finite.all():
+            bad = np.flatnonzero(~finite)
             entry = int(events.entry[jagged.event_index(jagged.count(array))[bad[0]]])
             raise InputError(
                 f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(column)} "
@@ -227,4 +240,4 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
                 entry=entry,
                 field=feature.field,
             )
-    return np.stack(computed, axis=1) if computed else np.empty((int(jagged.count(array).sum()), 0))
+    return computed

@@ -62,5 +62,5 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
     sorting = np.lexsort([*reversed(keys), jagged.event_index(counts)])  # the last key is the first that counts
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)
-    particles = jagged.flat_records(targets.particles)[sorting]
+    particles = jagged.picked(jagged.flat_records(targets.particles), sorting)
     return OrderedTargets(particles=particles, offsets=jagged.offsets(counts), position=position, targets=targets)

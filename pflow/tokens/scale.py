@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,26 @@ class Normaliser:
         ConfigError
             The number of columns is not that of the features.
         """
-        return ((_transform(values, self.transforms) - self.mean) / self.std).astype(np.float32)
+        columns = _columns(values, len(self.names))
+        return self.apply_columns(list(columns.T), len(columns))
+
+    def apply_columns(self, columns: Sequence[npt.NDArray[np.floating[Any]]], n: int) -> npt.NDArray[np.float32]:
+        """The same of F columns of `n` physical values each, float64 [N]: float32 [N, F].
+
+        Raises
+        ------
+        ConfigError
+            As of `apply`.
+        """
+        if len(columns) != len(self.names):
+            raise ConfigError(f"expected {len(self.names)} columns of values, found {len(columns)}")
+        normalised = np.empty((n, len(columns)), dtype=np.float32)
+        fitted = zip(columns, self.transforms, self.mean, self.std, strict=True)
+        for i, (values, transform, mean, std) in enumerate(fitted):
+            centred = (_log10(values) if transform == "log10" else values) - mean
+            centred /= std
+            normalised[:, i] = centred
+        return normalised
 
     def invert(self, normalised: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10.
@@ -151,5 +171,9 @@ def _transform(values: npt.ArrayLike, transforms: Sequence[str]) -> npt.NDArray[
     columns = _columns(values, len(transforms))
     for i, transform in enumerate(transforms):
         if transform == "log10":
-            columns[:, i] = np.log10(np.maximum(columns[:, i], LOG_FLOOR))
+            columns[:, i] = _log10(columns[:, i])
     return columns
+
+
+def _log10(values: npt.NDArray[np.floating[Any]]) -> Floats:
+    return np.asarray(np.log10(np.maximum(values, LOG_FLOOR)))

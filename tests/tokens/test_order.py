@@ -15,7 +15,7 @@ def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets
     truth = make_truth(pdg=pdg, mass=zero, charge=charge, px=px, py=py, pz=pz)
     particles = ak.with_field(truth, n_tracks, "n_tracks")
     none = make_links(source=[[]] * len(px), particle=[[]] * len(px))
-    return Targets(rule="stable", particles=particles, dropped=particles, hit_links=none, track_links=None)
+    return Targets(rule="stable", particles=particles, list_dropped=lambda: particles, hit_links=none, track_links=None)
 
 
 def test_by_energy_within_each_event():
