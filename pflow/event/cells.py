@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import awkward as ak
@@ -24,6 +25,9 @@ __all__ = ["Merge", "Merged", "merge_hits", "sum_hits"]
 
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
+
+HITS_AT_ONCE = 2**15
+"""Hits that are merged at once: some ten arrays of them fit into the caches."""
 
 LARGEST_CELL = 2**31
 """Largest number of a cell in each direction, farther out than any detector."""
@@ -91,12 +95,20 @@ def merge_hits(events: Events, merge: Merge) -> Merged:
         A hit without a finite energy or position; names file, entry and field.
     """
     counts = jagged.count(events.hits)
-    event = jagged.event_index(counts)
-    hits = _columns(events, event)
-    group = _groups(event, *_cells(hits, events.detector, merge))
-    merged = sum_hits(events.hits, group)
-    first = jagged.offsets(jagged.count(merged))
-    return Merged(hits=merged, cell_of=jagged.unflatten(group - first[event], counts))
+    columns = _checked(events, counts)
+    sums: list[dict[str, npt.NDArray[Any]]] = []
+    cell_of = np.empty(int(counts.sum()), dtype=np.int64)
+    n_cells = np.empty(len(counts), dtype=np.int64)
+    for some, rows in _pieces(counts):
+        hits = {name: values[rows] for name, values in columns.items()}
+        event = jagged.event_index(counts[some])
+        group = _groups(event, *_cells(hits, events.detector, merge))
+        summed, first_hit = _sums(hits, group)
+        n_cells[some] = np.bincount(event[first_hit], minlength=some.stop - some.start)
+        cell_of[rows] = group - jagged.offsets(n_cells[some])[event]
+        sums.append(summed)
+    merged = {name: np.concatenate([one[name] for one in sums]) for name in sums[0]}
+    return Merged(hits=_records(merged, n_cells), cell_of=jagged.unflatten(cell_of, counts))
 
 
 def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
@@ -119,7 +131,14 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
         [event, group]: the fields of ``events.hits``; energy [GeV], position [mm] and time [ns] in float64.
     """
     counts = jagged.count(hits)
-    columns = jagged.columns(hits)
+    sums, first = _sums(jagged.columns(hits), group)
+    return _records(sums, np.bincount(jagged.event_index(counts)[first], minlength=len(counts)))
+
+
+def _sums(
+    columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]]
+) -> tuple[dict[str, npt.NDArray[Any]], Index]:
+    """Columns of the sums of N hits by group, and the first hit of each group."""
     n = int(group.max(initial=-1)) + 1
     first = np.zeros(n, dtype=np.int64)
     first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the last of equal indices is kept
@@ -132,33 +151,43 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
     np.fmin.at(time, group, columns["time"].astype(np.float64))
     layer = columns["layer"][first]
     np.minimum.at(layer, group, columns["layer"])
-    return jagged.records(
-        {
-            "energy": total,
-            "position": jagged.records(position, name="Vector3D"),
-            "time": time,
-            "subdetector": columns["subdetector"][first],
-            "layer": layer,
-        },
-        np.bincount(jagged.event_index(counts)[first], minlength=len(counts)),
-    )
+    sums = {"energy": total, **position, "time": time, "subdetector": columns["subdetector"][first], "layer": layer}
+    return sums, first
 
 
-def _columns(events: Events, event: Index) -> dict[str, npt.NDArray[Any]]:
-    """The flat columns that cells are made from, all of them finite."""
-    flat = jagged.columns(events.hits)
+def _records(columns: Mapping[str, npt.NDArray[Any]], counts: Index) -> ak.Array:
+    position = jagged.records({axis: columns[axis] for axis in "xyz"}, name="Vector3D")
+    names = ("energy", "position", "time", "subdetector", "layer")
+    return jagged.records({name: position if name == "position" else columns[name] for name in names}, counts)
+
+
+def _checked(events: Events, counts: Index) -> dict[str, npt.NDArray[Any]]:
+    """The flat columns of the hits, of which energies and positions are finite."""
+    columns = jagged.columns(events.hits)
     for name in ("energy", "position.x", "position.y", "position.z"):
-        values = flat[name]
-        bad = np.flatnonzero(~np.isfinite(values))
-        if len(bad):
+        values = columns[name]
+        finite = np.isfinite(values)
+        if not finite.all():
+            bad = int(np.argmin(finite))
             raise InputError(
-                f"hits are merged by energy and position, which must be finite, found {values[bad[0]]}",
+                f"hits are merged by energy and position, which must be finite, found {values[bad]}",
                 file=events.path or None,
-                entry=int(events.entry[event[bad[0]]]),
+                entry=int(events.entry[jagged.event_index(counts)[bad]]),
                 field=f"hits.{name}",
             )
-    columns = {axis: flat[f"position.{axis}"].astype(np.float64) for axis in "xyz"}
-    return columns | {name: flat[name].astype(np.int64) for name in ("subdetector", "layer")}
+    return columns
+
+
+def _pieces(counts: Index) -> Iterator[tuple[slice, slice]]:
+    """Events whose hits the caches of a processor hold, and their hits; at least one piece, and no event is cut."""
+    ends = jagged.offsets(counts)
+    start = 0
+    while start < len(counts) or start == 0:
+        stop = min(
+            max(int(np.searchsorted(ends, ends[start] + HITS_AT_ONCE, side="right")) - 1, start + 1), len(counts)
+        )
+        yield slice(start, stop), slice(int(ends[start]), int(ends[stop]))
+        start = max(stop, 1)
 
 
 def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) -> tuple[Index, ...]:
@@ -169,13 +198,13 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
         "hcal": detector.ecal_outer_radius if detector.hcal_inner_radius is None else detector.hcal_inner_radius,
     }
     kinds = [calorimeter.kind for calorimeter in detector.calorimeters]
-    subdetector = hits["subdetector"]
+    subdetector = hits["subdetector"].astype(np.int64)
     size = np.array([sizes.get(kind, 1.0) for kind in kinds])[subdetector]
     n_phi = np.array([max(1, round(2 * np.pi * radii.get(kind, 1.0) / sizes.get(kind, 1.0))) for kind in kinds])
     barrel = np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters])[subdetector]
-    alone = np.array([kind not in sizes for kind in kinds])[subdetector]
 
-    x, y, z, layer = hits["x"], hits["y"], hits["z"], hits["layer"]
+    x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
+    layer = hits["layer"].astype(np.int64)
     first = _floor(x / size)
     in_barrel = np.flatnonzero(barrel)
     n_phi = n_phi[subdetector[in_barrel]]
@@ -189,7 +218,10 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
     depth = 2 * depth + (~barrel & (z < 0))
     cells = (subdetector, depth, first, second)
-    return (*cells, np.where(alone, np.arange(len(x)), 0)) if alone.any() else cells
+    if all(kind in sizes for kind in kinds):
+        return cells
+    alone = np.array([kind not in sizes for kind in kinds])[subdetector]
+    return (*cells, np.where(alone, np.arange(len(x)), 0))
 
 
 def _floor(values: Values) -> Index:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import awkward as ak
@@ -17,7 +17,7 @@ from pflow.event import jagged
 from pflow.event.cells import merge_hits
 from pflow.event.events import Events, Flag
 from pflow.event.truth import select_targets
-from pflow.tokens.features import feature_columns
+from pflow.tokens.features import feature_blocks
 from pflow.tokens.order import OrderedTargets, sort_targets
 from pflow.tokens.readout import make_readout
 from pflow.tokens.recipe import PARTS, Recipe
@@ -119,9 +119,7 @@ def encode(
     source: dict[str, Any] = dict.fromkeys(PARTS)
     for part in PARTS:
         if names := recipe.features(part):
-            columns = feature_columns(selection.tokens, part, names)
-            offsets[part] = jagged.offsets(jagged.count(getattr(selection.tokens, part)))
-            source[part] = scales[part].apply_columns(columns, int(offsets[part][-1]))
+            source[part], offsets[part] = _features(selection.tokens, part, names, scales[part])
     readout = None
     if recipe.readout:
         use_tracks = bool(recipe.track_features)
@@ -138,6 +136,18 @@ def unknown_pdg_message(unknown: Counter[int]) -> str:
     """A warning of PDG codes that are not in the vocabulary, with their numbers."""
     codes = ", ".join(f"{code} ({count} times)" for code, count in sorted(unknown.items()))
     return f"{unknown.total()} particles have codes that are not in the vocabulary and get one of their class: {codes}"
+
+
+def _features(
+    events: Events, part: str, names: Sequence[str], scale: Normaliser
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Normalised features of a part, float32 [N, F], and where its events begin and end."""
+    blocks = feature_blocks(events, part, names)
+    offsets = jagged.offsets(jagged.count(getattr(events, part)))
+    normalised = np.empty((int(offsets[-1]), len(names)), dtype=np.float32)
+    for rows, columns in blocks:
+        scale.apply_to(columns, normalised[rows])
+    return normalised, offsets
 
 
 class _Selection(NamedTuple):

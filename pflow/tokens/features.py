@@ -6,7 +6,7 @@ A new feature is one entry of `FEATURES`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,10 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.kinematics import impact_parameters
 
-__all__ = ["FEATURES", "Feature", "feature_columns", "feature_matrix", "feature_transforms"]
+__all__ = ["FEATURES", "Feature", "feature_blocks", "feature_matrix", "feature_transforms"]
+
+BLOCK = 2**13
+"""Objects whose features are computed at once."""
 
 Values = npt.NDArray[np.floating[Any]]
 Columns = dict[str, npt.NDArray[Any]]
@@ -191,13 +194,18 @@ def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The columns of `feature_columns` side by side, float64 [N, F]."""
-    columns = feature_columns(events, part, names)
-    return np.stack(columns, axis=1) if columns else np.empty((int(jagged.count(getattr(events, part)).sum()), 0))
+    """Physical values of the named features side by side, float64 [N, F]; see `feature_blocks`."""
+    blocks = [np.stack(columns, axis=1) for _, columns in feature_blocks(events, part, names) if columns]
+    n_objects = int(jagged.count(getattr(events, part)).sum())
+    return np.concatenate(blocks) if blocks else np.empty((n_objects, len(names)))
 
 
-def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Values]:
+def feature_blocks(
+    events: Events, part: str, names: Sequence[str]
+) -> Iterator[tuple[slice, list[npt.NDArray[np.float64]]]]:
     """Physical values of the named features of all objects of a part, before any transform.
+
+    Block by block, since the caches of a processor do not hold the features of all objects.
 
     Parameters
     ----------
@@ -210,8 +218,9 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Val
 
     Returns
     -------
-    list
-        float64 [N] for each name; in the order of the events, in the units of the features' descriptions.
+    Iterator
+        Which of all objects, in the order of the events, and their features, float64 [n] for each name, in the units of
+        the features' descriptions.
 
     Raises
     ------
@@ -227,17 +236,33 @@ def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[Val
             f"the model reads {part.replace('_', ' ')} and the file holds none", file=events.path or None, field=part
         )
     columns = jagged.columns(array)
-    computed = [feature.compute(columns, events) for feature in features]
-    for name, feature, column in zip(names, features, computed, strict=True):
-        finite = np.isfinite(column)
-        if not finite.all():
-            bad = np.flatnonzero(~finite)
-            entry = int(events.entry[jagged.event_index(jagged.count(array))[bad[0]]])
-            raise InputError(
-                f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(column)} "
-                "are unknown or not finite",
-                file=events.path or None,
-                entry=entry,
-                field=feature.field,
-            )
-    return computed
+    n = int(jagged.count(array).sum())
+
+    def blocks() -> Iterator[tuple[slice, list[npt.NDArray[np.float64]]]]:
+        for start in range(0, n, BLOCK):
+            rows = slice(start, min(start + BLOCK, n))
+            block = {name: values[rows] for name, values in columns.items()}
+            computed = [np.asarray(feature.compute(block, events), dtype=np.float64) for feature in features]
+            if not all(np.isfinite(column).all() for column in computed):
+                raise _not_finite(events, part, names)
+            yield rows, computed
+
+    return blocks()
+
+
+def _not_finite(events: Events, part: str, names: Sequence[str]) -> InputError:
+    """The error that names the first feature of which values are not finite."""
+    array = getattr(events, part)
+    columns = jagged.columns(array)
+    computed = (
+        (name, feature.compute(columns, events)) for name, feature in zip(names, _lookup(part, names), strict=True)
+    )
+    name, values = next((name, values) for name, values in computed if not np.isfinite(values).all())
+    bad = np.flatnonzero(~np.isfinite(values))
+    return InputError(
+        f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(values)} "
+        "are unknown or not finite",
+        file=events.path or None,
+        entry=int(events.entry[jagged.event_index(jagged.count(array))[bad[0]]]),
+        field=FEATURES[part][name].field,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,25 +62,17 @@ class Normaliser:
             The number of columns is not that of the features.
         """
         columns = _columns(values, len(self.names))
-        return self.apply_columns(list(columns.T), len(columns))
+        normalised = np.empty(columns.shape, dtype=np.float32)
+        self.apply_to(list(columns.T), normalised)
+        return normalised
 
-    def apply_columns(self, columns: Sequence[npt.NDArray[np.floating[Any]]], n: int) -> npt.NDArray[np.float32]:
-        """The same of F columns of `n` physical values each, float64 [N]: float32 [N, F].
-
-        Raises
-        ------
-        ConfigError
-            As of `apply`.
-        """
-        if len(columns) != len(self.names):
-            raise ConfigError(f"expected {len(self.names)} columns of values, found {len(columns)}")
-        normalised = np.empty((n, len(columns)), dtype=np.float32)
+    def apply_to(self, columns: Sequence[Floats], normalised: npt.NDArray[np.float32]) -> None:
+        """The same of F columns, float64 [N] each, into an array [N, F]."""
         fitted = zip(columns, self.transforms, self.mean, self.std, strict=True)
         for i, (values, transform, mean, std) in enumerate(fitted):
             centred = (_log10(values) if transform == "log10" else values) - mean
             centred /= std
             normalised[:, i] = centred
-        return normalised
 
     def invert(self, normalised: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10.
@@ -175,5 +166,5 @@ def _transform(values: npt.ArrayLike, transforms: Sequence[str]) -> npt.NDArray[
     return columns
 
 
-def _log10(values: npt.NDArray[np.floating[Any]]) -> Floats:
+def _log10(values: Floats) -> Floats:
     return np.asarray(np.log10(np.maximum(values, LOG_FLOOR)))
