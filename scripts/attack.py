@@ -31,6 +31,13 @@ MEGABYTES = 2048.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    args = _options().parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="attack-") as scratch:
+        outcomes = attack(write_originals(Path(scratch)), args)
+    return _report(outcomes, args)
+
+
+def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=1000, help="number of cases, the kinds in turn")
@@ -39,36 +46,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help="kinds of cases")
     parser.add_argument("--keep", type=Path, default=Path("attack_failures"), help="folder for the files of failures")
     parser.add_argument("--json", type=Path, help="write the report to this file too")
-    args = parser.parse_args(arguments)
+    return parser
 
+
+def write_originals(scratch: Path) -> Path:
+    """Folder of what is damaged, in another; exits where it cannot be made."""
+    originals, log = scratch / "originals", scratch / "log"
+    originals.mkdir()
+    made = run_limited(lambda: make_originals(originals), log=log, seconds=600, megabytes=8 * MEGABYTES)
+    if made.failed:
+        sys.exit(f"the originals cannot be made: {made}\n{log.read_text()}")
+    return originals
+
+
+def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]]:
+    """Outcomes of the cases by kind; folders of cases are made beside the originals."""
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
-    with tempfile.TemporaryDirectory(prefix="attack-") as scratch:
-        originals = Path(scratch) / "originals"
-        originals.mkdir()
-        log = Path(scratch) / "log"
-        made = run_limited(lambda: make_originals(originals), log=log, seconds=600, megabytes=8 * MEGABYTES)
-        if made.failed:
-            sys.exit(f"the originals cannot be made: {made}\n{log.read_text()}")
-        kinds = [kind for kind in args.only if kind not in NEEDS or (originals / NEEDS[kind]).is_file()]
-        end = time.monotonic() + 60 * args.minutes
-        for number in range(args.first, args.cases):
-            if time.monotonic() > end:
-                break
-            kind = kinds[number % len(kinds)]
-            folder = Path(scratch) / f"case_{number}"
-            folder.mkdir()
-            generator = np.random.default_rng([args.seed, number])
-            case = functools.partial(KINDS[kind], originals, folder, generator)
-            outcome = run_limited(case, log=log, seconds=SECONDS, megabytes=MEGABYTES)
-            outcomes[kind].append(outcome)
-            if outcome.failed:
-                print(f"case {number}, {kind}: {outcome.what}: {outcome.text[:300]}", flush=True)
-                kept = args.keep / f"seed_{args.seed}_case_{number}"
-                shutil.rmtree(kept, ignore_errors=True)
-                shutil.copytree(folder, kept)
-                shutil.copy(log, kept / "log")
-            shutil.rmtree(folder)
-    return _report(outcomes, args)
+    scratch = originals.parent
+    log = scratch / "log"
+    kinds = [kind for kind in args.only if kind not in NEEDS or (originals / NEEDS[kind]).is_file()]
+    end = time.monotonic() + 60 * args.minutes
+    for number in range(args.first, args.cases if kinds else 0):
+        if time.monotonic() > end:
+            break
+        kind = kinds[number % len(kinds)]
+        folder = scratch / f"case_{number}"
+        folder.mkdir()
+        generator = np.random.default_rng([args.seed, number])
+        case = functools.partial(KINDS[kind], originals, folder, generator)
+        outcome = run_limited(case, log=log, seconds=SECONDS, megabytes=MEGABYTES)
+        outcomes[kind].append(outcome)
+        if outcome.failed:
+            print(f"case {number}, {kind}: {outcome.what}: {outcome.text[:300]}", flush=True)
+            kept = args.keep / f"seed_{args.seed}_case_{number}"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(folder, kept)
+            shutil.copy(log, kept / "log")
+        shutil.rmtree(folder)
+    return outcomes
 
 
 def _report(outcomes: dict[str, list[Outcome]], args: argparse.Namespace) -> int:

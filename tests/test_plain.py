@@ -54,6 +54,7 @@ def test_a_whole_number_is_a_number():
         ({"inner": {"size": "1"}}, r"it: inner: 'size' must be a number, found '1'"),
         ({"inner": {"size": 10**400}}, r"'size' must be a number up to 1.8e308"),
         ({"inner": {"size": True}}, r"'size' must be a number"),
+        ({"numbers": [1, 10**200]}, r"'numbers\[1\]' must be a whole number up to 9223372036854775807"),
         ({"inner": {"size": 1.0, "name": 2}}, r"'name' must be text"),
         ({"parts": [1]}, r"'parts' must be a mapping"),
         ({"parts": {"a": {"size": None}}}, r"it: parts\['a'\]: 'size' must be a number"),
