@@ -128,7 +128,8 @@ class Target(_Tensors):
     Raises
     ------
     ValueError
-        If the shapes do not belong together, or (checked on a CPU) a real particle follows padding.
+        If the shapes do not belong together, or (checked on a CPU, outside of compiled graphs) a real particle follows
+        padding.
     """
 
     charge: Tensor
@@ -146,7 +147,8 @@ class Target(_Tensors):
             value = getattr(self, name)
             if value is not None and value.shape[:2] != shape:
                 raise ValueError(f"{name}: shape {list(value.shape)} where {[*shape, '...']} is needed")
-        if self.mask.device.type == "cpu" and bool((self.mask[:, 1:] & ~self.mask[:, :-1]).any()):
+        looked_up = self.mask.device.type == "cpu" and not torch.compiler.is_compiling()  # a graph would end here
+        if looked_up and bool((self.mask[:, 1:] & ~self.mask[:, :-1]).any()):
             raise ValueError("mask: the real particles of an event come first, its padding behind")
 
 

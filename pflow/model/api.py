@@ -277,6 +277,9 @@ class Reconstructor(nn.Module, ABC):
             The model is in training mode, or the batch lacks a source that it reads.
         """
 
+    def before_compiling(self) -> None:
+        """Prepare `training_step` for `torch.compile`: take out of the graphs what does not belong in them."""
+
     def decoding_graphs(self) -> DecodingGraphs | None:
         """The graphs of a copy of the model, in evaluation mode on the CPU; None: it cannot be exported."""
         return None

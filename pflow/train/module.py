@@ -19,6 +19,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.model.api import ModelInputs, Reconstructor, TrainingOutput, describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.train.callbacks import AveragedWeights
+from pflow.train.compiling import compiled_step
 from pflow.train.model_spec import ModelSpec
 from pflow.train.quality import next_particle_errors
 from pflow.train.schedule import warmup_cosine
@@ -130,8 +131,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         if new:
             self.print(f"begin at random: {', '.join(new)}")
         self.reconstructor = reconstructor
-        step = reconstructor.training_step
-        self._step = torch.compile(step, dynamic=True) if self.compile_model else step
+        self._step = compiled_step(reconstructor) if self.compile_model else reconstructor.training_step
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a learning rate that is set at each step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from pflow.data.batch import Batch
@@ -26,7 +27,7 @@ from pflow.model.pointing.geometry import ITEM_FEATURES
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
-from pflow.model.pointing.refine_training import Refinement, refinement
+from pflow.model.pointing.refine_training import Refinement, decode_and_match, refinement
 from pflow.model.pointing.teacher_forcing import TeacherForcing, teacher_forcing
 
 __all__ = ["PointingReconstructor"]
@@ -72,6 +73,7 @@ class PointingReconstructor(Reconstructor):
             raise ValueError("require_all_tracks: without coverage it is not known which tracks are assigned")
         self.network = PointingNetwork(inputs, network)
         self.loss = PointingLoss(loss, self.network.energy_scale)
+        self._decode_and_match = decode_and_match
 
     @property
     def first_stage_modules(self) -> tuple[str, ...]:
@@ -102,7 +104,8 @@ class PointingReconstructor(Reconstructor):
         else:
             if self.training_config.joint:
                 first = self.loss(teacher_forcing(self.network, source, batch.target, self.training_config))
-            output = refinement(self.network, source, batch.target, self._decoding(None))
+            found = self._decode_and_match(self.network, source, batch.target, self._decoding(None))
+            output = refinement(self.network, source, batch.target, *found)
         losses = self.loss(output)
         if first:
             total = losses["total"] + first["total"]
@@ -117,6 +120,10 @@ class PointingReconstructor(Reconstructor):
     ) -> GeneratedParticles:
         """Decode the particles of each event, and refine them; see `Reconstructor.generate`."""
         return generate(self.network, batch, self._decoding(decoding), sampler or Sampler())
+
+    def before_compiling(self) -> None:
+        """Leave out decoding and matching, whose steps are many and small and differ in number."""
+        self._decode_and_match = torch.compiler.disable(decode_and_match)  # type: ignore[no-untyped-call]
 
     def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:
         chosen = self.decoding if decoding is None else decoding

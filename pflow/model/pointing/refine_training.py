@@ -24,7 +24,7 @@ from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
 from pflow.model.pointing.teacher_forcing import target_fractions
 
-__all__ = ["Refinement", "match", "refinement"]
+__all__ = ["Refinement", "decode_and_match", "match", "refinement"]
 
 MIN_OVERLAP = 0.1
 """Smallest common energy of a matched pair, as a fraction of the energy that one or both have."""
@@ -61,10 +61,11 @@ class Refinement(NamedTuple):
     particles: Particles
 
 
-def refinement(
+@torch.no_grad()
+def decode_and_match(
     network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
-) -> Refinement:
-    """Decode, match, and predict the refined particles; no gradients reach the first stage's decoding.
+) -> tuple[DecodedParticles, Target]:
+    """Decode with the first stage, and match what is decoded to target particles.
 
     Parameters
     ----------
@@ -77,20 +78,43 @@ def refinement(
     decoding
         When decoding stops.
 
+    Returns
+    -------
+    decoded : DecodedParticles
+    target : Target
+        As of `match`.
+
     Raises
     ------
     ValueError
         The target has no fractions.
     """
-    assert network.refiner is not None
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
-    with torch.no_grad():
-        columns, mask, _ = decode_first_stage(network, source.copy(), decoding, Sampler())
-        if mask.shape[1] == 0:  # one row of padding
-            columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
-            mask = functional.pad(mask, (0, 1))
-        decoded, matched = match(DecodedParticles.of(columns, mask), fraction, target, source)
+    columns, mask, _ = decode_first_stage(network, source.copy(), decoding, Sampler())
+    if mask.shape[1] == 0:  # one row of padding
+        columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
+        mask = functional.pad(mask, (0, 1))
+    return match(DecodedParticles.of(columns, mask), fraction, target, source)
+
+
+def refinement(
+    network: PointingNetwork, source: EncodedSource, target: Target, decoded: DecodedParticles, matched: Target
+) -> Refinement:
+    """Predict the refined particles; no gradients reach the first stage's decoding.
+
+    Parameters
+    ----------
+    network
+        With a refiner.
+    source
+        Encoded source of the batch.
+    target
+        With the fractions of hits and tracks.
+    decoded, matched
+        From `decode_and_match`.
+    """
+    assert network.refiner is not None
     true = target_fractions(matched)
     refined = network.refiner(decoded, source)
     particles = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.model.pointing.network import FIRST_STAGE
-from pflow.model.pointing.refine_training import match, refinement
+from pflow.model.pointing.refine_training import decode_and_match, match, refinement
 from pflow.model.pointing.refiner import DecodedParticles
 
 PHOTON, PION, NEUTRON = 0, 1, 3
@@ -53,7 +53,9 @@ def matched(model, batch, fraction, seed, *, n=None):
 
 
 def refined(model, batch):
-    return refinement(model.network, model.network.encode(batch), batch.target, model.decoding)
+    source = model.network.encode(batch)
+    found = decode_and_match(model.network, source, batch.target, model.decoding)
+    return refinement(model.network, source, batch.target, *found)
 
 
 def test_pieces_and_false_particles_come_last(model, three):
