@@ -254,22 +254,39 @@ class AbsorbedCrossAttention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+    def project(self, memory: Tensor) -> KeyValue:
+        """Keys and values [B, H, S, D] of a memory float [B, S, W]: for many calls with few queries each on a CPU."""
+        key_weight, value_weight = self.key_value.weight.chunk(2)  # [W, W] each
+        size, length, width = memory.shape
+        shape = (size, self.heads, width // self.heads, length)
+        key = torch.matmul(key_weight, memory.transpose(1, 2)).view(shape)  # [B, H, D, S], as products want it
+        value = torch.matmul(memory, value_weight.t()).view(size, length, *shape[1:3]).transpose(1, 2)
+        return KeyValue(key.transpose(2, 3), value.contiguous())
+
+    def forward(self, x: Tensor, memory: Tensor | KeyValue, bias: Tensor) -> Tensor:
         """Attend.
 
         Parameters
         ----------
         x : float [B, N, W]
-        memory : float [B, S, W]
+        memory : float [B, S, W], or `project` of it
         bias : float [B, H, N, S], added to the logits
 
         Returns
         -------
         float [B, N, W]
         """
+        query = self.query(x).unflatten(-1, (self.heads, -1))  # [B, N, H, D]
+        query = query * query.shape[-1] ** -0.5
+        value_bias = self.key_value.bias.chunk(2)[1]
+        if isinstance(memory, KeyValue):
+            of_heads = query.transpose(1, 2)  # [B, H, N, D]
+            keys = memory.key.transpose(2, 3).flatten(0, 1)  # [B * H, D, S]
+            weight = torch.baddbmm(bias.flatten(0, 1), of_heads.flatten(0, 1), keys).softmax(-1)
+            attended = torch.bmm(weight, memory.value.flatten(0, 1)).view(of_heads.shape)
+            return self.out(_join(attended) + value_bias)  # type: ignore[no-any-return]
         key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
-        query = self.query(x).unflatten(-1, (self.heads, -1)) * key.shape[1] ** -0.5  # [B, N, H, D]
         weight = absorbed_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]
         mean = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, N, W]
         attended = torch.einsum("bhtw,hdw->bthd", mean, value).flatten(2)
-        return self.out(attended + self.key_value.bias.chunk(2)[1])  # type: ignore[no-any-return]
+        return self.out(attended + value_bias)  # type: ignore[no-any-return]

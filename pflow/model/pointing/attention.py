@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.attention import AbsorbedCrossAttention, attend
+from pflow.model.common.cache import KeyValue
 from pflow.model.pointing.nearby import OrderedDirections, attend_nearby, nearness_of
 
 __all__ = ["CoverageAttention", "CoveredMemory", "DirectionalSelfAttention"]
@@ -187,12 +188,12 @@ class CoveredMemory(NamedTuple):
 
     Parameters
     ----------
-    states : float [B, S, W]
+    states : float [B, S, W], or their keys and values
     log_remaining : float [B, T, S], logarithm of the remaining fraction of each token
     padding : float [B, S], `PADDING_LOGIT` for padding, else 0
     """
 
-    states: Tensor
+    states: Tensor | KeyValue
     log_remaining: Tensor
     padding: Tensor
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pflow.model.api import ModelInputs
 from pflow.model.common.attention import SelfAttention
-from pflow.model.common.cache import Cache, KVCache
+from pflow.model.common.cache import Cache, Compaction, KeyValue, KVCache
 from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, stack
 from pflow.model.pointing.attention import CoverageAttention, CoveredMemory
 from pflow.model.pointing.config import PointingNetworkConfig
@@ -22,7 +22,7 @@ from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.seed import SeedPointer
 
-__all__ = ["CoverageDecoder", "ParticleDecoder", "PreviousParticles"]
+__all__ = ["CoverageDecoder", "ParticleDecoder", "PreviousParticles", "ProjectedMemory"]
 
 N_CHARGE = 3
 
@@ -47,6 +47,24 @@ class PreviousParticles(NamedTuple):
     seed: Tensor
     deposit: Tensor
     pooled: Tensor
+
+
+class ProjectedMemory(NamedTuple):
+    """What the decoder makes of the encoder states, made once for many steps.
+
+    Parameters
+    ----------
+    layers
+        Keys and values of each layer.
+    pointer : float [B, 3, hidden, S], of `pflow.model.pointing.seed.SeedPointer.project`
+    """
+
+    layers: Sequence[KeyValue]
+    pointer: Tensor
+
+    def compact(self, compaction: Compaction) -> ProjectedMemory:
+        """The events that go on, moved in place."""
+        return ProjectedMemory([layer.compact(compaction) for layer in self.layers], compaction.apply(self.pointer))
 
 
 class CoverageDecoder(nn.Module):
@@ -91,6 +109,7 @@ class CoverageDecoder(nn.Module):
         *,
         mask: Tensor | None = None,
         caches: Sequence[Cache] | None = None,
+        projected: Sequence[KeyValue] | None = None,
     ) -> Tensor:
         """Decode.
 
@@ -103,12 +122,17 @@ class CoverageDecoder(nn.Module):
             True = real particle: each token attends to all; None: each attends to itself and to earlier ones.
         caches
             One a layer.
+        projected
+            Keys and values of the memory for each layer, where they are at hand.
         """
         if mask is not None:  # attention to nothing is not defined: the first token is attended to in any case
             mask = functional.pad(mask[:, 1:], (1, 0), value=True)
         past: Sequence[Cache | None] = caches if caches is not None else [None] * len(self.layers)
-        for layer, cache in zip(self.layers, past, strict=True):
-            x = layer(x, memory, mask=mask, causal=mask is None, cache=cache)
+        memories = [memory] * len(self.layers)
+        if projected is not None:
+            memories = [memory._replace(states=states) for states in projected]
+        for layer, of_layer, cache in zip(self.layers, memories, past, strict=True):
+            x = layer(x, of_layer, mask=mask, causal=mask is None, cache=cache)
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -166,8 +190,18 @@ class ParticleDecoder(nn.Module):
         """The embedded beginning of the sequence, float [B, 1, W]."""
         return self.bos.expand(batch, 1, -1)
 
+    def project(self, states: Tensor) -> ProjectedMemory:
+        """Of encoder states float [B, S, W]; on a CPU, products with few queries take a third of the time with it."""
+        layers = [layer.memory_attention.attention.project(states) for layer in self.stack.layers]
+        return ProjectedMemory(layers, self.pointer.project(states))
+
     def forward(
-        self, x: Tensor, source: EncodedSource, assigned: Tensor, caches: Sequence[Cache] | None = None
+        self,
+        x: Tensor,
+        source: EncodedSource,
+        assigned: Tensor,
+        caches: Sequence[Cache] | None = None,
+        projected: ProjectedMemory | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Decode.
 
@@ -180,6 +214,8 @@ class ParticleDecoder(nn.Module):
         assigned : float [B, T, M], assigned fraction of each item before each position
         caches
             Keys and values of earlier tokens, one cache a layer.
+        projected
+            `project` of the source's states, where it is at hand.
 
         Returns
         -------
@@ -189,5 +225,8 @@ class ParticleDecoder(nn.Module):
         """
         on_tokens = source.scene.on_tokens(assigned)
         memory = CoveredMemory.of(source.states, on_tokens, source.scene.token_mask)
-        states = self.stack(x, memory, caches=caches)
-        return states, self.pointer(states, source.states, source.scene, on_tokens)
+        if projected is None:
+            states = self.stack(x, memory, caches=caches)
+            return states, self.pointer(states, source.states, source.scene, on_tokens)
+        states = self.stack(x, memory, caches=caches, projected=projected.layers)
+        return states, self.pointer(states, projected.pointer, source.scene, on_tokens)

@@ -71,6 +71,8 @@ class PointingDecoder:
         n_hits = source.scene.n_hits
         longest = decoding.largest(n_hits, source.scene.item_mask.shape[1] - n_hits)
         self.caches = network.decoder.stack.caches(source.states, longest + 1)
+        on_cpu = source.states.device.type == "cpu"
+        self.projected = network.decoder.project(source.states) if on_cpu else None
         self.x = network.decoder.first(batch)
         self.states = self.pointer = self.open_tracks = self.seed = torch.empty(0)
         self.selected: Tensor | None = None  # [B', 1, M]
@@ -78,7 +80,9 @@ class PointingDecoder:
     def advance(self, rows: Tensor) -> Tensor:
         """Next decoder state and seed probabilities; bool [B'], True = one more particle."""
         decoding = self.decoding
-        self.states, self.pointer = self.network.decoder(self.x, self.source, self.assigned[:, None], self.caches)
+        self.states, self.pointer = self.network.decoder(
+            self.x, self.source, self.assigned[:, None], self.caches, self.projected
+        )
         ended = (self.pointer[:, 0, -1].exp() >= decoding.eos_threshold) | (
             self.empty_steps >= decoding.max_empty_steps
         )
@@ -105,6 +109,7 @@ class PointingDecoder:
         if self.selected is not None:
             self.selected = compaction.apply(self.selected)
         self.source = self.source.compact(compaction)
+        self.projected = None if self.projected is None else self.projected.compact(compaction)
         for cache in self.caches:
             cache.compact(compaction)
 

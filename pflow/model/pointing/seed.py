@@ -43,21 +43,29 @@ class SeedPointer(nn.Module):
         """Set the initial offsets: small logits, smaller ones for assigned tokens."""
         self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
 
+    def project(self, memory: Tensor) -> Tensor:
+        """What is multiplied by states, of a memory float [B, S, W]; float [B, 3, hidden, S]."""
+        keys = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
+        return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
+
     def forward(self, state: Tensor, memory: Tensor, scene: Scene, assigned: Tensor) -> Tensor:
         """Log probabilities float [B, T, S + 1] of each token and, last, of the end.
 
         Parameters
         ----------
         state : float [B, T, W], decoder states
-        memory : float [B, S, W]
+        memory : float [B, S, W], or `project` of it
         scene
             Scene of the batch.
         assigned : float [B, T, S], assigned fraction of each token
         """
         query = self.state(state).unflatten(-1, (3, self.hidden_width)) * self.hidden_width**-0.5  # [B, T, 3, hidden]
-        key, shift = self.token.weight.view(3, self.hidden_width, -1), self.token.bias.view(3, -1)
-        constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
-        products = absorbed_products(query, key, memory, constant[..., None])
+        if memory.ndim == 4:
+            products = torch.matmul(query.transpose(1, 2), memory) + self.offset[:, None, None]  # [B, 3, T, S]
+        else:
+            key, shift = self.token.weight.view(3, self.hidden_width, -1), self.token.bias.view(3, -1)
+            constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
+            products = absorbed_products(query, key, memory, constant[..., None])
         plain, of_assigned, of_energy = products.unbind(1)  # [B, T, S] each
         log_remaining = (scene.token_energy[:, None] * (1.0 - assigned) + 1e-3).log()
         logits = plain + of_assigned * assigned + of_energy * log_remaining

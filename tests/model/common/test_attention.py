@@ -109,6 +109,7 @@ def test_attention_to_a_memory_says_what_projected_keys_and_values_say(to_memory
     attended = scaled_dot_product_attention(split(to_memory.query(x)), split(key), split(value), attn_mask=bias)
     expected = to_memory.out(attended.transpose(1, 2).flatten(2))
     torch.testing.assert_close(to_memory(x, memory, bias), expected)
+    torch.testing.assert_close(to_memory(x, to_memory.project(memory), bias), expected)
 
 
 def test_what_a_bias_hides_of_a_memory_says_nothing(to_memory):

@@ -144,6 +144,12 @@ def asked(batch):
     )
 
 
+def test_a_projected_memory_gives_the_same_probabilities(pointer, asked):
+    scene, state, memory, assigned = asked
+    found = pointer(state, pointer.project(memory), scene, assigned)
+    torch.testing.assert_close(found, pointer(state, memory, scene, assigned))
+
+
 def test_probabilities_of_all_tokens_and_the_end_sum_to_one(pointer, asked):
     scene, state, memory, assigned = asked
     said = pointer(state, memory, scene, assigned).exp()
