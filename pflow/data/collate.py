@@ -49,22 +49,25 @@ def collate(events: Sequence[EventTokens]) -> Batch:
     )
 
 
-def _pad(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
-    """[N_i, ...] each, to [B, max N_i, ...] with zeros behind."""
-    longest = max(len(part) for part in parts)
-    padded = np.zeros((len(parts), longest, *parts[0].shape[1:]), dtype=parts[0].dtype)
-    for row, part in zip(padded, parts, strict=True):
-        row[: len(part)] = part
+def _lengths(parts: Sequence[npt.NDArray[Any]]) -> list[int]:
+    return [len(part) for part in parts]
+
+
+def _pad(parts: Sequence[npt.NDArray[Any]], lengths: Sequence[int]) -> Tensor:
+    """[N_i, ...] each, of these lengths, to [B, max N_i, ...] with zeros behind."""
+    padded = np.zeros((len(parts), max(lengths), *parts[0].shape[1:]), dtype=parts[0].dtype)
+    for row, part, length in zip(padded, parts, lengths, strict=True):
+        row[:length] = part
     return torch.from_numpy(padded)
 
 
-def _mask(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
-    lengths = torch.tensor([len(part) for part in parts])
-    return torch.arange(int(lengths.max()))[None, :] < lengths[:, None]  # [B, N]
+def _mask(lengths: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.arange(max(lengths)) < np.array(lengths)[:, np.newaxis])  # [B, N]
 
 
 def _token_set(parts: Sequence[npt.NDArray[np.float32]]) -> TokenSet:
-    return TokenSet(features=_pad(parts), mask=_mask(parts))
+    lengths = _lengths(parts)
+    return TokenSet(features=_pad(parts, lengths), mask=_mask(lengths))
 
 
 def _given(parts: Sequence[Part | None], name: str) -> list[Part]:
@@ -85,12 +88,13 @@ def _target(events: Sequence[EventTokens]) -> Target | None:
     if not charge:
         return None
     readouts = _given([event.readout for event in events], "a readout")
+    lengths = _lengths(charge)
     return Target(
-        charge=_pad(charge),
-        pdg=_pad(_given([event.pdg for event in events], "a target")),
-        energy=_pad(_given([event.energy for event in events], "a target")),
-        direction=_pad(_given([event.direction for event in events], "a target")),
-        mask=_mask(charge),
+        charge=_pad(charge, lengths),
+        pdg=_pad(_given([event.pdg for event in events], "a target"), lengths),
+        energy=_pad(_given([event.energy for event in events], "a target"), lengths),
+        direction=_pad(_given([event.direction for event in events], "a target"), lengths),
+        mask=_mask(lengths),
         hit_fraction=_dense(
             charge,
             _given([one.hit_assignment for one in readouts], "assigned hits"),
@@ -109,10 +113,14 @@ def _readout(events: Sequence[EventTokens]) -> Readout | None:
     if not given:
         return None
     names = [field.name for field in dataclasses.fields(Readout) if not field.name.endswith("mask")]
+    hits, tracks = _lengths([one.energy for one in given]), _lengths([one.track_charge for one in given])
     return Readout(
-        **{name: _pad([getattr(one, name) for one in given]) for name in names},
-        mask=_mask([one.energy for one in given]),
-        track_mask=_mask([one.track_charge for one in given]),
+        **{
+            name: _pad([getattr(one, name) for one in given], tracks if name.startswith("track_") else hits)
+            for name in names
+        },
+        mask=_mask(hits),
+        track_mask=_mask(tracks),
     )
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, spread_sample, survey
+from pflow.data.memory import keep_freed_memory
 from pflow.data.parallel import in_order
 from pflow.data.progress import EpochProgress
 from pflow.data.ranks import RankLoader
@@ -338,7 +339,11 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     def _loader(self, dataset: EventDataset) -> Loader:
         loader: DataLoader[LabelledBatch] = DataLoader(
-            dataset, batch_size=None, num_workers=self.num_workers, pin_memory=torch.cuda.is_available()
+            dataset,
+            batch_size=None,
+            num_workers=self.num_workers,
+            pin_memory=torch.cuda.is_available(),
+            worker_init_fn=keep_freed_memory,
         )
         if self._n_ranks == 1:
             return loader

@@ -1,13 +1,17 @@
 """Loading for training, stage by stage, beside what a training step needs, in events a second of one core.
 
-Stages, in CPU time: plain (uproot alone, the same branches), reading (file to events, validated, with truth), tokens
-(truth rules, merging, features, targets), augmentation, padding. The training step is that of the model on this CPU
-with one thread; what a GPU needs follows from the step's FLOPs (forward and backward) at 30% of 100 TFLOP/s.
+Stages, in CPU time: plain (uproot alone, the same branches), reading (file to events, validated, with truth), prepared
+(the same from what `pflow prepare` wrote), tokens (truth rules, merging, features, targets), padding, augmentation, and
+tokens and padding of augmented events, which are larger where events are joined. The training step is that of the model
+on this CPU with one thread; what a GPU needs follows from the FLOPs of steps (forward and backward) on the events as
+they are and augmented, at 30% of 100 TFLOP/s.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +26,13 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks.timing import make_batches, timed
 from measurements.files import write_json
 from pflow.checkpoint.load import Model, load_model
+from pflow.data.files import FileOptions
+from pflow.data.memory import keep_freed_memory
+from pflow.data.prepare import prepare_events
 from pflow.event.augment import Augmentation, Overlay, augment
+from pflow.event.events import Events
 from pflow.io.open import EventFile, open_events
+from pflow.io.prepared.reader import prepared_inputs
 from pflow.io.rootfile import read_branch
 
 __all__ = ["add_options", "run"]
@@ -36,8 +45,8 @@ AUGMENTATION = Augmentation(
 GPU_FLOPS = 0.3 * 100e12
 """FLOP/s that a training reaches on a GPU of 100 TFLOP/s."""
 
-WORKERS = 8
-"""Processes that load for one GPU."""
+SOURCES = {"files": "reading", "prepared": "prepared"}
+"""Where events come from, and the stage that reads them."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the processes that load do
     model = load_model(args.checkpoint)
     rows = [measure(model, path, args) for path in args.files]
     for row in rows:
@@ -58,9 +68,14 @@ def run(args: argparse.Namespace) -> None:
         print(f"{row['file']}: {row['events']} events, CPU ms an event: {stages}")
         print(
             f"  reading {row['reading_over_plain']:.2f} of plain uproot, tokens {row['tokens_over_reading']:.2f} of "
-            f"reading; loading {row['loading_per_core']:.0f} events/s a core; a step needs {row['step_cpu']:.1f} "
-            f"events/s on this CPU and {row['step_gpu']:.0f} on a GPU, {row['cores_for_gpu']:.1f} cores"
+            f"reading; a step takes {row['step_cpu']:.1f} events/s on this CPU"
         )
+        for kind, found in row["loading"].items():
+            cores = ", ".join(
+                f"{found['per_core'][source]:.0f} events/s a core from {source} ({found['cores'][source]:.1f} cores)"
+                for source in SOURCES
+            )
+            print(f"  {kind}: a GPU needs {found['gpu']:.0f} events/s; loading {cores}")
     if args.output:
         write_json(args.output, {"model": args.checkpoint, "torch": torch.__version__, "rows": rows})
 
@@ -75,38 +90,67 @@ def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any
     tokeniser = model.tokeniser
     if tokeniser.other_geometry(events.detector):
         raise SystemExit(f"{path}: of another detector than the model {args.checkpoint}, choose one with --checkpoint")
+    times["prepared"] = cpu_ms(args.runs, prepared_reading(path, n))
     times["augmentation"] = cpu_ms(args.runs, lambda: augment(events, AUGMENTATION, np.random.default_rng(1)))
-    times["tokens"] = cpu_ms(args.runs, lambda: tokeniser.encode(events, warn=False))
-    padded = cpu_ms(args.runs, lambda: make_batches(model, events, args.batch_size, truth=True))
-    times["padding"] = max(padded - times["tokens"], 0.0)
-    batches = make_batches(model, events[: min(n, 2 * args.batch_size)], args.batch_size, truth=True)
-    n_stepped = sum(map(len, batches))
-    network = model.reconstructor.train()
-
-    def step() -> None:
-        for batch in batches:
-            network.training_step(batch).losses["total"].backward()
-
-    counter = FlopCounter()
-    with counter:
-        step()
-    seconds = cpu_ms(1, step) / 1e3
+    kinds = {"as they are": events, "augmented": augment(events, AUGMENTATION, np.random.default_rng(1))}
+    encoding: dict[str, float] = {}
+    gpu: dict[str, float] = {}
+    for kind, some in kinds.items():
+        more = "" if kind == "as they are" else " augmented"
+        times[f"tokens{more}"] = cpu_ms(args.runs, lambda some=some: tokeniser.encode(some, warn=False))
+        encoding[kind] = cpu_ms(args.runs, lambda some=some: make_batches(model, some, args.batch_size, truth=True))
+        times[f"padding{more}"] = max(encoding[kind] - times[f"tokens{more}"], 0.0)
+        gpu[kind] = GPU_FLOPS / (step_flop(model, some[: 2 * args.batch_size], args.batch_size))
+    seconds = cpu_ms(1, step(model, events[: 2 * args.batch_size], args.batch_size)) / 1e3
     ms = {stage: total / n for stage, total in times.items()}
-    loading = 1e3 / sum(ms[stage] for stage in ("reading", "augmentation", "tokens", "padding"))
-    gpu = GPU_FLOPS / (counter.total / n_stepped)
+    encoding["augmented"] += times["augmentation"]
+    loading = {
+        kind: {
+            "gpu": gpu[kind],
+            "per_core": {source: n * 1e3 / (times[stage] + encoding[kind]) for source, stage in SOURCES.items()},
+            "cores": {
+                source: gpu[kind] * (times[stage] + encoding[kind]) / n / 1e3 for source, stage in SOURCES.items()
+            },
+        }
+        for kind in kinds
+    }
     return {
         "file": path.name,
         "events": n,
         "ms": ms,
         "reading_over_plain": ms["reading"] / ms["plain"],
         "tokens_over_reading": ms["tokens"] / ms["reading"],
-        "loading_per_core": loading,
-        "step_cpu": n_stepped / seconds,
-        "step_gflop": counter.total / n_stepped / 1e9,
-        "step_gpu": gpu,
-        "cores_for_gpu": gpu / loading,
-        "enough_for_gpu": gpu <= WORKERS * loading,
+        "loading": loading,
+        "step_cpu": min(n, 2 * args.batch_size) / seconds,
     }
+
+
+def prepared_reading(path: Path, n: int) -> Callable[[], object]:
+    """Reads `n` events of a file from what `pflow prepare` makes of them, which is removed at the end."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    prepare_events([str(path)], Path(folder.name) / "prepared", FileOptions(), block_size=n)
+    file = open_events(prepared_inputs(str(Path(folder.name) / "prepared"))[0])
+    return lambda: file.read(0, n)
+
+
+def step(model: Model, events: Events, batch_size: int) -> Callable[[], None]:
+    """Training steps, forward and backward, on batches of the events."""
+    batches = make_batches(model, events, batch_size, truth=True)
+    network = model.reconstructor.train()
+
+    def steps() -> None:
+        for batch in batches:
+            network.training_step(batch).losses["total"].backward()
+
+    return steps
+
+
+def step_flop(model: Model, events: Events, batch_size: int) -> float:
+    """FLOPs of a training step, an event."""
+    with FlopCounter() as counter:
+        step(model, events, batch_size)()
+    return counter.total / len(events)
 
 
 class FlopCounter(TorchDispatchMode):
