@@ -54,7 +54,7 @@ def write_originals(scratch: Path) -> Path:
     originals, log = scratch / "originals", scratch / "log"
     originals.mkdir()
     made = run_limited(lambda: make_originals(originals), log=log, seconds=600, megabytes=8 * MEGABYTES)
-    if made.failed:
+    if made.what != "accepted":
         sys.exit(f"the originals cannot be made: {made}\n{log.read_text()}")
     return originals
 
@@ -64,7 +64,7 @@ def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
     scratch = originals.parent
     log = scratch / "log"
-    kinds = [kind for kind in args.only if kind not in NEEDS or (originals / NEEDS[kind]).is_file()]
+    kinds = [kind for kind in args.only if kind not in NEEDS or (originals / NEEDS[kind]).exists()]
     end = time.monotonic() + 60 * args.minutes
     for number in range(args.first, args.cases if kinds else 0):
         if time.monotonic() > end:

@@ -218,8 +218,8 @@ def _from_arrow(array: Any, name: str | None = None) -> Any:
 
 
 def _checksum(batch: Any) -> int:
-    """CRC-32 of the bytes of all columns, one after the other."""
-    crc = 0
+    """CRC-32 of the names and types of all columns and of their bytes, one after the other."""
+    crc = zlib.crc32(batch.schema.serialize())
     for column in batch.columns:
         for buffer in column.buffers():
             if buffer is not None:

@@ -64,6 +64,14 @@ def test_each_byte_that_counts_is_checked(shard):
     assert not any(refused)
 
 
+def test_names_are_checked(shard):
+    path, content, read = shard
+    path.write_bytes(path.read_bytes().replace(b"Vector3D", b"Vector2D"))
+    assert not is_whole(path, content)
+    with pytest.raises(InputError, match="block 0 does not hold what was written"):
+        read(0, 4)
+
+
 def test_other_damage_is_refused(shard):
     path, content, read = shard
     whole = path.read_bytes()
