@@ -1,7 +1,7 @@
 """Prepare events for training: read and validate files once, and keep their events in shards that load fast.
 
 `pflow fit --data.train DIR --data.val DIR` then makes the same batches as from the files. The shards are Arrow files of
-flat columns, some 10 to 50 times as large as a compressed ROOT file; DIR/manifest.json says what they depend on. Run
+flat columns, some five times as large as compressed ROOT files; DIR/manifest.json says what they depend on. Run
 again, an interrupted run goes on, and a damaged shard is made anew.
 """
 
