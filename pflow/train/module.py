@@ -27,6 +27,9 @@ from pflow.version import VERSION
 
 __all__ = ["ParticleFlow"]
 
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+"""Of training: weights, positions and directions stay in single precision."""
+
 RANK_STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of two ranks: far more than there are steps, and no multiple of the stride of `data.seed`."""
 
@@ -119,6 +122,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """
         if self.reconstructor is not None:
             return
+        if self.trainer.precision not in PRECISIONS:
+            raise ConfigError(
+                f"trainer.precision: with {self.trainer.precision} positions and directions of hits would not have the "
+                f"precision that the network needs; expected {', '.join(PRECISIONS)}"
+            )
         tokeniser = self.data.tokeniser
         assert tokeniser is not None  # the data module is set up
         try:

@@ -15,6 +15,7 @@ from measurements.engine_tables import (
 )
 from measurements.evaluation import ALWAYS_ONE, CLASSICAL, ORACLE, ORACLE_NO_TRACKS
 from measurements.files import number, read_json
+from measurements.gpu_tables import gpu_memory_table, gpu_precision_table, gpu_waits_table
 from measurements.markdown import table
 from measurements.quantities import QUANTITIES, Quantity, judge
 from measurements.robustness import attack_table, disk_table, interrupt_table
@@ -84,6 +85,11 @@ def report_tables(results: Path) -> dict[str, str]:
         "engines": {"engines": engines_table},
         "latency": {"latency": latency_table, "latency_by_particles": latency_by_particles_table},
         "latency_by_hits": {"latency_by_hits": latency_by_hits_table},
+        "gpu": {
+            "gpu_waits": gpu_waits_table,
+            "gpu_precision": gpu_precision_table,
+            "gpu_memory": gpu_memory_table,
+        },
     }
     for name, experiment in EXPERIMENTS.items():
         makers[name] = {name: experiment_table(experiment), f"{name}_cost": cost_table(experiment)}

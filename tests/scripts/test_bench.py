@@ -15,6 +15,7 @@ OPTIONS = {
     "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
     "large_events": ["gammasep_test_small.root", "--sizes", "300"],
     "many_files": ["gammasep_test_small.root", "--parts", "small", "--small", "3"],
+    "gpu": ["multi_test_small.root", "--events", "2", "--tokens", "200"],
     "evaluate": ["gammasep_test_small.root", "--repeat", "1"],
 }
 

@@ -102,8 +102,14 @@ def test_one_set_of_graphs_for_all_lengths(reconstructor, batches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reconstructor", [{}, REFINED], indirect=True)
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_each_backend(reconstructor, batches, backend):
-    graphs = check(reconstructor, batches, backend, 1e-4)
-    assert graphs[1] == graphs[-1]  # batches of decoded particles may need one more
+@pytest.mark.parametrize("reconstructor", [{}], indirect=True)
+def test_the_backward_pass_is_compiled_too(reconstructor, batches):
+    graphs = check(reconstructor, batches, "aot_eager", 1e-4)
+    assert graphs[0] == graphs[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reconstructor", [REFINED], indirect=True)
+def test_a_refinement_leaves_decoding_and_matching_out(reconstructor, batches):
+    graphs = check(reconstructor, batches, "eager", 1e-4)
+    assert graphs[1] == graphs[-1]

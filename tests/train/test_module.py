@@ -85,3 +85,9 @@ def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(small
     )
     assert step.calls == 2
     assert not list((tmp_path / "run").glob("*.ckpt"))
+
+
+def test_a_training_in_half_precision_alone_is_refused_by_name(tiny, small, tmp_path):
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=r"trainer\.precision: with bf16-true"):
+        main(["fit", *tiny, *data, "--trainer.precision=bf16-true"])

@@ -59,6 +59,12 @@ def test_each_loss_is_logged_by_name(checkpoint):
     assert {f"val/{name}" for name in names} <= set(read_history(Path(checkpoint).parent))
 
 
+def test_a_training_in_mixed_precision_has_finite_losses(sample, tmp_path):
+    data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={tmp_path / 'run'}"]
+    assert main(["fit", *MODEL, *DATA, *QUIET, *data, "--trainer.precision=bf16-mixed", "--trainer.max_epochs=1"]) == 0
+    assert np.isfinite(read_history(tmp_path / "run")["val/loss"][1])
+
+
 def test_the_checkpoint_is_a_model(checkpoint):
     model = load_model(checkpoint)
     assert model.tokeniser.recipe.readout

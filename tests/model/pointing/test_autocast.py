@@ -8,12 +8,13 @@ import torch
 REFINED = {"refine_layers": 1, "pairwise_messages": True, "refine_delta_theta_phi_features": True}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def bfloat16():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         yield
 
 
+@pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("options", [{"delta_theta_phi_features": True}, REFINED])
 def test_it_trains(make_model, batch, options):
     model = make_model(**options, eos_threshold=1.0).train()
@@ -25,6 +26,7 @@ def test_it_trains(make_model, batch, options):
     assert losses["total"].dtype == torch.float32
 
 
+@pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("options", [{}, REFINED])
 def test_it_writes(make_model, batch, options):
     written = make_model(**options, eos_threshold=1.0).decode(batch, max_particles=4)
@@ -33,6 +35,7 @@ def test_it_writes(make_model, batch, options):
     assert all(value.isfinite().all() for value in (written.energy, written.direction, written.hit_fraction))
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_positions_are_not_rounded(make_model, batch):
     model = make_model(eos_threshold=1.0)
     rounded = model.network.encode(batch)
@@ -40,3 +43,38 @@ def test_positions_are_not_rounded(make_model, batch):
         full = model.network.encode(batch)
     torch.testing.assert_close(rounded.scene.token_unit, full.scene.token_unit, rtol=0, atol=0)
     torch.testing.assert_close(rounded.states.float(), full.states, rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("options", [{"delta_theta_phi_features": True}, REFINED])
+def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(make_model, batch, options):
+    """In evaluation mode: nothing is drawn."""
+    model = make_model(**options, eos_threshold=1.0)
+    found = {}
+    for rounds in (True, False):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=rounds):
+            losses = model.losses(batch)
+        losses["total"].backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        found[rounds] = losses, gradient
+    (rounded, other), (losses, gradient) = found[True], found[False]
+    for name, loss in losses.items():
+        torch.testing.assert_close(rounded[name], loss, rtol=0.03, atol=0.03, msg=f"{name}: {rounded[name]}, {loss}")
+    assert torch.nn.functional.cosine_similarity(other, gradient, dim=0) > 0.98
+
+
+def test_steps_of_an_optimiser_follow_those_in_single_precision(make_model, batch):
+    ends = []
+    for rounds in (True, False):
+        model = make_model(eos_threshold=1.0)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        for _ in range(8):
+            optimiser.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=rounds):
+                total = model.losses(batch)["total"]
+            total.backward()
+            optimiser.step()
+            ends.append(total.item())
+    rounded, full = ends[:8], ends[8:]
+    assert full[-1] < full[0] - 1.0
+    assert abs(rounded[-1] - full[-1]) < 0.02 * (full[0] - full[-1])
