@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     with replacing_folder(folder) as partial:
         for name, graph in graphs.items():
             to_onnx(graph, partial / FILES[name], metadata={**metadata, "graph": name})
+        digests = {FILES[name]: hashlib.sha256((partial / FILES[name]).read_bytes()).hexdigest() for name in graphs}
+        description["sha256"] = digests
         text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
         (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
     return tuple(folder / name for name in (*(FILES[graph] for graph in graphs), TOKENS))

@@ -5,8 +5,10 @@ What `pflow export` writes, run as its ``tokens.json`` says; nothing but the tok
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.checkpoint.format import Header
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, reading
 
 __all__ = ["ExportedModel", "ExportedParticles"]
 
@@ -57,32 +59,39 @@ class ExportedModel:
     ConfigError
         The package onnxruntime is not installed.
     InputError
-        Not such a folder, one of another architecture or of a newer layout, or one whose graphs cannot be loaded.
+        Not such a folder, one of another architecture or of a newer layout, a graph whose SHA-256 is not that of the
+        description, or one that cannot be loaded.
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
         runtime = _require_onnxruntime()
         self.path = str(folder)
         text = _read_description(Path(folder))
-        header = Header.from_dict(text["checkpoint"], file=str(Path(folder) / TOKENS), prefix="checkpoint.")
-        self.tokeniser = header.tokeniser
-        self.config = header.to_dict()
-        self.digest = str(text["run"]["checkpoint_sha256"])
-        self.known = tuple(filter(None, text["run"]["known"].split(",")))
-        self.decoding = dict(self.config["model"]["init_args"]["decoding"])
-        self._energy_above = float(text["run"]["energy_above"])  # GeV
+        with reading("expected what `pflow export` wrote", file=Path(folder) / TOKENS):
+            header = Header.from_dict(text["checkpoint"], file=str(Path(folder) / TOKENS), prefix="checkpoint.")
+            self.tokeniser = header.tokeniser
+            self.config = header.to_dict()
+            self.digest = str(text["run"]["checkpoint_sha256"])
+            self.known = tuple(filter(None, text["run"]["known"].split(",")))
+            self.decoding = dict(self.config["model"]["init_args"]["decoding"])
+            self._energy_above = float(text["run"]["energy_above"])  # GeV
+            digests = {file: str(text["sha256"][file]) for file in GRAPHS.values()}
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads
         options.enable_mem_pattern = False  # it would keep one for each number of hits, tracks and particles ever seen
         self._sessions: dict[str, Any] = {}
         for name, file in GRAPHS.items():
-            path = str(Path(folder) / file)
-            try:
-                self._sessions[name] = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-            except Exception as error:  # the runtime has exceptions of its own
-                raise InputError(f"not a graph that onnxruntime reads: {error}", file=path) from error
+            content = _read_graph(Path(folder) / file, digests[file])
+            with self._running(name):
+                self._sessions[name] = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = {name: [one.name for one in run.get_inputs()] for name, run in self._sessions.items()}
         self._outputs = {name: [one.name for one in run.get_outputs()] for name, run in self._sessions.items()}
+        unknown = [name for name in self.known if name not in self.inputs]
+        if unknown or not 0.0 <= self._energy_above < np.inf:
+            what = (
+                f"inputs {unknown}, which the encoder lacks" if unknown else f"energy_above {self._energy_above:g} GeV"
+            )
+            raise InputError(f"not of these graphs: {what}", file=Path(folder) / TOKENS, field="run")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -119,7 +128,8 @@ class ExportedModel:
         truncated = False
         limit = int(values["limit"][0]) if max_particles is None else max_particles
         for position in range(limit + 1):
-            outputs = dict(zip(names, step(names, inputs), strict=True))
+            with self._running("step"):
+                outputs = dict(zip(names, step(names, inputs), strict=True))
             if outputs["stop"][0]:
                 break
             if position == limit:
@@ -137,9 +147,14 @@ class ExportedModel:
         return self._run("refinement", {**values, **rows})
 
     def _run(self, graph: str, values: Mapping[str, npt.NDArray[Any]]) -> Arrays:
-        inputs = {name: values[name] for name in self._inputs[graph]}
         names = self._outputs[graph]
-        return dict(zip(names, self._sessions[graph].run(names, inputs), strict=True))
+        with self._running(graph):
+            inputs = {name: values[name] for name in self._inputs[graph]}
+            return dict(zip(names, self._sessions[graph].run(names, inputs), strict=True))
+
+    def _running(self, graph: str) -> AbstractContextManager[None]:
+        """Name the file where the runtime, which has exceptions of its own, cannot load or run a graph."""
+        return reading("not a graph that onnxruntime runs", file=Path(self.path) / GRAPHS[graph])
 
 
 def _require_onnxruntime() -> Any:
@@ -150,6 +165,17 @@ def _require_onnxruntime() -> Any:
             "the engine needs the package onnxruntime, which is not installed: pip install 'pflow[onnx]'"
         ) from error
     return onnxruntime
+
+
+def _read_graph(path: Path, digest: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError("no such file: not a folder that `pflow export` wrote", file=path) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise InputError(f"damaged: its SHA-256 is {found[:12]}, and {TOKENS} says {digest[:12]}", file=path)
+    return content
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -31,6 +31,9 @@ from pflow.data.prepare import prepare_events
 from pflow.errors import ConfigError
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
+from pflow.export.folder import export_model
+from pflow.inference.exported import ExportedModel
+from pflow.inference.exported_events import reconstruct_exported
 from pflow.io.events_root import write_events
 from pflow.io.layout import load_layout
 from pflow.io.legacy_hdf5.writer import write_legacy
@@ -64,6 +67,8 @@ def make_originals(folder: Path) -> None:
     for name in ("pointing", "translation"):
         content = (REPOSITORY / "tests" / "data" / "format1" / f"{name}.ckpt").read_bytes()
         (folder / f"{name}.ckpt").write_bytes(content)
+    if all(importlib.util.find_spec(package) for package in ("onnx", "onnxscript", "onnxruntime")):
+        export_model(load_model(MODEL), folder / "exported")
     shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "edm4hep"
     for name, target in EDM4HEP.items():
         if (shared / name).is_file():
@@ -163,14 +168,30 @@ def _weights_header(originals: Path, folder: Path, generator: Generator) -> None
     _use(folder)
 
 
+def _exported(originals: Path, folder: Path, generator: Generator) -> None:
+    """An exported folder of which a graph, the description's text or a value in it is damaged."""
+    copy = shutil.copytree(originals / "exported", folder / "exported")
+    files = sorted(copy.iterdir())
+    path = files[int(generator.integers(len(files)))]
+    if path.suffix == ".json" and generator.random() < 0.7:
+        path.write_text(json.dumps(altered(json.loads(path.read_text("utf-8")), generator)), "utf-8")
+    else:
+        path.write_bytes(damaged(path.read_bytes(), generator))
+    events = _one_event()
+    _check(reconstruct_exported(events, ExportedModel(copy), max_particles=20), events)
+
+
 def _use(source: Path) -> None:
     """Load a model, and reconstruct one event with it if that is of its detector."""
     model = load_model(source)
-    events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=1)
-    some = events.hits[:, :200]
-    without: dict[str, Any] = dict.fromkeys(("truth", "hit_links", "track_links", "tracker_hit_links"))
-    events = dataclasses.replace(events, hits=some, **without)
+    events = _one_event()
     _check(pflow.reconstruct(events, model, device="cpu", max_particles=20), events)
+
+
+def _one_event() -> Events:
+    events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=1)
+    without: dict[str, Any] = dict.fromkeys(("truth", "hit_links", "track_links", "tracker_hit_links"))
+    return dataclasses.replace(events, hits=events.hits[:, :200], **without)
 
 
 def _check(reconstruction: Reconstruction, events: Events) -> None:
@@ -297,6 +318,7 @@ KINDS: dict[str, Case] = {
     "checkpoint, header": _checkpoint_header,
     "weights, bytes": _weights,
     "weights, header": _weights_header,
+    "ONNX folder": _exported,
     "configuration": _configuration,
     "strange event": _strange_event,
     "command line": _command,
@@ -307,5 +329,6 @@ NEEDS = {
     "EDM4hep (TTree)": "edm4hep_ttree.root",
     "EDM4hep (RNTuple)": "edm4hep_rntuple.root",
     "prepared events": "prepared",
+    "ONNX folder": "exported",
 }
 """Kinds that need an original which may not be there."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import shutil
 
 import awkward as ak
 import numpy as np
@@ -127,3 +130,49 @@ def test_options_that_do_not_fit_the_engine(options, error, message, exported_ge
             [sample_dir / "zqq_test_small.root"], engine="onnxruntime", output=tmp_path / "reco.root", **options
         )
     assert not list(tmp_path.iterdir())
+
+
+class TestDamagedFolders:
+    @pytest.fixture
+    def folder(self, exported_general, tmp_path):
+        return shutil.copytree(exported_general, tmp_path / "exported")
+
+    @pytest.mark.parametrize("name", ["encoder", "decoder_step", "refinement"])
+    def test_a_graph_with_another_number(self, name, folder):
+        path = folder / f"{name}.onnx"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=rf"{name}\.onnx: damaged: its SHA-256 is"):
+            ExportedModel(folder)
+
+    def test_a_graph_that_is_not_there(self, folder):
+        (folder / "refinement.onnx").unlink()
+        with pytest.raises(InputError, match=r"refinement\.onnx: no such file"):
+            ExportedModel(folder)
+
+    def test_a_graph_that_is_none(self, folder):
+        """As its SHA-256 says it should be."""
+        shutil.copy(folder / "tokens.json", folder / "encoder.onnx")
+        text = json.loads((folder / "tokens.json").read_text("utf-8"))
+        text["sha256"]["encoder.onnx"] = hashlib.sha256((folder / "encoder.onnx").read_bytes()).hexdigest()
+        (folder / "tokens.json").write_text(json.dumps(text), "utf-8")
+        with pytest.raises(InputError, match=r"encoder\.onnx: not a graph that onnxruntime runs"):
+            ExportedModel(folder)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "message"),
+        [
+            ("sha256", None, "expected what `pflow export` wrote"),
+            ("checkpoint", 3, "tokens.json"),
+            ("run", {}, "expected what `pflow export` wrote"),
+            ("run", {"known": "hit_enrgy"}, "hit_enrgy"),
+            ("run", {"energy_above": "nan"}, "energy_above nan GeV"),
+        ],
+    )
+    def test_a_description_that_does_not_fit(self, field, value, message, folder):
+        text = json.loads((folder / "tokens.json").read_text("utf-8"))
+        text[field] = {**text[field], **value} if isinstance(value, dict) and value else value
+        (folder / "tokens.json").write_text(json.dumps(text), "utf-8")
+        with pytest.raises(InputError, match=message):
+            ExportedModel(folder)
