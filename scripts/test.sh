@@ -22,4 +22,5 @@ ruff format --check .
 echo "== mypy"
 mypy
 echo "== pytest"
-pytest --numprocesses=auto --dist=loadfile "$@"
+# In the order of tests/conftest.py, slow files first.
+pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder "$@"
