@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,10 @@ def missing_for_cpp() -> str:
         return f"ONNX Runtime's headers not found in {include_folder()}; set ONNXRUNTIME_INCLUDE"
     if find_spec("onnxruntime") is None:
         return "onnxruntime is not installed"
+    text = (include_folder() / "onnxruntime_c_api.h").read_text("utf-8")
+    needed, found = re.search(r"define ORT_API_VERSION (\d+)", text), metadata.version("onnxruntime").split(".")[1]
+    if needed is not None and int(found) < int(needed[1]):
+        return f"ONNX Runtime's headers are those of 1.{needed[1]}, and its library is 1.{found}"
     return ""
 
 
