@@ -83,15 +83,15 @@ class Near(torch.nn.Module):
         pairs = find_pairs(scene, seed, nothing, batch.target.mask, min_cosine=0.9)
         energy = pairs.sums(self.weight * pairs.at_items(scene.item_energy), seed.numel())
         losses = {"total": energy.square().mean()}
-        return TrainingOutput(losses, {}, Target(**vars(batch.target)))
+        target = batch.target
+        parts = (target.charge, target.pdg, target.energy, target.direction, target.mask)
+        return TrainingOutput(losses, {}, Target(*parts, target.hit_fraction, target.track_fraction))
 
 
 def test_pairs_and_lengths_make_no_more_graphs(batches):
     torch.compiler.reset()
     counters.clear()
-    graphs = check(Near(load_model("ild-g4-general").reconstructor.inputs), batches, "eager", 1e-5)
-    assert graphs == [graphs[0]] * len(ROWS)
-    assert graphs[0] <= 2  # torch 2.5 makes two of it
+    assert check(Near(load_model("ild-g4-general").reconstructor.inputs), batches, "eager", 1e-5) == [1] * len(ROWS)
     assert not counters["graph_break"]
 
 
