@@ -9,7 +9,7 @@ from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.decoder_step import PointingDecoder
 from pflow.model.pointing.event_decoder import decode_event
 
-MAX_OPERATIONS = 250
+MAX_OPERATIONS = 270
 """Most operations of torch of a step, views included."""
 
 
