@@ -22,5 +22,4 @@ ruff format --check .
 echo "== mypy"
 mypy
 echo "== pytest"
-# In the order of tests/conftest.py, slow files first.
-pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder "$@"
+pytest --numprocesses=auto --dist=loadfile "$@"

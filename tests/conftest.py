@@ -31,12 +31,6 @@ from pflow.tokens.tokeniser import Tokeniser
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def pytest_collection_modifyitems(items):
-    """Files with slow tests first: one that begins last would keep a single process busy at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
-
-
 def shared_data() -> Path:
     """Folder with the real files: $PFLOW_DATA, by default ../shared/data beside the checkout."""
     return Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
