@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -73,10 +74,10 @@ def waits(args: argparse.Namespace) -> list[dict[str, Any]]:
     model = load_model(args.checkpoint)
     (batch,) = make_batches(model, read_events(args.file, entry_stop=args.events), args.events, truth=True)
     if args.device == "cpu":
-        reconstructor_module.generate = generate.__wrapped__  # no views of a subclass in inference mode
         with Device():
             batch = batch.to(GPU)
-        with without_autocast():
+        plain = patch.object(reconstructor_module, "generate", generate.__wrapped__)
+        with plain, without_autocast():  # no views of a subclass in inference mode
             return _waits(move(model.reconstructor), batch, _counted)
     return _waits(model.reconstructor.to(args.device), batch.to(args.device), _counted_by_cuda)
 
