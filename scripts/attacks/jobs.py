@@ -205,6 +205,15 @@ def _display(inputs: Path, folder: Path) -> list[str]:
     return ["display", str(inputs / "events.root"), "-o", *outputs, "--force"]
 
 
+def _prepare(inputs: Path, folder: Path) -> list[str]:
+    return ["prepare", str(inputs / "events.root"), "-o", str(folder / "prepared"), "--shard-size=4", "--quiet"]
+
+
+def _shards(folder: Path) -> Content:
+    """Bytes of the shards."""
+    return {path.name: path.read_bytes() for path in sorted((folder / "prepared").rglob("*.arrow"))}
+
+
 def _names(folder: Path) -> Content:
     """Names of all files, and that pictures and pages are whole."""
     for path in folder.rglob("*"):
@@ -244,6 +253,7 @@ WRITERS: dict[str, Job] = {
     "export onnx": Job(command=_export_onnx, content=_names, replaces=False),
     "display": Job(command=_display, content=_names, several=True),
     "overlay": Job(command=_overlay, content=_root),
+    "prepare": Job(command=_prepare, content=_shards, several=True, replaces=False),
     "detector": Job(command=_detector, content=_names),
 }
 """These and others that write."""
