@@ -67,7 +67,7 @@ def make_originals(folder: Path) -> None:
     for name in ("pointing", "translation"):
         content = (REPOSITORY / "tests" / "data" / "format1" / f"{name}.ckpt").read_bytes()
         (folder / f"{name}.ckpt").write_bytes(content)
-    if all(importlib.util.find_spec(package) for package in ("onnx", "onnxscript", "onnxruntime")):
+    if all(importlib.util.find_spec(package) for package in ("onnx", "onnxruntime")):
         export_model(load_model(MODEL), folder / "exported")
     shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "edm4hep"
     for name, target in EDM4HEP.items():
