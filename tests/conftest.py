@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import resource
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import awkward as ak
 import numpy as np
 import pytest
 import torch
+from uproot.reading import ReadOnlyFile
 
 from pflow.checkpoint.format import KEY, Header
 from pflow.checkpoint.load import PREFIX, Model, load_model
@@ -34,6 +37,26 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def shared_data() -> Path:
     """Folder with the real files: $PFLOW_DATA, by default ../shared/data beside the checkout."""
     return Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def closed_files(monkeypatch) -> Iterator[None]:
+    """Close the ROOT files that a test leaves open.
+
+    The collector finalises a file and who would have closed it in any order: in some test, much later, it may warn of it.
+    """
+    opened: list[weakref.ref[ReadOnlyFile]] = []
+    init = ReadOnlyFile.__init__
+
+    def noted(self: ReadOnlyFile, *args: Any, **kwargs: Any) -> None:
+        opened.append(weakref.ref(self))
+        init(self, *args, **kwargs)
+
+    monkeypatch.setattr(ReadOnlyFile, "__init__", noted)
+    yield
+    for file in filter(None, (reference() for reference in opened)):
+        if hasattr(file, "_source"):  # else it could not be opened
+            file.close()
 
 
 @pytest.fixture(scope="session")
