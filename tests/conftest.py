@@ -43,7 +43,7 @@ def shared_data() -> Path:
 def closed_files(monkeypatch) -> Iterator[None]:
     """Close the ROOT files that a test leaves open.
 
-    The collector finalises a file and who would have closed it in any order: in some test, much later, it may warn of it.
+    The collector finalises a file and what would have closed it in any order, and may warn of it in another test.
     """
     opened: list[weakref.ref[ReadOnlyFile]] = []
     init = ReadOnlyFile.__init__

@@ -13,6 +13,7 @@ from pflow.checkpoint.format import FORMAT
 from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weights, read_checkpoint
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
+from pflow.model.common.layers import DecoderLayer, EncoderLayer
 from pflow.physics.detector import Detector
 from pflow.plain import to_plain
 from pflow.tokens.recipe import Recipe
@@ -34,8 +35,8 @@ class ModelSpec:
     ----------
     purpose
         ``fresh``: random weights, tokeniser fitted on the training files. ``start``: a new training that begins with
-        the weights of `checkpoint`; parts of the network that it does not have begin at random. ``continue``: the
-        training of `checkpoint` goes on. ``evaluate``: no training.
+        the weights of `checkpoint`; parts of the network that it does not have begin at random, and further layers
+        pass on what they get. ``continue``: the training of `checkpoint` goes on. ``evaluate``: no training.
     checkpoint
         The trained model; None for a fresh one.
     """
@@ -161,7 +162,8 @@ class ModelSpec:
         Returns
         -------
         list of str
-            Parts of a network to start with that the checkpoint does not have, and that keep their random weights.
+            Parts of a network to start with that the checkpoint does not have: layers behind its own in a stack, which
+            begin as the identity, and others, which keep their random weights.
 
         Raises
         ------
@@ -223,13 +225,20 @@ def _differences(group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any],
 def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Sub-modules of which `weights` has none at all: their weights under the names of a checkpoint, by module.
 
-    An item of a list, such as one more layer, is not such a part.
+    A layer with norms before its sub-layers can begin as the identity. Any other item of a list is not such a part.
     """
     new: dict[str, dict[str, Tensor]] = {}
     for name, value in reconstructor.state_dict(prefix=PREFIX).items():
         path = name.split(".")
         parents = (".".join(path[:n]) for n in range(2, len(path)))
         missing = next((one for one in parents if not any(known.startswith(f"{one}.") for known in weights)), None)
-        if missing is not None and not missing.rpartition(".")[2].isdecimal():
-            new.setdefault(missing.removeprefix(PREFIX), {})[name] = value
+        if missing is None:
+            continue
+        part = missing.removeprefix(PREFIX)
+        if missing.rpartition(".")[2].isdecimal():
+            layer = reconstructor.get_submodule(part)
+            if not isinstance(layer, (EncoderLayer, DecoderLayer)) or not layer.attention_residual.pre:
+                continue
+            layer.begin_as_identity()
+        new.setdefault(part, {})[name] = value
     return new

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -18,6 +19,7 @@ from pflow.checkpoint.save import write_weights
 from pflow.cli.fit import main
 from pflow.cli.main import main as main_with_exit_code
 from pflow.errors import ConfigError, InputError
+from pflow.inference.events import reconstruct
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance, read_reco
@@ -267,6 +269,22 @@ def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage
     assert theirs.keys() < ours.keys()
     for name, value in theirs.items():
         assert torch.equal(ours[name], value), name
+
+
+def test_a_fit_can_add_layers_to_a_trained_model_that_change_nothing_at_first(first_stage, small, tmp_path, capsys):
+    data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path}"]
+    options = ["--trainer.max_epochs=1", "--trainer.enable_progress_bar=false", "--model.lr=1e-12"]
+    deeper = [f"{NETWORK}.encoder_layers=4", f"{NETWORK}.decoder_layers=4"]
+    assert main(["fit", *data, *options, *deeper, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"begin as the identity: .*decoder\.\S*layers\.3, .*encoder\.\S*layers\.3\n", said)
+    assert "begin at random" not in said
+    old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path))
+    assert old.reconstructor.state_dict().keys() < new.reconstructor.state_dict().keys()
+    events = read_events(small["test"], entry_stop=5)
+    theirs, ours = (reconstruct(events, model).particles for model in (old, new))
+    assert ak.all(ak.num(theirs) == ak.num(ours))
+    np.testing.assert_allclose(ak.flatten(ours.energy), ak.flatten(theirs.energy), rtol=1e-4)
 
 
 def test_random_weights_are_not_frozen(small, tmp_path):

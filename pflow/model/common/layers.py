@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from pflow.errors import check_choice
@@ -134,6 +135,10 @@ class EncoderLayer(nn.Module):
         x = self.attention_residual(x, lambda y: self.attention(y, **context))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
+    def begin_as_identity(self) -> None:
+        """Let the layer, with norms before its sub-layers, pass on what it gets until it is trained."""
+        _silence(self.attention.out, self.feedforward[-1])
+
 
 class DecoderLayer(nn.Module):
     """An encoder layer with attention to a memory before the feed-forward network (Vaswani et al. 2017).
@@ -183,6 +188,10 @@ class DecoderLayer(nn.Module):
         x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask, lengths=lengths))
         return self.feedforward_residual(x, self.feedforward)  # type: ignore[no-any-return]
 
+    def begin_as_identity(self) -> None:
+        """As of `EncoderLayer`."""
+        _silence(self.attention.out, self.memory_attention.out, self.feedforward[-1])
+
 
 class Encoder(nn.Module):
     """A stack of layers without causal mask. No token has a position, so the result does not depend on their order.
@@ -230,6 +239,14 @@ class Encoder(nn.Module):
             x = layer(x, **context)
         x = self.norm(x)
         return x if packing is None else packing.unpack(x)
+
+
+@torch.no_grad()
+def _silence(*last: nn.Module) -> None:
+    """Let sub-layers, whose last linear maps these are, add nothing."""
+    for linear in last:
+        for parameter in linear.parameters():
+            parameter.zero_()
 
 
 def _feedforward(width: int, hidden: int, style: LayerStyle) -> FullyConnected:

@@ -218,6 +218,11 @@ class CoverageAttention(nn.Module):
         self.attention = AbsorbedCrossAttention(width=width, heads=heads)
         self.strength = nn.Parameter(torch.ones(heads))
 
+    @property
+    def out(self) -> nn.Linear:
+        """The last linear map."""
+        return self.attention.out
+
     @torch.no_grad()
     def initialise(self) -> None:
         """Set the initial strengths."""
