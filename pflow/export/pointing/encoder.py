@@ -19,7 +19,7 @@ from pflow.export.pointing.cells import Hits, merge_hits
 from pflow.export.pointing.features import hit_tokens, track_fields, track_tokens
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.event_decoder import StepWeights
-from pflow.model.pointing.geometry import Scene, make_scene
+from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, make_scene
 from pflow.model.pointing.network import PointingNetwork
 
 __all__ = ["EncoderGraph", "scene_of"]
@@ -110,8 +110,8 @@ class EncoderGraph(nn.Module):
         theta = torch.atan2(torch.hypot(unit[:, 0], unit[:, 1]), unit[:, 2])
         token = scene.item_token[0]
         features = scene.item_features[0].double()
-        is_track = features[:, 2:3]
-        subdetector = features[:, 3:]
+        is_track = features[:, IS_TRACK : IS_TRACK + 1]
+        subdetector = features[:, ITEM_FEATURES:]
         track_momentum = momentum[token] * is_track
         sums = [
             scene.item_energy[0].double()[:, None],
@@ -123,7 +123,7 @@ class EncoderGraph(nn.Module):
             scene.item_position[0].double(),
             torch.ones_like(is_track),
             subdetector,
-            features[:, 1:2] * subdetector,
+            features[:, LAYER : LAYER + 1] * subdetector,
         ]
         pointer = self.network.decoder.pointer
         order = torch.cumsum(torch.ones_like(token), 0) - 1

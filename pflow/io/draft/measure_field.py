@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -39,6 +40,28 @@ class MeasuredField:
     b_field: float
     uncertainty: float
     source: str
+
+
+class TrackerHits(NamedTuple):
+    """Simulated tracker hits, all float64.
+
+    Parameters
+    ----------
+    particle : [N, 3]
+        Event, collection id and index of the particle that made the hit.
+    time : [N], ns
+    position : [N, 2], x and y, mm
+    momentum : [N, 2], px and py of the particle, GeV
+    """
+
+    particle: npt.NDArray[np.float64]
+    time: npt.NDArray[np.float64]
+    position: npt.NDArray[np.float64]
+    momentum: npt.NDArray[np.float64]
+
+    def at(self, index: npt.NDArray[np.int64]) -> TrackerHits:
+        """Some of them, or all in another order."""
+        return TrackerHits(*(column[index] for column in self))
 
 
 def measure_field(
@@ -104,20 +127,23 @@ def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimat
 
 def _from_steps(file: PodioFile, collections: Sequence[str], stop: int) -> FieldEstimate | None:
     """From the directions of each particle at its tracker hits, one after the other in time."""
-    pieces = [_tracker_hits(file, name, stop) for name in collections]
-    hits = np.concatenate([piece for piece in pieces if piece is not None] or [np.zeros((0, 8))])
-    hits = hits[np.lexsort((hits[:, 3], hits[:, 2], hits[:, 1], hits[:, 0]))]
-    same = (hits[1:, :3] == hits[:-1, :3]).all(axis=1)
-    start, end = hits[:-1][same], hits[1:][same]
-    pt = np.minimum(np.hypot(start[:, 6], start[:, 7]), np.hypot(end[:, 6], end[:, 7]))
-    chord = np.hypot(end[:, 4] - start[:, 4], end[:, 5] - start[:, 5])
-    ahead = (start[:, 6:8] * end[:, 6:8]).sum(axis=1) > 0  # less than a quarter turn
-    start, end = (values[(pt > MIN_PT) & (chord > MIN_CHORD) & ahead] for values in (start, end))
-    return field_from_steps(start[:, 4:6], end[:, 4:6], start[:, 6:8], end[:, 6:8])
+    pieces = [piece for name in collections if (piece := _tracker_hits(file, name, stop)) is not None]
+    if not pieces:
+        return None
+    hits = TrackerHits(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+    hits = hits.at(np.lexsort((hits.time, *hits.particle.T[::-1])))
+    same = (hits.particle[1:] == hits.particle[:-1]).all(axis=1)
+    start, end = hits.at(np.flatnonzero(same)), hits.at(np.flatnonzero(same) + 1)
+    pt = np.minimum(np.hypot(*start.momentum.T), np.hypot(*end.momentum.T))
+    chord = np.hypot(*(end.position - start.position).T)
+    ahead = (start.momentum * end.momentum).sum(axis=1) > 0  # less than a quarter turn
+    use = np.flatnonzero((pt > MIN_PT) & (chord > MIN_CHORD) & ahead)
+    start, end = start.at(use), end.at(use)
+    return field_from_steps(start.position, end.position, start.momentum, end.momentum)
 
 
-def _tracker_hits(file: PodioFile, name: str, stop: int) -> npt.NDArray[np.float64] | None:
-    """Event, collection id and index of the particle, time, x, y, px and py of each hit; None without particles."""
+def _tracker_hits(file: PodioFile, name: str, stop: int) -> TrackerHits | None:
+    """The hits of a collection, without those of secondaries; None without particles."""
     branch = relation(file.columns, name, 0, "particle", "MCParticle")
     if branch is None or not file.columns.has(name, "time"):
         return None
@@ -126,11 +152,12 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> npt.NDArray[np.float
         return jagged.flat(file.columns.get(collection, member, start=0, stop=stop), np.float64)
 
     event = jagged.event_index(jagged.count(file.columns.get(name, "time", start=0, stop=stop)))
-    own = ("time", "position.x", "position.y", "momentum.x", "momentum.y")
-    values = [event, get(branch, "collectionID"), get(branch, "index"), *(get(name, member) for member in own)]
-    if len({len(column) for column in values}) > 1:
+    particle = [event, get(branch, "collectionID"), get(branch, "index")]
+    time = get(name, "time")
+    position, momentum = ([get(name, f"{vector}.{axis}") for axis in "xy"] for vector in ("position", "momentum"))
+    if len({len(column) for column in (*particle, time, *position, *momentum)}) > 1:
         return None
-    hits = np.stack(values, axis=1)
+    hits = TrackerHits(np.stack(particle, axis=1), time, np.stack(position, axis=1), np.stack(momentum, axis=1))
     if file.columns.has(name, "quality"):
-        hits = hits[(get(name, "quality").astype(np.int64) & BY_SECONDARY) == 0]
+        hits = hits.at(np.flatnonzero((get(name, "quality").astype(np.int64) & BY_SECONDARY) == 0))
     return hits

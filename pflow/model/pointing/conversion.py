@@ -17,7 +17,7 @@ from pflow.model.common.directions import tangent_basis
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import falling_step, log_weights
+from pflow.model.pointing.proxies import Showers, falling_step
 
 __all__ = ["CORE_ANGLE", "SLOPE_UNIT", "ConversionDirectionCorrection", "shower_slopes"]
 
@@ -51,10 +51,7 @@ def shower_slopes(hit_fraction: Tensor, pairs: Pairs, scene: Scene, shape: tuple
     def total(values: Tensor) -> Tensor:
         return pairs.sums(values, size)
 
-    energy = hit_fraction * pairs.at_items(scene.item_energy)
-    position = pairs.at_items(scene.item_position)
-    fraction = energy / pairs.each(total(energy).clamp(min=1e-9))
-    weight = log_weights(fraction)
+    _, position, fraction, weight = Showers.of(hit_fraction, pairs, scene, size)
     weight = torch.where(pairs.each(total(weight)) > 0, weight, fraction)  # a shower of many small hits
     direction = functional.normalize(total(weight[:, None] * position), dim=-1)
     axes = torch.stack([direction, *tangent_basis(direction)], dim=1)  # [B * T, 3, 3]

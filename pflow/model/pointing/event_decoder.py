@@ -33,7 +33,7 @@ from pflow.model.pointing.event_head import (
     proxy_directions,
     proxy_features,
 )
-from pflow.model.pointing.geometry import Scene
+from pflow.model.pointing.geometry import ITEM_FEATURES, LAYER, Scene
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH
 from pflow.model.pointing.proxies import CORE_RADIUS, CORE_RADIUS_WIDTH, LOG_WEIGHT
@@ -282,7 +282,8 @@ class EventDecoder:
         )
         self.item_weight = scene.item_weight[0, items].square()  # GeV
         features = scene.item_features[0, items].double()
-        subdetector = features[:, 3 : 3 + n_subdetectors]
+        subdetector = features[:, ITEM_FEATURES : ITEM_FEATURES + n_subdetectors]
+        depth = features[:, LAYER : LAYER + 1] * subdetector
         is_track = (items >= scene.n_hits).double()[:, None]
         momentum = token_momentum[self.item_token] * is_track
         # Sums over items with the assigned fraction, and with the fraction of the deposit.
@@ -298,7 +299,7 @@ class EventDecoder:
             dim=1,
         )  # [M, 8]
         self.by_deposit = torch.cat(
-            [position.double(), torch.ones_like(is_track), subdetector, features[:, 1:2] * subdetector], dim=1
+            [position.double(), torch.ones_like(is_track), subdetector, depth], dim=1
         )  # [M, 4 + 2 R]
 
     def advance(self) -> int | None:
@@ -407,17 +408,17 @@ class EventDecoder:
         torch.addmm(weights.pair_query[0], query, weights.pair_query[1], out=self.pair_query)
         features = self.features[:, : len(index)]  # [F, P], in the order of `_pair_weights`
         rows = features.unbind()
-        geometry = self.geometry.index_select(0, index)  # [P, 7]
+        position, unit, token = self.geometry.index_select(0, index).split((3, 3, 1), dim=1)
         axis = self.token_axis[seed]
-        offset = geometry[:, :3] - self.token_position[seed]  # mm
+        offset = position - self.token_position[seed]  # mm
         along = torch.mv(offset, axis)
-        torch.eq(geometry[:, 6], seed, out=rows[1])
+        torch.eq(token[:, 0], seed, out=rows[1])
         known = torch.index_select(self.assigned, 0, index, out=rows[2])
         torch.clamp(along, -900.0, 1500.0, out=rows[3])
         torch.linalg.vector_norm(torch.addr(offset, along, axis, alpha=-1.0), dim=1, out=rows[6])  # across, mm
         rows[7].copy_(rows[6])
         torch.abs(along, out=rows[8])
-        difference = geometry[:, 3:6] - self.token_units[seed]
+        difference = unit - self.token_units[seed]
         torch.linalg.vector_norm(difference, dim=1, out=rows[9])  # rad
         torch.addcmul(weights.log_offset, features[6:10:3], weights.log_scale, out=features[4:6]).log_()
         if weights.delta_features:

@@ -16,13 +16,16 @@ from torch.nn import functional
 from pflow.data.batch import Batch
 from pflow.model.common.cache import Compaction
 
-__all__ = ["ITEM_FEATURES", "Scene", "gather", "make_scene"]
+__all__ = ["IS_TRACK", "ITEM_FEATURES", "LAYER", "Scene", "gather", "make_scene"]
 
 FAR = 2000.0
 """Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
 
 ITEM_FEATURES = 3
-"""Number of features of an item beside its subdetector: log energy, layer, whether it is a track."""
+"""Number of features of an item before those of its subdetector: log energy, layer, whether it is a track."""
+
+LAYER, IS_TRACK = 1, 2
+"""Columns of `Scene.item_features`."""
 
 
 class Scene(NamedTuple):

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import falling_step, log_weights
+from pflow.model.pointing.proxies import Showers, falling_step
 
 __all__ = ["front_direction", "with_front_direction"]
 
@@ -60,15 +60,11 @@ def front_direction(
     energy : double [B, T], GeV
     """
     size = shape[0] * shape[1]
+    energy, position, fraction, weight = Showers.of(hit_fraction, pairs, scene, size)
 
     def towards(weight: Tensor) -> Tensor:
         return functional.normalize(pairs.sums(weight[:, None] * position, size), dim=-1)  # [B * T, 3]
 
-    deposit = hit_fraction * pairs.at_items(scene.item_energy)
-    position = pairs.at_items(scene.item_position)
-    energy = pairs.sums(deposit, size)
-    fraction = deposit / pairs.each(energy.clamp(min=1e-9))
-    weight = log_weights(fraction)
     along = (position * pairs.each(towards(weight))).sum(-1)  # mm
     ahead = pairs.each(pairs.sums(fraction * along, size)) - along
     falls_over = pairs.each((depth * energy.sqrt()).clamp(min=MIN_DEPTH))

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
-from pflow.model.pointing.geometry import Scene, gather
+from pflow.model.pointing.geometry import ITEM_FEATURES, LAYER, Scene, gather
 from pflow.model.pointing.pairs import Pairs
 
-__all__ = ["Proxies", "falling_step", "log_weights", "make_proxies", "n_proxy_features"]
+__all__ = ["Proxies", "Showers", "falling_step", "make_proxies", "n_proxy_features"]
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -40,14 +40,35 @@ def n_proxy_features(n_subdetectors: int) -> int:
     return _SHAPE_FEATURES + 2 * n_subdetectors
 
 
-def log_weights(fraction: Tensor) -> Tensor:
-    """Weights of hits in the log-weighted barycentre, from their fractions of the shower's energy."""
-    return (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
-
-
 def falling_step(values: Tensor, end: float, *, width: float) -> Tensor:
     """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
     return ((end - values) / width).clamp(0.0, 1.0)
+
+
+class Showers(NamedTuple):
+    """Hits as parts of the showers of particles; tracks have no energy and count for nothing.
+
+    Parameters
+    ----------
+    energy : float [B * T], sum of the energies of a particle's hits, GeV
+    position : float [P, 3], of the pair's item, mm
+    fraction : float [P], of the particle's energy that is in the item
+    log_weight : float [P], weight of the item in the log-weighted barycentre
+    """
+
+    energy: Tensor
+    position: Tensor
+    fraction: Tensor
+    log_weight: Tensor
+
+    @classmethod
+    def of(cls, hit_fraction: Tensor, pairs: Pairs, scene: Scene, size: int) -> Showers:
+        """From hit fractions float [P], in their precision; `size`: B * T."""
+        deposit = hit_fraction * pairs.at_items(scene.item_energy)  # [P], GeV
+        energy = pairs.sums(deposit, size)
+        fraction = deposit / pairs.each(energy.clamp(min=1e-9))
+        log_weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
+        return cls(energy, pairs.at_items(scene.item_position), fraction, log_weight)
 
 
 class Proxies(NamedTuple):
@@ -94,11 +115,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
     def total(values: Tensor) -> Tensor:
         return pairs.sums(values, size)
 
-    deposit = hit_fraction * pairs.at_items(scene.item_energy)  # [P], GeV; 0 for tracks
-    energy = total(deposit)  # [B * T]
-    position = pairs.at_items(scene.item_position)
-    fraction = deposit / pairs.each(energy.clamp(min=1e-9))
-    weight = log_weights(fraction)
+    energy, position, fraction, weight = Showers.of(hit_fraction, pairs, scene, size)
     centre = total(weight[:, None] * position) / total(weight).clamp(min=1e-9)[:, None]  # [B * T, 3], mm
 
     # Tracks are the items behind the hits, and tokens of their own.
@@ -122,9 +139,10 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
     across = torch.linalg.vector_norm(position - along[:, None] * axis, dim=-1)
     mean_along = total(fraction * along)
     spread = total(fraction * (along - pairs.each(mean_along)).square()).clamp(min=0.0).sqrt()
-    features = pairs.at_items(scene.item_features)  # log energy, layer, is track, subdetectors
-    by_subdetector = total(fraction[:, None] * features[:, 3 : 3 + n_subdetectors])
-    depth = total((fraction * features[:, 1])[:, None] * features[:, 3 : 3 + n_subdetectors])
+    features = pairs.at_items(scene.item_features)
+    subdetector = features[:, ITEM_FEATURES : ITEM_FEATURES + n_subdetectors]
+    by_subdetector = total(fraction[:, None] * subdetector)
+    depth = total((fraction * features[:, LAYER])[:, None] * subdetector)
     columns = [
         (energy + EPS_ENERGY).log() / 2.0,
         (track_energy + EPS_ENERGY).log() / 2.0,
