@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,9 @@ from pflow.errors import ConfigError
 __all__ = ["bucket", "cut"]
 
 Index = npt.NDArray[np.int64]
+
+BATCH_COST = 0.1
+"""One batch more is worth it where it saves padding of so much of the token budget."""
 
 
 def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) -> list[Index]:
@@ -31,10 +35,7 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
     ConfigError
         A batch size or budget below 1.
     """
-    if batch_size < 1:
-        raise ConfigError(f"batch size must be at least 1, found {batch_size}")
-    if max_tokens is not None and max_tokens < 1:
-        raise ConfigError(f"max_tokens must be at least 1, found {max_tokens}")
+    _check(batch_size, max_tokens)
     batches: list[Index] = []
     start = longest = 0
     sizes = [int(length) for length in np.asarray(lengths)]
@@ -57,7 +58,8 @@ def bucket(
 ) -> list[Index]:
     """Batches of events of similar length, in random order.
 
-    Events are shuffled, sorted by length (so that equal lengths stay shuffled), cut, and the batches shuffled.
+    Events are shuffled, sorted by length (so that equal lengths stay shuffled), cut, and the batches shuffled. With a
+    budget they are cut where the least is padded.
 
     Parameters
     ----------
@@ -65,10 +67,51 @@ def bucket(
         As for `cut`.
     generator
         Source of all randomness.
+
+    Raises
+    ------
+    ConfigError
+        As of `cut`.
     """
+    _check(batch_size, max_tokens)
     sizes = np.asarray(lengths)
     shuffled = generator.permutation(len(sizes))
     ordered = shuffled[np.argsort(sizes[shuffled], kind="stable")]
-    batches = [ordered[part] for part in cut(sizes[ordered], batch_size, max_tokens)]
+    if max_tokens is None:
+        parts = cut(sizes[ordered], batch_size)
+    else:
+        parts = _cut_with_least_padding(sizes[ordered], batch_size, max_tokens)
+    batches = [ordered[part] for part in parts]
     generator.shuffle(batches)
     return batches
+
+
+def _check(batch_size: int, max_tokens: int | None) -> None:
+    """Refuse limits below 1."""
+    if batch_size < 1:
+        raise ConfigError(f"batch size must be at least 1, found {batch_size}")
+    if max_tokens is not None and max_tokens < 1:
+        raise ConfigError(f"max_tokens must be at least 1, found {max_tokens}")
+
+
+def _cut_with_least_padding(sizes: npt.NDArray[Any], batch_size: int, max_tokens: int) -> list[Index]:
+    """Cut rising lengths into batches so that their tokens with padding, and `BATCH_COST` for each, are fewest.
+
+    By dynamic programming over where the last batch begins. Batches that are filled one after the other would hold the
+    longest short events together with the shortest long ones.
+    """
+    starts = np.zeros(len(sizes), dtype=np.int64)  # of the last batch of the first events
+    fewest = np.zeros(len(sizes) + 1)
+    for stop, longest in enumerate(sizes.tolist(), start=1):
+        most = max(1, min(batch_size, max_tokens // max(longest, 1)))
+        first = max(0, stop - most)
+        costs = fewest[first:stop] + longest * np.arange(stop - first, 0, -1)
+        best = int(np.argmin(costs))
+        starts[stop - 1] = first + best
+        fewest[stop] = costs[best] + BATCH_COST * max_tokens
+    batches: list[Index] = []
+    stop = len(sizes)
+    while stop:
+        batches.append(np.arange(starts[stop - 1], stop))
+        stop = int(starts[stop - 1])
+    return batches[::-1]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from pflow.data.buckets import bucket, cut
+from pflow.data.buckets import BATCH_COST, bucket, cut
 from pflow.errors import ConfigError
 
 
@@ -52,6 +54,42 @@ def test_buckets_pad_far_less_than_random_batches(lengths):
     generator = np.random.default_rng(2)
     assert padded(bucket(lengths, 16, None, generator)) < 0.1
     assert padded(np.array_split(generator.permutation(256), 16)) > 0.5
+
+
+def test_a_budget_parts_short_events_from_long_ones():
+    # By hand: 4 + 4 short and 4 long events; filled one after the other, the last short ones would share a batch with
+    # a long one. A batch more costs a tenth of 400 tokens.
+    sizes = [10] * 4 + [12] * 4 + [100] * 4
+    batches = bucket(sizes, 100, 400, np.random.default_rng(1))
+    assert sorted(sorted(batch.tolist()) for batch in batches) == [list(range(8)), list(range(8, 12))]
+
+
+def test_batches_of_a_budget_have_the_fewest_tokens():
+    """Against all ways to cut seven lengths."""
+    sizes, budget = np.array([1, 2, 2, 5, 9, 9, 30]), 30
+    ways = []
+    for places in itertools.product([False, True], repeat=len(sizes) - 1):
+        parts = np.split(sizes, np.flatnonzero(places) + 1)
+        if all(len(part) <= 4 and len(part) * part[-1] <= budget for part in parts):
+            ways.append(sum(len(part) * part[-1] + BATCH_COST * budget for part in parts))
+    found = bucket(sizes, 4, budget, np.random.default_rng(1))
+    assert sum(len(part) * sizes[part].max() + BATCH_COST * budget for part in found) == pytest.approx(min(ways))
+
+
+def test_short_and_long_events_are_padded_by_less_than_a_tenth():
+    generator = np.random.default_rng(1)
+    sizes = np.concatenate([generator.integers(5, 60, 64), generator.integers(400, 1100, 64)])  # as single and zqq
+    batches = bucket(sizes, 1000, 5000, generator)
+    assert 1 - sizes.sum() / sum(len(batch) * sizes[batch].max() for batch in batches) < 0.1
+    assert len(batches) <= len(cut(np.sort(sizes), 1000, 5000)) + 2
+
+
+@pytest.mark.parametrize("max_tokens", [None, 5000])
+def test_limits_hold_in_buckets(lengths, max_tokens):
+    for batch in bucket([*lengths, 0, 7000], 16, max_tokens, np.random.default_rng(2)):
+        longest = max([*lengths, 0, 7000][i] for i in batch)
+        assert len(batch) <= 16
+        assert len(batch) == 1 or max_tokens is None or len(batch) * longest <= max_tokens
 
 
 def test_the_same_generator_gives_the_same_batches(lengths):
