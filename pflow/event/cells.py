@@ -102,11 +102,11 @@ def merge_hits(events: Events, merge: Merge) -> Merged:
     for some, rows in _pieces(counts):
         hits = {name: values[rows] for name, values in columns.items()}
         event = jagged.event_index(counts[some])
-        group = _groups(event, *_cells(hits, events.detector, merge))
-        summed, first_hit = _sums(hits, group)
+        group, first_hit = _groups(event, *_cells(hits, events.detector, merge))
         n_cells[some] = np.bincount(event[first_hit], minlength=some.stop - some.start)
-        cell_of[rows] = group - jagged.offsets(n_cells[some])[event]
-        sums.append(summed)
+        cell_of[rows] = group
+        cell_of[rows] -= np.repeat(jagged.offsets(n_cells[some])[:-1], counts[some])
+        sums.append(_sums(hits, group, first_hit))
     merged = {name: np.concatenate([one[name] for one in sums]) for name in sums[0]}
     return Merged(hits=_records(merged, n_cells), cell_of=jagged.unflatten(cell_of, counts))
 
@@ -131,28 +131,37 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
         [event, group]: the fields of ``events.hits``; energy [GeV], position [mm] and time [ns] in float64.
     """
     counts = jagged.count(hits)
-    sums, first = _sums(jagged.columns(hits), group)
+    first = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the last of equal indices is kept
+    sums = _sums(jagged.columns(hits), group, first)
     return _records(sums, np.bincount(jagged.event_index(counts)[first], minlength=len(counts)))
 
 
 def _sums(
-    columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]]
-) -> tuple[dict[str, npt.NDArray[Any]], Index]:
-    """Columns of the sums of N hits by group, and the first hit of each group."""
-    n = int(group.max(initial=-1)) + 1
-    first = np.zeros(n, dtype=np.int64)
-    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the last of equal indices is kept
+    columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]], first: Index
+) -> dict[str, npt.NDArray[Any]]:
+    """Columns of the sums of hits by group, of each of which the first hit is known."""
+    n = len(first)
     energy = columns["energy"].astype(np.float64)
     total = np.bincount(group, energy, minlength=n)
     weight = energy if (total > 0).all() else np.where(total[group] > 0, energy, 1.0)
     norm = total if weight is energy else np.bincount(group, weight, minlength=n)
     position = {axis: np.bincount(group, weight * columns[f"position.{axis}"], minlength=n) / norm for axis in "xyz"}
-    time = np.full(n, np.nan)
-    np.fmin.at(time, group, columns["time"].astype(np.float64))
     layer = columns["layer"][first]
     np.minimum.at(layer, group, columns["layer"])
-    sums = {"energy": total, **position, "time": time, "subdetector": columns["subdetector"][first], "layer": layer}
-    return sums, first
+    time = _earliest(columns["time"], group, n)
+    return {"energy": total, **position, "time": time, "subdetector": columns["subdetector"][first], "layer": layer}
+
+
+def _earliest(time: npt.NDArray[Any], group: npt.NDArray[np.integer[Any]], n: int) -> Values:
+    """The earliest known time of each of `n` groups; NaN where none is known."""
+    if np.isnan(time).any():
+        earliest = np.full(n, np.nan)
+        np.fmin.at(earliest, group, time.astype(np.float64))
+        return earliest
+    earliest = np.full(n, np.inf, dtype=time.dtype)
+    np.minimum.at(earliest, group, time)  # which takes half of the time of fmin
+    return earliest.astype(np.float64)
 
 
 def _records(columns: Mapping[str, npt.NDArray[Any]], counts: Index) -> ak.Array:
@@ -208,7 +217,8 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
     first = _floor(x / size)
     in_barrel = np.flatnonzero(barrel)
     n_phi = n_phi[subdetector[in_barrel]]
-    first[in_barrel] = _floor(np.arctan2(y[in_barrel], x[in_barrel]) / (2 * np.pi) * n_phi) % n_phi
+    in_phi = _floor(np.arctan2(y[in_barrel], x[in_barrel]) / (2 * np.pi) * n_phi)
+    first[in_barrel] = in_phi + n_phi * (in_phi < 0)  # from 0: less work than the remainder of a division
     second = _floor(np.where(barrel, z, y) / size)
     depth = layer // merge.layers
     unknown = np.flatnonzero(layer < 0)
@@ -216,7 +226,8 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
         beyond = np.where(barrel, np.hypot(x, y), np.abs(z))[unknown] / size[unknown]
         depth[unknown] = -1 - _floor(beyond)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
-    depth = 2 * depth + (~barrel & (z < 0))
+    depth *= 2
+    depth += ~barrel & (z < 0)
     cells = (subdetector, depth, first, second)
     if all(kind in sizes for kind in kinds):
         return cells
@@ -231,28 +242,38 @@ def _floor(values: Values) -> Index:
     return floored.astype(np.int64)
 
 
-def _groups(*columns: Index) -> Index:
-    """Number of the group of equal rows of integer columns, in the order of the rows; int64 [N], from 0."""
+def _groups(*columns: Index) -> tuple[Index, Index]:
+    """Number of the group of equal rows of integer columns, in the order of the rows, and the first row of each group.
+
+    Returns
+    -------
+    group : int64 [N], from 0
+    first : int64 [group]
+    """
     if not len(columns[0]):
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     lowest = [int(column.min()) for column in columns]
     sizes = [int(column.max()) - low + 1 for column, low in zip(columns, lowest, strict=True)]
     n_keys = math.prod(sizes)
-    group = np.zeros(len(columns[0]), dtype=np.int64)
+    is_new = np.ones(len(columns[0]), dtype=np.bool_)
     if n_keys > np.iinfo(np.int64).max:  # more rows are possible than an integer can count
         order = np.lexsort(columns[::-1])
         table = np.stack(columns)[:, order]
-        group[order[1:]] = np.cumsum((table[:, 1:] != table[:, :-1]).any(axis=0))
-        return group
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column, low, size in zip(columns, lowest, sizes, strict=True):
-        key *= size
-        key += column
-        key -= low
-    order = _sorting(key, n_keys)
-    ordered = key[order]
-    group[order[1:]] = np.cumsum(ordered[1:] != ordered[:-1])
-    return group
+        is_new[1:] = (table[:, 1:] != table[:, :-1]).any(axis=0)
+    else:
+        key = np.zeros(len(columns[0]), dtype=np.int64)
+        for column, low, size in zip(columns, lowest, sizes, strict=True):
+            if size > 1:
+                key *= size
+                key += column
+                if low:
+                    key -= low
+        order = _sorting(key, n_keys)
+        ordered = key[order]
+        np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    group = np.empty(len(order), dtype=np.int64)
+    group[order] = np.cumsum(is_new) - 1
+    return group, order[np.flatnonzero(is_new)]  # faster than by a mask
 
 
 def _sorting(key: Index, n_keys: int) -> Index:

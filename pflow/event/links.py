@@ -26,17 +26,23 @@ def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, 
         return _sum_by_pair(source, particle, weight)
     # In the order of the sources, as in most files: most of them have one link, which stays as it is. The sums of the
     # others take the places of their first ones.
-    again = np.flatnonzero(source[1:] == source[:-1])
-    several = np.unique(np.concatenate([again, again + 1]))
+    again = source[1:] == source[:-1]
+    is_several = np.zeros(len(source), dtype=np.bool_)
+    is_several[1:] = again
+    is_several[:-1] |= again
+    several = np.flatnonzero(is_several)
     summed = _sum_by_pair(source[several], particle[several], weight[several])
     n_before = np.searchsorted(summed[0], summed[0])  # sums of earlier sources
     place = several[np.searchsorted(source[several], summed[0]) + np.arange(len(summed[0])) - n_before]
-    left_over = np.setdiff1d(several, place, assume_unique=True)
+    is_left = ~is_several
+    is_left[place] = True
+    left = np.flatnonzero(is_left)
+    place = np.searchsorted(left, place)
     result: list[Any] = []
     for values, sums in zip((source, particle, weight), summed, strict=True):
-        column = values.astype(sums.dtype)
+        column = values[left].astype(sums.dtype, copy=False)
         column[place] = sums
-        result.append(np.delete(column, left_over) if len(left_over) else column)
+        result.append(column)
     return result[0], result[1], result[2]
 
 

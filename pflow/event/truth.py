@@ -267,8 +267,8 @@ class _Shares:
         """Links to targets; `local_target` is each particle's index among the targets of its event, -1 for none."""
         target = local_target[self.particle]
         source, weight = self.source, self.weight
-        kept = target >= 0
-        if not kept.all():
+        kept = np.flatnonzero(target >= 0)  # faster than by a mask
+        if len(kept) < len(source):
             source, target, weight = source[kept], target[kept], weight[kept]
         begins = jagged.offsets(self.counts)
         n_links = np.diff(np.searchsorted(source, begins))  # sources rise

@@ -56,10 +56,13 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
     counts = jagged.count(targets.particles)
     flat = jagged.columns(targets.particles)
     energy, pdg, charge = (flat[field].astype(np.float64) for field in ("energy", "pdg", "charge"))
-    keys = [-energy, np.abs(pdg), charge, *(flat[f"momentum.{axis}"] for axis in ("px", "py", "pz"))]
+    keys = [jagged.event_index(counts), -energy]
     if order == "tracks_first":
-        keys.insert(0, 1.0 - ((charge != 0) & (flat["n_tracks"] > 0)))
-    sorting = np.lexsort([*reversed(keys), jagged.event_index(counts)])  # the last key is the first that counts
+        keys.insert(1, ~((charge != 0) & (flat["n_tracks"] > 0)))
+    sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
+    if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
+        keys += [np.abs(pdg), charge, *(flat[f"momentum.{axis}"] for axis in ("px", "py", "pz"))]
+        sorting = np.lexsort(keys[::-1])
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)
     particles = jagged.picked(jagged.flat_records(targets.particles), sorting)

@@ -50,7 +50,8 @@ def make_readout(
     n_hits = jagged.count(events.hits)
     tracks = events.tracks if use_tracks else None
     n_tracks = np.zeros_like(n_hits) if tracks is None else jagged.count(tracks)
-    n_kept = np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
+    all_kept = bool(is_kept.all())  # as most often
+    n_kept = n_hits if all_kept else np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
     offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
     assignments: dict[str, Any] = {}
     if targets is not None:
@@ -62,7 +63,7 @@ def make_readout(
         ):
             assignments[name], offsets[name] = _assignment(links, counts, kept, targets)
     hits = jagged.columns(events.hits)
-    if not is_kept.all():  # most often all of them are
+    if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
     readout = EventReadout(
         energy=np.asarray(hits["energy"], dtype=np.float32),
