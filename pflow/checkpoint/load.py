@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
+from pflow.checkpoint.digest import read_checked
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
 from pflow.checkpoint.migrate import migrate_state_dict
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
@@ -281,16 +282,9 @@ def _read_folder(folder: Path, *, path: str) -> Checkpoint:
     stated = content.get("sha256") if isinstance(content, dict) else None
     if not isinstance(stated, str):
         raise InputError("missing, or not a text: the digest of the weights", file=text, field="sha256")
-    with reading("cannot be read", file=tensors):
-        data = tensors.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != stated:
-        raise InputError(
-            f"not the weights that {HEADER_FILE} was written for: their SHA-256 is {digest}, expected {stated}",
-            file=tensors,
-        )
+    data = read_checked(tensors, stated, stated_in=HEADER_FILE)
     header = Header.from_dict(content, file=str(text))
     with reading("not a safetensors file", file=tensors):
         weights = safetensors.torch.load(data)
     _check_tensors(weights, tensors)
-    return Checkpoint(path=path, digest=digest, header=header, state_dict=migrate_state_dict(weights))
+    return Checkpoint(path=path, digest=stated, header=header, state_dict=migrate_state_dict(weights))

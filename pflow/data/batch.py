@@ -122,7 +122,7 @@ class Target(_Tensors):
     energy : float32 [B, T], log10(E / GeV), normalised
     direction : float32 [B, T, 3], unit vector
     mask : bool [B, T], True = real particle; those of an event come first, its padding behind
-    hit_fraction : float32 [B, T, N] or None, share of each hit of the readout that is the particle's, 0 to 1
+    hit_fraction : float32 [B, T, N] or None, fraction of each hit of the readout that is the particle's, 0 to 1
     track_fraction : float32 [B, T, K] or None, the same of each track
 
     Raises

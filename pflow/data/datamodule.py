@@ -212,7 +212,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return chunks
 
     def use_readout(self, readout: bool) -> None:
-        """Whether batches hold the hits and tracks in physical units, with the targets' shares of them."""
+        """Whether batches hold the hits and tracks in physical units, with the targets' fractions of them."""
         assert self.tokeniser is not None  # after `setup`
         recipe = dataclasses.replace(self.tokeniser.recipe, readout=readout)
         self.tokeniser = dataclasses.replace(self.tokeniser, recipe=recipe)

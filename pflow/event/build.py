@@ -194,14 +194,14 @@ def make_particles(
 def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: bool = True) -> ak.Array:
     """Links from jagged arrays [event, link] of indices; the weights of each source are normalised to sum to 1.
 
-    Weights in files are not comparable between calorimeters (from 4e-5 to 3.3 in one event), so only shares are kept. A
-    source whose weights sum to 0 has equal shares. Links that point outside are kept for `Events.validate` to name, as
-    are negative weights, which make all shares of their source NaN.
+    Weights in files are not comparable between calorimeters (4e-5 to 3.3 in one event), so only fractions are kept.
+    A source whose weights sum to 0 has equal weights. Links that point outside are kept for `Events.validate` to name,
+    as are negative weights, which make all weights of their source NaN.
     """
     sources = jagged.flat(source)
     weights = np.ones(len(sources)) if weight is None else jagged.flat(weight, np.float64)
     if normalise and len(sources):
-        weights = _shares(sources, weights, jagged.count(source))
+        weights = _fractions(sources, weights, jagged.count(source))
     (weight,) = _unflatten(source, weights)
     return _records(
         like=source,
@@ -211,7 +211,7 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
     )
 
 
-def _shares(sources: npt.NDArray[Any], weights: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> Any:
+def _fractions(sources: npt.NDArray[Any], weights: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> Any:
     """Weights of links divided by the sum over all links of their source, float64 [L]; see `make_links`."""
     again, falls = sources[1:] == sources[:-1], sources[1:] < sources[:-1]
     begins = jagged.offsets(counts)[1:-1]
@@ -219,18 +219,18 @@ def _shares(sources: npt.NDArray[Any], weights: npt.NDArray[np.float64], counts:
     again[begins] = falls[begins] = False  # the next event counts its own sources
     event = jagged.event_index(counts)
     if falls.any():
-        return _shares_of_any(sources, weights, event)
-    # In the order of the sources, as in most files: most of them have one link, whose share is 1.
+        return _fractions_of_any(sources, weights, event)
+    # In the order of the sources, as in most files: most of them have one link, whose fraction is 1.
     several = np.zeros(len(weights), dtype=np.bool_)
     several[:-1] = again
     several[1:] |= again
-    shares = np.ones(len(weights))
-    shares[~(weights >= 0) | np.isinf(weights)] = np.nan
-    shares[several] = _shares_of_any(sources[several], weights[several], event[several])
-    return shares
+    fractions = np.ones(len(weights))
+    fractions[~(weights >= 0) | np.isinf(weights)] = np.nan
+    fractions[several] = _fractions_of_any(sources[several], weights[several], event[several])
+    return fractions
 
 
-def _shares_of_any(
+def _fractions_of_any(
     sources: npt.NDArray[Any], weights: npt.NDArray[np.float64], event: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
     """The same in any order of the sources; `event` of each link, rising, int64 [L]."""

@@ -50,7 +50,7 @@ class Disturbance:
     ecal_threshold, hcal_threshold
         Largest threshold on the energy of a hit, GeV; uniform between 0 and this. Other calorimeters have none.
     dead_cells
-        Share of the hits that are lost.
+        Fraction of the hits that are lost.
     noise_hits
         Mean number of hits that belong to no particle (Poisson). They are at places of soft hits of the other events.
     lost_tracks, split_tracks
@@ -117,7 +117,7 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     scale = np.exp(options.energy_scale * generator.standard_normal(shape))
     hadronic = generator.uniform(low, high, len(events))
     factor = scale[event, subdetector]
-    factor *= 1 + (hadronic[event] - 1) * _hadron_share(events) * (kinds == "ecal")[subdetector]
+    factor *= 1 + (hadronic[event] - 1) * _hadron_fraction(events) * (kinds == "ecal")[subdetector]
     energy = ak.to_numpy(flat.energy) * np.where(chosen[event], factor, 1.0)
     shift = options.shift_mm * generator.standard_normal((*shape, 3)) * chosen[:, np.newaxis, np.newaxis]
     position = jagged.vectors(flat.position) + shift[event, subdetector]
@@ -173,8 +173,8 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
     return dataclasses.replace(events, tracks=tracks, track_links=links)
 
 
-def _hadron_share(events: Events) -> Values:
-    """Share of each hit's energy that hadrons left, [all hits]; 0 without truth."""
+def _hadron_fraction(events: Events) -> Values:
+    """Fraction of each hit's energy that hadrons left, [all hits]; 0 without truth."""
     counts = jagged.count(events.hits)
     n = int(counts.sum())
     if events.hit_links is None or events.truth is None:

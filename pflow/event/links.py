@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 
 from pflow.event import jagged
 
-__all__ = ["MIN_HIT_FRACTION", "assigned_particle", "largest_share", "shared_sources", "sum_by_pair"]
+__all__ = ["MIN_HIT_FRACTION", "assigned_particle", "largest_weight", "shared_sources", "sum_by_pair"]
 
 MIN_HIT_FRACTION = 0.01
 """Smaller fractions of a hit or track are not stored as links."""
@@ -54,7 +54,7 @@ def _sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index,
     return pairs // stride, pairs % stride + lowest, np.bincount(at, weight, len(pairs)).astype(np.float64)
 
 
-def largest_share(source: Index, particle: Index, weight: npt.NDArray[np.floating[Any]]) -> Index:
+def largest_weight(source: Index, particle: Index, weight: npt.NDArray[np.floating[Any]]) -> Index:
     """The link with the largest weight of each source; of equal weights, that to the particle of the lowest index.
 
     Parameters
@@ -75,7 +75,7 @@ def largest_share(source: Index, particle: Index, weight: npt.NDArray[np.floatin
 
 
 def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
-    """Index of the particle with the largest share of each source (see `largest_share`), -1 for one without a link.
+    """Index of the particle with the largest weight of each source (see `largest_weight`), -1 for one without a link.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
     n_sources = jagged.count(sources)
     source = jagged.global_index(links.source, n_sources)
     particle = jagged.flat(links.particle)
-    largest = largest_share(source, particle, jagged.flat(links.weight))
+    largest = largest_weight(source, particle, jagged.flat(links.weight))
     assigned = np.full(int(n_sources.sum()), -1, dtype=np.int32)
     assigned[source[largest]] = particle[largest]
     return jagged.unflatten(assigned, n_sources)

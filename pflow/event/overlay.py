@@ -47,7 +47,7 @@ def overlay(
 
     Hits, tracks, tracker hits and truth follow one another in the order of the group; indices of links and parents are
     shifted. Hits of different events with the same subdetector, layer and position are one cell: energies are summed,
-    the position is the energy-weighted mean, the time the earliest, and the shares of the particles follow their
+    the position is the energy-weighted mean, the time the earliest, and the weights of the particles follow their
     energies (and sum to 1 even where some hits have no links). Hits of one event alone are never summed. Entry and
     event number are those of the first event.
 
@@ -160,21 +160,21 @@ def _with_shared_cells_summed(events: Events, cell: Index) -> Events:
     )
     links = events.hit_links
     if links is not None:
-        links = _shares(events.hits, links, cell, jagged.count(hits))
+        links = _summed_links(events.hits, links, cell, jagged.count(hits))
     return dataclasses.replace(events, hits=hits, hit_links=links)
 
 
-def _shares(hits: ak.Array, links: ak.Array, cell: Index, n_cells: Index) -> ak.Array:
-    """Links of cells instead of hits; in a cell of several hits, shares follow the energies."""
+def _summed_links(hits: ak.Array, links: ak.Array, cell: Index, n_cells: Index) -> ak.Array:
+    """Links of cells instead of hits; in a cell of several hits, weights follow the energies."""
     n_links = jagged.count(links)
     hit = jagged.global_index(links.source, jagged.count(hits))
     of_link = cell[hit]
-    share = jagged.flat(links.weight, np.float64)
-    energy = share * jagged.flat(hits.energy)[hit]
+    fraction = jagged.flat(links.weight, np.float64)
+    energy = fraction * jagged.flat(hits.energy)[hit]
     total = np.bincount(of_link, energy, minlength=len(cell))[of_link]
     several = np.bincount(cell)[of_link] > 1
     equal = 1.0 / np.bincount(of_link, minlength=len(cell))[of_link]
-    weight = np.where(several, np.divide(energy, total, out=equal, where=total > 0), share)
+    weight = np.where(several, np.divide(energy, total, out=equal, where=total > 0), fraction)
     local = of_link - jagged.offsets(n_cells)[jagged.event_index(n_links)]
     return make_links(
         source=jagged.unflatten(local, n_links),

@@ -40,7 +40,7 @@ class Reconstruction:
     hit_links, track_links
         [event, link] records as `pflow.event.build.make_links` builds them, or None if the algorithm gives none:
         source (int32, hit or track of the input's entry), particle (int32, into the event's particles), weight
-        (float32, share of the source's energy given to the particle; those of a source sum to at most 1).
+        (float32, fraction of the source's energy that the particle has; those of a source sum to at most 1).
     """
 
     particles: ak.Array

@@ -5,7 +5,7 @@ targets among these assigned ancestors:
 
 ``calo``
     Each particle is assigned to itself: conversion electrons, decay products and albedo are particles of their own.
-    Targets have the largest share of at least one hit.
+    Targets have the largest weight of at least one hit.
 ``stable``
     The assigned ancestor is the nearest one with generator status 1, so that conversions, decays in flight and showers
     belong to the particle that made them. Targets are visible: they have a track, or hits worth at least
@@ -13,7 +13,7 @@ targets among these assigned ancestors:
 ``entering``
     The assigned ancestor is the one that enters the calorimeter: of the ancestry from the root down to the particle,
     the last one before the first vertex inside the calorimeter. Albedo, and what albedo makes on its way, belong to the
-    particle that went in. Targets have the largest share of at least one hit.
+    particle that went in. Targets have the largest weight of at least one hit.
 
 In every rule a target has more energy than `e_min` and is no neutrino. If tracks are part of the source, a particle
 with a track needs no hits. Hits and tracks of dropped particles stay in the event, as in a real detector, and belong to
@@ -35,7 +35,7 @@ from pflow.errors import InputError, check_choice
 from pflow.event import jagged
 from pflow.event.build import make_links
 from pflow.event.events import Events
-from pflow.event.links import largest_share, sum_by_pair
+from pflow.event.links import largest_weight, sum_by_pair
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import is_neutrino
 
@@ -47,7 +47,7 @@ RULES = ("calo", "stable", "entering")
 MIN_VISIBLE_ENERGY = 0.1
 """Smallest energy in hits, GeV, that makes a particle visible under ``stable``."""
 MIN_VISIBLE_FRACTION = 0.05
-"""Smallest share of its energy in hits that makes a particle visible under ``stable``."""
+"""Smallest fraction of its energy in hits that makes a particle visible under ``stable``."""
 
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -64,11 +64,11 @@ class Targets:
         Name of the rule.
     particles
         [event, target]: the fields of ``events.truth`` and ``index`` (int64, into it), ``hit_energy`` (float64, energy
-        of its hits by shares, GeV), ``n_tracks`` (int64); in the order of ``events.truth``.
+        of its hits by their weights, GeV), ``n_tracks`` (int64); in the order of ``events.truth``.
     hit_links, track_links
-        [event, link]: source (hit or track), particle (index into `particles`), weight (share of the source, float32).
-        Shares of dropped particles are left out, so those of a source may sum to less than 1. `track_links` is None
-        where the events have none.
+        [event, link]: source (hit or track), particle (index into `particles`), weight (float32,
+        fraction of the source). Weights of dropped particles are left out, so those of a source may sum to less than 1.
+        `track_links` is None where the events have none.
     list_dropped
         Makes `dropped`.
     """
@@ -240,7 +240,7 @@ def _entering(ancestry: _Ancestry, detector: Detector) -> Index:
 
 @dataclasses.dataclass(frozen=True)
 class _Shares:
-    """Shares of sources (hits or tracks) by assigned ancestor, one row for each pair, by source; flat indices."""
+    """Weights of sources (hits or tracks) by assigned ancestor, one row for each pair, by source; flat indices."""
 
     source: Index
     particle: Index
@@ -260,8 +260,8 @@ class _Shares:
         return cls(*sum_by_pair(source, particle, weight), counts)
 
     def largest(self) -> Index:
-        """Row of each source's largest share."""
-        return largest_share(self.source, self.particle, self.weight)
+        """Row of each source's largest weight."""
+        return largest_weight(self.source, self.particle, self.weight)
 
     def to_links(self, local_target: Index) -> ak.Array:
         """Links to targets; `local_target` is each particle's index among the targets of its event, -1 for none."""
@@ -300,7 +300,7 @@ def _dropped(
             return f"energy not above {e_min:g} GeV"
         if needed[at] > 0:
             return f"no track and {hit_energy[at]:.3g} GeV in hits, less than {needed[at]:.3g} GeV"
-        return "no hit has its largest share from it"
+        return "no hit has its largest weight for it"
 
     at = np.flatnonzero(mask)
     columns: dict[str, Any] = {

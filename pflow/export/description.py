@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pflow.checkpoint.load import Model
+from pflow.checkpoint.onnx_folder import FORMAT_OF_TRANSLATION
 from pflow.export.graphs import Graph, TensorSpec
 from pflow.physics.pdg import charges, masses, name_of
 from pflow.plain import to_plain
@@ -17,10 +18,7 @@ from pflow.tokens.scale import LOG_FLOOR, Normaliser
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import CHARGES
 
-__all__ = ["FORMAT", "HOW_TO", "describe", "tensors"]
-
-FORMAT = 1
-"""Version of the layout of ``tokens.json``."""
+__all__ = ["HOW_TO", "describe", "tensors"]
 
 HOW_TO = (
     "Letters: B events of a batch; classes and indices count from 0; masks are true for real tokens.",
@@ -77,7 +75,7 @@ def describe(
     """
     tokeniser = model.tokeniser
     return {
-        "format": FORMAT,
+        "format": FORMAT_OF_TRANSLATION,
         "pflow_version": version,
         "checkpoint_sha256": model.digest,
         "how_to": list(HOW_TO),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pflow.checkpoint.load import Model
+from pflow.checkpoint.onnx_folder import FORMAT_OF_POINTING, GRAPHS, TOKENS
 from pflow.errors import ConfigError
 from pflow.export import description as translation
 from pflow.export.convert import OPSET, require_onnx, to_onnx
@@ -19,13 +20,7 @@ from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import Reconstructor
 from pflow.model.pointing import PointingReconstructor
 
-__all__ = ["FILES", "TOKENS", "export_model"]
-
-FILES = {"encoder": "encoder.onnx", "step": "decoder_step.onnx", "refinement": "refinement.onnx"}
-"""Names of the graphs' files; translation networks have no refinement."""
-
-TOKENS = "tokens.json"
-"""Name of the description beside them."""
+__all__ = ["export_model"]
 
 
 def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
@@ -58,12 +53,12 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     graphs, description, metadata = _export(model.reconstructor, model, VERSION)
     with replacing_folder(folder) as partial:
         for name, graph in graphs.items():
-            to_onnx(graph, partial / FILES[name], metadata={**metadata, "graph": name})
-        digests = {FILES[name]: hashlib.sha256((partial / FILES[name]).read_bytes()).hexdigest() for name in graphs}
+            to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
+        digests = {GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest() for name in graphs}
         description["sha256"] = digests
         text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
         (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
-    return tuple(folder / name for name in (*(FILES[graph] for graph in graphs), TOKENS))
+    return tuple(folder / name for name in (*(GRAPHS[graph] for graph in graphs), TOKENS))
 
 
 Export = tuple[dict[str, Graph], dict[str, Any], dict[str, str]]
@@ -72,14 +67,14 @@ Export = tuple[dict[str, Graph], dict[str, Any], dict[str, str]]
 
 @functools.singledispatch
 def _export(reconstructor: Reconstructor, model: Model, version: str) -> Export:
-    """Of a translation network; a family with graphs of its own registers another function."""
+    """Of a translation network; an architecture with graphs of its own registers another function."""
     if model.tokeniser.recipe.merge is not None:
         raise ConfigError(
             f"{model.path}: the model reads merged hits, and the merging is not part of the exported files"
         )
     encoder, step, special = graphs_of(reconstructor)
     description = translation.describe(
-        model, encoder=encoder, step=step, special=special, files=FILES, opset=OPSET, version=version
+        model, encoder=encoder, step=step, special=special, files=GRAPHS, opset=OPSET, version=version
     )
     return {"encoder": encoder, "step": step}, description, _origin(model, version)
 
@@ -90,9 +85,14 @@ def _pointing(reconstructor: PointingReconstructor, model: Model, version: str) 
     inputs = tuple(spec.name for spec in graphs["encoder"].inputs)
     metadata = pointing.metadata(model, inputs, version=version)
     tensors = {
-        name: {"file": FILES[name], "opset": OPSET, **translation.tensors(graph)} for name, graph in graphs.items()
+        name: {"file": GRAPHS[name], "opset": OPSET, **translation.tensors(graph)} for name, graph in graphs.items()
     }
-    description = {"format": pointing.FORMAT, "run": metadata, **pointing.describe(model, version=version), **tensors}
+    description = {
+        "format": FORMAT_OF_POINTING,
+        "run": metadata,
+        **pointing.describe(model, version=version),
+        **tensors,
+    }
     return graphs, description, metadata
 
 

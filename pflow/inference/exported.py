@@ -5,7 +5,6 @@ What `pflow export` writes, run as its ``tokens.json`` says; nothing but the tok
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -15,16 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pflow.checkpoint.digest import read_checked
 from pflow.checkpoint.format import Header
+from pflow.checkpoint.onnx_folder import FORMAT_OF_POINTING, FORMAT_OF_TRANSLATION, GRAPHS, TOKENS
 from pflow.errors import ConfigError, InputError, reading
 
 __all__ = ["ExportedModel", "ExportedParticles"]
-
-TOKENS = "tokens.json"
-"""Description in the folder."""
-
-GRAPHS = {"encoder": "encoder.onnx", "step": "decoder_step.onnx", "refinement": "refinement.onnx"}
-FORMAT = 2
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -81,7 +76,7 @@ class ExportedModel:
         options.enable_mem_pattern = False  # it would keep one for each number of hits, tracks and particles ever seen
         self._sessions: dict[str, Any] = {}
         for name, file in GRAPHS.items():
-            content = _read_graph(Path(folder) / file, digests[file])
+            content = read_checked(Path(folder) / file, digests[file], stated_in=TOKENS)
             with self._running(name):
                 self._sessions[name] = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = {name: [one.name for one in run.get_inputs()] for name, run in self._sessions.items()}
@@ -167,17 +162,6 @@ def _require_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _read_graph(path: Path, digest: str) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError("no such file: not a folder that `pflow export` wrote", file=path) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
-        raise InputError(f"damaged: its SHA-256 is {found[:12]}, and {TOKENS} says {digest[:12]}", file=path)
-    return content
-
-
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / TOKENS
     try:
@@ -187,9 +171,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"not JSON: {error}", file=str(path)) from error
     number = text.get("format") if isinstance(text, dict) else None
-    if number != FORMAT:
-        what = "that of a translation network" if number == 1 else f"a newer one ({number})"
+    if number != FORMAT_OF_POINTING:
+        what = "that of a translation network" if number == FORMAT_OF_TRANSLATION else f"a newer one ({number})"
         raise InputError(
-            f"expected layout {FORMAT}, of a pointing network; found {what}", file=str(path), field="format"
+            f"expected layout {FORMAT_OF_POINTING}, of a pointing network; found {what}", file=str(path), field="format"
         )
     return dict(text)

@@ -16,7 +16,7 @@ branch                        type    meaning
 ``PFlow.covMatrix.xx`` etc.   float32 [particle] covariance of (px, py, pz, E), GeV^2 (optional)
 ``PFlowCaloHitLink.hit``      int32   [link] calorimeter hit of the input's entry, from 0 (optional)
 ``PFlowCaloHitLink.particle`` int32   [link] particle that it is part of, from 0
-``PFlowCaloHitLink.weight``   float32 [link] share of the hit's energy that the particle has; those of
+``PFlowCaloHitLink.weight``   float32 [link] fraction of the hit's energy that the particle has; those of
                                       a hit sum to at most 1
 ``PFlowTrackLink.track``      int32   [link] track of the input's entry, from 0; with ``particle`` and
                                       ``weight`` as above (optional)

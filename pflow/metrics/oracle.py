@@ -18,7 +18,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
-from pflow.event.links import largest_share
+from pflow.event.links import largest_weight
 from pflow.event.particles import Reconstruction
 from pflow.event.truth import Targets, assigned_ancestors
 from pflow.metrics.oracle_calibration import Calibration, CalibrationFit, shower_kind
@@ -205,7 +205,7 @@ def _tracks(events: Events) -> tuple[Ints, Ints]:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     track = jagged.global_index(events.track_links["source"], jagged.count(events.tracks))
     particle = jagged.global_index(events.track_links["particle"], jagged.count(events.truth))
-    best = largest_share(track, particle, jagged.flat(events.track_links["weight"]))
+    best = largest_weight(track, particle, jagged.flat(events.track_links["weight"]))
     _, first = np.unique(particle[best], return_index=True)
     return track[best][first], particle[best][first]
 

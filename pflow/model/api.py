@@ -163,7 +163,7 @@ class GeneratedParticles:
     pdg_probability : float32 [B, T, V] or None, probability of each |PDG| code
     energy_sigma : float32 [B, T] or None, standard deviation of ln E
     direction_sigma : float32 [B, T] or None, standard deviation of each of the two angles in the tangent plane, rad
-    hit_fraction : float32 [B, T, N] or None, share of each hit of the readout that the particle has
+    hit_fraction : float32 [B, T, N] or None, fraction of each hit of the readout that the particle has
     track_fraction : float32 [B, T, K] or None, share of each track
     """
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 __all__ = ["LOG_WEIGHT", "log_weighted_barycentre"]
 
 LOG_WEIGHT = 4.0
-"""Hits with a share below exp(-4) of their shower's energy do not count for its position (T. C. Awes et al., NIM A 311
-(1992) 130)."""
+"""Hits with a fraction below exp(-4) of their shower's energy do not count for its position (T. C. Awes et al., NIM A
+311 (1992) 130)."""
 
 
 def log_weighted_barycentre(
@@ -40,9 +40,9 @@ def log_weighted_barycentre(
     float64 [n_showers, 3], mm.
     """
     total = np.bincount(shower, energy, n_showers)[shower]
-    share = np.divide(energy, total, out=np.zeros(len(energy)), where=total > 0)
+    fraction = np.divide(energy, total, out=np.zeros(len(energy)), where=total > 0)
     with np.errstate(divide="ignore"):
-        weight = np.maximum(0.0, LOG_WEIGHT + np.log(share))
+        weight = np.maximum(0.0, LOG_WEIGHT + np.log(fraction))
     weight = np.where(np.bincount(shower, weight, n_showers)[shower] > 0, weight, 1.0)
     norm = np.maximum(np.bincount(shower, weight, n_showers), np.finfo(np.float64).tiny)
     return np.stack([np.bincount(shower, weight * x, n_showers) for x in position.T], axis=1) / norm[:, None]

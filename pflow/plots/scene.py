@@ -154,8 +154,8 @@ def make_scene(
         Particles of the same events. Without it, the reference of `events` (another algorithm's particles, if the
         file holds them) takes its place; with it, the reference is shown beside it.
     colour_by
-        One of `COLOUR_BY`: the true particle with the largest share of the hit; the reconstructed particle with the
-        largest share or, if the algorithm assigns no hits, the nearest in angle as seen from the origin (charged ones
+        One of `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed particle with the
+        largest weight or, if the algorithm assigns no hits, the nearest in angle as seen from the origin (charged ones
         where their helix meets the calorimeter); the energy; the subdetector. Default: the first that the event has.
     rule
         Truth rule that selects the true particles.
@@ -292,7 +292,7 @@ def _by_truth(event: Events, true: list[_Particles], targets: Targets | None, ru
             file=event.path or None,
         )
     hits, tracks = _assigned(targets.hit_links, event.hits), _assigned(targets.track_links, event.tracks)
-    note = f"hits coloured by the true particle with the largest share (rule '{rule}')"
+    note = f"hits coloured by the true particle with the largest weight (rule '{rule}')"
     return _Assignment(true[0], hits, tracks, note)
 
 
@@ -308,7 +308,7 @@ def _by_reconstruction(
     )
     tracks = _assigned(track_links, event.tracks)
     if hit_links is not None:
-        note = f"hits coloured by the {particles.name} particle with the largest share"
+        note = f"hits coloured by the {particles.name} particle with the largest weight"
         return _Assignment(particles, _assigned(hit_links, event.hits), tracks, note)
     note = f"hits coloured by the nearest {particles.name} particle in angle (it assigns no hits)"
     return _Assignment(particles, _nearest_in_angle(event, particles), tracks, note)
@@ -378,7 +378,7 @@ def _checked_links(event: Events, reconstruction: Reconstruction, name: str) -> 
 
 
 def _assigned(links: ak.Array | None, sources: ak.Array | None) -> Index:
-    """Particle with the largest share of each source of the one event, -1 none."""
+    """Particle with the largest weight of each source of the one event, -1 none."""
     if links is None or sources is None:
         return np.full(0 if sources is None else len(sources[0]), -1, dtype=np.int64)
     return jagged.flat(assigned_particle(links, sources), np.int64)

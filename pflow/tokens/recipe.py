@@ -41,7 +41,7 @@ class Recipe:
         Size of the coarse cells into which the remaining hits are summed, one token each (or plain data for it). None:
         one token for each hit.
     readout
-        Whether the model also gets hits and tracks in physical units, and in training the targets' shares of them.
+        Whether the model also gets hits and tracks in physical units, and in training the targets' fractions of them.
 
     Raises
     ------

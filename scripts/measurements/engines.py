@@ -128,7 +128,7 @@ def compare(found: Particles, expected: Particles) -> dict[str, Any]:
     dict
         Number of ``particles`` of both together (the larger of each event); of those with the ``same_identity`` (code
         and charge); and of these with the ``same_momentum`` (energy to 1e-3, direction to 1e-3 rad), the
-        ``same_covariance`` (to 1%) and the ``same_links`` (hits and tracks, shares to 0.02), and largest differences
+        ``same_covariance`` (to 1%) and the ``same_links`` (hits and tracks, fractions to 0.02), and largest differences
         of ``energy`` (relative) and ``class_probability``.
     """
     counts = dict.fromkeys(("particles", "same_identity", "same_momentum", "same_covariance", "same_links"), 0)

@@ -76,7 +76,7 @@ def test_links_of_the_reconstruction_colour_the_hits(sample, tmp_path):
     with RecoWriter(reco, provenance={}) as writer:
         writer.extend(Reconstruction(particles=particles, event=np.array([0]), flags=flags, hit_links=links))
     run(sample, "--reco", reco, "--colour", "reco", "-o", page)
-    assert "<p>hits coloured by the PFlow particle with the largest share" in page.read_text()
+    assert "<p>hits coloured by the PFlow particle with the largest weight" in page.read_text()
 
 
 def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(data_dir, tmp_path):

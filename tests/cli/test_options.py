@@ -5,8 +5,15 @@ from importlib import import_module
 
 import pytest
 
+from pflow.calibration.thresholds import CRITERIA
 from pflow.cli.main import LIGHTNING, VERBS
 from pflow.cli.options import OPTIONS, add_options, at_least
+from pflow.data.prepare import BLOCK_SIZE, SHARD_SIZE
+from pflow.event.truth import RULES
+from pflow.inference.events import BATCH_SIZE
+from pflow.io.particles_root import FORMATS
+from pflow.metrics.match import COSTS
+from pflow.plots.scene import COLOUR_BY
 
 
 def actions(verb: str) -> list[argparse.Action]:
@@ -27,6 +34,35 @@ def test_options_are_named_alike_in_all_verbs(verb):
                 assert action.dest == common[option].dest
                 assert action.choices == common[option].choices
                 assert getattr(action.type, "__name__", None) == getattr(common[option].type, "__name__", None)
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "choices"),
+    [
+        ("calibrate", "choose_by", CRITERIA),
+        ("display", "colour", COLOUR_BY),
+        ("evaluate", "match", (*(COSTS.keys() - {"angle"}), "hits")),  # angle: for jets
+        ("evaluate", "rule", RULES),
+        ("reconstruct", "format", (*FORMATS, "edm4hep")),
+    ],
+)
+def test_choices_are_those_of_what_runs(verb, option, choices):
+    """They are written out where options are declared, so that ``--help`` need not import what runs."""
+    (action,) = (action for action in actions(verb) if action.dest == option)
+    assert set(action.choices) == set(choices)
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "default"),
+    [
+        ("prepare", "chunk_size", BLOCK_SIZE),
+        ("prepare", "shard_size", SHARD_SIZE),
+        ("reconstruct", "batch_size", BATCH_SIZE),
+    ],
+)
+def test_defaults_are_those_of_what_runs(verb, option, default):
+    (action,) = (action for action in actions(verb) if action.dest == option)
+    assert action.default == default
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many", "1.5"])

@@ -17,12 +17,12 @@ def test_shares_do_not_depend_on_the_order_of_the_links():
     event = jagged.event_index(counts)
     order = np.lexsort((source, event))  # keeps the order of the links of a source
 
-    def shares(order: np.ndarray) -> np.ndarray:
+    def fractions(order: np.ndarray) -> np.ndarray:
         columns = (jagged.unflatten(values[order], counts) for values in (source, source, weight))
         links = make_links(**dict(zip(("source", "particle", "weight"), columns, strict=True)))
         return jagged.flat(links.weight)
 
-    np.testing.assert_array_equal(shares(order), shares(np.arange(len(source)))[order])
+    np.testing.assert_array_equal(fractions(order), fractions(np.arange(len(source)))[order])
 
 
 def test_shares_of_each_event_are_its_own():

@@ -8,7 +8,7 @@ from pflow.event.build import make_links
 from pflow.event.links import assigned_particle, shared_sources, sum_by_pair
 
 
-def test_the_largest_share_wins_and_a_source_without_links_has_minus_one():
+def test_the_largest_weight_wins_and_a_source_without_links_has_minus_one():
     links = make_links(
         source=ak.Array([[1, 1, 1, 3], [], [0]]),
         particle=ak.Array([[4, 5, 6, 0], [], [2]]),

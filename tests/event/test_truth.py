@@ -44,7 +44,7 @@ def chosen(events: Events, rule: str, **options: object) -> list[int]:
 
 
 def hits_of(events: Events, rule: str) -> list[int]:
-    """Truth index of the target with the largest share of each hit; -1 for hits without a target."""
+    """Truth index of the target with the largest weight of each hit; -1 for hits without a target."""
     targets = select_targets(events, rule=rule)
     best = np.full(len(events.hits[0]), -1)
     weight = np.zeros(len(best))
@@ -88,7 +88,7 @@ def test_shares_of_one_ancestor_are_added(make_event):
     assert [link["weight"] for link in links] == pytest.approx([1.0, 1.0])
 
 
-def test_hit_energy_counts_shares(make_event):
+def test_hit_energy_counts_by_weights(make_event):
     particles = select_targets(make_event(**CONVERSION), rule="calo").particles[0]
     assert particles.hit_energy.tolist() == pytest.approx([4.8 + 0.28, 2.52])
 

@@ -198,10 +198,10 @@ def linked(reconstruction):
     )
 
 
-def test_hits_and_tracks_by_the_reconstructed_particle_with_the_largest_share(event, linked):
+def test_hits_and_tracks_by_the_reconstructed_particle_with_the_largest_weight(event, linked):
     scene = make_scene(event, reconstruction=linked, colour_by="reco")
     assert contents(scene) == {"pi+ 5.1 GeV": [0, 1, 5], "no reconstructed particle": [2, 3, 4]}
-    assert scene.note == "hits coloured by the PFlow particle with the largest share"
+    assert scene.note == "hits coloured by the PFlow particle with the largest weight"
     assert scene.lines[0].colours == (scene.groups[0].colour,)
 
 

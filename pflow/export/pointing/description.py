@@ -6,14 +6,12 @@ from typing import Any
 
 from pflow.checkpoint.format import Header
 from pflow.checkpoint.load import Model
+from pflow.checkpoint.onnx_folder import FORMAT_OF_POINTING
 from pflow.model.api import describe as describe_model
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.features import FEATURES
 
-__all__ = ["FORMAT", "HOW_TO", "describe", "metadata"]
-
-FORMAT = 2
-"""Version of the layout; 1 is that of translation networks."""
+__all__ = ["HOW_TO", "describe", "metadata"]
 
 HOW_TO = (
     "One event a run; no axis counts events. Names are of 'inputs' and 'outputs' of the graphs. 'values' is a map from "
@@ -34,7 +32,7 @@ HOW_TO = (
     "6. Its outputs are the particles: pdg, charge (e), energy and mass (GeV), momentum (GeV), covariance of (px, py, "
     "pz, E) as the lower triangle xx xy yy xz yz zz xt yt zt tt (GeV^2), score (probability of |pdg|), "
     "class_probability (columns: 'classes') and pdg_probability (columns: 'pdg'). hit_link_hit, hit_link_particle and "
-    "hit_link_weight list which hit of the input has which share of its energy in which particle, sorted by hit; "
+    "hit_link_weight list which hit of the input has which fraction of its energy in which particle, sorted by hit; "
     "track_link_* the same of tracks.",
 )
 """How to use the files, step by step."""
@@ -44,7 +42,7 @@ def metadata(model: Model, inputs: tuple[str, ...], *, version: str) -> dict[str
     """What a host must know besides the graphs, as texts: ``encoder.onnx`` holds them too."""
     tokeniser = model.tokeniser
     return {
-        "format": str(FORMAT),
+        "format": str(FORMAT_OF_POINTING),
         "architecture": "pointing",
         "pflow_version": version,
         "checkpoint_sha256": model.digest,

@@ -19,7 +19,7 @@ from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.digitise import digitise
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 from pflow.io.edm4hep.sim_tracker_hits import count_layers
-from pflow.io.edm4hep.simulated import Contributions, read_contributions, shares
+from pflow.io.edm4hep.simulated import Contributions, read_contributions, sum_weights
 from pflow.io.edm4hep.tracks import read_tracks
 from pflow.physics.detector import Calorimeter, Detector
 
@@ -356,7 +356,7 @@ class Edm4hepReader:
         event = contributions.event
         particle, known = truth.resolve(self.file, contributions.particle_id, contributions.particle, event)
         hit = contributions.hit - jagged.offsets(contributions.counts)[event] + joined.offsets[slot, event]
-        return shares(event[known], hit[known], particle[known], contributions.energy[known])
+        return sum_weights(event[known], hit[known], particle[known], contributions.energy[known])
 
     def _reference(self, start: int, stop: int) -> ak.Array:
         (name,) = self.sources["reference"]

@@ -167,7 +167,7 @@ def _particles(
 def _clusters(
     events: Events, hits: _Links, energy: Floats, origins: HitOrigins | None, names: RecoNames
 ) -> dict[str, Filled]:
-    """Clusters of the particles that have hits, in the order of the particles; `energy` [link] of the shares, GeV."""
+    """Clusters of the particles that have hits, in their order; `energy` [link]: the part of the hit, GeV."""
     n_events, n_calorimeters = len(events), len(events.detector.calorimeters)
     _, first, cluster = np.unique(hits.particle, return_index=True, return_inverse=True)
     n_clusters = len(first)
@@ -243,8 +243,8 @@ def _mc_links(
             (ours, links.particle, links.weight), (true.over(counts), true.particle, true.weight), size
         )
         total = np.bincount(links.particle, size[ours] * links.weight, int(n_particles.sum()))[particle]
-        share = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
-        pieces.append((particle, other, share))
+        fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
+        pieces.append((particle, other, fraction))
     particle, other, weight = (
         (np.concatenate(columns) for columns in zip(*pieces, strict=True))
         if pieces

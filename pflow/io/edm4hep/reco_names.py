@@ -8,17 +8,17 @@ collection             type                                      content
 ``PFlow``              edm4hep::ReconstructedParticle            one for each particle; the fourth coordinate of
                                                                  ``covMatrix`` is the energy
 ``PFlowClusters``      edm4hep::Cluster                          one for each particle that has hits: energy (of its
-                                                                 shares of the hits), position and direction
+                                                                 parts of the hits), position and direction
                                                                  (`pflow.physics.cluster_shape`), hits, and the energy
                                                                  in each calorimeter of the detector
-``PFlowHitWeights``    podio::UserDataCollection<float>          share of the hit's energy, for each entry of
+``PFlowHitWeights``    podio::UserDataCollection<float>          fraction of the hit's energy, for each entry of
                                                                  ``_PFlowClusters_hits`` (the hits of all clusters,
                                                                  one cluster after the other)
 ``PFlowTrackWeights``  podio::UserDataCollection<float>          the same for ``_PFlow_tracks``; a particle's tracks are
                                                                  sorted by it, the largest first
 ``PFlowParticleID``    edm4hep::ParticleID                       one for each particle, if the model gives probabilities
                                                                  of the classes: they are its parameters
-``PFlowMCParticleLinks`` link to edm4hep::MCParticle             (if asked for) weight: share of the energy of the
+``PFlowMCParticleLinks`` link to edm4hep::MCParticle             (if asked for) weight: fraction of the energy of the
                                                                  particle's hits that the Monte Carlo particle left;
                                                                  of its tracks if it has no hits
 ``PFlowCaloHits``      edm4hep::CalorimeterHit                   (if the input has none) the hits that were
@@ -64,12 +64,12 @@ class RecoNames:
 
     @property
     def hit_weights(self) -> str:
-        """Shares of the clusters in their hits."""
+        """Fractions of the hits that the clusters have."""
         return f"{self.particles}HitWeights"
 
     @property
     def track_weights(self) -> str:
-        """Shares of the particles in their tracks."""
+        """Fractions of the tracks that the particles have."""
         return f"{self.particles}TrackWeights"
 
     @property

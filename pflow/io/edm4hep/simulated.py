@@ -13,7 +13,7 @@ from pflow.event import jagged
 from pflow.event.links import sum_by_pair
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 
-__all__ = ["Contributions", "read_contributions", "shares"]
+__all__ = ["Contributions", "read_contributions", "sum_weights"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -109,7 +109,7 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
     )
 
 
-def shares(
+def sum_weights(
     event: Ints, source: Ints, particle: Ints, weight: npt.NDArray[np.float64]
 ) -> tuple[Ints, Ints, Ints, npt.NDArray[np.float64]]:
     """Sum the weights of equal (event, source, particle); returns the four columns in that order, sorted."""

@@ -41,7 +41,7 @@ def write_legacy(
 ) -> int:
     """Write events to an HDF5 file of the first paper; return how many. It appears only when whole.
 
-    One row a hit, then one a track. The label is the particle with the largest share, its ``mcid`` the index in the
+    One row a hit, then one a track. The label is the particle with the largest weight, its ``mcid`` the index in the
     event's list; a hit or track without a link has ``mcid`` -1 and zeros. Tracks have ``hitid`` -1, -2, ... Parameters
     as of `pflow.io.events_root.write_events`.
 

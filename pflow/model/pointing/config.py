@@ -41,7 +41,7 @@ class PointingNetworkConfig:
         Whether energy and direction are corrected proxies (`pflow.model.pointing.proxies`); else they are predicted
         from the states alone.
     coverage
-        Whether the decoder knows which share of each hit and track is already assigned, and assigns the rest only.
+        Whether the decoder knows which fraction of each hit and track is already assigned, and assigns the rest only.
     delta_theta_phi_features
         Whether the assignment sees the differences in polar and azimuthal angle between seed and item. Without tracks
         they tell the two showers of a converted photon from two photons.

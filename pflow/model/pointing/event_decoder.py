@@ -408,7 +408,7 @@ class EventDecoder:
         torch.addmm(weights.pair_query[0], query, weights.pair_query[1], out=self.pair_query)
         features = self.features[:, : len(index)]  # [F, P], in the order of `_pair_weights`
         rows = features.unbind()
-        position, unit, token = self.geometry.index_select(0, index).split((3, 3, 1), dim=1)
+        position, unit, token = torch.split(self.geometry.index_select(0, index), [3, 3, 1], dim=1)
         axis = self.token_axis[seed]
         offset = position - self.token_position[seed]  # mm
         along = torch.mv(offset, axis)

@@ -33,7 +33,7 @@ class Sums(NamedTuple):
     charge : of the tracks, e
     n_tracks, n_hits : number of tracks and hits
     linear_centre, log_centre : barycentres weighted by energy and by its logarithm, mm; 0 without weights
-    by_subdetector, depth : share of the deposit, and share times layer, by subdetector
+    by_subdetector, depth : fraction of the deposit, and fraction times layer, by subdetector
     """
 
     energy: float
@@ -62,9 +62,9 @@ class Shape(NamedTuple):
     Parameters
     ----------
     across : mean distance from the axis, mm
-    core : share of the deposit near the axis
+    core : fraction of the deposit near the axis
     spread : mean square of the position along the axis around its mean, mm^2
-    concentration : sum of the squares of the hits' shares
+    concentration : sum of the squares of the hits' fractions
     """
 
     across: float

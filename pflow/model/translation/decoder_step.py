@@ -61,15 +61,15 @@ class TranslationDecoder:
         x = self.network.target(self.tokens, first=len(self.caches[0]))
         x = self.network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
         prediction = {name: value[:, 0] for name, value in self.network.heads(x).items()}
-        choice = self.network.special.choose(prediction, functools.partial(self.choose, rows=rows))
+        token = self.network.special.choose(prediction, functools.partial(self.choose, rows=rows))
         self.next = {
-            "charge": choice.charge,
-            "pdg": choice.pdg,
+            "charge": token.charge,
+            "pdg": token.pdg,
             "energy": prediction["energy"],
             "direction": prediction["direction"],
-            "score": choice.score,
+            "score": token.score,
         }
-        ended: Tensor = choice.ended & prediction["energy"].isfinite()  # NaN goes on: who decodes must see it
+        ended: Tensor = token.ended & prediction["energy"].isfinite()  # NaN goes on: who decodes must see it
         return ~ended
 
     def sizes(self, goes_on: Tensor) -> Tensor:

@@ -23,10 +23,10 @@ __all__ = [
     "PAD",
     "SAMPLE",
     "SPECIAL",
-    "Choice",
     "Choose",
     "Flags",
     "Kind",
+    "NextToken",
     "SpecialTokens",
     "kind_of_input",
     "kind_of_next",
@@ -38,7 +38,7 @@ IGNORE = -100  # the label that torch's cross-entropy ignores
 Choose = Callable[[Tensor], Tensor]  # logits [B, V] -> int64 [B]
 
 
-class Choice(NamedTuple):
+class NextToken(NamedTuple):
     """The next token of each event.
 
     Parameters
@@ -99,7 +99,7 @@ class SpecialTokens(ABC):
             **{name: kind.masked_fill(kind == PAD, IGNORE) for name in self.heads},
         }
 
-    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> Choice:
+    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> NextToken:
         """Next tokens from the heads' logits [B, V], each chosen by `choose`."""
         end = choose(prediction[self.end][:, EOS:])  # 0: the sequence ends
         pdg_logits = prediction["pdg"][:, self.offset :]
@@ -109,7 +109,7 @@ class SpecialTokens(ABC):
             charge = choose(prediction["charge"][:, self.offset :])
         pdg = choose(pdg_logits)
         score = pdg_logits.float().softmax(-1).gather(-1, pdg[:, None]).squeeze(-1)
-        return Choice(end == 0, charge, pdg, score)
+        return NextToken(end == 0, charge, pdg, score)
 
 
 class Flags(SpecialTokens):

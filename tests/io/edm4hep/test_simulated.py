@@ -9,7 +9,7 @@ import pytest
 from measurements.simulated import compare_cells
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.edm4hep.simulated import read_contributions, shares
+from pflow.io.edm4hep.simulated import read_contributions, sum_weights
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 
@@ -112,7 +112,7 @@ def test_contributions_count_hits_over_all_events(write, sim_content):
 
 
 def test_shares_sum_what_is_equal():
-    event, source, particle, weight = shares(
+    event, source, particle, weight = sum_weights(
         np.array([1, 0, 0, 0]), np.array([5, 2, 2, 2]), np.array([0, 3, 1, 3]), np.array([1.0, 0.25, 0.5, 2.0])
     )
     assert (event.tolist(), source.tolist(), particle.tolist()) == ([0, 0, 1], [2, 2, 5], [1, 3, 0])

@@ -15,7 +15,7 @@ PHOTON, PION, NEUTRON = 0, 1, 2
 NEGATIVE, NEUTRAL, POSITIVE = 0, 1, 2
 
 
-def taught(model, batch, target=None):
+def forced(model, batch, target=None):
     with torch.no_grad():
         source = model.network.encode(batch)
         return teacher_forcing(model.network, source, batch.target if target is None else target, model.training_config)
@@ -34,7 +34,7 @@ def changed(target, j):
 
 @pytest.mark.parametrize("j", [1, 2])
 def test_what_is_said_of_a_particle_does_not_depend_on_later_ones(model, batch, j):
-    one, other = taught(model, batch), taught(model, batch, changed(batch.target, j))
+    one, other = forced(model, batch), forced(model, batch, changed(batch.target, j))
     torch.testing.assert_close(one.pointer[2, : j + 1], other.pointer[2, : j + 1])
     assert (one.pointer[2, j + 1] - other.pointer[2, j + 1]).abs().max() > 1e-3
     for name in ("pdg", "charge", "log_energy", "direction", "energy_log_sigma", "pooled"):
@@ -44,7 +44,7 @@ def test_what_is_said_of_a_particle_does_not_depend_on_later_ones(model, batch, 
 
 
 def test_assignments_do_not_look_ahead(model, batch):
-    one, other = taught(model, batch), taught(model, batch, changed(batch.target, 2))
+    one, other = forced(model, batch), forced(model, batch, changed(batch.target, 2))
     shape = batch.target.hit_fraction.shape[:2]
     n_items = one.pairs.item.max() + 1
     before, after = (made.pairs.dense(made.logits, (*shape, n_items))[2, :2] for made in (one, other))
@@ -55,31 +55,31 @@ def test_assignments_do_not_look_ahead(model, batch):
 def test_an_assignment_does_not_know_its_own_answer(model, batch):
     """A particle that has half of each of its hits begins where one that has them whole does."""
     half = dataclasses.replace(batch.target, hit_fraction=0.5 * batch.target.hit_fraction)
-    one, other = taught(model, batch), taught(model, batch, half)
+    one, other = forced(model, batch), forced(model, batch, half)
     first = one.pairs.particle == 0
     torch.testing.assert_close(one.logits[first], other.logits[other.pairs.particle == 0])
     assert first.any()
 
 
 def test_other_events_do_not_matter(model, batch):
-    one, other = taught(model, batch), taught(model, batch, changed(batch.target, 1))
+    one, other = forced(model, batch), forced(model, batch, changed(batch.target, 1))
     torch.testing.assert_close(one.pointer[[0, 1, 3]], other.pointer[[0, 1, 3]])
 
 
 def test_evaluation_is_not_random(model, batch):
-    one, other = taught(model, batch), taught(model, batch)
+    one, other = forced(model, batch), forced(model, batch)
     assert torch.equal(one.pointer, other.pointer)
     assert torch.equal(one.particles.log_energy, other.particles.log_energy)
     assert torch.equal(one.target.pdg, batch.target.pdg)
 
 
 def test_training_goes_on_from_the_networks_own_particles(make_model, batch):
-    """Without own incidences what is said of the first position of events is all that is the same."""
+    """Only the predictions of the first particles are the same with true and with own particles before."""
     states = []
     for own in (0.0, 1.0):
         model = make_model(scheduled_sampling_prob=own, order_noise_std=0.0).train()
         torch.manual_seed(0)
-        states.append(taught(model, batch).pointer)
+        states.append(forced(model, batch).pointer)
     torch.testing.assert_close(states[0][:, 0], states[1][:, 0])
     assert (states[0][:, 1] - states[1][:, 1]).abs().max() > 1e-3
 
@@ -94,7 +94,7 @@ def test_what_is_wanted_is_the_share_of_what_is_left(model, by_hand):
         hit_fraction=[[0.4, 1.0], [0.6, 0.0]],
         track_fraction=[[], []],
     )
-    made = taught(model, batch)
+    made = forced(model, batch)
     wanted = made.pairs.dense(made.target_fraction, (1, 2, 2))[0]
     torch.testing.assert_close(wanted, torch.tensor([[0.4, 1.0], [1.0, 0.0]]))
     weight = made.pairs.dense(made.weight, (1, 2, 2))[0]
@@ -154,7 +154,7 @@ def test_padding_and_particles_without_anything_have_no_seed(model, by_hand, eve
 def test_the_seed_is_a_good_one(model, batch):
     """In training too, where it is drawn."""
     for training in (False, True):
-        made = taught(model.train(training), batch)
+        made = forced(model.train(training), batch)
         first = made.pairs.sums(torch.ones(len(made.pairs.item)), batch.target.mask.numel())
         assert (first.view_as(batch.target.mask)[batch.target.mask] > 0).all()
         at_track = made.particles.by_track
@@ -218,7 +218,7 @@ def test_deferred_targets_come_last_in_the_same_order(make_model, batch):
 def test_a_target_without_shares_is_an_error(model, batch):
     for name in ("hit_fraction", "track_fraction"):
         with pytest.raises(ValueError, match="target: it has no fractions of hits and tracks"):
-            taught(model, batch, dataclasses.replace(batch.target, **{name: None}))
+            forced(model, batch, dataclasses.replace(batch.target, **{name: None}))
 
 
 def test_eos_and_pointer_are_the_likelihood_of_the_sequence(model, events, collate):
