@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import shutil
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import numpy as np
 
 from attacks.child import Outcome, run_limited
 from attacks.kinds import KINDS, NEEDS, make_originals
+from measurements.files import write_json
 
 SECONDS = 30.0
 MEGABYTES = 2048.0
@@ -98,7 +98,7 @@ def _report(outcomes: dict[str, list[Outcome]], args: argparse.Namespace) -> int
         print(("{:<26}" + "{:>11}" * 4 + "{:>11.1f}{:>11.0f}").format(*row, worst["seconds"], worst["megabytes"]))
         report.append({"kind": kind, "cases": len(found), "outcomes": dict(counts), **worst})
     if args.json is not None:
-        args.json.write_text(json.dumps({"seed": args.seed, "kinds": report}, indent=1) + "\n", "utf-8")
+        write_json(args.json, {"seed": args.seed, "kinds": report})
     return 1 if any(outcome.failed for found in outcomes.values() for outcome in found) else 0
 
 

@@ -11,19 +11,19 @@ there as it was, and leave no part of a file, under its final name or another.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from attacks.digests import digests
 from attacks.jobs import WRITERS, Job, make_inputs
 from attacks.trials import Trial, check_no_leftovers
+from measurements.files import write_json
 
 SHARES = (0.0, 0.3, 0.6, 0.9, 1.5)
 """Of the bytes that a command needs, those that are free; with the last it must end well."""
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.append({"job": name, "bytes": trial.needed, "runs": len(SHARES), **counts})
             failures += counts["failed"]
     if args.json is not None:
-        args.json.write_text(json.dumps({"jobs": report}, indent=1) + "\n", "utf-8")
+        write_json(args.json, {"jobs": report})
     return 1 if failures else 0
 
 
@@ -134,12 +134,6 @@ class DiskTrial(Trial):
         with (place / BALLAST).open("wb") as file:
             if room.f_bavail * room.f_frsize > free:
                 os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize - free)
-
-
-def digests(place: Path) -> Mapping[str, str]:
-    """Of the files in a folder, by their paths."""
-    files = (path for path in sorted(place.rglob("*")) if path.is_file())
-    return {str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 if __name__ == "__main__":

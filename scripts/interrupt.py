@@ -11,7 +11,6 @@ end well, with what the undisturbed run gave, and leave no temporary file.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import tempfile
 import time
@@ -23,6 +22,7 @@ import numpy as np
 
 from attacks.jobs import JOBS, make_inputs
 from attacks.trials import Trial, check_no_leftovers
+from measurements.files import write_json
 
 SIGNALS = {
     signal.SIGINT: (130,),
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.append({"job": name, **counts})
             failures += counts["failed"]
     if args.json is not None:
-        args.json.write_text(json.dumps({"seed": args.seed, "jobs": report}, indent=1) + "\n", "utf-8")
+        write_json(args.json, {"seed": args.seed, "jobs": report})
     return 1 if failures else 0
 
 

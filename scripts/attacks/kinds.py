@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 import yaml
 
 import pflow
+from attacks.digests import digests
 from attacks.mutate import Generator, altered, damaged
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model
@@ -284,7 +285,7 @@ def _command(originals: Path, folder: Path, generator: Generator) -> None:
     for mark, path in names.items():
         words = [word.replace(mark, str(path)) for word in words]
     os.chdir(folder)
-    before = _digests(originals)
+    before = digests(originals)
     print(shlex.join(words), flush=True)
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
@@ -295,15 +296,9 @@ def _command(originals: Path, folder: Path, generator: Generator) -> None:
     print(said.getvalue(), flush=True)
     assert code in EXIT_CODES, f"exit code {code}"
     assert "unexpected" not in said.getvalue(), said.getvalue()
-    assert _digests(originals) == before, "an original was changed"
+    assert digests(originals) == before, "an original was changed"
     if code:
         raise ConfigError(f"exit code {code}")
-
-
-def _digests(folder: Path) -> Mapping[str, str]:
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
 
 
 KINDS: dict[str, Case] = {

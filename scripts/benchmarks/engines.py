@@ -17,6 +17,7 @@ import torch
 from benchmarks.cpp import run_program
 from benchmarks.memory import peak_mb
 from benchmarks.timing import KINDS, Times, timed
+from measurements.engine_tables import STAGES
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
 from pflow.event.events import Events
@@ -27,11 +28,7 @@ from pflow.io.open import open_events
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.decoder_step import decode_first_stage
 
-__all__ = ["ENGINES", "STAGES", "Task", "measure"]
-
-STAGES = ("reading", "tokens", "encoder", "decoder", "refinement", "output")
-"""Tokens: merging, features, padding; an exported encoder makes them itself. Output: particles and links; an exported
-refinement makes them itself."""
+__all__ = ["ENGINES", "Task", "measure"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

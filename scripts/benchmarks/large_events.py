@@ -18,7 +18,7 @@ import awkward as ak
 import torch
 
 from benchmarks.memory import peak_mb, reset_peak, resident_mb
-from benchmarks.timing import joined
+from benchmarks.timing import N_HITS, joined
 from measurements.files import RESULTS, write_json
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
@@ -32,14 +32,13 @@ __all__ = ["add_options", "run"]
 
 Result = TypeVar("Result")
 
-SIZES = (500, 1000, 2000, 4000, 8000, 16000)
 STAGES = ("encoder", "decoder", "whole")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of hits (default: 500 to 16,000)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=N_HITS, help="numbers of hits (default: 500 to 16,000)")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS / 'large_events.json'}")
 
 

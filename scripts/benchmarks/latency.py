@@ -21,8 +21,9 @@ import numpy as np
 import torch
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, write_events
-from benchmarks.engines import ENGINES, STAGES, Task, measure
-from benchmarks.timing import KINDS, joined
+from benchmarks.engines import ENGINES, Task, measure
+from benchmarks.timing import KINDS, N_HITS, joined
+from measurements.engine_tables import STAGES
 from measurements.files import REPORT, RESULTS, rounded, write_json
 from measurements.markdown import fill
 from measurements.tables import report_tables
@@ -35,8 +36,6 @@ from pflow.io.events_root import write_events as write_root
 from pflow.io.open import EventFile, open_events
 
 __all__ = ["add_options", "run"]
-
-SIZES = (500, 1000, 2000, 4000, 8000, 16000)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
             "engines": {engine: summary(engine, measure(engine, task)) for engine in engines},
         }
         if args.save and not args.hits:
-            args.hits = SIZES
+            args.hits = N_HITS
         if args.hits:
             sized = events_with(events, args.hits)
             write_root(folder / "sized.root", sized)

@@ -8,7 +8,6 @@ open files after the first tenth and at the end. Then more events, in one proces
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import resource
 import shutil
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.memory import open_files, peak_mb, resident_mb
+from measurements.files import write_json
 from pflow.inference.files import reconstruct_files
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
         for part in args.parts:
             result[part] = measure[part](args, Path(folder))
     if args.output:
-        args.output.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        write_json(args.output, result)
 
 
 def memory(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

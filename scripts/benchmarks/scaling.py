@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from benchmarks.fits import run_fit
 from measurements.files import write_json
 
 __all__ = ["Clock", "add_options", "run"]
@@ -82,19 +80,14 @@ def measure(args: argparse.Namespace, n_devices: int) -> float:
     """Events a second of a fit, on all its devices together."""
     with tempfile.TemporaryDirectory() as folder:
         clock = Path(folder) / "clock.json"
-        words = [
-            *("fit", f"--start-from={args.checkpoint}", f"--output={folder}/run"),
+        run_fit(
+            *(f"--start-from={args.checkpoint}", f"--output={folder}/run"),
             *(f"--data.train={json.dumps(args.files)}", f"--data.val={json.dumps(args.files[:1])}"),
             *(f"--data.max_train_events={args.events}", f"--data.chunk-size={args.chunk_size}"),
             *(f"--data.buffer={args.events}", "--data.batch_size=16"),
             *(f"--trainer.devices={n_devices}", f"--trainer.accelerator={args.accelerator}"),
-            *(f"--trainer.max_epochs={args.epochs}", "--trainer.limit_val_batches=0"),
-            "--trainer.enable_progress_bar=false",
+            f"--trainer.max_epochs={args.epochs}",
             *("--trainer.callbacks+=benchmarks.scaling.Clock", f"--trainer.callbacks.path={clock}"),
-        ]
-        paths = [str(Path(__file__).parent.parent), *sys.path]
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-m", "pflow", *words]
-        subprocess.run(command, env={**os.environ, **threads}, check=True, stdout=subprocess.DEVNULL)
+        )
         found = json.loads(clock.read_text("utf-8"))
         return float(found["events"] / found["seconds"])

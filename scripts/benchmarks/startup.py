@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from benchmarks.fits import run_fit
 from measurements.files import write_json
 from pflow.io.open import open_events
 
@@ -69,15 +67,11 @@ def run(args: argparse.Namespace) -> None:
 def measure(paths: list[str], folder: str, workers: int) -> float:
     """Seconds to the end of the first step."""
     end = Path(folder) / f"end{workers}"
-    words = [
-        *("fit", "--model.reconstructor=pflow.model.pointing.PointingReconstructor", f"--output={folder}/run{workers}"),
-        *(f"--data.train={json.dumps(paths)}", f"--data.val={paths[0]}", f"--data.num_workers={workers}"),
-        *("--data.batch_size=16", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"),
-        *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
-        *("--trainer.callbacks+=benchmarks.startup.FirstStep", f"--trainer.callbacks.path={end}"),
-    ]
-    own = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": own}
     start = time.time()
-    subprocess.run([sys.executable, "-m", "pflow", *words], env=environment, check=True, stdout=subprocess.DEVNULL)
+    run_fit(
+        *("--model.reconstructor=pflow.model.pointing.PointingReconstructor", f"--output={folder}/run{workers}"),
+        *(f"--data.train={json.dumps(paths)}", f"--data.val={paths[0]}", f"--data.num_workers={workers}"),
+        *("--data.batch_size=16", "--trainer.max_steps=1", "--trainer.accelerator=cpu"),
+        *("--trainer.callbacks+=benchmarks.startup.FirstStep", f"--trainer.callbacks.path={end}"),
+    )
     return float(end.read_text("utf-8")) - start

@@ -1,14 +1,12 @@
-"""What the benchmarks share: a clock, the options of all, batches of real events, and large events."""
+"""What the benchmarks share: a clock, batches of real events, and large events."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from pflow.checkpoint.load import Model
 from pflow.data.batch import Batch
@@ -17,20 +15,16 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.overlay import overlay
 
-__all__ = ["KINDS", "Times", "add_common_options", "fastest", "joined", "make_batches", "timed"]
+__all__ = ["KINDS", "N_HITS", "Times", "fastest", "joined", "make_batches", "timed"]
 
 KINDS = ("cpu_ms", "wall_ms")
 """Of this process."""
 
+N_HITS = (500, 1000, 2000, 4000, 8000, 16000)
+"""Of large events, by default."""
+
 Times = dict[str, float]
 Result = TypeVar("Result")
-
-
-def add_common_options(parser: argparse.ArgumentParser, *, events: int = 64) -> None:
-    """Options of every benchmark of a file."""
-    parser.add_argument("--events", type=int, default=events, help="of each file (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch (default: %(default)s)")
 
 
 def timed(runs: int, work: Callable[..., Result], *arguments: Any, **options: Any) -> tuple[Result, Times]:

@@ -22,7 +22,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.timing import add_common_options
 from measurements.files import write_json
 from pflow.checkpoint.load import load_model
 from pflow.data.batch import Batch
@@ -43,7 +42,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--unpacked", action="store_true", help="pad events on a CPU too")
     parser.add_argument("--output", type=Path, help="JSON file")
-    add_common_options(parser)
+    parser.add_argument("--events", type=int, default=64, help="of each file (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:

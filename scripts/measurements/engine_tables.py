@@ -9,11 +9,13 @@ import numpy as np
 
 from measurements.markdown import table
 
-__all__ = ["engines_table", "latency_by_hits_table", "latency_by_particles_table", "latency_table"]
+__all__ = ["STAGES", "engines_table", "latency_by_hits_table", "latency_by_particles_table", "latency_table"]
 
 Results = dict[str, Any]
 TITLES = {"torch": "torch", "onnxruntime": "ONNX Runtime", "cpp": "C++"}
 STAGES = ("reading", "tokens", "encoder", "decoder", "refinement", "output")
+"""Tokens: merging, features, padding; an exported encoder makes them itself. Output: particles and links; an exported
+refinement makes them itself."""
 PARTICLES = (0, 30, 40, 50, 10**6)
 """Limits of the ranges of numbers of particles."""
 

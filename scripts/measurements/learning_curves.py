@@ -20,6 +20,7 @@ from measurements.commands import revision, run_pflow
 from measurements.evaluation import CLASSICAL, evaluate_file
 from measurements.figures import save
 from measurements.files import DATA, FIGURES, RESULTS, intervals, read_json, write_json
+from measurements.quantities import VISIBLE
 from pflow.plots.style import COLORS, MARKERS, styled
 from pflow.train.recipe import load_recipe
 
@@ -31,7 +32,7 @@ STARTS = {"random": "random weights", "ild": "weights of the ILD"}
 DECODING = {"eos_threshold": 0.97, "existence_threshold": 0.12}
 """As calibrated for the shipped models."""
 QUANTITIES = {
-    "visible_energy": ("visible energy, resolution_68 / median [%]", "event.visible_energy.resolution_68_over_median"),
+    "visible_energy": ("visible energy, resolution_68 / median [%]", VISIBLE),
     "class": ("class right, of matched [%]", "pdg.class_accuracy"),
     "efficiency": ("energy-weighted efficiency [%]", "energy_weighted_efficiency"),
     "fakes": ("fake energy fraction [%]", "fake_energy_fraction"),

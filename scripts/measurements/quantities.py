@@ -15,6 +15,7 @@ __all__ = [
     "RIGHT",
     "ROLES",
     "SAMPLES",
+    "VISIBLE",
     "Quantity",
     "Sample",
     "judge",

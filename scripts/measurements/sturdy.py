@@ -16,6 +16,7 @@ import numpy as np
 from measurements.files import RESULTS, intervals, read_json, rounded, write_json
 from measurements.flagship import about
 from measurements.markdown import table
+from measurements.quantities import VISIBLE
 from pflow.checkpoint.load import Model, load_model
 from pflow.event.disturb import Disturbance, disturb
 from pflow.inference.events import reconstruct
@@ -38,7 +39,7 @@ QUANTITIES = {
     "energy-weighted efficiency [%]": "energy_weighted_efficiency",
     "fake energy fraction [%]": "fake_energy_fraction",
     "class right [%]": "pdg.class_accuracy",
-    "visible energy, resolution_68 / median [%]": "event.visible_energy.resolution_68_over_median",
+    "visible energy, resolution_68 / median [%]": VISIBLE,
     "visible energy, median [%]": "event.visible_energy.response_median",
 }
 CHUNK_SIZE = 100

@@ -17,7 +17,7 @@ from measurements.evaluation import ALWAYS_ONE, CLASSICAL, ORACLE, ORACLE_NO_TRA
 from measurements.files import number, read_json
 from measurements.gpu_tables import gpu_memory_table, gpu_precision_table, gpu_waits_table
 from measurements.markdown import table
-from measurements.quantities import QUANTITIES, Quantity, judge
+from measurements.quantities import QUANTITIES, VISIBLE, Quantity, judge
 from measurements.robustness import attack_table, disk_table, interrupt_table
 from measurements.sameness import sameness_table
 from measurements.setups import ABLATION, COLUMNS, EXPERIMENTS, Column, Experiment
@@ -39,7 +39,7 @@ ORACLE_COLUMNS = (
     "angle.mean_deg",
     "angle.median_deg",
     "event.visible_energy.response_median",
-    "event.visible_energy.resolution_68_over_median",
+    VISIBLE,
 )
 QUANTITY_COLUMNS = ("sample", "quantity", "paper", "Pandora", "oracle", "model", "pflow", "target", "met")
 SHORT = {
@@ -48,7 +48,7 @@ SHORT = {
     ("gammasep", "extra.separation.separated"),
     ("single", "extra.class_right.above_2_gev.of_matched"),
     ("zqq", "fake_energy_fraction"),
-    ("zqq", "event.visible_energy.resolution_68_over_median"),
+    ("zqq", VISIBLE),
     ("zqq", "jets.durham_2.iqr_over_median"),
 }
 """Sample and key of what the README shows."""

@@ -1,0 +1,19 @@
+"""`pflow fit` in a process of one thread, which finds the callbacks of the benchmarks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["run_fit"]
+
+
+def run_fit(*options: str) -> None:
+    """Train with these options, without validation."""
+    paths = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": paths}
+    alike = ("--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false")
+    command = [sys.executable, "-m", "pflow", "fit", *options, *alike]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
