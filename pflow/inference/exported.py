@@ -40,14 +40,12 @@ class ExportedParticles(NamedTuple):
 
 
 class ExportedModel:
-    """Sessions of the three graphs, and what the checkpoint's header says.
+    """Sessions of the three graphs, of one thread each, and what the checkpoint's header says.
 
     Parameters
     ----------
     folder
         Written by `pflow export`.
-    threads
-        Threads of one run.
 
     Raises
     ------
@@ -58,7 +56,7 @@ class ExportedModel:
         description, or one that cannot be loaded.
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path) -> None:
         runtime = _require_onnxruntime()
         self.path = str(folder)
         text = _read_description(Path(folder))
@@ -72,7 +70,7 @@ class ExportedModel:
             self._energy_above = float(text["run"]["energy_above"])  # GeV
             digests = {file: str(text["sha256"][file]) for file in GRAPHS.values()}
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = threads
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.enable_mem_pattern = False  # it would keep one for each number of hits, tracks and particles ever seen
         self._sessions: dict[str, Any] = {}
         for name, file in GRAPHS.items():

@@ -44,7 +44,6 @@ def write_events(
     path: str | Path,
     events: Events | Iterable[Events],
     *,
-    without: Iterable[str] = (),
     compression: Any = None,
     inputs: Iterable[str | Path] = (),
     force: bool = False,
@@ -60,8 +59,6 @@ def write_events(
         Output file.
     events
         All events, or chunks of them in order; every chunk of the same detector and with the same parts.
-    without
-        Parts to leave out, e.g. ``tracker_hits`` (their links go with them).
     compression
         As uproot takes it; by default ``uproot.ZSTD(9)``.
     inputs
@@ -80,8 +77,7 @@ def write_events(
         first = next(chunks, None)
         if first is None:
             raise ConfigError(f"cannot write {path}: no events were given")
-        left_out = set(without)
-        parts = [name for name, _ in first.parts() if name not in left_out and LINKED.get(name) not in left_out]
+        parts = [name for name, _ in first.parts()]
         written = 0
         with uproot.recreate(partial, compression=compression or uproot.ZSTD(9)) as file:
             write_note(file, NOTE, _note(first))

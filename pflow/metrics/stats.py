@@ -141,8 +141,8 @@ class Axis:
         return np.where((bins < 0) | (bins >= len(self)), len(self), bins)
 
 
-def clopper_pearson(passed: npt.ArrayLike, total: npt.ArrayLike, level: float = LEVEL) -> tuple[Floats, Floats]:
-    """Central intervals of fractions that never cover less than `level`; shapes broadcast.
+def clopper_pearson(passed: npt.ArrayLike, total: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Central intervals of fractions that never cover less than `LEVEL`; shapes broadcast.
 
     C. J. Clopper, E. S. Pearson, Biometrika 26 (1934) 404, through the quantiles of the beta distribution. Effective
     counts of weighted entries need not be whole numbers. A total of 0 gives (0, 1).
@@ -154,14 +154,12 @@ def clopper_pearson(passed: npt.ArrayLike, total: npt.ArrayLike, level: float = 
     Raises
     ------
     ValueError
-        Not 0 <= passed <= total, or a level outside (0, 1).
+        Not 0 <= passed <= total.
     """
     k, n = np.asarray(passed, dtype=np.float64), np.asarray(total, dtype=np.float64)
     if not np.all((k >= 0) & (k <= n)):
         raise ValueError(f"expected 0 <= passed <= total, found {k} of {n}")
-    if not 0 < level < 1:
-        raise ValueError(f"expected a level between 0 and 1, found {level}")
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1e-300), n - k + 1, tail))
     high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1e-300), 1 - tail))
     return low, high

@@ -14,6 +14,9 @@ __all__ = ["arrow_points", "hit_size", "outline_points"]
 
 Float = npt.NDArray[np.float64]
 
+N_POINTS = 73
+"""Points of a circle."""
+
 
 def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Float:
     """Arrows as polylines that look like arrows in space, in x-y and in z-r.
@@ -47,14 +50,14 @@ def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.Arr
     return np.stack(points, axis=1)
 
 
-def outline_points(detector: Detector, *, n_points: int = 73) -> tuple[Float, Float]:
-    """The ECAL's inner surface as circles [5, n_points, 3] around the beam and bars [12, 2, 3] along it, mm."""
+def outline_points(detector: Detector) -> tuple[Float, Float]:
+    """The ECAL's inner surface as circles [5, `N_POINTS`, 3] around the beam and bars [12, 2, 3] along it, mm."""
     radius, half = detector.ecal_inner_radius, detector.ecal_inner_z
-    around = np.linspace(0.0, 2 * np.pi, n_points)
+    around = np.linspace(0.0, 2 * np.pi, N_POINTS)
     ring = np.stack([radius * np.cos(around), radius * np.sin(around), np.zeros_like(around)], axis=-1)
     along = np.array([0.0, 0.0, half])
     circles = np.stack([ring + share * along for share in (-1.0, -0.5, 0.0, 0.5, 1.0)])
-    edge = ring[np.linspace(0, n_points - 1, 13).round().astype(int)[:-1]]
+    edge = ring[np.linspace(0, N_POINTS - 1, 13).round().astype(int)[:-1]]
     return circles, np.stack([edge - along, edge + along], axis=1)
 
 

@@ -42,12 +42,10 @@ def test_clopper_pearson_agrees_with_scipy():
         assert interval == pytest.approx((wanted.low, wanted.high))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"), [((-1, 2), "passed <="), ((3, 2), "passed <="), ((1, 2, 1.0), "level")]
-)
-def test_impossible_counts_and_levels_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        clopper_pearson(*arguments)
+@pytest.mark.parametrize("passed", [-1, 3])
+def test_impossible_counts_are_refused(passed):
+    with pytest.raises(ValueError, match="passed <="):
+        clopper_pearson(passed, 2)
 
 
 def test_fraction_of_nothing_says_nothing():

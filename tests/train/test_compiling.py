@@ -13,7 +13,7 @@ from pflow.io.open import read_events
 from pflow.model.api import TrainingOutput
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor, PointingTrainingConfig
 from pflow.model.pointing.geometry import make_scene
-from pflow.model.pointing.pairs import find_pairs
+from pflow.model.pointing.pairs import Pairs, select_pairs
 from pflow.train.compiling import compiled_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
@@ -80,7 +80,7 @@ class Near(torch.nn.Module):
         scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
         seed = torch.zeros_like(batch.target.pdg)
         nothing = torch.zeros_like(torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1))
-        pairs = find_pairs(scene, seed, nothing, batch.target.mask, min_cosine=0.9)
+        pairs = Pairs.where(select_pairs(scene, seed, nothing, batch.target.mask, min_cosine=0.9))
         energy = pairs.sums(self.weight * pairs.at_items(scene.item_energy), seed.numel())
         losses = {"total": energy.square().mean()}
         target = batch.target

@@ -119,11 +119,9 @@ def references(ids: Any, index: npt.NDArray[Any], counts: Ints) -> Filled:
     return Filled(counts=counts, columns={"index": index, "collectionID": numbers})
 
 
-def flat_members(prefix: str, vectors: ak.Array, axes: str = "xyz", fields: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Columns ``prefix.x`` and so on of vectors [event, object] with the components `fields`, by default `axes`."""
-    return {
-        f"{prefix}.{axis}": jagged.flat(vectors[field]) for axis, field in zip(axes, fields or tuple(axes), strict=True)
-    }
+def flat_members(prefix: str, vectors: ak.Array, fields: tuple[str, ...] = ("x", "y", "z")) -> dict[str, Any]:
+    """Columns ``prefix.x`` and so on of vectors [event, object] with the components `fields`."""
+    return {f"{prefix}.{axis}": jagged.flat(vectors[field]) for axis, field in zip("xyz", fields, strict=True)}
 
 
 def algorithm_type(names: RecoNames) -> int:

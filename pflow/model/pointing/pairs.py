@@ -13,7 +13,7 @@ from torch import Tensor
 from pflow.model.common.cache import where
 from pflow.model.pointing.geometry import Scene
 
-__all__ = ["Pairs", "find_pairs", "select_pairs"]
+__all__ = ["Pairs", "select_pairs"]
 
 MAX_ASSIGNED, MAX_ASSIGNED_WIDTH = 0.99, 0.005
 """Items of which more is assigned are in no pair: there are ever fewer pairs in the course of the decoding. The width
@@ -101,8 +101,3 @@ def select_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, 
     """
     near = scene.cosines(seed) > min_cosine
     return near & (assigned <= MAX_ASSIGNED) & mask[..., None] & scene.item_mask[:, None]
-
-
-def find_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Pairs:
-    """The pairs of `select_pairs`."""
-    return Pairs.where(select_pairs(scene, seed, assigned, mask, min_cosine=min_cosine))

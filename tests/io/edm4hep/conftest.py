@@ -151,3 +151,11 @@ def _links(links: ak.Array) -> ak.Array:
 @pytest.fixture(scope="session")
 def perfect() -> Callable[[Events], Reconstruction]:
     return shares_of_truth
+
+
+@pytest.fixture(scope="session")
+def links() -> Callable[[ak.Array], list[list[tuple[int, int, float]]]]:
+    """Makes [event, link] tuples of source, particle and weight of links."""
+    return lambda array: [
+        [(link["source"], link["particle"], round(link["weight"], 6)) for link in event] for event in array.to_list()
+    ]

@@ -18,12 +18,6 @@ from pflow.physics.detector import load_detector
 Write = Callable[..., Path]
 
 
-def links(array: ak.Array) -> list[list[tuple[int, int, float]]]:
-    return [
-        [(link["source"], link["particle"], round(link["weight"], 6)) for link in event] for event in array.to_list()
-    ]
-
-
 def test_it_is_a_reader(write, content, toy):
     reader = Edm4hepReader(open_podio(write(content)), detector=toy)
     assert isinstance(reader, Reader)
@@ -50,15 +44,15 @@ def test_every_layout_gives_the_same_events(read, content, layout):
     np.testing.assert_array_equal(new.event, other.event)
 
 
-def test_links_follow_collection_and_index(read, content):
+def test_links_follow_collection_and_index(read, content, links):
     assert links(read(content).hit_links) == [[(1, 1, 0.5), (1, 2, 0.5), (2, 1, 1.0), (3, 1, 1.0)], [(0, 0, 1.0)]]
 
 
-def test_track_links_count_tracks(read, content):
+def test_track_links_count_tracks(read, content, links):
     assert links(read(content).track_links) == [[(1, 2, 1.0)], []]
 
 
-def test_a_link_to_another_truth_collection_is_left_out(read, content):
+def test_a_link_to_another_truth_collection_is_left_out(read, content, links):
     content["_HitLinks_to.collectionID"] = [[15, 16, 15, 15, 15], [16]]
     assert links(read(content).hit_links) == [[(1, 1, 1.0), (2, 1, 1.0), (3, 1, 1.0)], []]
 

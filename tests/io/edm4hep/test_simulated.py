@@ -38,12 +38,6 @@ def sim_content(content):
     }
 
 
-def links(array):
-    return [
-        [(link["source"], link["particle"], round(link["weight"], 6)) for link in event] for event in array.to_list()
-    ]
-
-
 def test_simulated_hits_are_read_where_there_are_no_digitised_ones(read, sim_content):
     assert read(sim_content).hits.subdetector.to_list() == [[0, 0, 1], [0]]
 
@@ -61,7 +55,7 @@ def test_simulated_energies_are_scaled(read, sim_content):
 
 
 @pytest.mark.parametrize("layout", ["new", "old", "rntuple"])
-def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content, layout):
+def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content, layout, links):
     found = links(read(sim_content, layout).hit_links)
     assert found == [[(0, 1, 0.25), (0, 2, 0.75), (1, 1, 1.0)], [(0, 0, 1.0)]]
 
@@ -73,7 +67,7 @@ def test_the_time_is_the_earliest_contribution_s(read, sim_content):
     assert times[1].to_list() == [1.0]
 
 
-def test_a_contribution_of_an_unknown_particle_makes_no_link(read, sim_content):
+def test_a_contribution_of_an_unknown_particle_makes_no_link(read, sim_content, links):
     sim_content["_SimAContributions_particle.collectionID"] = [[15, 99, 15], [15, 15]]
     assert links(read(sim_content).hit_links)[0] == [(0, 1, 1.0), (1, 1, 1.0)]
 
@@ -84,7 +78,7 @@ def test_a_contribution_of_a_particle_outside_the_list_is_a_violation(read, sim_
     assert (violation.index, violation.field) == (0, "hit_links.particle")
 
 
-def test_contributions_without_particles_make_no_links(read, sim_content):
+def test_contributions_without_particles_make_no_links(read, sim_content, links):
     less = {key: values for key, values in sim_content.items() if "_particle" not in key}
     events = read(less)
     assert links(events.hit_links) == [[], []]
@@ -96,7 +90,7 @@ def test_hits_whose_contributions_are_not_in_the_file_have_no_time(read, sim_con
     assert np.isnan(read(less).hits.time[1, 0])
 
 
-def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read, sim_content):
+def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read, sim_content, links):
     sim_content["_SimA_contributions.index"] = [[1, 5, 2], [0, 1]]
     assert links(read(sim_content).hit_links)[0] == [(0, 2, 1.0), (1, 1, 1.0)]
 
@@ -119,7 +113,7 @@ def test_shares_sum_what_is_equal():
     assert weight.tolist() == [0.5, 2.25, 1.0]
 
 
-def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim_content):
+def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim_content, links):
     ecal = dataclasses.replace(toy.calorimeters[0], sim_threshold=0.15, sim_time_window=(0.0, 4.0), sim_scale=2.0)
     detector = dataclasses.replace(toy, calorimeters=(ecal, *toy.calorimeters[1:]))
     events = read(sim_content, detector=detector).validate()

@@ -303,3 +303,15 @@ def make_model() -> Callable[..., Model]:
 def model() -> Model:
     """With it the events of `batch` get unequal numbers of particles."""
     return _make_model()
+
+
+@pytest.fixture(scope="session")
+def first_events() -> Callable[[Batch, int], Batch]:
+    """Makes a batch of the first n events of another, with its padding."""
+
+    def part(values: Any, n: int) -> Any:
+        columns = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
+        return type(values)(**{name: column[:n] for name, column in columns.items() if isinstance(column, Tensor)})
+
+    names = ("hits", "tracks", "target", "readout")
+    return lambda batch, n: Batch(**{name: part(getattr(batch, name), n) for name in names})

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-from pflow.data.batch import Batch
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder_step import decode_first_stage
@@ -220,13 +219,8 @@ def test_an_event_without_tokens_has_no_particles(model, events, make_event, col
     assert model.decode(collate([nothing]), max_particles=4).mask.shape == (1, 0)
 
 
-def test_a_batch_without_events_can_be_written(model, batch):
-    def cut(part):
-        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
-        return type(part)(**{name: value[:0] for name, value in values.items() if isinstance(value, torch.Tensor)})
-
-    nothing = Batch(hits=cut(batch.hits), tracks=cut(batch.tracks), readout=cut(batch.readout))
-    decoded = model.decode(nothing, max_particles=3)
+def test_a_batch_without_events_can_be_decoded(model, batch, first_events):
+    decoded = model.decode(first_events(batch, 0), max_particles=3)
     assert len(decoded.mask) == len(decoded.truncated) == 0
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.pointing.geometry import make_scene
-from pflow.model.pointing.pairs import find_pairs
+from pflow.model.pointing.pairs import Pairs, select_pairs
 from pflow.model.pointing.proxies import make_proxies, n_proxy_features
 
 SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
@@ -30,7 +30,7 @@ def readout(by_hand):
 def proxies(batch, shares, *, seed=0, min_cosine=0.5):
     scene = make_scene(batch, n_subdetectors=2)
     seeds = torch.tensor([[seed]])
-    pairs = find_pairs(scene, seeds, NOTHING, torch.ones(1, 1, dtype=torch.bool), min_cosine=min_cosine)
+    pairs = Pairs.where(select_pairs(scene, seeds, NOTHING, torch.ones(1, 1, dtype=torch.bool), min_cosine=min_cosine))
     share = torch.tensor([shares.get(item, 0.0) for item in pairs.item.tolist()])
     return make_proxies(share, pairs, scene, seeds, n_subdetectors=2)
 
@@ -76,7 +76,7 @@ def test_there_are_as_many_features_as_said_and_all_are_of_order_one(readout, sh
 def test_a_particle_that_is_padding_has_finite_proxies(readout):
     scene = make_scene(readout, n_subdetectors=2)
     seed, mask = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]])
-    pairs = find_pairs(scene, seed, NOTHING, mask, min_cosine=0.5)
+    pairs = Pairs.where(select_pairs(scene, seed, NOTHING, mask, min_cosine=0.5))
     made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed, n_subdetectors=2)
     assert made.energy[0, 1] == 0.0
     assert made.features.isfinite().all()

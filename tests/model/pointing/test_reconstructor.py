@@ -100,9 +100,9 @@ def test_shares_of_a_hit_sum_to_at_most_one(make_model, batch):
         assert 0.9 < share.sum(1).max() <= 1.0 + 1e-5
 
 
-def test_a_charged_particle_that_begins_at_a_track_has_its_momentum(model, batch):
+def test_a_charged_particle_that_begins_at_a_track_has_its_momentum(model, batch, first_events):
     track = batch.hits.mask.shape[1]
-    made = one_particle(model, collate_first(batch), track, pdg=PION)
+    made = one_particle(model, first_events(batch, 1), track, pdg=PION)
     momentum = batch.readout.track_momentum[0, 0]
     assert made.by_track.all()
     torch.testing.assert_close(made.direction[0, 0].float(), normalize(momentum, dim=0))
@@ -110,20 +110,10 @@ def test_a_charged_particle_that_begins_at_a_track_has_its_momentum(model, batch
     torch.testing.assert_close(made.log_energy.exp()[0, 0].float(), energy)
 
 
-def collate_first(batch):
-    """Event 0 alone, with the padding of the batch."""
-
-    def cut(part):
-        values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
-        return type(part)(**{name: value[:1] for name, value in values.items() if isinstance(value, torch.Tensor)})
-
-    return type(batch)(**{name: cut(getattr(batch, name)) for name in ("hits", "tracks", "target", "readout")})
-
-
 @pytest.mark.parametrize(("seed", "pdg"), [("track", PHOTON), ("hit", PION)])
-def test_others_are_made_of_their_hits(model, batch, seed, pdg):
+def test_others_are_made_of_their_hits(model, batch, seed, pdg, first_events):
     at = batch.hits.mask.shape[1] if seed == "track" else 0
-    made = one_particle(model, collate_first(batch), at, pdg=pdg)
+    made = one_particle(model, first_events(batch, 1), at, pdg=pdg)
     assert not made.by_track.any()
     assert abs(made.log_energy.item() - made.proxies.energy.log().item()) < 0.5
 
@@ -146,13 +136,13 @@ def test_initially_nothing_is_corrected(make_model, events, collate):
     assert (made.energy_log_sigma.item(), made.direction_log_sigma.item()) == (-2.0, -4.0)
 
 
-def test_energy_and_direction_follow_the_trust_in_tracks(make_model, batch):
+def test_energy_and_direction_follow_the_trust_in_tracks(make_model, batch, first_events):
     """A neutral particle that turned into charged ones, as a photon in the tracker."""
     model = make_model(initial=True)
     with torch.no_grad():
         model.network.head.correct.bias[1] = 1.0
         model.network.head.correct.bias[6:] = torch.tensor([0.5, 2.0])
-    made = one_particle(model, collate_first(batch), batch.hits.mask.shape[1], pdg=PHOTON)
+    made = one_particle(model, first_events(batch, 1), batch.hits.mask.shape[1], pdg=PHOTON)
     trust, tracks = 1.0 / (1.0 + math.exp(-1.0)), made.proxies.track_momentum.norm(dim=-1)
     assert tracks > 1.0
     torch.testing.assert_close(made.log_energy.exp(), (1.0 - trust) * made.proxies.energy + trust * tracks + 0.01)
