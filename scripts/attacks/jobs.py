@@ -35,9 +35,9 @@ TINY = (
     "--model.reconstructor=pflow.model.translation.TranslationReconstructor",
     *(f"--model.reconstructor.network.{name}" for name in ("width=8", "heads=1", "feedforward=8")),
     *(f"--model.reconstructor.network.{name}_layers=1" for name in ("encoder", "decoder")),
-    "--model.reconstructor.decoding.max_particles=3",
-    *("--data.batch_size=4", "--data.hit_energy_min=0.05"),
-    *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.max_epochs=2"),
+    "--model.reconstructor.decoding.max-particles=3",
+    *("--data.batch-size=4", "--data.hit-energy-min=0.05"),
+    *("--trainer.accelerator=cpu", "--trainer.enable-progress-bar=false", "--trainer.max-epochs=2"),
 )
 """A fit whose steps take milliseconds."""
 

@@ -14,6 +14,6 @@ def run_fit(*options: str) -> None:
     """Train with these options, without validation."""
     paths = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": paths}
-    alike = ("--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false")
+    alike = ("--trainer.limit-val-batches=0", "--trainer.enable-progress-bar=false")
     command = [sys.executable, "-m", "pflow", "fit", *options, *alike]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)

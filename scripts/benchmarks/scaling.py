@@ -83,10 +83,10 @@ def measure(args: argparse.Namespace, n_devices: int) -> float:
         run_fit(
             *(f"--start-from={args.checkpoint}", f"--output={folder}/run"),
             *(f"--data.train={json.dumps(args.files)}", f"--data.val={json.dumps(args.files[:1])}"),
-            *(f"--data.max_train_events={args.events}", f"--data.chunk-size={args.chunk_size}"),
-            *(f"--data.buffer={args.events}", "--data.batch_size=16"),
+            *(f"--data.max-train-events={args.events}", f"--data.chunk-size={args.chunk_size}"),
+            *(f"--data.buffer={args.events}", "--data.batch-size=16"),
             *(f"--trainer.devices={n_devices}", f"--trainer.accelerator={args.accelerator}"),
-            f"--trainer.max_epochs={args.epochs}",
+            f"--trainer.max-epochs={args.epochs}",
             *("--trainer.callbacks+=benchmarks.scaling.Clock", f"--trainer.callbacks.path={clock}"),
         )
         found = json.loads(clock.read_text("utf-8"))

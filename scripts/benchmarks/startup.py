@@ -70,8 +70,8 @@ def measure(paths: list[str], folder: str, workers: int) -> float:
     start = time.time()
     run_fit(
         *("--model.reconstructor=pflow.model.pointing.PointingReconstructor", f"--output={folder}/run{workers}"),
-        *(f"--data.train={json.dumps(paths)}", f"--data.val={paths[0]}", f"--data.num_workers={workers}"),
-        *("--data.batch_size=16", "--trainer.max_steps=1", "--trainer.accelerator=cpu"),
+        *(f"--data.train={json.dumps(paths)}", f"--data.val={paths[0]}", f"--data.num-workers={workers}"),
+        *("--data.batch-size=16", "--trainer.max-steps=1", "--trainer.accelerator=cpu"),
         *("--trainer.callbacks+=benchmarks.startup.FirstStep", f"--trainer.callbacks.path={end}"),
     )
     return float(end.read_text("utf-8")) - start

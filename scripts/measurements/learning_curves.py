@@ -72,9 +72,9 @@ def fit_options(folder: Path, *, start: str) -> list[str]:
     options = load_recipe("cld").write(folder / "cld", 0)
     if start == "random":
         options = [*load_recipe("general").write(folder / "general", 1), *options]
-        options += ["--start_from=null", "--trainer.callbacks=null", "--data.augment.overlay=null"]
+        options += ["--start-from=null", "--trainer.callbacks=null", "--data.augment.overlay=null"]
     for name, value in DECODING.items():
-        options.append(f"--model.reconstructor.init_args.decoding.{name}={value}")
+        options.append(f"--model.reconstructor.init-args.decoding.{name}={value}")
     return options
 
 
@@ -87,13 +87,13 @@ def _measure(folder: Path, budget: dict[str, Any], *, start: str, n_events: int,
         "fit",
         *fit_options(folder, start=start),
         *(f"--data.{split}={paths}" for split, paths in files.items()),
-        f"--data.max_train_events={n_events}",
+        f"--data.max-train-events={n_events}",
         "--data.repeat={}",
-        f"--data.batch_size={budget['batch_size']}",
-        f"--trainer.max_steps={budget['steps']}",
-        f"--trainer.val_check_interval={budget['steps']}",
-        "--trainer.max_epochs=-1",
-        "--trainer.enable_progress_bar=false",
+        f"--data.batch-size={budget['batch_size']}",
+        f"--trainer.max-steps={budget['steps']}",
+        f"--trainer.val-check-interval={budget['steps']}",
+        "--trainer.max-epochs=-1",
+        "--trainer.enable-progress-bar=false",
         f"--output={folder / 'run'}",
     )
     truth, reco = data / f"{budget['sample']}_{budget['split']}.root", folder / "reco.root"

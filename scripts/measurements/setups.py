@@ -181,7 +181,7 @@ def run(args: argparse.Namespace, name: str) -> None:
 def fit_options(budget: Mapping[str, Any], folder: Path) -> list[str]:
     """Options of `pflow fit`, whose configurations are written to a folder; the common ones come last and win."""
     recipe, _, variant = budget["config"].partition("/")
-    options = [*load_recipe(recipe).write(folder, 0, variant or None), f"--trainer.max_epochs={budget['epochs']}"]
+    options = [*load_recipe(recipe).write(folder, 0, variant or None), f"--trainer.max-epochs={budget['epochs']}"]
     return options + [f"--{option}" for option in (*budget["changes"], *budget["common"])]
 
 
@@ -201,7 +201,7 @@ def _measure(name: str, folder: Path, budget: Mapping[str, Any], *, data: Path, 
         "fit",
         *fit_options(budget, folder / "recipe"),
         *(f"--data.{split}={json.dumps(paths)}" for split, paths in files.items()),
-        "--trainer.enable_progress_bar=false",
+        "--trainer.enable-progress-bar=false",
         f"--output={folder / 'run'}",
     )
     (checkpoint,) = (folder / "run").rglob("best.ckpt")
