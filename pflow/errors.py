@@ -15,6 +15,7 @@ __all__ = [
     "check_choice",
     "check_fields",
     "first_line",
+    "missing_package",
     "nearest",
     "reading",
 ]
@@ -126,6 +127,11 @@ class InputError(PflowError, ValueError):
 
 class OutputError(PflowError, OSError):
     """An output that cannot be written: the disk is full, the folder is gone or read-only."""
+
+
+def missing_package(package: str, what: str, *, extra: str) -> ConfigError:
+    """The error where an optional package is not installed: for what it is needed, and which extra installs it."""
+    return ConfigError(f"the package {package}, for {what}, is not installed: pip install 'pflow[{extra}]'")
 
 
 @contextmanager

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from pflow.errors import ConfigError, InputError, PflowError, check_choice, check_fields, first_line, nearest, reading
+from pflow.errors import (
+    ConfigError,
+    InputError,
+    PflowError,
+    check_choice,
+    check_fields,
+    first_line,
+    missing_package,
+    nearest,
+    reading,
+)
 
 
 def test_the_nearest_name_comes_first_whatever_its_case():
@@ -77,3 +87,8 @@ def test_our_own_errors_pass_unchanged(error):
 
 def read():
     return reading("damaged", file="a.root", entry=3, field="x")
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    error = missing_package("pyarrow", "prepared events", extra="prepare")
+    assert str(error) == "the package pyarrow, for prepared events, is not installed: pip install 'pflow[prepare]'"

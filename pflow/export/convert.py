@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pflow.errors import ConfigError
+from pflow.errors import missing_package
 from pflow.export.graphs import Graph
 from pflow.export.operators import translations
 
@@ -40,9 +40,7 @@ def require_onnx() -> Any:
     try:
         import onnx
     except ImportError as error:
-        raise ConfigError(
-            "the export needs the package onnx, which is not installed: pip install 'pflow[onnx]'"
-        ) from error
+        raise missing_package("onnx", "the export", extra="onnx") from error
     return onnx
 
 

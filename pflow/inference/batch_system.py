@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pflow.errors import ConfigError, check_choice, first_line
+from pflow.errors import ConfigError, check_choice, first_line, missing_package
 from pflow.plain import from_plain
 from pflow.resources import load_yaml, resolve
 
@@ -64,7 +64,7 @@ class BatchSystem:
         try:
             import dask_jobqueue
         except ImportError as error:
-            raise ConfigError("a batch system needs dask-jobqueue: pip install 'pflow[cluster]'") from error
+            raise missing_package("dask-jobqueue", "batch systems", extra="cluster") from error
         options = {"scheduler_options": {"dashboard_address": None}, **self.options}  # it would open a port
         try:
             cluster = getattr(dask_jobqueue, SYSTEMS[self.system])(**options)

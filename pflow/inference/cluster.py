@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pflow.data.files import Chunk
-from pflow.errors import ConfigError, InputError, first_line
+from pflow.errors import ConfigError, InputError, first_line, missing_package
 from pflow.inference.batch_system import load_batch_system
 from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.jobs import Outcome, Unit
@@ -51,7 +51,7 @@ def run_on_cluster(
     try:
         from dask.distributed import Client
     except ImportError as error:
-        raise ConfigError("a cluster needs dask: pip install 'pflow[cluster]'") from error
+        raise missing_package("dask", "clusters", extra="cluster") from error
     with ExitStack() as stack:
         target = _started(cluster, stack)
         try:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pflow.checkpoint.digest import read_checked
 from pflow.checkpoint.format import Header
 from pflow.checkpoint.onnx_folder import FORMAT_OF_POINTING, FORMAT_OF_TRANSLATION, GRAPHS, TOKENS
-from pflow.errors import ConfigError, InputError, reading
+from pflow.errors import InputError, missing_package, reading
 
 __all__ = ["ExportedModel", "ExportedParticles"]
 
@@ -57,7 +57,10 @@ class ExportedModel:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        runtime = _require_onnxruntime()
+        try:
+            import onnxruntime as runtime
+        except ImportError as error:
+            raise missing_package("onnxruntime", "exported models", extra="onnx") from error
         self.path = str(folder)
         text = _read_description(Path(folder))
         with reading("expected what `pflow export` wrote", file=Path(folder) / TOKENS):
@@ -148,16 +151,6 @@ class ExportedModel:
     def _running(self, graph: str) -> AbstractContextManager[None]:
         """Name the file where the runtime, which has exceptions of its own, cannot load or run a graph."""
         return reading("not a graph that onnxruntime runs", file=Path(self.path) / GRAPHS[graph])
-
-
-def _require_onnxruntime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ConfigError(
-            "the engine needs the package onnxruntime, which is not installed: pip install 'pflow[onnx]'"
-        ) from error
-    return onnxruntime
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import warnings
 import awkward as ak
 import numpy as np
 
-from pflow.errors import ConfigError
+from pflow.errors import check_choice, missing_package
 from pflow.metrics.match import Matching, match
 from pflow.metrics.stats import Distribution, Floats, Ints, Tree, fraction
 from pflow.metrics.table import ParticleTable
@@ -47,10 +47,9 @@ def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
     ConfigError
         No such algorithm, or fastjet is not installed.
     """
-    if algorithm not in ALGORITHMS:
-        raise ConfigError(f"no jet algorithm '{algorithm}': expected one of {', '.join(ALGORITHMS)}")
+    check_choice(algorithm, ALGORITHMS, "jet algorithm")
     if not available():
-        raise ConfigError("jets need the package fastjet: pip install 'pflow[jets]'")
+        raise missing_package("fastjet", "jets", extra="jets")
     enough = particles.counts >= (2 if algorithm == "durham_2" else 1)
     counts, four_momenta = np.zeros_like(particles.counts), np.zeros((0, 4))
     if enough.any():

@@ -17,7 +17,7 @@ import awkward as ak
 import numpy as np
 from vector.backends.awkward import behavior as vector_behavior
 
-from pflow.errors import ConfigError, InputError, reading
+from pflow.errors import InputError, missing_package, reading
 from pflow.event import jagged
 from pflow.event.events import PARTS, Events, concatenate
 
@@ -64,7 +64,7 @@ def check_arrow() -> None:
     try:
         import pyarrow.ipc  # noqa: F401
     except ImportError as error:
-        raise ConfigError("prepared events need pyarrow: pip install 'pflow[prepare]'") from error
+        raise missing_package("pyarrow", "prepared events", extra="prepare") from error
 
 
 def write_shard(path: str | Path, blocks: Iterable[Events]) -> ShardContent:

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pflow.errors import check_choice
 from pflow.model.api import DecodingConfig
 from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability
 
@@ -165,8 +166,7 @@ class PointingDecodingConfig(DecodingConfig):
         for name in ("photon_depth", "min_trackless_energy"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: {getattr(self, name)} is not a number of at least 0")
-        if self.energy_cut not in ("expected", "predicted"):
-            raise ValueError(f"energy_cut: '{self.energy_cut}' is neither 'expected' nor 'predicted'")
+        check_choice(self.energy_cut, ("expected", "predicted"), "energy_cut")
         if not math.isfinite(self.electron_log_odds):
             raise ValueError(f"electron_log_odds: {self.electron_log_odds} is not a finite number")
         if not 0.0 <= self.min_photon_existence < 1.0:

@@ -255,7 +255,7 @@ def test_a_network_may_read_hits_alone(make_model, batch):
         ({"photon_depth": -1.0}, "photon_depth: -1.0"),
         ({"min_trackless_energy": math.inf}, "min_trackless_energy: inf"),
         ({"electron_log_odds": math.nan}, "electron_log_odds: nan"),
-        ({"energy_cut": "true"}, "energy_cut: 'true' is neither"),
+        ({"energy_cut": "true"}, "no energy_cut 'true'"),
         ({"min_photon_existence": 1.0}, "min_photon_existence: 1.0"),
         ({"eos_threshold": 0.0}, "eos_threshold: 0.0"),
         ({"refine_layers": -1}, "refine_layers: -1"),
