@@ -15,7 +15,7 @@ from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.messages import MIN_SLOPE_FRACTION, RANGE, SLOPE_FRACTION_WIDTH, PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import falling_step
+from pflow.model.pointing.showers import Showers, falling_step
 
 __all__ = ["DenseMessages"]
 
@@ -53,7 +53,8 @@ class DenseMessages(nn.Module):
         pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
         fraction = pairs.at(hit_fraction)
         fraction = fraction * (1.0 - falling_step(fraction, full, width=SLOPE_FRACTION_WIDTH))
-        slope = shower_slopes(fraction.double(), pairs, scene, (hit_fraction.shape[0], hit_fraction.shape[1]))[0]
+        n = hit_fraction.shape[1]
+        slope = shower_slopes(Showers.of(fraction.double(), pairs, scene, n), pairs, (1, n))[0]
         theta, phi = (slope.double() / SLOPE_UNIT).asinh().unbind(-1)  # [T]
         side = (start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]).sign()  # [T, T]
         theta = theta.abs()

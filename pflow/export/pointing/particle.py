@@ -18,9 +18,9 @@ from pflow.model.pointing.proxies import (
     CORE_RADIUS,
     CORE_RADIUS_WIDTH,
     EPS_ENERGY,
-    LOG_WEIGHT,
     MIN_TRACK_MOMENTUM,
 )
+from pflow.model.pointing.showers import LOG_WEIGHT
 
 __all__ = ["Particle", "Proxies", "corrected_particle", "proxies_of"]
 

@@ -6,6 +6,7 @@ Letters: B batch, T particles, S source tokens, M items (hits, then tracks), P p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
 from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH, Pairs, select_pairs
-from pflow.model.pointing.proxies import falling_step
+from pflow.model.pointing.showers import falling_step
 
 __all__ = ["N_DELTA_FEATURES", "Assignment", "AssignmentLogits", "ParticleAssignment", "delta_theta_phi_features"]
 
@@ -158,39 +159,37 @@ class AssignmentLogits(nn.Module):
         pairs
             Pairs of particles and items.
         """
-        features = [_relative_position(scene, seed, pairs)]
-        if self.delta_features:
-            start = pairs.at_particles(gather(scene.token_unit, seed))
-            features.append(delta_theta_phi_features(start, pairs.at_items(scene.item_unit)))
+        features = _relative_position(scene, seed, pairs, delta_features=self.delta_features)
         hidden = pairs.at_particles(self.query(query)) + pairs.at_items(items)
-        hidden = hidden + self.geometry(torch.cat([*features, known], dim=-1))
+        hidden = hidden + self.geometry(torch.cat([features, known.t()]).t())
         return self.out(gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
 
 
-def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs) -> Tensor:
-    """Features float [P, N_GEOMETRY] of the positions of items relative to seeds."""
-    start = pairs.at_particles(gather(scene.token_position, seed))
-    axis = pairs.at_particles(gather(scene.token_axis, seed))
-    unit = pairs.at_particles(gather(scene.token_unit, seed))
-    offset = pairs.at_items(scene.item_position) - start  # mm
-    along = (offset * axis).sum(-1)
-    across = torch.linalg.vector_norm(offset - along[:, None] * axis, dim=-1)
-    difference = pairs.at_items(scene.item_unit) - unit
-    angle = difference.square().sum(-1).sqrt()  # rad, for small angles
-    same_token = pairs.at_items(scene.item_token) == pairs.at_particles(seed)
-    return torch.stack(
-        [
-            torch.log1p(across / 10.0),
-            torch.exp(-across / 10.0),
-            torch.exp(-across / 50.0),
-            (along / 300.0).clamp(-3.0, 5.0),
-            torch.exp(-along.abs() / 50.0),
-            (angle + 1e-3).log() / 2.0,
-            torch.exp(-angle / 0.02),
-            same_token.float(),
-        ],
-        dim=-1,
-    )
+def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs, *, delta_features: bool) -> Tensor:
+    """Features float [`N_GEOMETRY` or with `N_DELTA_FEATURES`, P] of the positions of items relative to seeds."""
+    tokens = torch.cat([scene.token_position, scene.token_axis, scene.token_unit], dim=-1)
+    starts = torch.cat([gather(tokens, seed), seed[..., None].to(tokens.dtype)], dim=-1)
+    start, axis, unit, token = torch.split(pairs.columns(starts.flatten(0, 1).t()), [3, 3, 3, 1])
+    # Indices of tokens are exact in single precision up to 2^24.
+    of_items = [scene.item_position, scene.item_unit, scene.item_token[..., None].to(tokens.dtype)]
+    position, item_unit, item_token = torch.split(pairs.item_columns(torch.cat(of_items, dim=-1)), [3, 3, 1])
+    offset = position - start  # mm
+    along = (offset * axis).sum(0)
+    across = (offset - along * axis).square().sum(0).sqrt()
+    angle = (item_unit - unit).square().sum(0).sqrt()  # rad, for small angles
+    features = [
+        torch.log1p(across / 10.0),
+        torch.exp(-across / 10.0),
+        torch.exp(-across / 50.0),
+        (along / 300.0).clamp(-3.0, 5.0),
+        torch.exp(-along.abs() / 50.0),
+        (angle + 1e-3).log() / 2.0,
+        torch.exp(-angle / 0.02),
+        (item_token == token)[0].to(along.dtype),
+    ]
+    if delta_features:
+        features += _delta_theta_phi_features(unit.unbind(0), item_unit.unbind(0))
+    return torch.stack(features)
 
 
 def delta_theta_phi_features(start: Tensor, end: Tensor) -> Tensor:
@@ -204,21 +203,18 @@ def delta_theta_phi_features(start: Tensor, end: Tensor) -> Tensor:
     -------
     float [..., N_DELTA_FEATURES]
     """
+    return torch.stack(_delta_theta_phi_features(start.unbind(-1), end.unbind(-1)), dim=-1)
+
+
+def _delta_theta_phi_features(start: Sequence[Tensor], end: Sequence[Tensor]) -> list[Tensor]:
+    """`delta_theta_phi_features` of the components of the vectors."""
     # Of differences of the components, which are exact where the vectors are near each other: those of polar angles
     # and products are rounded by some 1e-7 rad, which is much against 3 mrad.
-    difference = end - start
-    rho, end_rho = torch.hypot(start[..., 0], start[..., 1]), torch.hypot(end[..., 0], end[..., 1])
-    outwards = (difference[..., :2] * (start + end)[..., :2]).sum(-1) / (rho + end_rho).clamp(min=1e-6)
-    sine = outwards * start[..., 2] - difference[..., 2] * rho
-    theta = torch.atan2(sine, rho * end_rho + start[..., 2] * end[..., 2])  # rad
-    cross = start[..., 0] * difference[..., 1] - start[..., 1] * difference[..., 0]
-    arc = cross / rho.clamp(min=1e-3)  # rad
-    return torch.stack(
-        [
-            torch.asinh(theta / 0.003),
-            torch.exp(-theta.abs() / 0.003),
-            torch.asinh(arc / 0.01),
-            torch.exp(-theta.abs() / 0.003) * torch.asinh(arc.abs() / 0.01),
-        ],
-        dim=-1,
-    )
+    (x, y, z), (end_x, end_y, end_z) = start, end
+    dx, dy, dz = end_x - x, end_y - y, end_z - z
+    rho, end_rho = torch.hypot(x, y), torch.hypot(end_x, end_y)
+    outwards = (dx * (x + end_x) + dy * (y + end_y)) / (rho + end_rho).clamp(min=1e-6)
+    theta = torch.atan2(outwards * z - dz * rho, rho * end_rho + z * end_z)  # rad
+    arc = torch.asinh((x * dy - y * dx) / rho.clamp(min=1e-3) / 0.01)
+    falling = torch.exp(-theta.abs() / 0.003)
+    return [torch.asinh(theta / 0.003), falling, arc, falling * arc.abs()]

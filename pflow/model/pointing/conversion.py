@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
 from pflow.model.common.layers import FullyConnected
-from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import Showers, falling_step
+from pflow.model.pointing.showers import Showers, falling_step
 
 __all__ = ["CORE_ANGLE", "SLOPE_UNIT", "ConversionDirectionCorrection", "shower_slopes"]
 
@@ -32,40 +31,38 @@ EPS_DEPTH = 10.0
 """Added in quadrature to the spread in depth, mm: a shower in one layer has no slope."""
 
 
-def shower_slopes(hit_fraction: Tensor, pairs: Pairs, scene: Scene, shape: tuple[int, int]) -> Tensor:
-    """Slopes of showers in polar angle and in azimuth, float [B, T, 2], rad.
+def shower_slopes(showers: Showers, pairs: Pairs, shape: tuple[int, int]) -> Tensor:
+    """Slopes of showers in polar angle and in azimuth, float32 [B, T, 2], rad.
 
     The slope of a linear fit, weighted by energy, of a hit's angles to the log-weighted barycentre against the
     logarithm of its depth from the vertex: the angle, if small, between the shower's axis and the line from the vertex.
 
     Parameters
     ----------
-    hit_fraction : float [P], fraction of the pair's item that is the particle's
-    pairs, scene
-        Pairs and scene of the batch.
+    showers, pairs
+        Hits of the showers, and pairs of the batch.
     shape
         B and T.
     """
     size = shape[0] * shape[1]
-
-    def total(values: Tensor) -> Tensor:
-        return pairs.sums(values, size)
-
-    _, position, fraction, weight = Showers.of(hit_fraction, pairs, scene, size)
-    weight = torch.where(pairs.each(total(weight)) > 0, weight, fraction)  # a shower of many small hits
-    direction = functional.normalize(total(weight[:, None] * position), dim=-1)
-    axes = torch.stack([direction, *tangent_basis(direction)], dim=1)  # [B * T, 3, 3]
-    depth, off_theta, off_phi = ((pairs.each(axis) * position).sum(-1) for axis in axes.unbind(1))  # mm
+    position, fraction = showers.position, showers.fraction
+    # A shower of many small hits has no weights.
+    centre = torch.where(showers.norm > 0, showers.centre, showers.linear_centre).t()
+    direction = functional.normalize(centre, dim=-1)
+    axes = pairs.columns(torch.cat([direction, *tangent_basis(direction)], dim=1).t()).view(3, 3, -1)
+    depth, off_theta, off_phi = (axes * position).sum(1).unbind(0)  # [P] each, mm
     ahead = depth > 1.0
-    off = torch.stack([off_theta, off_phi], dim=-1) * (ahead / depth.clamp(min=1.0))[:, None]  # [P, 2], rad
-    core = fraction * ahead * falling_step(torch.linalg.vector_norm(off, dim=-1), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
-    core = core / pairs.each(total(core).clamp(min=1e-9))
-    mean = total(core * depth)
-    beyond = depth - pairs.each(mean)
-    away = core * beyond
-    spread = total(away * beyond) + EPS_DEPTH**2  # mm^2
-    slope = total(away[:, None] * off) * (mean / spread)[:, None]
-    return slope.view(*shape, 2).to(scene.item_energy.dtype)
+    off = torch.stack([off_theta, off_phi]) * (ahead / depth.clamp(min=1.0))  # [2, P], rad
+    core = fraction * ahead * falling_step(off.square().sum(0).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
+    norm, depths = pairs.column_sums(torch.stack([core, core * depth]), size).unbind(0)
+    norm = norm.clamp(min=1e-9)
+    mean = depths / norm
+    norm_of, mean_of = pairs.columns(torch.stack([norm, mean])).unbind(0)
+    beyond = depth - mean_of
+    away = core / norm_of * beyond
+    spread, *slopes = pairs.column_sums(torch.cat([(away * beyond)[None], away * off]), size).unbind(0)
+    slope = torch.stack(slopes, dim=-1) * (mean / (spread + EPS_DEPTH**2))[:, None]  # spread in mm^2
+    return slope.view(*shape, 2).float()
 
 
 class ConversionDirectionCorrection(nn.Module):
@@ -92,17 +89,17 @@ class ConversionDirectionCorrection(nn.Module):
         self.fraction[-1].weight.zero_()  # type: ignore[operator]
         self.fraction[-1].bias.fill_(-4.0)  # type: ignore[operator]
 
-    def forward(self, features: Tensor, direction: Tensor, hit_fraction: Tensor, pairs: Pairs, scene: Scene) -> Tensor:
+    def forward(self, features: Tensor, direction: Tensor, showers: Showers, pairs: Pairs) -> Tensor:
         """Corrected unit vectors float [B, T, 3].
 
         Parameters
         ----------
         features : float [B, T, F]
         direction : float [B, T, 3], unit vectors
-        hit_fraction, pairs, scene
+        showers, pairs
             As in `shower_slopes`.
         """
-        slope = shower_slopes(hit_fraction, pairs, scene, (direction.shape[0], direction.shape[1]))
+        slope = shower_slopes(showers, pairs, (direction.shape[0], direction.shape[1]))
         size = (slope / SLOPE_UNIT).abs().asinh()
         fraction = self.fraction(torch.cat([features, size], dim=-1)).sigmoid()
         _, phi = tangent_basis(direction)

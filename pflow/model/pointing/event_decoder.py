@@ -36,7 +36,8 @@ from pflow.model.pointing.event_head import (
 from pflow.model.pointing.geometry import ITEM_FEATURES, LAYER, Scene
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH
-from pflow.model.pointing.proxies import CORE_RADIUS, CORE_RADIUS_WIDTH, LOG_WEIGHT
+from pflow.model.pointing.proxies import CORE_RADIUS, CORE_RADIUS_WIDTH
+from pflow.model.pointing.showers import LOG_WEIGHT
 
 __all__ = ["decode_event"]
 

@@ -101,8 +101,10 @@ class Scene(NamedTuple):
 
 def gather(values: Tensor, index: Tensor) -> Tensor:
     """`values` [B, S, ...] at `index` int64 [B, T], along the second axis: [B, T, ...]."""
-    rows = torch.arange(len(values), device=values.device)[:, None]
-    return values[rows, index]
+    # One index along one axis: with several indices it takes several times as long on a CPU.
+    begin = torch.arange(values.shape[0], device=values.device)[:, None] * values.shape[1]
+    found = values.flatten(0, 1).index_select(0, (begin + index).flatten())
+    return found.view(*index.shape, *values.shape[2:])
 
 
 def make_scene(batch: Batch, *, n_subdetectors: int) -> Scene:

@@ -245,7 +245,7 @@ class ParticleHead(nn.Module):
         if self.use_proxies:
             log_energy, direction = _corrected(proxies, corrections)
             if direction_correction is not None:
-                direction = direction_correction(features, direction, precise, pairs, scene)
+                direction = direction_correction(features, direction, proxies.showers, pairs)
         else:
             log_energy = self.energy_scale.log_energy(corrections.energy)
             theta, phi = corrections.angles.unbind(-1)

@@ -13,7 +13,7 @@ from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_theta_phi_fe
 from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import falling_step
+from pflow.model.pointing.showers import Showers, falling_step
 
 __all__ = ["PairwiseMessages"]
 
@@ -72,22 +72,25 @@ class PairwiseMessages(nn.Module):
         n = x.shape[1]
         order = torch.arange(n, device=x.device)
         both = mask[:, :, None] & mask[:, None] & (order[:, None] != order)
-        event, to, by = both.nonzero(as_tuple=True)  # receiver and sender of each pair, [Q]
-        start, end = direction[event, to], direction[event, by]
+        event, to, by = both.nonzero(as_tuple=True)
+        to, by = event * n + to, event * n + by  # receiver and sender of each pair, [Q]
+        start, end = (direction.flatten(0, 1).index_select(0, at) for at in (to, by))
         angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
-        energies = (log_energy[event, at] / 2.0 for at in (to, by))
+        energies = (log_energy.flatten().index_select(0, at) / 2.0 for at in (to, by))
         features = [delta_theta_phi_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)]
         if self.slopes:
             pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
             fraction = pairs.at(hit_fraction)
             full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
             fraction = fraction * (1.0 - falling_step(fraction, full, width=SLOPE_FRACTION_WIDTH))
-            slope = shower_slopes(fraction if self.training else fraction.double(), pairs, scene, (len(x), n))
-            features.append(_slope_features(slope[event, to], slope[event, by], start, end))
+            showers = Showers.of(fraction if self.training else fraction.double(), pairs, scene, len(x) * n)
+            slope = shower_slopes(showers, pairs, (len(x), n)).flatten(0, 1)
+            features.append(_slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end))
         geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
-        message = self.receiver(x)[event, to] + self.sender(x)[event, by] + geometry
+        receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
+        message = receivers.index_select(0, to) + senders.index_select(0, by) + geometry
         weighted = gelu(message) * (-angle / RANGE).exp().to(x.dtype)[:, None]
-        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, event * n + to, weighted)
+        total = weighted.new_zeros(x.shape).flatten(0, 1).index_add(0, to, weighted)
         return self.out(total.view_as(x))  # type: ignore[no-any-return]
 
 

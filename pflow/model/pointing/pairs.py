@@ -62,13 +62,18 @@ class Pairs(NamedTuple):
         """Values [B, T, ...] of the pairs' particles, [P, ...]."""
         return self.each(values.flatten(0, 1))
 
-    def at_tokens(self, values: Tensor, scene: Scene) -> Tensor:
-        """Values [B, S, ...] of the tokens of the pairs' items, [P, ...]."""
-        return values.flatten(0, 1).index_select(0, self.event * values.shape[1] + self.at_items(scene.item_token))
+    def item_columns(self, values: Tensor) -> Tensor:
+        """Values [B, M, F] of the pairs' items, each of the F in a row of its own, [F, P]."""
+        return _rows_of_columns(self.at_items(values))
+
+    def columns(self, values: Tensor) -> Tensor:
+        """Values [F, B * T] of particles at their pairs, [F, P]."""
+        return _rows_of_columns(self.each(values.t()))
 
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
         """Values float [P] in a tensor of zeros [B, T, M]."""
-        return values.new_zeros(*shape).index_put((self.event, self.particle, self.item), values)
+        at = self.particle_of * shape[2] + self.item
+        return values.new_zeros(shape[0] * shape[1] * shape[2]).scatter(0, at, values).view(*shape)
 
     def on_tokens(self, values: Tensor, scene: Scene, shape: tuple[int, int]) -> Tensor:
         """Sum of values float [P] over the items of each token, [B, T, S]; `shape` is (B, T)."""
@@ -81,9 +86,18 @@ class Pairs(NamedTuple):
         """Sum of values float [P, ...] over the items of each of `size` = B * T particles."""
         return values.new_zeros(size, *values.shape[1:]).index_add(0, self.particle_of, values)
 
+    def column_sums(self, values: Tensor, size: int) -> Tensor:
+        """Sum of values float [F, P] over the items of each of `size` = B * T particles, [F, size]."""
+        return self.sums(values.t().contiguous(), size).t()
+
     def each(self, values: Tensor) -> Tensor:
         """Values [B * T, ...] of particles at their pairs, [P, ...]."""
         return values.index_select(0, self.particle_of)
+
+
+def _rows_of_columns(values: Tensor) -> Tensor:
+    """The transposed of [P, F], in memory too: the view of the same shape keeps onnxruntime from undoing it."""
+    return values.t().contiguous().view(values.shape[1], -1)
 
 
 def select_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Tensor:

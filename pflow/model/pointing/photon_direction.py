@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import Showers, falling_step
+from pflow.model.pointing.showers import Showers, falling_step
 
 __all__ = ["front_direction", "with_front_direction"]
 
@@ -35,48 +34,40 @@ MAX_CHANGE = 0.02
 """Angle between the two from which the network's stays, rad: the hits of a converted photon are not around its line."""
 
 
-def front_direction(
-    hit_fraction: Tensor, pairs: Pairs, scene: Scene, shape: tuple[int, int], *, depth: float
-) -> tuple[Tensor, Tensor]:
-    """Unit vectors to the barycentres of the fronts of showers, and the showers' energies.
+def front_direction(showers: Showers, pairs: Pairs, shape: tuple[int, int], *, depth: float) -> Tensor:
+    """Unit vectors to the barycentres of the fronts of showers, float [B, T, 3]; null vectors without hits.
 
     Weights are those of the log-weighted barycentre times exp(-d / lambda) for a depth d along the shower's axis, with
     lambda = `depth` sqrt(E / GeV), within a core around the axis that these weights give.
 
     Parameters
     ----------
-    hit_fraction : double [P], fraction of the pair's item that is the particle's
-    pairs, scene
-        Pairs and scene of the batch.
+    showers, pairs
+        Hits of the showers, and pairs of the batch.
     shape
         B and T.
     depth
         Depth over which the weights of hits of a shower of 1 GeV fall by e, mm.
-
-    Returns
-    -------
-    direction : double [B, T, 3]
-        Null vectors for particles without hits.
-    energy : double [B, T], GeV
     """
-    size = shape[0] * shape[1]
-    energy, position, fraction, weight = Showers.of(hit_fraction, pairs, scene, size)
+    position, size = showers.position, shape[0] * shape[1]
 
     def towards(weight: Tensor) -> Tensor:
-        return functional.normalize(pairs.sums(weight[:, None] * position, size), dim=-1)  # [B * T, 3]
+        return functional.normalize(pairs.column_sums(weight * position, size), dim=0)  # [3, B * T]
 
-    along = (position * pairs.each(towards(weight))).sum(-1)  # mm
-    ahead = pairs.each(pairs.sums(fraction * along, size)) - along
-    falls_over = pairs.each((depth * energy.sqrt()).clamp(min=MIN_DEPTH))
-    weight = weight * (ahead / falls_over).clamp(max=MAX_EXPONENT).exp()
-    axis = pairs.each(towards(weight))
-    off = position - (position * axis).sum(-1, keepdim=True) * axis
-    core = falling_step(torch.linalg.vector_norm(off, dim=-1), CORE_RADIUS, width=CORE_RADIUS_WIDTH)
-    return towards(weight * core).view(*shape, 3), energy.view(shape)
+    axis = functional.normalize(showers.centre, dim=0)
+    mean = (showers.linear_centre * axis).sum(0, keepdim=True)  # along the axis, mm
+    falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)[None]
+    columns = pairs.columns(torch.cat([axis, mean, falls_over]))  # [5, P]
+    ahead = columns[3] - (position * columns[:3]).sum(0)
+    weight = showers.weight * (ahead / columns[4]).clamp(max=MAX_EXPONENT).exp()
+    axis = pairs.columns(towards(weight))
+    off = (position - (position * axis).sum(0) * axis).square().sum(0).sqrt()
+    core = falling_step(off, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
+    return towards(weight * core).t().reshape(*shape, 3)
 
 
 def with_front_direction(
-    direction: Tensor, is_photon: Tensor, hit_fraction: Tensor, pairs: Pairs, scene: Scene, *, depth: float
+    direction: Tensor, is_photon: Tensor, showers: Showers, pairs: Pairs, *, depth: float
 ) -> Tensor:
     """Directions, those of photons joined with the directions to the fronts of their showers; unit vectors [B, T, 3].
 
@@ -86,12 +77,12 @@ def with_front_direction(
     ----------
     direction : double [B, T, 3], unit vectors
     is_photon : bool [B, T]
-    hit_fraction, pairs, scene, depth
+    showers, pairs, depth
         As in `front_direction`.
     """
     shape = (direction.shape[0], direction.shape[1])
-    front, energy = front_direction(hit_fraction, pairs, scene, shape, depth=depth)
+    front = front_direction(showers, pairs, shape, depth=depth)
     near = (front - direction).square().sum(-1) < MAX_CHANGE**2  # the angle, as it is small
-    weight = 1.0 / (1.0 + (energy / FULL_ENERGY).square().square())
-    joined = functional.normalize(direction + weight[..., None] * (front - direction), dim=-1)
+    weight = 1.0 / (1.0 + (showers.energy.view(*shape, 1) / FULL_ENERGY).square().square())
+    joined = functional.normalize(direction + weight * (front - direction), dim=-1)
     return torch.where((is_photon & near)[..., None], joined, direction)

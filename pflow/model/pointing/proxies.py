@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
-from pflow.model.pointing.geometry import ITEM_FEATURES, LAYER, Scene, gather
+from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, gather
 from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.showers import Showers, falling_step
 
-__all__ = ["Proxies", "Showers", "falling_step", "make_proxies", "n_proxy_features"]
-
-LOG_WEIGHT = 4.0
-"""Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
+__all__ = ["Proxies", "make_proxies", "n_proxy_features"]
 
 EPS_ENERGY = 1e-3
 """Added to energies before a logarithm, GeV."""
@@ -40,37 +38,6 @@ def n_proxy_features(n_subdetectors: int) -> int:
     return _SHAPE_FEATURES + 2 * n_subdetectors
 
 
-def falling_step(values: Tensor, end: float, *, width: float) -> Tensor:
-    """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
-    return ((end - values) / width).clamp(0.0, 1.0)
-
-
-class Showers(NamedTuple):
-    """Hits as parts of the showers of particles; tracks have no energy and count for nothing.
-
-    Parameters
-    ----------
-    energy : float [B * T], sum of the energies of a particle's hits, GeV
-    position : float [P, 3], of the pair's item, mm
-    fraction : float [P], of the particle's energy that is in the item
-    log_weight : float [P], weight of the item in the log-weighted barycentre
-    """
-
-    energy: Tensor
-    position: Tensor
-    fraction: Tensor
-    log_weight: Tensor
-
-    @classmethod
-    def of(cls, hit_fraction: Tensor, pairs: Pairs, scene: Scene, size: int) -> Showers:
-        """From hit fractions float [P], in their precision; `size`: B * T."""
-        deposit = hit_fraction * pairs.at_items(scene.item_energy)  # [P], GeV
-        energy = pairs.sums(deposit, size)
-        fraction = deposit / pairs.each(energy.clamp(min=1e-9))
-        log_weight = (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
-        return cls(energy, pairs.at_items(scene.item_position), fraction, log_weight)
-
-
 class Proxies(NamedTuple):
     """Proxies of particles; hits and tracks count by the fraction that is the particle's.
 
@@ -84,6 +51,7 @@ class Proxies(NamedTuple):
         of a converted photon by angles proportional to 1 / E: their energy-weighted mean is the photon's direction.
     track_direction : float [B, T, 3], unit vector of the tracks' momentum; without tracks, as `direction`
     features : float32 [B, T, F], features of energies, directions and the shape of the shower, of order 1
+    showers : the hits
     """
 
     energy: Tensor
@@ -92,6 +60,7 @@ class Proxies(NamedTuple):
     linear_direction: Tensor
     track_direction: Tensor
     features: Tensor
+    showers: Showers
 
 
 def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_subdetectors: int) -> Proxies:
@@ -109,57 +78,74 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
     n_subdetectors
         Number of calorimeters.
     """
-    shape = seed.shape
     size = seed.numel()
+    showers = Showers.of(hit_fraction, pairs, scene, size)
+    energy, fraction = showers.energy, showers.fraction
 
-    def total(values: Tensor) -> Tensor:
-        return pairs.sums(values, size)
+    # Tracks are items and tokens of their own; the momentum of others is 0.
+    is_track = scene.item_features[..., IS_TRACK : IS_TRACK + 1]
+    subdetector = scene.item_features[..., ITEM_FEATURES : ITEM_FEATURES + n_subdetectors]
+    momentum = gather(scene.token_momentum, scene.item_token)
+    of_tracks = [
+        momentum,
+        torch.linalg.vector_norm(momentum, dim=-1, keepdim=True),
+        gather(scene.token_charge, scene.item_token)[..., None] * is_track,
+        is_track,
+        1.0 - is_track,
+    ]
+    depth = scene.item_features[..., LAYER : LAYER + 1] * subdetector
+    items = pairs.item_columns(torch.cat([*of_tracks, subdetector, depth], dim=-1)).to(hit_fraction.dtype)
+    sums = pairs.column_sums(torch.cat([hit_fraction * items[:7], fraction * items[7:]]), size)
+    momenta = sums[:3].t()
+    track_energy, charge, n_tracks, n_hits = sums[3:7].unbind(0)
 
-    energy, position, fraction, weight = Showers.of(hit_fraction, pairs, scene, size)
-    centre = total(weight[:, None] * position) / total(weight).clamp(min=1e-9)[:, None]  # [B * T, 3], mm
-
-    # Tracks are the items behind the hits, and tokens of their own.
-    is_track = (pairs.item >= scene.n_hits).float()
-    momentum = pairs.at_tokens(scene.token_momentum, scene) * (hit_fraction * is_track)[:, None]
-    charge = pairs.at_tokens(scene.token_charge, scene) * hit_fraction * is_track
-    momenta = total(momentum)
-    length = torch.linalg.vector_norm(momentum, dim=-1)
-    track_energy = total(length)
     seed_unit = gather(scene.token_unit, seed).flatten(0, 1).to(momenta.dtype)
     along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=-1)
     has_hits = (energy > 1e-6)[:, None]
+    centre = (showers.centre / showers.norm.clamp(min=1e-9)).t()  # [B * T, 3], mm
     direction = functional.normalize(torch.where(has_hits, centre, along_tracks), dim=-1)
-    mean = functional.normalize(total(fraction[:, None] * position), dim=-1)
-    linear = torch.where(has_hits, mean, direction)
+    linear_centre = showers.linear_centre.t()
+    linear = torch.where(has_hits, functional.normalize(linear_centre, dim=-1), direction)
     by_tracks = torch.where((track_energy > MIN_TRACK_MOMENTUM)[:, None], along_tracks, direction)
     theta, phi = tangent_basis(direction)
 
-    axis = pairs.each(direction)
-    along = (position * axis).sum(-1)
-    across = torch.linalg.vector_norm(position - along[:, None] * axis, dim=-1)
-    mean_along = total(fraction * along)
-    spread = total(fraction * (along - pairs.each(mean_along)).square()).clamp(min=0.0).sqrt()
-    features = pairs.at_items(scene.item_features)
-    subdetector = features[:, ITEM_FEATURES : ITEM_FEATURES + n_subdetectors]
-    by_subdetector = total(fraction[:, None] * subdetector)
-    depth = total((fraction * features[:, LAYER])[:, None] * subdetector)
+    mean_along = (linear_centre * direction).sum(-1, keepdim=True)
+    axis = pairs.columns(torch.cat([direction, mean_along], dim=-1).t())  # [4, P]
+    position = showers.position
+    along = (position * axis[:3]).sum(0)
+    across = (position - along * axis[:3]).square().sum(0).sqrt()  # mm
+    core = falling_step(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
+    beyond = (along - axis[3]).square()
+    shape = pairs.column_sums(fraction * torch.stack([across, core, beyond, fraction]), size)
+    width, in_core, spread, concentration = shape.unbind(0)
     columns = [
         (energy + EPS_ENERGY).log() / 2.0,
         (track_energy + EPS_ENERGY).log() / 2.0,
         ((energy + 0.05) / (track_energy + 0.05)).log(),
-        torch.log1p(total(hit_fraction * (1.0 - is_track))) / 2.0,
-        total(hit_fraction * is_track),
-        total(charge),
-        torch.log1p(total(fraction * across) / 10.0),
-        total(fraction * falling_step(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)),
-        torch.log1p(spread / 50.0),
+        torch.log1p(n_hits) / 2.0,
+        n_tracks,
+        charge,
+        torch.log1p(width / 10.0),
+        in_core,
+        torch.log1p(spread.clamp(min=0.0).sqrt() / 50.0),
         direction[:, 2].abs(),
         direction[:, 2].square(),
-        total(fraction.square()),
+        concentration,
         ((linear - direction) * theta).sum(-1) / ANGLE_UNIT,
         ((linear - direction) * phi).sum(-1).abs() / ANGLE_UNIT,
         ((by_tracks - direction).square().sum(-1) + 1e-8).sqrt() / ANGLE_UNIT,
     ]
-    joined = torch.cat([torch.stack(columns, dim=-1), by_subdetector, depth], dim=-1)
-    proxies = (energy, momenta, direction, linear, by_tracks, joined.to(scene.item_energy.dtype))
-    return Proxies(*(values.view(*shape, *values.shape[1:]) for values in proxies))
+    joined = torch.cat([torch.stack(columns, dim=-1), sums[7:].t()], dim=-1)
+
+    def of_particles(values: Tensor) -> Tensor:
+        return values.reshape(*seed.shape, *values.shape[1:])
+
+    return Proxies(
+        of_particles(energy),
+        of_particles(momenta),
+        of_particles(direction),
+        of_particles(linear),
+        of_particles(by_tracks),
+        of_particles(joined.to(scene.item_energy.dtype)),
+        showers,
+    )

@@ -191,8 +191,9 @@ def _match_event(gain: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _select(target: Target, index: Tensor) -> Target:
     """The targets of index int64 [B, T]; -1: padding."""
     values = {}
+    index = torch.where(index < 0, target.mask.shape[1], index)
     for field in dataclasses.fields(target):
         given = getattr(target, field.name)
-        padded = torch.cat([given, given.new_zeros(len(given), 1, *given.shape[2:])], dim=1)  # -1 is the padding
+        padded = torch.cat([given, given.new_zeros(len(given), 1, *given.shape[2:])], dim=1)
         values[field.name] = gather(padded, index)
     return Target(**values)

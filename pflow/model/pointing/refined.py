@@ -100,7 +100,7 @@ def refine(
         stays = ~by_track & (change < decoding.min_direction_change**2)
         direction = torch.where(stays[..., None], decoded.direction.to(direction.dtype), direction)
     if decoding.photon_depth:
-        fraction, depth = refined.log_fraction.exp().double(), decoding.photon_depth
-        direction = with_front_direction(direction, is_photon, fraction, refined.pairs, source.scene, depth=depth)
+        showers, depth = particles.proxies.showers, decoding.photon_depth
+        direction = with_front_direction(direction, is_photon, showers, refined.pairs, depth=depth)
     particles = particles._replace(log_energy=expected, direction=direction)
     return RefinedParticles(particles, pdg, charge, refined, is_particle)

@@ -165,8 +165,8 @@ class Refiner(nn.Module):
         x = particles.embedded
         if self.messages is not None:
             x = x + self.messages(x, particles.log_energy, particles.direction, mask, particles.hit_fraction, scene)
-        on_tokens = scene.on_tokens(assigned[:, None]).expand(-1, seed.shape[1], -1)
-        memory = CoveredMemory.of(states, on_tokens, scene.token_mask)
+        memory = CoveredMemory.of(states, scene.on_tokens(assigned[:, None]), scene.token_mask)
+        memory = memory._replace(log_remaining=memory.log_remaining.expand(-1, seed.shape[1], -1))
         x = self.stack(x + self.embed_query(particles.query), memory, mask=mask)
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)

@@ -64,19 +64,19 @@ def several(batch):
 
 
 @pytest.mark.parametrize("n_particles", [2, 3])
-def test_values_at_pairs_are_those_of_their_particles_items_and_tokens(several, n_particles):
+def test_values_at_pairs_are_those_of_their_particles_and_items(several, n_particles):
     """Also where values are known for more particles than there are pairs of."""
     scene, pairs, _ = several
     generator = torch.Generator().manual_seed(1)
     values = torch.rand(4, n_particles, scene.item_mask.shape[1], generator=generator)
-    of_tokens = torch.rand(4, scene.token_mask.shape[1], 3, generator=generator)
     of_particles = torch.rand(4, 2, 3, generator=generator)
     assert torch.equal(pairs.at(values), values[pairs.event, pairs.particle, pairs.item])
     assert torch.equal(pairs.at_items(scene.item_unit), scene.item_unit[pairs.event, pairs.item])
     assert torch.equal(pairs.at_particles(of_particles), of_particles[pairs.event, pairs.particle])
     assert torch.equal(pairs.each(of_particles.flatten(0, 1)), of_particles[pairs.event, pairs.particle])
-    token = scene.item_token[pairs.event, pairs.item]
-    assert torch.equal(pairs.at_tokens(of_tokens, scene), of_tokens[pairs.event, token])
+    assert torch.equal(pairs.item_columns(scene.item_unit), scene.item_unit[pairs.event, pairs.item].t())
+    columns = of_particles.flatten(0, 1).t()
+    assert torch.equal(pairs.columns(columns), of_particles[pairs.event, pairs.particle].t())
 
 
 def test_dense_values_and_sums_over_items_and_tokens(several):
@@ -87,6 +87,8 @@ def test_dense_values_and_sums_over_items_and_tokens(several):
         on_tokens[b, t, scene.item_token[b, m]] += value
     assert torch.equal(pairs.dense(values, dense.shape), dense)
     torch.testing.assert_close(pairs.sums(values, 8).view(4, 2), dense.sum(-1))
+    sums = pairs.column_sums(torch.stack([values, 2.0 * values]), 8)
+    torch.testing.assert_close(sums.view(2, 4, 2), torch.stack([dense.sum(-1), 2.0 * dense.sum(-1)]))
     torch.testing.assert_close(pairs.on_tokens(values, scene, (4, 2)), on_tokens)
 
 
@@ -95,7 +97,7 @@ def test_geometry_by_hand(by_hand):
     scene = scene_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
     seed = torch.tensor([[0]])
     pairs = Pairs.where(select_pairs(scene, seed, NOTHING, torch.tensor([[True]]), min_cosine=0.9))
-    found = _relative_position(scene, seed, pairs)
+    found = _relative_position(scene, seed, pairs, delta_features=False).t()
     angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
     expected = [
         math.log1p(4.0),

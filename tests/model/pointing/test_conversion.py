@@ -9,6 +9,7 @@ from pflow.model.pointing.conversion import CORE_ANGLE, ConversionDirectionCorre
 from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.messages import PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.showers import Showers
 
 R = 1900.0
 """Where showers begin, mm from the vertex, in the plane of the beam's origin."""
@@ -40,7 +41,8 @@ def scene_of(by_hand, *showers, stray=()):
 def slopes_of(scene, share):
     """The slopes of particles, of shares [B, T, M]."""
     pairs = Pairs.where(share > 0)
-    return shower_slopes(pairs.at(share), pairs, scene, tuple(share.shape[:2]))
+    showers = Showers.of(pairs.at(share), pairs, scene, share.shape[0] * share.shape[1])
+    return shower_slopes(showers, pairs, tuple(share.shape[:2]))
 
 
 def test_a_shower_that_points_to_the_vertex_has_no_slope(by_hand):
@@ -119,7 +121,8 @@ def azimuth(correction, scene, share, arc):
     direction = torch.tensor([[[math.cos(arc), math.sin(arc), 0.0]]])
     pairs = Pairs.where(share > 0)
     with torch.no_grad():
-        turned = correction(torch.zeros(1, 1, 5), direction, pairs.at(share), pairs, scene)
+        showers = Showers.of(pairs.at(share), pairs, scene, 1)
+        turned = correction(torch.zeros(1, 1, 5), direction, showers, pairs)
     torch.testing.assert_close(turned.norm(dim=-1), torch.ones(1, 1))
     return math.atan2(float(turned[0, 0, 1]), float(turned[0, 0, 0]))
 

@@ -51,7 +51,7 @@ def one_particle(
             energy_log_sigma=torch.tensor([[log_widths[0]]]),
             direction_log_sigma=torch.tensor([[log_widths[1]]]),
             pooled=torch.zeros(1, 1, 2),
-            proxies=Proxies(torch.zeros(1, 1), none, none, none, none, none),
+            proxies=Proxies(torch.zeros(1, 1), *[none] * 6),
             by_track=torch.tensor([[False]]),
         ),
     )

@@ -10,6 +10,7 @@ from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.photon_direction import FULL_ENERGY, MAX_CHANGE, front_direction, with_front_direction
 from pflow.model.pointing.proxies import make_proxies
+from pflow.model.pointing.showers import Showers
 
 R = 1900.0
 """Where showers begin, mm from the vertex."""
@@ -32,9 +33,11 @@ def scene_of(by_hand, *showers):
     return make_scene(batch, n_subdetectors=2), share
 
 
-def front_of(scene, share, **options):
+def front_of(scene, share, *, depth=DEPTH):
+    """Directions to the fronts, and the showers' energies."""
     pairs = Pairs.where(torch.ones_like(share, dtype=torch.bool))
-    return front_direction(pairs.at(share), pairs, scene, tuple(share.shape[:2]), **({"depth": DEPTH} | options))
+    showers = Showers.of(pairs.at(share), pairs, scene, share.shape[1])
+    return front_direction(showers, pairs, tuple(share.shape[:2]), depth=depth), showers.energy
 
 
 def angles(direction):
@@ -74,7 +77,7 @@ def test_each_shower_has_its_own_front_and_none_without_hits(by_hand):
     share = torch.cat([share, torch.zeros_like(share[:, :1])], dim=1)
     front, energy = front_of(scene, share)
     torch.testing.assert_close(front[0, 1], front[0, 0][[1, 0, 2]])
-    assert energy[0, 2] == 0.0
+    assert energy[2] == 0.0
     assert not front[0, 2].any()
 
 
@@ -98,7 +101,8 @@ def test_the_front_replaces_the_directions_of_soft_photons_nearby(by_hand, energ
     pairs = Pairs.where(share > 0)
     front, _ = front_of(scene, share)
     before = normalize(front + torch.tensor([0.0, 0.0, off * MAX_CHANGE]), dim=-1)
-    found = with_front_direction(before, torch.tensor([[is_photon]]), pairs.at(share), pairs, scene, depth=DEPTH)
+    showers = Showers.of(pairs.at(share), pairs, scene, 1)
+    found = with_front_direction(before, torch.tensor([[is_photon]]), showers, pairs, depth=DEPTH)
     moved = (found - before).norm() / (front - before).norm()
     assert float(moved) == pytest.approx(expected, abs=0.01)
     assert float(found.norm()) == pytest.approx(1.0)

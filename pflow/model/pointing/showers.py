@@ -1,0 +1,67 @@
+"""Hits of showers with their weights, from which proxies, slopes and directions are computed.
+
+Letters: B batch, T particles, M items (hits, then tracks), P pairs of a particle and an item.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflow.model.pointing.geometry import Scene
+from pflow.model.pointing.pairs import Pairs
+
+__all__ = ["Showers", "falling_step", "log_weights"]
+
+LOG_WEIGHT = 4.0
+"""Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
+
+
+def log_weights(fraction: Tensor) -> Tensor:
+    """Weights of hits in the log-weighted barycentre, from their fractions of the shower's energy."""
+    return (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
+
+
+def falling_step(values: Tensor, end: float, *, width: float) -> Tensor:
+    """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
+    return ((end - values) / width).clamp(0.0, 1.0)
+
+
+class Showers(NamedTuple):
+    """Hits of showers. Pairs are the last axis: so each operation goes through memory once.
+
+    Parameters
+    ----------
+    position : float [3, P], of the pair's item, mm
+    fraction : float [P], fraction of the shower's energy
+    weight : float [P], `log_weights` of it
+    energy : float [B * T], GeV
+    centre : float [3, B * T], sum of positions by weight, mm
+    norm : float [B * T], sum of weights
+    linear_centre : float [3, B * T], sum of positions by fraction, mm
+    """
+
+    position: Tensor
+    fraction: Tensor
+    weight: Tensor
+    energy: Tensor
+    centre: Tensor
+    norm: Tensor
+    linear_centre: Tensor
+
+    @classmethod
+    def of(cls, hit_fraction: Tensor, pairs: Pairs, scene: Scene, size: int) -> Showers:
+        """From the fraction float [P] of each pair's item that is the particle's, of `size` = B * T particles.
+
+        All is in the precision of the fractions.
+        """
+        table = torch.cat([scene.item_position, scene.item_energy[..., None]], dim=-1)
+        columns = pairs.item_columns(table).to(hit_fraction.dtype)  # [4, P]
+        position, deposit = columns[:3], hit_fraction * columns[3]  # GeV; 0 for tracks
+        energy = pairs.sums(deposit, size)
+        fraction = deposit / pairs.each(energy.clamp(min=1e-9))
+        weight = log_weights(fraction)
+        sums = pairs.column_sums(torch.cat([weight * position, weight[None], fraction * position]), size)
+        return cls(position, fraction, weight, energy, sums[:3], sums[3], sums[4:])
