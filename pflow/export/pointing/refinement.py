@@ -20,7 +20,7 @@ from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.refined import refine
+from pflow.model.pointing.refinement import refine
 from pflow.model.pointing.refiner import DecodedParticles
 
 __all__ = ["RefinementGraph"]

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import InputError, first_line, nearest
+from pflow.event import jagged
 
 __all__ = ["TableReader", "TableWriter", "open_hdf5"]
 
@@ -156,7 +157,7 @@ class TableReader:
             ) from error
         if flat.ndim != 2 or flat.dtype.kind not in "fiu":
             raise self._error(f"expected numbers [event, row, column], found {array.type}")
-        return np.append(0, np.cumsum(counts)).astype(np.int64), flat
+        return jagged.offsets(counts), flat
 
     def _error(self, message: str, suggestions: Iterable[str] = ()) -> InputError:
         return InputError(message, file=self._path, field=self._name, suggestions=suggestions)

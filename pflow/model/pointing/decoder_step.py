@@ -24,7 +24,7 @@ from pflow.model.pointing.event_decoder import decode_event
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.refined import refine
+from pflow.model.pointing.refinement import refine
 from pflow.model.pointing.refiner import DecodedParticles
 from pflow.model.pointing.seed import MASKED_LOGIT
 
@@ -169,7 +169,7 @@ def generate(
 ) -> GeneratedParticles:
     """Decode the particles of each event, and refine them where the network has a refiner.
 
-    Decisions after the refinement: `pflow.model.pointing.refined`.
+    Decisions after the refinement: `pflow.model.pointing.refinement`.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.decoder_step import decode_first_stage
-from pflow.model.pointing.refined import refine
+from pflow.model.pointing.refinement import refine
 from pflow.model.pointing.refiner import DecodedParticles
 
 

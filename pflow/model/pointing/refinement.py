@@ -1,4 +1,6 @@
-"""From decoded to refined particles: what is decided after the network. In torch and in exported graphs alike.
+"""The refinement: hits of decoded particles are reassigned by the refiner, then it is decided what to keep.
+
+In torch and in exported graphs alike.
 
 Letters: B batch, T particles.
 """
