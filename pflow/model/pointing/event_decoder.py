@@ -112,6 +112,13 @@ class TwoLayers:
         return torch.mul(x, self.inverse_sqrt2).erf_().add_(self.one).mul_(x)
 
 
+SAME_TOKEN, KNOWN, ALONG, LOG_ACROSS, LOG_ANGLE, NEAR, WIDE, DEPTH, ANGLE = range(1, 10)
+"""Rows of the features of pairs that a step computes: see `_pair_weights`. From `NEAR` on they become exponentials."""
+
+NEAR_THETA, THETA, ARC, THETA_ARC = range(10, 14)
+"""Those of the differences in polar angle and azimuth, the last a product of two."""
+
+
 def _pair_weights(geometry: Tensor, *, delta_features: bool) -> Tensor:
     """Weights [F, hidden] of the features of pairs in the order in which a step computes them.
 
@@ -413,26 +420,28 @@ class EventDecoder:
         axis = self.token_axis[seed]
         offset = position - self.token_position[seed]  # mm
         along = torch.mv(offset, axis)
-        torch.eq(token[:, 0], seed, out=rows[1])
-        known = torch.index_select(self.assigned, 0, index, out=rows[2])
-        torch.clamp(along, -900.0, 1500.0, out=rows[3])
-        torch.linalg.vector_norm(torch.addr(offset, along, axis, alpha=-1.0), dim=1, out=rows[6])  # across, mm
-        rows[7].copy_(rows[6])
-        torch.abs(along, out=rows[8])
+        torch.eq(token[:, 0], seed, out=rows[SAME_TOKEN])
+        known = torch.index_select(self.assigned, 0, index, out=rows[KNOWN])
+        torch.clamp(along, -900.0, 1500.0, out=rows[ALONG])
+        torch.linalg.vector_norm(torch.addr(offset, along, axis, alpha=-1.0), dim=1, out=rows[NEAR])  # across, mm
+        rows[WIDE].copy_(rows[NEAR])
+        torch.abs(along, out=rows[DEPTH])
         difference = unit - self.token_units[seed]
-        torch.linalg.vector_norm(difference, dim=1, out=rows[9])  # rad
-        torch.addcmul(weights.log_offset, features[6:10:3], weights.log_scale, out=features[4:6]).log_()
+        torch.linalg.vector_norm(difference, dim=1, out=rows[ANGLE])  # rad
+        torch.addcmul(
+            weights.log_offset, features[NEAR : ANGLE + 1 : 3], weights.log_scale, out=features[LOG_ACROSS:NEAR]
+        ).log_()
         if weights.delta_features:
             x, y, z = self.token_unit[seed]
             rho = math.hypot(x, y)
-            rows[11].copy_(self.item_theta.index_select(0, index).sub_(math.atan2(rho, z) / 0.003))
-            torch.abs(rows[11], out=rows[10])
+            rows[THETA].copy_(self.item_theta.index_select(0, index).sub_(math.atan2(rho, z) / 0.003))
+            torch.abs(rows[THETA], out=rows[NEAR_THETA])
             arc = 100.0 / max(rho, 1e-3)
-            torch.mv(difference[:, :2], axis.new_tensor((-y * arc, x * arc)), out=rows[12])
-            features[11:13].asinh_()
-        features[6 : 6 + len(weights.exp_scale)].mul_(weights.exp_scale).exp_()
+            torch.mv(difference[:, :2], axis.new_tensor((-y * arc, x * arc)), out=rows[ARC])
+            features[THETA:THETA_ARC].asinh_()
+        features[NEAR : NEAR + len(weights.exp_scale)].mul_(weights.exp_scale).exp_()
         if weights.delta_features:
-            torch.abs(rows[12], out=rows[13]).mul_(rows[10])
+            torch.abs(rows[ARC], out=rows[THETA_ARC]).mul_(rows[NEAR_THETA])
         hidden = torch.addmm(self.items.index_select(0, index), features.t(), self.pair_geometry)
         hidden = torch.addmm(weights.pair_hidden[0], gelu(hidden), weights.pair_hidden[1])
         fraction = torch.addmm(weights.pair_out[0], gelu(hidden), weights.pair_out[1]).squeeze(1).sigmoid_()
