@@ -21,6 +21,17 @@ CHUNKS_PER_THREAD = 3
 TIMEOUT = "10s"
 """Time to wait for a scheduler."""
 
+LOCAL = {
+    # dask makes its processes give memory back at once, and half of their time went into getting it again.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+    # Looked at by nobody here: each process looks at its stack 100 times a second, at its load twice, and 50 times
+    # whether its event loop answers. With two processes and the scheduler that took a tenth of a core.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.tick.interval": "500ms",
+}
+"""Settings of dask for processes on this machine."""
+
 
 def run_on_cluster(
     cluster: str, checkpoint: str, settings: Settings, units: Iterable[Unit]
@@ -83,8 +94,7 @@ def _started(cluster: str, stack: ExitStack) -> Any:
     number = cluster.removeprefix("local:")
     if not number.isdigit() or int(number) < 1:
         raise ConfigError(f"cluster '{cluster}': expected local:N with N processes, at least 1")
-    # dask makes its processes give memory back at once, and half of their time went into getting it again.
-    with dask.config.set({"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}):
+    with dask.config.set(LOCAL):
         # No dashboard: it would open a port.
         return stack.enter_context(LocalCluster(n_workers=int(number), threads_per_worker=1, dashboard_address=None))
 

@@ -19,6 +19,7 @@ from pflow.inference.jobs import Job, Unit
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
+dask = pytest.importorskip("dask")
 
 # dask's own: its closing comm threads and sockets are collected after the cluster is gone.
 pytestmark = [
@@ -43,13 +44,14 @@ def test_processes_give_what_one_gives_in_order(checkpoint, sample_dir, tmp_path
     assert one.particles.tolist() == two.particles.tolist()
 
 
-def test_processes_of_this_machine_keep_their_memory(monkeypatch):
-    """dask's default makes each array cost new pages from the system."""
+def test_processes_of_this_machine_keep_their_memory_and_do_not_watch_themselves(monkeypatch):
+    """dask's default makes each array cost new pages from the system, and looks at the stack 100 times a second."""
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     with ExitStack() as stack:
         client = stack.enter_context(distributed.Client(_started("local:1", stack)))
         assert client.submit(os.environ.get, "MALLOC_TRIM_THRESHOLD_").result() is None
         assert client.submit(os.environ.get, "OMP_NUM_THREADS").result() == "1"
+        assert client.submit(dask.config.get, "distributed.worker.profile.enabled").result() is False
 
 
 def test_a_bad_entry_leaves_nothing(checkpoint, sample_dir, tmp_path):

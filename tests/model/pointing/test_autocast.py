@@ -1,4 +1,4 @@
-"""Mixed precision, as `--trainer.precision bf16-mixed` has it."""
+"""Mixed precision, as `--trainer.precision bf16-mixed` and `16-mixed` have it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import torch
 REFINED = {"refine_layers": 1, "pairwise_messages": True, "refine_delta_theta_phi_features": True}
 
 
+@pytest.fixture(params=[torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def rounded_to(request):
+    return request.param
+
+
 @pytest.fixture
-def bfloat16():
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def rounding(rounded_to):
+    with torch.autocast("cpu", dtype=rounded_to):
         yield
 
 
-@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.usefixtures("rounding")
 @pytest.mark.parametrize("options", [{"delta_theta_phi_features": True}, REFINED])
 def test_it_trains(make_model, batch, options):
     model = make_model(**options, eos_threshold=1.0).train()
@@ -26,7 +31,7 @@ def test_it_trains(make_model, batch, options):
     assert losses["total"].dtype == torch.float32
 
 
-@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.usefixtures("rounding")
 @pytest.mark.parametrize("options", [{}, REFINED])
 def test_it_writes(make_model, batch, options):
     written = make_model(**options, eos_threshold=1.0).decode(batch, max_particles=4)
@@ -35,7 +40,7 @@ def test_it_writes(make_model, batch, options):
     assert all(value.isfinite().all() for value in (written.energy, written.direction, written.hit_fraction))
 
 
-@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.usefixtures("rounding")
 def test_positions_are_not_rounded(make_model, batch):
     model = make_model(eos_threshold=1.0)
     rounded = model.network.encode(batch)
@@ -46,15 +51,19 @@ def test_positions_are_not_rounded(make_model, batch):
 
 
 @pytest.mark.parametrize("options", [{"delta_theta_phi_features": True}, REFINED])
-def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(make_model, batch, options):
+def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(make_model, batch, options, rounded_to):
     """In evaluation mode: nothing is drawn."""
-    if options is REFINED and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+    if (
+        options is REFINED
+        and rounded_to is torch.bfloat16
+        and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11)
+    ):
         pytest.skip("with torch 2.5 the particles that the refinement decodes in bfloat16 are others")
     model = make_model(**options, eos_threshold=1.0)
     found = {}
     for rounds in (True, False):
         model.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=rounds):
+        with torch.autocast("cpu", dtype=rounded_to, enabled=rounds):
             losses = model.losses(batch)
         losses["total"].backward()
         parts = (torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
@@ -66,18 +75,36 @@ def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(mak
     assert torch.nn.functional.cosine_similarity(other, gradient, dim=0) > 0.98
 
 
-def test_steps_of_an_optimiser_follow_those_in_single_precision(make_model, batch):
+def test_steps_of_an_optimiser_follow_those_in_single_precision(make_model, batch, rounded_to):
+    """With float16 the loss is scaled, as Lightning does: by 65536 at first, and steps are left out until it fits."""
     ends = []
     for rounds in (True, False):
         model = make_model(eos_threshold=1.0)
         optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=rounds and rounded_to is torch.float16)
         for _ in range(8):
             optimiser.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=rounds):
+            with torch.autocast("cpu", dtype=rounded_to, enabled=rounds):
                 total = model.losses(batch)["total"]
-            total.backward()
-            optimiser.step()
+            scaler.scale(total).backward()
+            scaler.step(optimiser)
+            scaler.update()
             ends.append(total.item())
     rounded, full = ends[:8], ends[8:]
     assert full[-1] < full[0] - 1.0
     assert abs(rounded[-1] - full[-1]) < 0.02 * (full[0] - full[-1])
+
+
+def test_gradients_that_are_too_large_for_float16_change_nothing_but_the_scale(make_model, batch):
+    model = make_model(eos_threshold=1.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    with torch.autocast("cpu", dtype=torch.float16):
+        total = model.losses(batch)["total"]
+    scaler.scale(total).backward()
+    scaler.step(optimiser)
+    scaler.update()
+    assert total.isfinite()
+    assert scaler.get_scale() == 2.0**39
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
