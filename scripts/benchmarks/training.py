@@ -6,12 +6,14 @@ events padded to the longest; each with its share of padding and its events a se
 on a CPU is timed by its CPU time, which other processes disturb less.
 
 On a CPU an encoder packs the events of a batch side by side, so that padding costs little there. `--unpacked` pads them
-as on a GPU.
+as on a GPU. The steps of a refinement decode one particle after the other with the first stage. `--first-stage` leaves
+it out, and the network's own particles before (scheduled sampling), which are drawn for one batch and not for another.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -41,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=5000, help="default: %(default)s")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--unpacked", action="store_true", help="pad events on a CPU too")
+    parser.add_argument("--first-stage", action="store_true", help="train a pointing network's first stage alone")
     parser.add_argument("--output", type=Path, help="JSON file")
     parser.add_argument("--events", type=int, default=64, help="of each file (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
@@ -69,7 +72,10 @@ def compare(args: argparse.Namespace) -> None:
     order = generator.permutation(len(tokens))
     fixed = [order[at : at + args.batch_size] for at in range(0, len(order), args.batch_size)]
     ways = {name: make(tokens, parts, args.device) for name, parts in {"budget": budget, "random": fixed}.items()}
-    network = model.reconstructor.to(args.device).train()
+    network: Any = model.reconstructor.to(args.device).train()
+    if args.first_stage:
+        network.network.refiner = None
+        network.training_config = dataclasses.replace(network.training_config, scheduled_sampling_prob=0.0)
     optimiser = torch.optim.AdamW(network.parameters())
 
     def forward(batches: Sequence[Batch]) -> None:
@@ -117,6 +123,7 @@ def compare(args: argparse.Namespace) -> None:
         machine = {
             "device": args.device,
             "packed": not args.unpacked,
+            "first_stage": args.first_stage,
             "threads": args.threads,
             "torch": torch.__version__,
         }
