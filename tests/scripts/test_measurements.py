@@ -74,7 +74,7 @@ def test_each_row_of_the_ablation_adds_one_part():
 
 def test_options_for_all_come_last_and_win(tmp_path):
     budget = {"config": "paper/v1_flags", "epochs": 2, "changes": ["a=1"], "common": ["b=2"]}
-    assert setups.fit_options(budget, tmp_path)[4:] == ["--trainer.max_epochs=2", "--a=1", "--b=2"]
+    assert setups.fit_options(budget, tmp_path)[4:] == ["--trainer.max-epochs=2", "--a=1", "--b=2"]
 
 
 @pytest.mark.slow
