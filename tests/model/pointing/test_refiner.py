@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing import decoder_step, refined
+from pflow.model.pointing import decoder_step, refinement
 from pflow.model.pointing.decoder_step import decode_first_stage
 from pflow.model.pointing.refiner import EPS_FRACTION, DecodedParticles, _min_probability
 
@@ -198,12 +198,12 @@ def test_initially_there_are_no_messages(make_model, batch):
 def test_a_small_change_of_direction_is_not_made(model, batch):
     decoded, source = first_stage(model, batch)
     with torch.no_grad():
-        changed = refined.refine(model.network, decoded, source, model.decoding, Sampler()).particles
+        changed = refinement.refine(model.network, decoded, source, model.decoding, Sampler()).particles
         change = (changed.direction - decoded.direction).norm(dim=-1)
         changes = change[~changed.by_track].sort().values
         limit = float(changes[len(changes) // 2 :][:2].mean())  # between two, where rounding decides nothing
         decoding = dataclasses.replace(model.decoding, min_direction_change=limit)
-        found = refined.refine(model.network, decoded, source, decoding, Sampler()).particles
+        found = refinement.refine(model.network, decoded, source, decoding, Sampler()).particles
     kept = ~changed.by_track & (change < limit)
     assert 0 < kept.sum() < kept.numel()
     torch.testing.assert_close(found.direction[kept], decoded.direction[kept], rtol=0, atol=0)
