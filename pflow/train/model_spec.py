@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -20,9 +20,24 @@ from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.train.transfer import nearest_subdetectors, transfer_subdetectors
 
-__all__ = ["ModelSpec"]
+__all__ = ["ModelSpec", "NewParts"]
 
 PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}
+
+
+class NewParts(NamedTuple):
+    """Parts of a network that the checkpoint to start with does not have.
+
+    Parameters
+    ----------
+    random
+        They keep their random weights.
+    identity
+        Layers behind those of a stack, which pass on what they get.
+    """
+
+    random: Sequence[str] = ()
+    identity: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -149,7 +164,7 @@ class ModelSpec:
         if self.checkpoint is not None and self.purpose != "start":
             self._refuse(self._network_differences(reconstructor))
 
-    def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> list[str]:
+    def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> NewParts:
         """Load the weights, unless the trainer does it (a training that goes on) or there are none.
 
         Parameters
@@ -161,9 +176,8 @@ class ModelSpec:
 
         Returns
         -------
-        list of str
-            Parts of a network to start with that the checkpoint does not have: layers behind its own in a stack, which
-            begin as the identity, and others, which keep their random weights.
+        NewParts
+            Of a network to start with.
 
         Raises
         ------
@@ -173,7 +187,7 @@ class ModelSpec:
             The weights do not fit the checkpoint's own options.
         """
         if self.checkpoint is None or self.purpose == "continue":
-            return []
+            return NewParts()
         checkpoint = self.checkpoint
         if self.purpose == "start":
             checkpoint = _for_detector(checkpoint, reconstructor, detector)
@@ -185,7 +199,10 @@ class ModelSpec:
         except InputError:
             self._refuse(self._network_differences(reconstructor))
             raise
-        return sorted(new)
+        layers = {part for part in new if _is_item(part)}
+        for layer in layers:
+            reconstructor.get_submodule(layer).begin_as_identity()  # type: ignore[operator]
+        return NewParts(random=sorted(new.keys() - layers), identity=sorted(layers))
 
     def _network_differences(self, reconstructor: Reconstructor) -> list[str]:
         assert self.checkpoint is not None
@@ -232,13 +249,16 @@ def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[
         path = name.split(".")
         parents = (".".join(path[:n]) for n in range(2, len(path)))
         missing = next((one for one in parents if not any(known.startswith(f"{one}.") for known in weights)), None)
-        if missing is None:
-            continue
-        part = missing.removeprefix(PREFIX)
-        if missing.rpartition(".")[2].isdecimal():
-            layer = reconstructor.get_submodule(part)
-            if not isinstance(layer, (EncoderLayer, DecoderLayer)) or not layer.attention_residual.pre:
-                continue
-            layer.begin_as_identity()
-        new.setdefault(part, {})[name] = value
+        if missing is not None and (not _is_item(missing) or _can_begin_as_identity(reconstructor, missing)):
+            new.setdefault(missing.removeprefix(PREFIX), {})[name] = value
     return new
+
+
+def _is_item(part: str) -> bool:
+    """Whether a part is an item of a list, such as a layer of a stack."""
+    return part.rpartition(".")[2].isdecimal()
+
+
+def _can_begin_as_identity(reconstructor: nn.Module, part: str) -> bool:
+    layer = reconstructor.get_submodule(part.removeprefix(PREFIX))
+    return isinstance(layer, (EncoderLayer, DecoderLayer)) and layer.attention_residual.pre

@@ -136,11 +136,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.data.use_readout(reconstructor.needs_readout)
         self.spec.check_network(reconstructor)
         new = self.spec.load_into(reconstructor, detector=tokeniser.detector)
-        layers = [part for part in new if part.rpartition(".")[2].isdecimal()]
-        if layers:
-            self.print(f"begin as the identity: {', '.join(layers)}")
-        if others := [part for part in new if part not in layers]:
-            self.print(f"begin at random: {', '.join(others)}")
+        for how, parts in (("as the identity", new.identity), ("at random", new.random)):
+            if parts:
+                self.print(f"begin {how}: {', '.join(parts)}")
         self.reconstructor = reconstructor
         self._step = compiled_step(reconstructor) if self.compile_model else reconstructor.training_step
 
