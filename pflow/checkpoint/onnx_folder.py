@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["FORMAT_OF_POINTING", "FORMAT_OF_TRANSLATION", "GRAPHS", "TOKENS"]
+__all__ = ["FORMAT_OF_POINTING", "FORMAT_OF_TRANSLATION", "GRAPHS", "POINTING_GRAPHS", "TOKENS"]
 
-GRAPHS = {"encoder": "encoder.onnx", "step": "decoder_step.onnx", "refinement": "refinement.onnx"}
-"""Files of the graphs; translation networks have no refinement."""
+GRAPHS = {name: f"{name}.onnx" for name in ("encoder", "decoder", "refinement")} | {"step": "decoder_step.onnx"}
+"""Files of the graphs."""
+
+POINTING_GRAPHS = ("encoder", "decoder", "refinement")
+"""Those of a pointing network, in the order in which they are run; a translation network has encoder and step."""
 
 TOKENS = "tokens.json"
 """Description beside them."""
 
-FORMAT_OF_TRANSLATION, FORMAT_OF_POINTING = 1, 2
-"""Version of the description's layout, by which the graphs of the architectures are told apart."""
+FORMAT_OF_TRANSLATION, FORMAT_OF_POINTING = 1, 3
+"""Version of the description's layout, by which the graphs of the architectures are told apart. Up
+to 2 the host repeated the decoder steps of pointing networks."""

@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("onnx", "weights"),
         default="onnx",
-        help="onnx: encoder.onnx, decoder_step.onnx, for pointing networks refinement.onnx, and tokens.json, which "
-        "says how to use them; weights: model.safetensors and model.json, which pflow takes as a checkpoint "
+        help="onnx: encoder.onnx, decoder.onnx and refinement.onnx, for translation networks encoder.onnx and "
+        "decoder_step.onnx, and tokens.json, which says how to use them; weights: model.safetensors and model.json, "
+        "which pflow takes as a checkpoint "
         "(default: onnx)",
     )
     parser.add_argument(

@@ -11,6 +11,7 @@ import torch
 
 from pflow.errors import missing_package
 from pflow.export.graphs import Graph
+from pflow.export.loop import Loop, in_loop
 from pflow.export.operators import translations
 
 __all__ = ["OPSET", "require_onnx", "to_onnx"]
@@ -44,13 +45,13 @@ def require_onnx() -> Any:
     return onnx
 
 
-def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
+def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> None:
     """Convert a graph and write it to a file.
 
     Parameters
     ----------
     graph
-        From `pflow.export.graphs.graphs_of`.
+        From `pflow.export.graphs.graphs_of` or `pflow.export.pointing.graphs.pointing_graphs`.
     path
         The file.
     metadata
@@ -68,6 +69,18 @@ def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
     Here those are numbers of features and heads; tests run the files with other lengths than the example's.
     """
     onnx = require_onnx()
+    model = (
+        _traced(graph, path, onnx)
+        if isinstance(graph, Graph)
+        else in_loop(_traced(graph.step, path, onnx), graph, onnx)
+    )
+    onnx.helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
+
+
+def _traced(graph: Graph, path: Path, onnx: Any) -> Any:
+    """The ONNX model of a graph; `path` is written on the way."""
     specs = (*graph.inputs, *graph.outputs)
     with warnings.catch_warnings(), translations(OPSET):
         for message, category in _EXPECTED:
@@ -87,9 +100,7 @@ def to_onnx(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
     for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # tracing loses the fixed sizes
         element = value.type.tensor_type.elem_type
         value.CopyFrom(onnx.helper.make_tensor_value_info(spec.name, element, spec.shape))
-    onnx.helper.set_model_props(model, metadata)
-    onnx.checker.check_model(model)
-    onnx.save(model, str(path))
+    return model
 
 
 def _count_axes_from_front(model: Any, onnx: Any) -> None:

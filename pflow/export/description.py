@@ -9,6 +9,7 @@ from typing import Any
 from pflow.checkpoint.load import Model
 from pflow.checkpoint.onnx_folder import FORMAT_OF_TRANSLATION
 from pflow.export.graphs import Graph, TensorSpec
+from pflow.export.loop import Loop
 from pflow.physics.pdg import charges, masses, name_of
 from pflow.plain import to_plain
 from pflow.tokens.decode import REST_MOMENTUM
@@ -99,7 +100,7 @@ def describe(
     }
 
 
-def tensors(graph: Graph) -> dict[str, Any]:
+def tensors(graph: Graph | Loop) -> dict[str, Any]:
     """Names, types and shapes of a graph's inputs and outputs."""
     return {"inputs": _plain(graph.inputs), "outputs": _plain(graph.outputs)}
 

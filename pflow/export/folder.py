@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pflow.errors import ConfigError
 from pflow.export import description as translation
 from pflow.export.convert import OPSET, require_onnx, to_onnx
 from pflow.export.graphs import Graph, graphs_of
+from pflow.export.loop import Loop
 from pflow.export.pointing import description as pointing
 from pflow.export.pointing.graphs import pointing_graphs
 from pflow.io.atomic import check_folder, replacing_folder
@@ -24,7 +26,8 @@ __all__ = ["export_model"]
 
 
 def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
-    """Write a model as ``encoder.onnx``, ``decoder_step.onnx``, ``tokens.json`` and, if it points, ``refinement.onnx``.
+    """Write a model as graphs and ``tokens.json``: ``encoder.onnx`` with ``decoder_step.onnx``, or, if it points, with
+    ``decoder.onnx`` and ``refinement.onnx``.
 
     The folder appears only when it is complete.
 
@@ -61,7 +64,7 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in (*(GRAPHS[graph] for graph in graphs), TOKENS))
 
 
-Export = tuple[dict[str, Graph], dict[str, Any], dict[str, str]]
+Export = tuple[Mapping[str, Graph | Loop], dict[str, Any], dict[str, str]]
 """Graphs by name, content of ``tokens.json``, and metadata of all files."""
 
 

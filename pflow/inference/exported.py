@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from pflow.checkpoint.digest import read_checked
 from pflow.checkpoint.format import Header
-from pflow.checkpoint.onnx_folder import FORMAT_OF_POINTING, FORMAT_OF_TRANSLATION, GRAPHS, TOKENS
+from pflow.checkpoint.onnx_folder import (
+    FORMAT_OF_POINTING,
+    FORMAT_OF_TRANSLATION,
+    GRAPHS,
+    POINTING_GRAPHS,
+    TOKENS,
+)
 from pflow.errors import InputError, missing_package, reading
 
 __all__ = ["ExportedModel", "ExportedParticles"]
@@ -52,7 +58,7 @@ class ExportedModel:
     ConfigError
         The package onnxruntime is not installed.
     InputError
-        Not such a folder, one of another architecture or of a newer layout, a graph whose SHA-256 is not that of the
+        Not such a folder, one of another architecture or layout, a graph whose SHA-256 is not that of the
         description, or one that cannot be loaded.
     """
 
@@ -71,13 +77,13 @@ class ExportedModel:
             self.known = tuple(filter(None, text["run"]["known"].split(",")))
             self.decoding = dict(self.config["model"]["init_args"]["decoding"])
             self._energy_above = float(text["run"]["energy_above"])  # GeV
-            digests = {file: str(text["sha256"][file]) for file in GRAPHS.values()}
+            digests = {name: str(text["sha256"][GRAPHS[name]]) for name in POINTING_GRAPHS}
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.enable_mem_pattern = False  # it would keep one for each number of hits, tracks and particles ever seen
         self._sessions: dict[str, Any] = {}
-        for name, file in GRAPHS.items():
-            content = read_checked(Path(folder) / file, digests[file], stated_in=TOKENS)
+        for name in POINTING_GRAPHS:
+            content = read_checked(Path(folder) / GRAPHS[name], digests[name], stated_in=TOKENS)
             with self._running(name):
                 self._sessions[name] = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = {name: [one.name for one in run.get_inputs()] for name, run in self._sessions.items()}
@@ -107,7 +113,7 @@ class ExportedModel:
         """
         values = self.encode(source)
         rows, truncated = self.decode(values, max_particles=max_particles)
-        return ExportedParticles(self.refine(values, rows) if rows else None, truncated)
+        return ExportedParticles(self.refine(values, rows) if len(rows["seed"]) else None, truncated)
 
     def encode(self, source: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         """Outputs of the encoder by name."""
@@ -116,27 +122,11 @@ class ExportedModel:
     def decode(
         self, values: Mapping[str, npt.NDArray[Any]], *, max_particles: int | None = None
     ) -> tuple[Arrays, bool]:
-        """Rows of the decoded particles [T, ...] by name, none if there are none, and whether there would be more."""
-        # Arrays of NumPy, which onnxruntime does not copy: a value of its own costs more than an operator.
-        inputs = {name: values[name] for name in self._inputs["step"]}
-        step, names = self._sessions["step"].run, self._outputs["step"]
-        rows: dict[str, list[npt.NDArray[Any]]] = {name[4:]: [] for name in names if name.startswith("row_")}
-        truncated = False
-        limit = int(values["limit"][0]) if max_particles is None else max_particles
-        for position in range(limit + 1):
-            with self._running("step"):
-                outputs = dict(zip(names, step(names, inputs), strict=True))
-            if outputs["stop"][0]:
-                break
-            if position == limit:
-                truncated = True
-                break
-            for name, value in outputs.items():
-                if name.startswith("next_"):
-                    inputs[name[5:]] = value
-                elif name.startswith("row_"):
-                    rows[name[4:]].append(value)
-        return {name: np.concatenate(parts) for name, parts in rows.items() if parts}, truncated
+        """Rows of the decoded particles [T, ...] by name, and whether there would be more."""
+        if max_particles is not None:
+            values = {**values, "limit": np.array([max_particles])}
+        rows = self._run("decoder", values)
+        return rows, bool(rows.pop("truncated")[0])
 
     def refine(self, values: Mapping[str, npt.NDArray[Any]], rows: Arrays) -> Arrays:
         """The physical particles, by the names of the outputs of the refinement's graph."""
@@ -163,7 +153,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise InputError(f"not JSON: {error}", file=str(path)) from error
     number = text.get("format") if isinstance(text, dict) else None
     if number != FORMAT_OF_POINTING:
-        what = "that of a translation network" if number == FORMAT_OF_TRANSLATION else f"a newer one ({number})"
+        what = f"layout {number}, of another version of pflow: export the model again"
+        if number == FORMAT_OF_TRANSLATION:
+            what = "that of a translation network"
         raise InputError(
             f"expected layout {FORMAT_OF_POINTING}, of a pointing network; found {what}", file=str(path), field="format"
         )

@@ -35,15 +35,20 @@ TOY = {
             left = Shape(hit_energy)
             not_used = Neg(hit_energy)
         }""",
-    "decoder_step": """
-        (float[N] energies, int64[1] left)
-        => (bool[1] stop, int64[1] next_left, float[1] row_deposit, int64[1] row_hit) {
+    "decoder": """
+        (float[N] energies, int64[1] left, int64[1] limit)
+        => (bool[1] truncated, int64[T] seed, float[T] deposit, int64[T] hit) {
+            before = Constant<value_int = -1>()
+            axis = Constant<value_ints = [0]>()
+            number = Min(left, limit)
+            truncated = Greater(left, limit)
+            scalar = Squeeze(left)
+            last = Add(scalar, before)
+            all = Range(last, before, before)
             zero = Constant<value_ints = [0]>()
-            one = Constant<value_ints = [1]>()
-            stop = Equal(left, zero)
-            next_left = Sub(left, one)
-            row_hit = Max(next_left, zero)
-            row_deposit = Gather(energies, row_hit)
+            hit = Slice(all, zero, number, axis)
+            seed = Identity(hit)
+            deposit = Gather(energies, hit)
         }""",
     "refinement": """
         (float[T] deposit, int64[T] hit)
@@ -89,7 +94,7 @@ TOY = {
 """A model in which each hit is a photon, from the last to the first, with half of its hit."""
 
 METADATA = {
-    "format": "2",
+    "format": "3",
     "architecture": "pointing",
     "b_field": "3.5",
     "subdetectors": "ecal,hcal",
@@ -208,7 +213,7 @@ def test_a_missing_folder_is_an_error(error_of, tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"format": "3"}, "expected an export of a pointing network in format 2"),
+        ({"format": "2"}, "expected an export of a pointing network in format 3"),
         ({"b_field": None}, "expected metadata 'b_field'"),
         ({"energy_above": "little"}, "expected a number as metadata 'energy_above'"),
         ({"classes": "photon"}, "its classes of particles are not those of this library"),
@@ -225,10 +230,13 @@ def test_a_model_that_the_library_does_not_know_is_an_error(error_of, tmp_path, 
     [
         (("encoder", {"hit_layer": "hit_colour"}), "this library has no input 'hit_colour'"),
         (("encoder", {"limit": "most"}), "'limit' is not an output of the encoder"),
-        (("encoder", {"[4]": "[4, 5]"}), "expected one number as output 'limit'"),
-        (("decoder_step", {"energies": "momenta"}), "'momenta' is not an output of the encoder"),
-        (("decoder_step", {"row_deposit": "deposit"}), "expected stop, next_* and row_*, found the output 'deposit'"),
-        (("decoder_step", {"stop": "next_left_over"}), "'left_over' is not an output of the encoder"),
+        (
+            ("decoder", {"bool[1]": "bool[2]", "Greater(left, limit)": "Constant<value = bool[2] {0, 0}>()"}),
+            "expected one value as output 'truncated'",
+        ),
+        (("decoder", {"energies": "momenta"}), "'momenta' is not an output of the encoder"),
+        (("decoder", {"truncated": "cut"}), "expected the output 'truncated'"),
+        (("refinement", {"float[T] deposit": "float[T] share", "(deposit": "(share"}), "'share' is not an output"),
         (("refinement", {"covariance": "spread"}), "expected the output 'covariance'"),
         (
             ("refinement", {"double[T] mass": "float[T] mass", "Cast<to = 11>(charge)": "Identity(charge)"}),

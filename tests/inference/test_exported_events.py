@@ -137,7 +137,7 @@ class TestDamagedFolders:
     def folder(self, exported_general, tmp_path):
         return shutil.copytree(exported_general, tmp_path / "exported")
 
-    @pytest.mark.parametrize("name", ["encoder", "decoder_step", "refinement"])
+    @pytest.mark.parametrize("name", ["encoder", "decoder", "refinement"])
     def test_a_graph_with_another_number(self, name, folder):
         path = folder / f"{name}.onnx"
         content = bytearray(path.read_bytes())
@@ -165,6 +165,8 @@ class TestDamagedFolders:
         [
             ("sha256", None, "expected what `pflow export` wrote"),
             ("checkpoint", 3, "tokens.json"),
+            ("format", 1, "that of a translation network"),
+            ("format", 2, "layout 2, of another version of pflow: export the model again"),
             ("run", {}, "expected what `pflow export` wrote"),
             ("run", {"known": "hit_enrgy"}, "hit_enrgy"),
             ("run", {"energy_above": "nan"}, "energy_above nan GeV"),

@@ -1,7 +1,7 @@
-/// Hits and tracks to the encoder's inputs, the loop over decoder steps, and the refinement's outputs to particles.
+/// Hits and tracks to the encoder's inputs, and the refinement's outputs to particles.
 ///
-/// All arithmetic is in the three graphs; tensors go from one to the next by their names, as 'how_to' in the model's
-/// tokens.json says.
+/// All arithmetic is in the three graphs, which are run one after the other; tensors go from one to the next by their
+/// names, as 'how_to' in the model's tokens.json says.
 
 #include "pflow.h"
 
@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 #include <locale>
 #include <map>
 #include <sstream>
@@ -189,51 +189,7 @@ std::vector<Number> column(const char* part, const std::vector<Object>& objects,
   return values;
 }
 
-// --------------------------------------------------------------------------------------------------- rows, outputs
-
-std::size_t size_of(ONNXTensorElementDataType type, const std::string& where) {
-  switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL: return 1;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return 4;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return 4;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: return 8;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return 8;
-    default: throw Error(where, "a tensor has a type that this library does not know");
-  }
-}
-
-/// What the steps give of each particle, one row after the other.
-class Rows {
- public:
-  void append(const Ort::Value& row, const std::string& where) {
-    const auto info = row.GetTensorTypeAndShapeInfo();
-    std::vector<std::int64_t> shape = info.GetShape();
-    const std::size_t bytes = info.GetElementCount() * size_of(info.GetElementType(), where);
-    if (n_ == 0) {
-      type_ = info.GetElementType();
-      shape_ = shape;
-      bytes_ = bytes;
-    }
-    if (shape != shape_ || info.GetElementType() != type_ || shape.empty() || shape[0] != 1)
-      throw Error(where, "a row has another shape than the first");
-    const auto* begin = static_cast<const char*>(row.GetTensorRawData());
-    data_.insert(data_.end(), begin, begin + bytes);
-    ++n_;
-  }
-
-  /// All rows as one tensor, which refers to their memory.
-  Ort::Value tensor(const Ort::MemoryInfo& memory) {
-    data_.reserve(1);
-    shape_[0] = std::int64_t(n_);
-    return Ort::Value::CreateTensor(memory, data_.data(), n_ * bytes_, shape_.data(), shape_.size(), type_);
-  }
-
- private:
-  std::size_t n_ = 0, bytes_ = 0;
-  ONNXTensorElementDataType type_ = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  std::vector<std::int64_t> shape_;
-  std::vector<char> data_;
-};
+// -------------------------------------------------------------------------------------------------------- outputs
 
 /// Elements of a tensor [rows, columns].
 template <class Number>
@@ -291,10 +247,10 @@ class Reconstructor::Implementation {
   Implementation(const std::filesystem::path& folder, const Options& options)
       : options_(options),
         encoder_(env_, folder / "encoder.onnx", options.threads),
-        step_(env_, folder / "decoder_step.onnx", options.threads),
+        decoder_(env_, folder / "decoder.onnx", options.threads),
         refinement_(env_, folder / "refinement.onnx", options.threads) {
-    if (encoder_.metadata("format") != "2" || encoder_.metadata("architecture") != "pointing")
-      throw Error(encoder_.path(), "expected an export of a pointing network in format 2");
+    if (encoder_.metadata("format") != "3" || encoder_.metadata("architecture") != "pointing")
+      throw Error(encoder_.path(), "expected an export of a pointing network in format 3");
     energy_above_ = float(encoder_.number("energy_above"));
     b_field_ = encoder_.number("b_field");
     subdetectors_ = split(encoder_.metadata("subdetectors"));
@@ -313,10 +269,9 @@ class Reconstructor::Implementation {
     std::vector<Ort::Value> values = encode(hits, tracks);
     reco.encoder = clock.lap();
     if (values.empty()) return reco;
-    std::vector<Rows> rows(n_rows_);
-    const std::size_t n_particles = decode(values, rows, reco.truncated);
+    const bool any = decode(values, reco.truncated);
     reco.decoder = clock.lap();
-    if (n_particles) reco.particles = refine(values, rows, hits.size(), tracks.size());
+    if (any) reco.particles = refine(values, hits.size(), tracks.size());
     reco.refinement = clock.lap();
     return reco;
   }
@@ -325,19 +280,6 @@ class Reconstructor::Implementation {
   double b_field() const { return b_field_; }
 
  private:
-  /// What an output of a step is: the end, a value of the next step, or a row.
-  enum class Role { stop, next, row };
-
-  struct Output {
-    Role role;
-    std::size_t at;  // which value or row
-  };
-
-  struct Input {
-    bool is_row;
-    std::size_t at;
-  };
-
   /// Finds out which tensor goes where.
   void connect() {
     for (const std::string& name : encoder_.inputs())
@@ -345,37 +287,15 @@ class Reconstructor::Implementation {
         throw Error(encoder_.path(), "this library has no input '" + name + "'");
     const std::vector<std::string> known = split(encoder_.metadata("known"));
     for (const std::string& name : encoder_.inputs()) all_known_.push_back(index_of(known, name) < known.size());
-    std::vector<std::string> values, rows;
-    const auto value = [&](const Graph& graph, const std::string& name) {
-      if (!encoder_.has_output(name)) throw Error(graph.path(), "'" + name + "' is not an output of the encoder");
-      if (index_of(values, name) == values.size()) values.push_back(name);
-      return index_of(values, name);
-    };
-    for (const std::string& name : step_.inputs()) step_inputs_.push_back(value(step_, name));
-    for (const std::string& name : step_.outputs()) {
-      if (name == "stop") {
-        step_outputs_.push_back({Role::stop, 0});
-      } else if (name.rfind("next_", 0) == 0) {
-        step_outputs_.push_back({Role::next, value(step_, name.substr(5))});
-      } else if (name.rfind("row_", 0) == 0) {
-        step_outputs_.push_back({Role::row, rows.size()});
-        rows.push_back(name.substr(4));
-      } else {
-        throw Error(step_.path(), "expected stop, next_* and row_*, found the output '" + name + "'");
-      }
-    }
-    stop_ = index_of(step_.outputs(), "stop");
-    if (stop_ == step_outputs_.size()) throw Error(step_.path(), "expected the output 'stop'");
-    for (const std::string& name : refinement_.inputs()) {
-      const std::size_t row = index_of(rows, name);
-      if (row < rows.size())
-        refinement_inputs_.push_back({true, row});
-      else
-        refinement_inputs_.push_back({false, value(refinement_, name)});
-    }
-    limit_ = value(encoder_, "limit");
-    n_rows_ = rows.size();
-    encoder_.ask(values);
+    names_ = decoder_.inputs();
+    for (const std::string& name : refinement_.inputs())
+      if (!decoder_.has_output(name) && index_of(names_, name) == names_.size()) names_.push_back(name);
+    for (const std::string& name : names_)
+      if (!encoder_.has_output(name))
+        throw Error((index_of(decoder_.inputs(), name) < decoder_.inputs().size() ? decoder_ : refinement_).path(),
+                    "'" + name + "' is not an output of the encoder");
+    encoder_.ask(names_);
+    names_.insert(names_.end(), decoder_.outputs().begin(), decoder_.outputs().end());
   }
 
   /// The encoder's outputs; none for an event without hits and tracks.
@@ -415,48 +335,27 @@ class Reconstructor::Implementation {
     return Ort::Value::CreateTensor<Number>(memory_, values.data(), values.size(), shape.data(), columns > 1 ? 2 : 1);
   }
 
-  /// Largest number of particles of an event.
-  std::size_t limit_of(const Ort::Value& value) const {
-    const Table<std::int64_t> limit("limit", value, 1, encoder_.path());
-    if (limit.size() != 1 || limit(0) < 0) throw Error(encoder_.path(), "expected one number as output 'limit'");
-    return std::size_t(limit(0));
+  /// Appends the decoder's outputs to the encoder's, and returns whether there are particles.
+  bool decode(std::vector<Ort::Value>& values, bool& truncated) const {
+    const std::vector<const OrtValue*> inputs(values.begin(), values.begin() + std::ptrdiff_t(decoder_.inputs().size()));
+    std::vector<Ort::Value> outputs = decoder_.run(inputs);
+    const auto cut = table<bool>(decoder_, outputs, "truncated");
+    if (cut.size() != 1) throw Error(decoder_.path(), "expected one value as output 'truncated'");
+    truncated = cut(0);
+    const bool any = table<std::int64_t>(decoder_, outputs, "seed").size() > 0;
+    std::move(outputs.begin(), outputs.end(), std::back_inserter(values));
+    return any;
   }
 
-  /// Appends the rows of the particles, and returns how many there are.
-  std::size_t decode(std::vector<Ort::Value>& values, std::vector<Rows>& rows, bool& truncated) const {
-    const std::size_t limit = limit_of(values[limit_]);
-    std::vector<const OrtValue*> inputs(step_inputs_.size());
-    for (std::size_t n_particles = 0;; ++n_particles) {
-      for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = values[step_inputs_[i]];
-      std::vector<Ort::Value> outputs = step_.run(inputs);
-      if (*outputs[stop_].GetTensorData<bool>()) return n_particles;
-      if (n_particles == limit) {
-        truncated = true;
-        return n_particles;
-      }
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        if (step_outputs_[i].role == Role::next)
-          values[step_outputs_[i].at] = std::move(outputs[i]);
-        else if (step_outputs_[i].role == Role::row)
-          rows[step_outputs_[i].at].append(outputs[i], step_.path());
-      }
-    }
-  }
-
-  std::vector<Particle> refine(const std::vector<Ort::Value>& values, std::vector<Rows>& rows, std::size_t n_hits,
-                               std::size_t n_tracks) const {
-    std::vector<Ort::Value> tensors;
-    tensors.reserve(rows.size());
-    for (Rows& row : rows) tensors.push_back(row.tensor(memory_));
+  std::vector<Particle> refine(const std::vector<Ort::Value>& values, std::size_t n_hits, std::size_t n_tracks) const {
     std::vector<const OrtValue*> inputs;
-    for (const Input& input : refinement_inputs_)
-      inputs.push_back(input.is_row ? tensors[input.at] : values[input.at]);
+    for (const std::string& name : refinement_.inputs()) inputs.push_back(values[index_of(names_, name)]);
     const std::vector<Ort::Value> outputs = refinement_.run(inputs);
-    const auto pdg = table<std::int64_t>(outputs, "pdg");
-    const auto charge = table<float>(outputs, "charge"), score = table<float>(outputs, "score");
-    const auto probability = table<float>(outputs, "class_probability", classes.size());
-    const auto energy = table<double>(outputs, "energy"), mass = table<double>(outputs, "mass");
-    const auto momentum = table<double>(outputs, "momentum", 3), covariance = table<double>(outputs, "covariance", 10);
+    const auto pdg = table<std::int64_t>(refinement_, outputs, "pdg");
+    const auto charge = table<float>(refinement_, outputs, "charge"), score = table<float>(refinement_, outputs, "score");
+    const auto probability = table<float>(refinement_, outputs, "class_probability", classes.size());
+    const auto energy = table<double>(refinement_, outputs, "energy"), mass = table<double>(refinement_, outputs, "mass");
+    const auto momentum = table<double>(refinement_, outputs, "momentum", 3), covariance = table<double>(refinement_, outputs, "covariance", 10);
     for (const std::size_t size : {charge.size(), score.size(), probability.size(), energy.size(), mass.size(),
                                    momentum.size(), covariance.size()})
       if (size != pdg.size()) throw Error(refinement_.path(), "its outputs have different numbers of particles");
@@ -484,9 +383,9 @@ class Reconstructor::Implementation {
 
   void add_links(const std::vector<Ort::Value>& outputs, const std::string& what, std::size_t n_sources,
                  std::vector<Particle>& particles, std::vector<Link> Particle::* links) const {
-    const auto source = table<std::int64_t>(outputs, what + "_link_" + what);
-    const auto particle = table<std::int64_t>(outputs, what + "_link_particle");
-    const auto weight = table<float>(outputs, what + "_link_weight");
+    const auto source = table<std::int64_t>(refinement_, outputs, what + "_link_" + what);
+    const auto particle = table<std::int64_t>(refinement_, outputs, what + "_link_particle");
+    const auto weight = table<float>(refinement_, outputs, what + "_link_weight");
     if (particle.size() != source.size() || weight.size() != source.size())
       throw Error(refinement_.path(), "its outputs have different numbers of links");
     for (std::size_t i = 0; i < source.size(); ++i) {
@@ -497,25 +396,23 @@ class Reconstructor::Implementation {
   }
 
   template <class Number>
-  Table<Number> table(const std::vector<Ort::Value>& outputs, const std::string& name, std::size_t columns = 1) const {
-    const std::size_t at = index_of(refinement_.outputs(), name);
-    if (at == outputs.size()) throw Error(refinement_.path(), "expected the output '" + name + "'");
-    return Table<Number>(name, outputs[at], columns, refinement_.path());
+  static Table<Number> table(const Graph& graph, const std::vector<Ort::Value>& outputs, const std::string& name,
+                             std::size_t columns = 1) {
+    const std::size_t at = index_of(graph.outputs(), name);
+    if (at == outputs.size()) throw Error(graph.path(), "expected the output '" + name + "'");
+    return Table<Number>(name, outputs[at], columns, graph.path());
   }
 
   Options options_;
   Ort::Env env_{ORT_LOGGING_LEVEL_WARNING, "pflow"};
   Ort::MemoryInfo memory_ = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-  Graph encoder_, step_, refinement_;
+  Graph encoder_, decoder_, refinement_;
   float energy_above_ = 0.0f;  // GeV
   double b_field_ = 0.0;       // T
   bool reads_tracks_ = false;
   std::vector<std::string> subdetectors_;
   std::vector<bool> all_known_;  // of the encoder's inputs
-  std::vector<std::size_t> step_inputs_;
-  std::vector<Output> step_outputs_;
-  std::vector<Input> refinement_inputs_;
-  std::size_t stop_ = 0, limit_ = 0, n_rows_ = 0;
+  std::vector<std::string> names_;  // of values: what is read of the encoder, the decoder's inputs first, and the decoder's
 };
 
 Reconstructor::Reconstructor(const std::string& folder, const Options& options)

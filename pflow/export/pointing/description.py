@@ -15,7 +15,7 @@ __all__ = ["HOW_TO", "describe", "metadata"]
 
 HOW_TO = (
     "One event a run; no axis counts events. Names are of 'inputs' and 'outputs' of the graphs. 'values' is a map from "
-    "names to tensors, 'rows' one from names to lists of tensors.",
+    "names to tensors.",
     "1. An event in which no hit has an energy above 'energy_above' (GeV), and that has no tracks or whose tracks the "
     "model does not read ('tracks'), has no particles: do not run the graphs.",
     "2. Inputs of 'encoder': hit_energy (GeV), hit_position (mm), hit_subdetector (index into 'subdetectors'), "
@@ -24,11 +24,9 @@ HOW_TO = (
     "(mm) and track_omega (1/mm) only for models that have these inputs. Inputs in 'known' must be known: "
     "finite, a layer not negative. Others may be NaN.",
     "3. Run 'encoder'; values = its outputs.",
-    "4. Run 'step' with its inputs from values. If stop[0], the sequence has ended, and the other outputs of this run "
-    "do not count. If limit[0] rows (limit from values) are there already, the event is truncated: likewise. Otherwise "
-    "each output row_NAME is appended to rows[NAME], and each output next_NAME becomes values[NAME]. Repeat.",
-    "5. Without rows the event has no particles. Otherwise run 'refinement' with its inputs from the rows, joined "
-    "along their first axis, and from values.",
+    "4. Run 'decoder' with its inputs from values, and add its outputs to values. If truncated[0], limit[0] particles "
+    "were decoded before the sequence ended; another number may be given as limit.",
+    "5. If 'seed' is empty, the event has no particles. Otherwise run 'refinement' with its inputs from values.",
     "6. Its outputs are the particles: pdg, charge (e), energy and mass (GeV), momentum (GeV), covariance of (px, py, "
     "pz, E) as the lower triangle xx xy yy xz yz zz xt yt zt tt (GeV^2), score (probability of |pdg|), "
     "class_probability (columns: 'classes') and pdg_probability (columns: 'pdg'). hit_link_hit, hit_link_particle and "

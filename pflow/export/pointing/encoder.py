@@ -84,7 +84,7 @@ class EncoderGraph(nn.Module):
             "states": states,
             **{name: getattr(scene, name)[0] for name in SCENE},
             **for_steps,
-            **self._first_step(scene, states, for_steps),
+            **{f"initial_{name}": value for name, value in self._first_step(scene, states, for_steps).items()},
         }
 
     def _encode(self, features: Mapping[str, Tensor], unit: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError
 from pflow.export.graphs import Graph, TensorSpec
+from pflow.export.loop import Loop
 from pflow.export.pointing.encoder import EncoderGraph
 from pflow.export.pointing.refinement import RefinementGraph
 from pflow.export.pointing.step import DecoderStepGraph
@@ -50,8 +51,8 @@ AXES: dict[str, tuple[str | None, ...]] = {
 
 
 @torch.no_grad()
-def pointing_graphs(model: Model, reconstructor: PointingReconstructor) -> dict[str, Graph]:
-    """``encoder``, ``step`` and ``refinement`` of a model.
+def pointing_graphs(model: Model, reconstructor: PointingReconstructor) -> dict[str, Graph | Loop]:
+    """``encoder``, ``decoder`` and ``refinement`` of a model.
 
     Parameters
     ----------
@@ -71,27 +72,24 @@ def pointing_graphs(model: Model, reconstructor: PointingReconstructor) -> dict[
     refinement = RefinementGraph(model, network, decoding)
 
     source = _example_source(model, encoder)
-    values = encoder.values(source)
-    first = dict(values)
+    first = encoder.values(source)
+    values = first | {name.replace("initial_", "last_"): value for name, value in first.items()}
     rows: dict[str, list[Tensor]] = {}
     for _ in range(EXAMPLE_STEPS):
         outputs = dict(zip(step.outputs, step(*(values[name] for name in step.inputs)), strict=True))
-        values |= {name[5:]: value for name, value in outputs.items() if name.startswith("next_")}
+        values |= {name.replace("next_", "last_"): value for name, value in outputs.items()}
         for name, value in outputs.items():
             if name.startswith("row_"):
                 rows.setdefault(name[4:], []).append(value)
     decoded = {name: torch.cat(parts) for name, parts in rows.items()}
-    final = dict(
-        zip(refinement.outputs, refinement(*((first | decoded)[name] for name in refinement.inputs)), strict=True)
-    )
+    inputs = {name: (first | decoded)[name] for name in refinement.inputs}
+    final = dict(zip(refinement.outputs, refinement(*inputs.values()), strict=True))
+    one_step = _graph(step, {name: values[name] for name in step.inputs}, outputs, {})
     return {
         "encoder": _graph(encoder, source, first, dict.fromkeys(encoder.inputs)),
-        "step": _graph(step, {name: values[name] for name in step.inputs}, outputs, {}),
+        "decoder": Loop(one_step, "decoded"),
         "refinement": _graph(
-            refinement,
-            {name: (first | decoded)[name] for name in refinement.inputs},
-            final,
-            dict.fromkeys(decoded, "decoded") | dict.fromkeys(final, "particles"),
+            refinement, inputs, final, dict.fromkeys(decoded, "decoded") | dict.fromkeys(final, "particles")
         ),
     }
 
@@ -116,8 +114,7 @@ def _graph(
 def _axes(name: str, first_axes: Mapping[str, str | None]) -> Sequence[str | None]:
     part = name.partition("_")[0]
     name = re.sub(r"_\d+$", "", name)  # of a layer
-    if name.removeprefix("next_") in AXES and name not in AXES:
-        return AXES[name.removeprefix("next_")]
+    name = name if name in AXES else name.removeprefix(f"{part}_" if part in ("initial", "last", "next") else "")
     if "_link_" in name:
         return (f"{part}_links",)
     if name in AXES:

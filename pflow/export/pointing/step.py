@@ -68,13 +68,13 @@ class DecoderStepGraph(nn.Module):
         past = [f"past_{part}_{i}" for i in layers for part in ("key", "value")]
         memory = [f"memory_{part}_{i}" for i in layers for part in ("key", "value")]
         state = (*STATE, *past)
-        self.inputs = (*EVENT, *memory, *state)
+        self.inputs = (*EVENT, *memory, *(f"last_{name}" for name in state))
         rows = ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)
         self.outputs = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in rows))
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Decode."""
-        event = dict(zip(self.inputs, arrays, strict=True))
+        event = {name.removeprefix("last_"): array for name, array in zip(self.inputs, arrays, strict=True)}
         state, past = self._state(event)
         logits = self._seed_logits(event, state)
         stop, forced, seed = self._seed(event, logits)

@@ -1,0 +1,100 @@
+"""A step that a graph repeats: ONNX's operator Loop around what torch traced, which cannot trace one.
+
+ONNX Runtime then goes through all particles of an event in one call, which costs less than a call for each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from pflow.export.graphs import Graph, TensorSpec
+
+__all__ = ["Loop", "in_loop"]
+
+LAST, NEXT, ROW, INITIAL, STOP = "last_", "next_", "row_", "initial_", "stop"
+"""Beginnings of names, and the name of the output that ends the loop."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """A graph that repeats a step until it says stop, but as often as the input ``limit`` says at most.
+
+    Of what the steps give the last is left out: that of the step that stopped, or of the one that is too many.
+
+    Parameters
+    ----------
+    step
+        Its outputs are ``stop`` (bool [1]), for each input ``last_NAME`` the value ``next_NAME`` that the next step
+        reads, and rows ``row_NAME`` [1, ...]. Its other inputs are the same for all steps.
+    axis
+        Name of the axis that counts rows.
+    """
+
+    step: Graph
+    axis: str
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Those of the step, with ``initial_NAME`` in place of ``last_NAME``, and ``limit``, int64 [1]."""
+        renamed = (
+            dataclasses.replace(spec, name=INITIAL + spec.name.removeprefix(LAST))
+            if spec.name.startswith(LAST)
+            else spec
+            for spec in self.step.inputs
+        )
+        return (*renamed, TensorSpec("limit", "int64", (1,)))
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """``truncated``, bool [1]: whether `limit` ended the loop; and the rows of all steps, [n, ...]."""
+        rows = (
+            TensorSpec(spec.name.removeprefix(ROW), spec.dtype, (self.axis, *spec.shape[1:]))
+            for spec in self.step.outputs
+            if spec.name.startswith(ROW)
+        )
+        return (TensorSpec("truncated", "bool", (1,)), *rows)
+
+
+def in_loop(model: Any, loop: Loop, onnx: Any) -> Any:
+    """The ONNX model of the loop from that of its step; `onnx` is the package."""
+    make, step = onnx.helper, model.graph
+    carried = [value for value in step.input if value.name.startswith(LAST)]
+    names = [value.name.removeprefix(LAST) for value in carried]
+    outputs = {value.name: value for value in step.output}
+    rows = [name for name in outputs if name.startswith(ROW)]
+    int64, boolean = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+    scalars = [make.make_tensor_value_info(name, kind, []) for name, kind in (("n_before", int64), ("go", boolean))]
+    stopped = make.make_tensor_value_info("stopped", boolean, [1])
+    body = make.make_graph(
+        [*step.node, make.make_node("Not", [STOP], ["goes_on"]), make.make_node("Squeeze", ["goes_on"], ["go_on"])],
+        "step",
+        [*scalars, *carried, stopped],
+        [
+            make.make_tensor_value_info("go_on", boolean, []),
+            *(outputs[NEXT + name] for name in names),
+            outputs[STOP],
+            *(outputs[row] for row in rows),
+        ],
+        initializer=step.initializer,
+    )
+    constants = [make.make_tensor(name, int64, [1], [value]) for name, value in (("zero", 0), ("one", 1), ("last", -1))]
+    constants.append(make.make_tensor("not_stopped", boolean, [1], [False]))
+    made = [make.make_node("Add", ["limit", "one"], ["trips"])]
+    given = ["trips", "", *(INITIAL + name for name in names), "not_stopped"]
+    final = [*(f"final_{name}" for name in names), "ended", *(f"all_{row}" for row in rows)]
+    made += [make.make_node("Loop", given, final, body=body), make.make_node("Not", ["ended"], ["truncated"])]
+    for row in rows:  # [n + 1, 1, ...]
+        made.append(make.make_node("Slice", [f"all_{row}", "zero", "last", "zero"], [f"kept_{row}"]))
+        made.append(make.make_node("Squeeze", [f"kept_{row}", "one"], [row.removeprefix(ROW)]))
+
+    def info(specs: tuple[TensorSpec, ...]) -> list[Any]:
+        return [
+            make.make_tensor_value_info(spec.name, make.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape)
+            for spec in specs
+        ]
+
+    graph = make.make_graph(made, "decoder", info(loop.inputs), info(loop.outputs), initializer=constants)
+    return make.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
