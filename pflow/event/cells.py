@@ -16,7 +16,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.detector import Detector
@@ -178,10 +178,9 @@ def _checked(events: Events, counts: Index) -> dict[str, npt.NDArray[Any]]:
         finite = np.isfinite(values)
         if not finite.all():
             bad = int(np.argmin(finite))
-            raise InputError(
+            raise events.error(
                 f"hits are merged by energy and position, which must be finite, found {values[bad]}",
-                file=events.path or None,
-                entry=int(events.entry[jagged.event_index(counts)[bad]]),
+                index=jagged.event_index(counts)[bad],
                 field=f"hits.{name}",
             )
     return columns

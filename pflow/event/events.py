@@ -169,6 +169,13 @@ class Events:
         """Whether truth particles and links from hits to them are there."""
         return self.truth is not None and self.hit_links is not None
 
+    def error(
+        self, message: str, *, index: int | np.integer[Any] | None = None, field: str | None = None
+    ) -> InputError:
+        """What to raise of these events, or of the one at an index; it names the file and the entry."""
+        entry = None if index is None else int(self.entry[index])
+        return InputError(message, file=self.path or None, entry=entry, field=field)
+
     def violations(self) -> list[Violation]:
         """Everything that is wrong with the content, in the order of the events."""
         found: list[Violation] = []
@@ -191,12 +198,7 @@ class Events:
         if found:
             first = found[0]
             more = "" if len(found) == 1 else f" (and {len(found) - 1} more violations)"
-            raise InputError(
-                first.message + more,
-                file=self.path or None,
-                entry=int(self.entry[first.index]),
-                field=first.field,
-            )
+            raise self.error(first.message + more, index=first.index, field=first.field)
         return self
 
     def emptied(self, bad: npt.NDArray[np.bool_]) -> Events:

@@ -10,7 +10,6 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import LINKED, Events, Flag
 from pflow.event.validate import validate_links
@@ -95,10 +94,9 @@ class Reconstruction:
         """
         violations = validate_links(name, getattr(self, name), getattr(events, LINKED[name]), self.particles)
         if violations:
-            raise InputError(
+            raise events.error(
                 f"{self.name}: {violations[0].message}; made from another file?",
-                file=events.path or None,
-                entry=int(events.entry[violations[0].index]),
+                index=violations[0].index,
                 field=violations[0].field,
             )
 

@@ -31,7 +31,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError, check_choice
+from pflow.errors import check_choice
 from pflow.event import jagged
 from pflow.event.build import make_links
 from pflow.event.events import Events
@@ -104,7 +104,7 @@ def assigned_ancestors(events: Events, *, rule: str) -> Index:
     """
     check_choice(rule, RULES, "truth rule")
     if events.truth is None:
-        raise InputError(f"truth rule '{rule}' needs truth particles; the file holds none", file=events.path or None)
+        raise events.error(f"truth rule '{rule}' needs truth particles; the file holds none")
     return _assign(_Ancestry(events, events.truth), rule, events.detector)
 
 
@@ -132,9 +132,8 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     check_choice(rule, RULES, "truth rule")
     truth, hit_links = events.truth, events.hit_links
     if truth is None or hit_links is None:
-        raise InputError(
+        raise events.error(
             f"truth rule '{rule}' needs truth particles and links from hits to them; the file holds none",
-            file=events.path or None,
             field="truth" if truth is None else "hit_links",
         )
     ancestry = _Ancestry(events, truth)
@@ -207,12 +206,7 @@ class _Ancestry:
                 return at
             at = np.where(moving, self.parent[at], at)
         index = int(self.event[np.flatnonzero(moving)[0]])
-        raise InputError(
-            "a particle is its own ancestor",
-            file=self._events.path or None,
-            entry=int(self._events.entry[index]),
-            field="truth.parent",
-        )
+        raise self._events.error("a particle is its own ancestor", index=index, field="truth.parent")
 
 
 def _assign(ancestry: _Ancestry, rule: str, detector: Detector) -> Index:

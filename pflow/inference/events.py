@@ -155,21 +155,15 @@ def usable_events(events: Events, max_hits: int, on_error: str) -> Events:
     without_truth: Any = dict.fromkeys(("truth", "reference", *LINKED))
     seen = dataclasses.replace(events, **without_truth)
     errors = {
-        violation.index: InputError(
-            violation.message,
-            file=events.path or None,
-            entry=int(events.entry[violation.index]),
-            field=violation.field,
-        )
+        violation.index: events.error(violation.message, index=violation.index, field=violation.field)
         for violation in reversed(seen.violations())
     }
     n_hits = jagged.count(events.hits)
     for index in np.flatnonzero(n_hits > max_hits).tolist():
-        errors[index] = InputError(
+        errors[index] = events.error(
             f"{n_hits[index]} hits, expected at most {max_hits}; a larger limit (max_hits) costs time and memory with "
             "the square of the number of hits",
-            file=events.path or None,
-            entry=int(events.entry[index]),
+            index=index,
             field="hits",
         )
     give_up([errors[index] for index in sorted(errors)], len(events), on_error)
@@ -190,11 +184,7 @@ def finite_events(
 ) -> Reconstruction:
     """The reconstruction without the particles of the events `bad`, of which numbers of the model are not finite."""
     errors = [
-        InputError(
-            f"the model '{model}' gives numbers that are not finite for this event",
-            file=events.path or None,
-            entry=int(events.entry[index]),
-        )
+        events.error(f"the model '{model}' gives numbers that are not finite for this event", index=index)
         for index in np.flatnonzero(bad)
     ]
     give_up(errors, len(events), on_error)

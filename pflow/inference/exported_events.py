@@ -103,11 +103,8 @@ def event_arrays(events: Events, index: int, names: Sequence[str]) -> Arrays:
     for name in names:
         part, _, field = name.partition("_")
         if part not in parts:
-            raise InputError(
-                "the model reads tracks, and there are none for these events",
-                file=events.path or None,
-                entry=int(events.entry[index]),
-                field="tracks",
+            raise events.error(
+                "the model reads tracks, and there are none for these events", index=index, field="tracks"
             )
         column = parts[part][field]
         if column.fields:  # a vector
@@ -124,10 +121,9 @@ def _known(source: Arrays, model: ExportedModel, events: Events, index: int) -> 
         known = np.isfinite(values) if values.dtype == np.float32 else values >= 0
         if not known.all():
             part, _, field = name.partition("_")
-            raise InputError(
+            raise events.error(
                 f"{np.count_nonzero(~known)} values that the model reads are unknown or not finite",
-                file=events.path or None,
-                entry=int(events.entry[index]),
+                index=index,
                 field=f"{part}s.{field}",
             )
     return source

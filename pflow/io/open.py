@@ -368,8 +368,7 @@ def _without_violations(events: Events, undecoded: list[BadEntry]) -> tuple[Even
     for violation in events.violations():
         entry = int(events.entry[violation.index])
         if entry not in bad:
-            error = InputError(violation.message, file=events.path or None, entry=entry, field=violation.field)
-            bad[entry] = BadEntry(entry, error)
+            bad[entry] = BadEntry(entry, events.error(violation.message, index=violation.index, field=violation.field))
     return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)]
 
 

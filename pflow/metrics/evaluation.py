@@ -327,16 +327,14 @@ def _distinct(titles: Mapping[str, str]) -> dict[str, str]:
 
 def _check_same_events(events: Events, algorithm: str, reconstruction: Reconstruction) -> None:
     if len(events) != len(reconstruction):
-        raise InputError(
-            f"the truth has {len(events)} events here, reconstruction '{algorithm}' has {len(reconstruction)}",
-            file=events.path or None,
+        raise events.error(
+            f"the truth has {len(events)} events here, reconstruction '{algorithm}' has {len(reconstruction)}"
         )
     differs = np.flatnonzero(events.event != reconstruction.event)
     if len(differs):
         first = int(differs[0])
-        raise InputError(
+        raise events.error(
             f"event number {events.event[first]} in the truth, {reconstruction.event[first]} in reconstruction "
             f"'{algorithm}': not made from this file, or not in its order",
-            file=events.path or None,
-            entry=int(events.entry[first]),
+            index=first,
         )

@@ -14,7 +14,6 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
@@ -80,7 +79,7 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     """
     truth, links = _truth(events), events.hit_links
     if links is None:
-        raise InputError("the oracle needs links from hits to particles; there are none", file=events.path or None)
+        raise events.error("the oracle needs links from hits to particles; there are none")
     hit = jagged.global_index(links["source"], jagged.count(events.hits))
     linked = assigned_ancestors(events, rule=rule)[jagged.global_index(links["particle"], jagged.count(truth))]
     energy = jagged.flat(links["weight"], np.float64) * jagged.flat(events.hits["energy"])[hit]
@@ -235,5 +234,5 @@ def _n_found(targets: Targets, found: npt.NDArray[np.bool_]) -> Ints:
 
 def _truth(events: Events) -> ak.Array:
     if events.truth is None:
-        raise InputError("the oracle needs truth particles; the file holds none", file=events.path or None)
+        raise events.error("the oracle needs truth particles; the file holds none")
     return events.truth

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pflow.data.batch import Batch, Target
 from pflow.errors import check_fields
-from pflow.model.common.checks import check_positive
+from pflow.model.common.checks import check_positive, check_range
 from pflow.model.common.losses import LossConfig
 from pflow.model.common.sampler import Sampler
 from pflow.plain import from_plain
@@ -89,9 +89,7 @@ class ModelInputs:
         object.__setattr__(self, "masses", tuple(self.masses))
         object.__setattr__(self, "charged", tuple(self.charged))
         check_positive(self, "n_charge", "n_pdg", "hit_features", "n_subdetectors")
-        for name in ("track_features", "tracker_hit_features"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is negative")
+        check_range(self, "[0, inf)", "track_features", "tracker_hit_features")
         if len(self.masses) != self.n_pdg or len(self.charged) != self.n_pdg:
             raise ValueError(
                 f"masses, charged: {len(self.masses)} and {len(self.charged)} values for {self.n_pdg} codes"

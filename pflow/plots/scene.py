@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError, check_choice
+from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
 from pflow.event.events import LINKED, Events
 from pflow.event.links import assigned_particle
@@ -287,10 +287,7 @@ class _Assignment:
 
 def _by_truth(event: Events, true: list[_Particles], targets: Targets | None, rule: str) -> _Assignment:
     if targets is None:
-        raise InputError(
-            "holds no truth particles with links from hits; colour by reco, energy or subdetector",
-            file=event.path or None,
-        )
+        raise event.error("holds no truth particles with links from hits; colour by reco, energy or subdetector")
     hits, tracks = _assigned(targets.hit_links, event.hits), _assigned(targets.track_links, event.tracks)
     note = f"hits coloured by the true particle with the largest weight (rule '{rule}')"
     return _Assignment(true[0], hits, tracks, note)

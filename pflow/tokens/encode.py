@@ -12,7 +12,6 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.cells import merge_hits
 from pflow.event.events import Events, Flag
@@ -187,10 +186,9 @@ def _direction(flat: ak.Array, events: Events, offsets: npt.NDArray[np.int64]) -
     length = np.linalg.norm(momentum, axis=1)
     bad = np.flatnonzero(~(length > 0))
     if len(bad):
-        raise InputError(
+        raise events.error(
             f"a target particle needs a momentum above 0 to have a direction, found {length[bad[0]]} GeV",
-            file=events.path or None,
-            entry=int(events.entry[_event_of(bad[0], offsets)]),
+            index=_event_of(bad[0], offsets),
             field="truth.momentum",
         )
     return np.asarray(momentum / length[:, np.newaxis], dtype=np.float32)

@@ -232,9 +232,7 @@ def feature_blocks(
     features = _lookup(part, names)
     array = getattr(events, part)
     if array is None:
-        raise InputError(
-            f"the model reads {part.replace('_', ' ')} and the file holds none", file=events.path or None, field=part
-        )
+        raise events.error(f"the model reads {part.replace('_', ' ')} and the file holds none", field=part)
     columns = jagged.columns(array)
     n = int(jagged.count(array).sum())
 
@@ -259,10 +257,9 @@ def _not_finite(events: Events, part: str, names: Sequence[str]) -> InputError:
     )
     name, values = next((name, values) for name, values in computed if not np.isfinite(values).all())
     bad = np.flatnonzero(~np.isfinite(values))
-    return InputError(
+    return events.error(
         f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(values)} "
         "are unknown or not finite",
-        file=events.path or None,
-        entry=int(events.entry[jagged.event_index(jagged.count(array))[bad[0]]]),
+        index=jagged.event_index(jagged.count(array))[bad[0]],
         field=FEATURES[part][name].field,
     )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.physics.detector import Detector
@@ -184,10 +184,9 @@ class Tokeniser:
         """
         differing = self.other_geometry(events.detector)
         if differing:
-            raise InputError(
+            raise events.error(
                 f"the model was trained on detector '{self.detector.name}' and these are events of "
                 f"'{events.detector.name}', which differs in {', '.join(differing)}",
-                file=events.path or None,
                 field="detector",
             )
 

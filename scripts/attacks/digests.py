@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-__all__ = ["digests"]
-
 
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 of the files in a folder and those below it, by their paths in it."""

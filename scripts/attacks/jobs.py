@@ -115,12 +115,6 @@ def _check_end(path: Path) -> None:
     assert path.read_bytes().rstrip(b"\n").endswith(ends[path.suffix]), f"half a picture: {path.name}"
 
 
-def _reconstruct(inputs: Path, folder: Path) -> list[str]:
-    model, events = str(inputs / "run" / "best.ckpt"), str(inputs / "events.root")
-    words = ["reconstruct", events, "--checkpoint", model, "-q", "--device=cpu"]
-    return [*words, "--chunk-size=4", "-o", str(folder / "reco.root")]
-
-
 def _root(folder: Path) -> Content:
     """Bytes of each branch of each ROOT file."""
     found: dict[str, Any] = {}
@@ -133,15 +127,6 @@ def _root(folder: Path) -> Content:
     return found
 
 
-def _reconstruct_edm4hep(inputs: Path, folder: Path) -> list[str]:
-    words = _reconstruct(inputs, folder)
-    return [*words[:-1], str(folder / "reco.edm4hep.root"), "--format=edm4hep"]
-
-
-def _reconstruct_each(inputs: Path, folder: Path) -> list[str]:
-    return [*_reconstruct(inputs, folder)[:-2], "--output-dir", str(folder), "--force"]
-
-
 def _edm4hep(folder: Path) -> Content:
     """Numbers of particles of each EDM4hep file."""
     found: dict[str, Any] = {}
@@ -149,23 +134,6 @@ def _edm4hep(folder: Path) -> Content:
         found[path.name] = [len(event) for event in read_reco(path).particles]
         read_provenance(path)
     return found
-
-
-def _evaluate(inputs: Path, folder: Path) -> list[str]:
-    words = ["evaluate", str(inputs / "reco.root"), "--truth", str(inputs / "events.root"), "--no-plots", "-q"]
-    return [*words, "-o", str(folder / "evaluation")]
-
-
-def _evaluate_in_full(inputs: Path, folder: Path) -> list[str]:
-    return [word for word in _evaluate(inputs, folder) if word != "--no-plots"]
-
-
-def _convert(inputs: Path, folder: Path) -> list[str]:
-    return ["convert", str(inputs / "events.root"), str(folder / "events.h5"), "--chunk-size=4"]
-
-
-def _convert_back(inputs: Path, folder: Path) -> list[str]:
-    return ["convert", str(inputs / "events.h5"), str(folder / "events.root"), "--chunk-size=4"]
 
 
 def _hdf5(folder: Path) -> Content:
@@ -179,34 +147,6 @@ def _hdf5(folder: Path) -> Content:
             )
             found[path.name] = {name: [str(value) for value in file[name][()].ravel()] for name in names}
     return found
-
-
-def _export(inputs: Path, folder: Path) -> list[str]:
-    checkpoint = str(inputs / "run" / "best.ckpt")
-    return ["export", "--checkpoint", checkpoint, "--format", "weights", "-o", str(folder / "weights")]
-
-
-def _export_onnx(inputs: Path, folder: Path) -> list[str]:
-    checkpoint = str(inputs / "run" / "best.ckpt")
-    return ["export", "--checkpoint", checkpoint, "-o", str(folder / "onnx")]
-
-
-def _overlay(inputs: Path, folder: Path) -> list[str]:
-    events = str(inputs / "events.root")
-    return ["overlay", events, events, "-o", str(folder / "joined.root")]
-
-
-def _detector(inputs: Path, folder: Path) -> list[str]:
-    return ["detector", str(EDM4HEP), "-o", str(folder / "mine.yaml"), "--force"]
-
-
-def _display(inputs: Path, folder: Path) -> list[str]:
-    outputs = (str(folder / name) for name in ("event.png", "event.html"))
-    return ["display", str(inputs / "events.root"), "-o", *outputs, "--force"]
-
-
-def _prepare(inputs: Path, folder: Path) -> list[str]:
-    return ["prepare", str(inputs / "events.root"), "-o", str(folder / "prepared"), "--shard-size=4", "--quiet"]
 
 
 def _shards(folder: Path) -> Content:
@@ -235,25 +175,63 @@ def _bytes(name: str) -> Callable[[Path], Content]:
     return content
 
 
+def _words(line: str) -> Callable[[Path, Path], list[str]]:
+    """The words of a command, in which {inputs} and {folder} stand for the two folders."""
+
+    def words(inputs: Path, folder: Path) -> list[str]:
+        return [word.format(inputs=inputs, folder=folder, edm4hep=EDM4HEP) for word in line.split()]
+
+    return words
+
+
+RECONSTRUCT = "reconstruct {inputs}/events.root --checkpoint {inputs}/run/best.ckpt -q --device=cpu --chunk-size=4"
+EVALUATE = "evaluate {inputs}/reco.root --truth {inputs}/events.root -q -o {folder}/evaluation"
+EXPORT = "export --checkpoint {inputs}/run/best.ckpt"
+
 JOBS: dict[str, Job] = {
     "fit": Job(command=_fit, content=_trained, final=False, several=True, replaces=False),
-    "reconstruct": Job(command=_reconstruct, content=_root),
-    "evaluate": Job(command=_evaluate, content=_bytes("evaluation"), several=True),
-    "convert": Job(command=_convert, content=_hdf5),
-    "convert back": Job(command=_convert_back, content=_root),
-    "export": Job(command=_export, content=_bytes("weights"), replaces=False),
+    "reconstruct": Job(command=_words(RECONSTRUCT + " -o {folder}/reco.root"), content=_root),
+    "evaluate": Job(command=_words(EVALUATE + " --no-plots"), content=_bytes("evaluation"), several=True),
+    "convert": Job(
+        command=_words("convert {inputs}/events.root {folder}/events.h5 --chunk-size=4"),
+        content=_hdf5,
+    ),
+    "convert back": Job(
+        command=_words("convert {inputs}/events.h5 {folder}/events.root --chunk-size=4"),
+        content=_root,
+    ),
+    "export": Job(
+        command=_words(EXPORT + " --format weights -o {folder}/weights"),
+        content=_bytes("weights"),
+        replaces=False,
+    ),
 }
 """By the name in the report."""
 
 WRITERS: dict[str, Job] = {
     **JOBS,
-    "reconstruct edm4hep": Job(command=_reconstruct_edm4hep, content=_edm4hep),
-    "reconstruct each": Job(command=_reconstruct_each, content=_root),
-    "evaluate in full": Job(command=_evaluate_in_full, content=_names, several=True),
-    "export onnx": Job(command=_export_onnx, content=_names, replaces=False),
-    "display": Job(command=_display, content=_names, several=True),
-    "overlay": Job(command=_overlay, content=_root),
-    "prepare": Job(command=_prepare, content=_shards, several=True, replaces=False),
-    "detector": Job(command=_detector, content=_names),
+    "reconstruct edm4hep": Job(
+        command=_words(RECONSTRUCT + " -o {folder}/reco.edm4hep.root --format=edm4hep"),
+        content=_edm4hep,
+    ),
+    "reconstruct each": Job(command=_words(RECONSTRUCT + " --output-dir {folder} --force"), content=_root),
+    "evaluate in full": Job(command=_words(EVALUATE), content=_names, several=True),
+    "export onnx": Job(command=_words(EXPORT + " -o {folder}/onnx"), content=_names, replaces=False),
+    "display": Job(
+        command=_words("display {inputs}/events.root -o {folder}/event.png {folder}/event.html --force"),
+        content=_names,
+        several=True,
+    ),
+    "overlay": Job(
+        command=_words("overlay {inputs}/events.root {inputs}/events.root -o {folder}/joined.root"),
+        content=_root,
+    ),
+    "prepare": Job(
+        command=_words("prepare {inputs}/events.root -o {folder}/prepared --shard-size=4 --quiet"),
+        content=_shards,
+        several=True,
+        replaces=False,
+    ),
+    "detector": Job(command=_words("detector {edm4hep} -o {folder}/mine.yaml --force"), content=_names),
 }
 """These and others that write."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from attacks.child import Ended, run_signalled
 from attacks.jobs import Content, Job
 
-__all__ = ["Trial", "check_no_leftovers"]
-
 LONGEST = 900.0
 """Seconds that a run may take."""
 

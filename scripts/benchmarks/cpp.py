@@ -20,17 +20,6 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.inference.events import MAX_HITS
 
-__all__ = [
-    "RUNTIME",
-    "SOURCES",
-    "compile_library",
-    "compile_program",
-    "include_folder",
-    "missing_for_cpp",
-    "run_program",
-    "write_events",
-]
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 SOURCES = REPOSITORY / "pflow" / "export" / "cpp"

@@ -21,8 +21,6 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 import pflow
 
-__all__ = ["GPU", "Device", "Elsewhere", "move", "without_autocast"]
-
 GPU = torch.device("meta")
 
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")

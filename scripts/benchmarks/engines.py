@@ -28,8 +28,6 @@ from pflow.io.open import open_events
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.decoder_step import decode_first_stage
 
-__all__ = ["ENGINES", "Task", "measure"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:

@@ -17,8 +17,6 @@ from pflow.event.particles import Reconstruction
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import RecoWriter
 
-__all__ = ["add_options", "run"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="events with truth and the particles of another algorithm")

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["run_fit"]
-
 
 def run_fit(*options: str) -> None:
     """Train with these options, without validation."""

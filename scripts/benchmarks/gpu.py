@@ -36,8 +36,6 @@ from pflow.model.api import Reconstructor
 from pflow.model.pointing import reconstructor as reconstructor_module
 from pflow.model.pointing.decoder_step import generate
 
-__all__ = ["add_options", "run"]
-
 PARTS = ("memory", "waits", "precision")
 """Memory first: later the process keeps what it once had."""
 

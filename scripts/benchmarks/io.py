@@ -35,8 +35,6 @@ from pflow.io.open import EventFile, open_events
 from pflow.io.prepared.reader import prepared_inputs
 from pflow.io.rootfile import read_branch
 
-__all__ = ["add_options", "run"]
-
 AUGMENTATION = Augmentation(
     rotate=True, reflect=True, overlay=Overlay(frequencies=[3, 1, 1, 1, 1], cone=0.2, max_hits=1000)
 )

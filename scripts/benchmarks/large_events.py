@@ -28,8 +28,6 @@ from pflow.io.open import read_events
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.decoder_step import decode_first_stage
 
-__all__ = ["add_options", "run"]
-
 Result = TypeVar("Result")
 
 STAGES = ("encoder", "decoder", "whole")

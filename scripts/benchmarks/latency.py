@@ -35,8 +35,6 @@ from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.events_root import write_events as write_root
 from pflow.io.open import EventFile, open_events
 
-__all__ = ["add_options", "run"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path)

@@ -26,8 +26,6 @@ from pflow.inference.files import reconstruct_files
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 
-__all__ = ["add_options", "run"]
-
 PARTS = ("memory", "small", "processes")
 LONG = "long"
 PROCESSES = 2

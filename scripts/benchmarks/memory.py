@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["open_files", "peak_mb", "reset_peak", "resident_mb"]
-
 
 def resident_mb() -> float:
     """Memory in use, MB."""

@@ -28,8 +28,6 @@ from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter
 
-__all__ = ["add_options", "run"]
-
 BATCH_SIZES = (1, 16, BATCH_SIZE)
 
 

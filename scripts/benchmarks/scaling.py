@@ -19,8 +19,6 @@ import torch
 from benchmarks.fits import run_fit
 from measurements.files import write_json
 
-__all__ = ["Clock", "add_options", "run"]
-
 
 class Clock(pl.Callback):
     """Writes down the wall time of the training epochs after the first, and their events on all devices.

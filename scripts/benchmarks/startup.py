@@ -20,8 +20,6 @@ from benchmarks.fits import run_fit
 from measurements.files import write_json
 from pflow.io.open import open_events
 
-__all__ = ["FirstStep", "add_options", "run"]
-
 
 class FirstStep(pl.Callback):
     """Writes down when the first step ended.

@@ -15,8 +15,6 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.overlay import overlay
 
-__all__ = ["KINDS", "N_HITS", "Times", "fastest", "joined", "make_batches", "timed"]
-
 KINDS = ("cpu_ms", "wall_ms")
 """Of this process."""
 

@@ -33,8 +33,6 @@ from pflow.io.open import read_events
 from pflow.model.common.packing import Packing
 from pflow.tokens.tokens import EventTokens
 
-__all__ = ["add_options", "run"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", help="events with truth, of which as many are read of each")

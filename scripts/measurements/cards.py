@@ -13,8 +13,6 @@ from pflow.checkpoint.load import read_checkpoint
 from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.recipe import Recipe
 
-__all__ = ["card_tables", "fill_cards", "training_table"]
-
 
 def fill_cards(results: dict[str, Any], tables: Mapping[str, str] | None = None) -> None:
     """Replace the tables in the cards of the shipped models that the results are of; by default those of flagship."""

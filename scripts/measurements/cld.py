@@ -23,8 +23,6 @@ from pflow.checkpoint.load import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.metrics.report import number_text
 
-__all__ = ["add_options", "measure", "real_table", "run", "sample_table"]
-
 SAMPLES = ("single", "multi", "gammasep", "zqq", "zh")
 REAL = {"cld_rec": False, "cld_zuds100_sim": True}
 """Real files of `edm4hep`, and whether their tracks are made from Monte Carlo particles."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from measurements.files import ROOT
 
-__all__ = ["revision", "run_pflow"]
-
 
 def run_pflow(log: Path, *arguments: object) -> tuple[float, float, str]:
     """Run a verb with its output in a file; seconds, CPU seconds and that output."""

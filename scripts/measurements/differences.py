@@ -26,8 +26,6 @@ from pflow.io.open import read_events
 from pflow.physics.pdg import CLASSES, class_index
 from pflow.plots.style import COLORS, styled
 
-__all__ = ["add_options", "differences_figure", "run"]
-
 Values = npt.NDArray[np.float64]
 SIDES = 12
 MIN_ENERGY_GEV = 2.0

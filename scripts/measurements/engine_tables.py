@@ -9,8 +9,6 @@ import numpy as np
 
 from measurements.markdown import table
 
-__all__ = ["STAGES", "engines_table", "latency_by_hits_table", "latency_by_particles_table", "latency_table"]
-
 Results = dict[str, Any]
 TITLES = {"torch": "torch", "onnxruntime": "ONNX Runtime", "cpp": "C++"}
 STAGES = ("reading", "tokens", "encoder", "decoder", "refinement", "output")

@@ -30,8 +30,6 @@ from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import reconstruct_exported
 from pflow.io.open import read_events
 
-__all__ = ["SAMPLES", "Sample", "add_options", "compare", "particles_of", "run"]
-
 Particles = list[list[dict[str, Any]]]
 """Of each event, as `pflow/export/cpp/reconstruct.cpp` writes them."""
 

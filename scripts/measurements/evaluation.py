@@ -31,8 +31,6 @@ from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import angle_between
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["ALWAYS_ONE", "CLASSICAL", "ORACLE", "ORACLE_NO_TRACKS", "evaluate_file"]
-
 ORACLE_NO_TRACKS = "oracle_no_tracks"
 """The oracle of the calorimeter alone, the reference of a model that reads no tracks."""
 ALWAYS_ONE = "always_one"

@@ -19,8 +19,6 @@ from pflow.plots.binned import plot_binned
 from pflow.plots.distributions import plot_distribution
 from pflow.plots.style import COLORS, MARKERS, styled
 
-__all__ = ["DISPLAY_DPI", "figures", "save"]
-
 MAX_BYTES = 2_000_000
 """All figures together: they are part of the repository."""
 DISPLAY_DPI, FIGURE_DPI = 75, 90

@@ -12,8 +12,6 @@ from typing import Any
 from pflow.io.atomic import replacing
 from pflow.metrics.stats import Number
 
-__all__ = ["DATA", "FIGURES", "REPORT", "RESULTS", "ROOT", "intervals", "number", "read_json", "rounded", "write_json"]
-
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("PFLOW_DATA", ROOT.parent / "shared" / "data")) / "g4"
 """The Geant4 samples."""

@@ -25,8 +25,6 @@ from pflow.io.particles_root import read_reco
 from pflow.plots.display import plot_event
 from pflow.plots.scene import make_scene
 
-__all__ = ["about", "add_options", "run"]
-
 EOS_THRESHOLD = {"photon": 0.5, "general": 0.9}
 """Probability from which decoding stops, as calibrated without refinement."""
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from measurements.markdown import table
 
-__all__ = ["gpu_memory_table", "gpu_precision_table", "gpu_waits_table"]
-
 Results = dict[str, Any]
 
 

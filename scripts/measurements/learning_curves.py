@@ -24,8 +24,6 @@ from measurements.quantities import VISIBLE
 from pflow.plots.style import COLORS, MARKERS, styled
 from pflow.train.recipe import load_recipe
 
-__all__ = ["add_options", "figure", "run"]
-
 EVENTS = (100, 300, 1800)
 MODEL = "model"
 STARTS = {"random": "random weights", "ild": "weights of the ILD"}

@@ -10,8 +10,6 @@ from pflow.metrics.stats import Tree
 from pflow.metrics.table import ParticleTable
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["N_WORST", "Losses"]
-
 N_WORST = 3
 """Events that are listed for each algorithm."""
 

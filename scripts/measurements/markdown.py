@@ -7,8 +7,6 @@ from pathlib import Path
 
 from pflow.io.atomic import replacing
 
-__all__ = ["fill", "replace_table", "table"]
-
 
 def table(head: list[str], rows: Iterable[list[str]], *, left: tuple[int, ...] = (0,)) -> str:
     """A table with the columns `left` aligned to the left and all others to the right."""

@@ -14,8 +14,6 @@ from pflow.metrics.oracle_calibration import CalibrationFit
 from pflow.physics.detector import load_detector
 from pflow.plain import to_plain
 
-__all__ = ["add_options", "run"]
-
 HEADER = (
     "# Calibration of showers for the oracle. Written by scripts/results.py; see pflow/metrics/oracle_calibration.py.\n"
 )

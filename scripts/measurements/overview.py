@@ -12,8 +12,6 @@ import pflow
 from measurements.files import DATA, ROOT
 from pflow.event import jagged
 
-__all__ = ["add_options", "run"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=DATA / "gammasep_test.root", help="default: %(default)s")

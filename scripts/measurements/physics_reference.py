@@ -21,8 +21,6 @@ from pflow.io.open import read_events
 from pflow.metrics.evaluation import Settings, evaluate
 from pflow.metrics.stats import Number
 
-__all__ = ["SAMPLES", "add_options", "measure", "run"]
-
 SAMPLES = {
     "cld-general": ("cld_multi_test_small.root",),
     "ild-g4-photon": ("gamma1_test_small.root", "gammasep_test_small.root"),

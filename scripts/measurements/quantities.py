@@ -9,21 +9,6 @@ from typing import Any, Literal
 
 from pflow.metrics.stats import Number
 
-__all__ = [
-    "APART",
-    "QUANTITIES",
-    "RIGHT",
-    "ROLES",
-    "SAMPLES",
-    "VISIBLE",
-    "Quantity",
-    "Sample",
-    "judge",
-    "of_details",
-    "of_jets",
-    "of_particles",
-]
-
 ROLES = ("photon", "general")
 """The shipped models by their purpose; also their names in the results."""
 

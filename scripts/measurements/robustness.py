@@ -7,8 +7,6 @@ from typing import Any
 
 from measurements.markdown import table
 
-__all__ = ["attack_table", "disk_table", "interrupt_table"]
-
 
 def attack_table(report: Mapping[str, Any]) -> str:
     """Outcomes of `attack.py` by kind of case; failures are those that were neither accepted nor refused."""

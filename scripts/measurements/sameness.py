@@ -31,8 +31,6 @@ from pflow.io.events_root import write_events
 from pflow.io.open import open_events
 from pflow.io.particles_root import read_reco
 
-__all__ = ["add_options", "compare", "run", "sameness_table"]
-
 FILES = {
     "ild-g4-photon": [f"g4/{name}_test.root" for name in ("gamma1", "gammasep")],
     "ild-g4-general": [

@@ -7,8 +7,6 @@ import numpy as np
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.stats import Number, fraction
 
-__all__ = ["always_one", "one_or_two"]
-
 ABOVE_MRAD = 30.0
 """Opening angle above which pairs are also counted separately; an edge of the bins of `CountMetrics`."""
 

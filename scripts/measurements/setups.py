@@ -27,8 +27,6 @@ from measurements.files import DATA, RESULTS, intervals, read_json, write_json
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.train.recipe import load_recipe
 
-__all__ = ["ABLATION", "COLUMNS", "EXPERIMENTS", "Column", "Experiment", "Setup", "add_options", "run"]
-
 SAMPLES = ("gamma1", "gammasep")
 
 

@@ -20,8 +20,6 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.io.open import read_events
 
-__all__ = ["add_options", "compare_cells", "compare_tracks", "count_tracks", "run"]
-
 FOLDER = DATA.parent / "edm4hep"
 
 

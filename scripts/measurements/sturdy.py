@@ -25,8 +25,6 @@ from pflow.metrics.evaluation import Evaluation, Settings
 from pflow.metrics.report import document, number_text
 from pflow.metrics.stats import Number
 
-__all__ = ["add_options", "run", "sturdy_table"]
-
 DISTURBANCES = {
     "none": Disturbance(),
     "1% of the cells dead": Disturbance(dead_cells=0.01),

@@ -26,8 +26,6 @@ from pflow.metrics.report import number_text
 from pflow.metrics.stats import Number
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["confusion_table", "loss_table", "model_table", "quantity_table", "report_tables", "short_table"]
-
 Results = dict[str, Any]
 CLASS_TITLES = {name: name.replace("_", " ") for name in CLASSES}
 ORACLE_COLUMNS = (

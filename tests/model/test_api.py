@@ -91,7 +91,7 @@ def test_a_class_that_is_no_reconstructor_is_an_error(path):
     [
         ({"masses": (0.0,)}, "masses, charged: 1 and 4 values for 4 codes"),
         ({"n_pdg": 0}, "n_pdg: 0 is not positive"),
-        ({"track_features": -1}, "track_features: -1 is negative"),
+        ({"track_features": -1}, r"track_features: -1 is not in \[0, inf\)"),
     ],
 )
 def test_inputs_that_do_not_belong_together_are_an_error(changes, message):

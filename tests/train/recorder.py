@@ -8,8 +8,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-__all__ = ["Recorder"]
-
 
 class Recorder(pl.Callback):
     """Writes down which events each rank trained on, a line a step: epoch, weight and entries.

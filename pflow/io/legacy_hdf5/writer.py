@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import assigned_particle
@@ -79,9 +78,7 @@ def write_legacy(
 def _rows(events: Events) -> tuple[Index, npt.NDArray[np.float32], Rows]:
     """Number of rows of each event, features float32 [row, 10], labels float64 [row, 9]."""
     if events.truth is None or events.hit_links is None:
-        raise InputError(
-            "holds no truth, and the first paper's format labels every hit with its particle", file=events.path or None
-        )
+        raise events.error("holds no truth, and the first paper's format labels every hit with its particle")
     n_hits = jagged.count(events.hits)
     features = _hit_features(events.hits)
     hitid = jagged.local_index(n_hits) + 1

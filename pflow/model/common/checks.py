@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_positive", "check_probability"]
+__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_positive", "check_probability", "check_range"]
 
 MAX_SIZE = 2**16
 """Largest width, and the like, of a network: far above any in use, and small enough to compute with."""
@@ -29,6 +30,15 @@ def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
 
 def check_probability(config: Any, *names: str) -> None:
     """Raise ValueError unless the named fields are in [0, 1]."""
+    check_range(config, "[0, 1]", *names)
+
+
+def check_range(config: Any, interval: str, *names: str) -> None:
+    """Raise ValueError unless the named fields are in an interval, e.g. ``[0, 1)``; its ends may be inf and pi."""
+    low, high = (float({"pi": math.pi}.get(end, end)) for end in interval[1:-1].split(", "))
     for name in names:
-        if not 0.0 <= getattr(config, name) <= 1.0:
-            raise ValueError(f"{name}: {getattr(config, name)} is not in [0, 1]")
+        value = getattr(config, name)
+        above = value >= low if interval[0] == "[" else value > low
+        below = value <= high if interval[-1] == "]" else value < high
+        if not (above and below):
+            raise ValueError(f"{name}: {value} is not in {interval}")

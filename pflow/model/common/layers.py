@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pflow.errors import check_choice
 from pflow.model.common.activation import Gelu
+from pflow.model.common.checks import check_range
 from pflow.model.common.packing import Packing
 
 __all__ = ["DecoderLayer", "Encoder", "EncoderLayer", "FullyConnected", "LayerStyle", "Residual", "final_norm", "stack"]
@@ -52,8 +53,7 @@ class LayerStyle:
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.dropout < 1.0 or not 0.0 <= self.hidden_dropout < 1.0:
-            raise ValueError(f"dropout: {self.dropout} or {self.hidden_dropout} is not in [0, 1)")
+        check_range(self, "[0, 1)", "dropout", "hidden_dropout")
         check_choice(self.norm, ("post", "pre"), "norm")
         check_choice(self.activation, _ACTIVATIONS, "activation")
 

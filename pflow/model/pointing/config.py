@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Self
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from pflow.errors import check_choice
 from pflow.model.api import DecodingConfig
-from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability
+from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability, check_range
 
 __all__ = [
     "PointingDecodingConfig",
@@ -81,8 +80,7 @@ class PointingNetworkConfig:
         check_positive(self, "width", "heads", "feedforward", "hidden_width")
         check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
         check_probability(self, "dropout")
-        if not 0.0 < self.cone_angle <= math.pi:
-            raise ValueError(f"cone_angle: {self.cone_angle} is not in (0, pi] rad")
+        check_range(self, "(0, pi]", "cone_angle")
         if self.refine_layers != 0:
             check_positive(self, "refine_layers", largest=MAX_LAYERS)
         for name in ("pairwise_messages", "refine_delta_theta_phi_features"):
@@ -154,23 +152,13 @@ class PointingDecodingConfig(DecodingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "max_empty_steps")
-        if self.hits_per_particle < 0:
-            raise ValueError(f"hits_per_particle: {self.hits_per_particle} is negative")
         check_probability(self, "min_deposit_fraction")
-        if not 0.0 < self.eos_threshold <= 1.0:
-            raise ValueError(f"eos_threshold: {self.eos_threshold} is not in (0, 1]")
-        if not 0.0 <= self.existence_threshold < 1.0:
-            raise ValueError(f"existence_threshold: {self.existence_threshold} is not in [0, 1)")
-        if not 0.0 <= self.min_direction_change < math.pi:
-            raise ValueError(f"min_direction_change: {self.min_direction_change} is not in [0, pi)")
-        for name in ("photon_depth", "min_trackless_energy"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: {getattr(self, name)} is not a number of at least 0")
+        check_range(self, "[0, inf)", "hits_per_particle", "photon_depth", "min_trackless_energy")
+        check_range(self, "(0, 1]", "eos_threshold")
+        check_range(self, "[0, 1)", "existence_threshold", "min_photon_existence")
+        check_range(self, "[0, pi)", "min_direction_change")
+        check_range(self, "(-inf, inf)", "electron_log_odds")
         check_choice(self.energy_cut, ("expected", "predicted"), "energy_cut")
-        if not math.isfinite(self.electron_log_odds):
-            raise ValueError(f"electron_log_odds: {self.electron_log_odds} is not a finite number")
-        if not 0.0 <= self.min_photon_existence < 1.0:
-            raise ValueError(f"min_photon_existence: {self.min_photon_existence} is not in [0, 1)")
 
     def limited(self, max_particles: int) -> Self:
         """As of `DecodingConfig`."""
@@ -231,5 +219,4 @@ class PointingTrainingConfig:
 
     def __post_init__(self) -> None:
         check_probability(self, "scheduled_sampling_prob", "deferred_target_prob")
-        if self.order_noise_std < 0.0:
-            raise ValueError(f"order_noise_std: {self.order_noise_std} is negative")
+        check_range(self, "[0, inf)", "order_noise_std")

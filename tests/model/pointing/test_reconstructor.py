@@ -244,7 +244,7 @@ def test_a_network_may_read_hits_alone(make_model, batch):
         ({"cone_angle": 0.0}, "cone_angle: 0.0 is not in"),
         ({"cone_angle": 4.0}, "cone_angle: 4.0 is not in"),
         ({"scheduled_sampling_prob": 1.5}, r"1.5 is not in \[0, 1\]"),
-        ({"order_noise_std": -0.1}, "-0.1 is negative"),
+        ({"order_noise_std": -0.1}, r"-0.1 is not in \[0, inf\)"),
         ({"require_all_tracks": True, "coverage": False}, "require_all_tracks: without coverage"),
         ({"deferred_target_prob": 1.5}, r"deferred_target_prob: 1.5 is not in \[0, 1\]"),
         ({"heads": 5}, "5 heads do not divide"),
