@@ -137,7 +137,7 @@ def test_no_access_outside_of_memory_and_no_leak(edge_cases, sample_dir, exporte
 def test_particles_of_real_samples_are_those_of_python(data_dir, from_cpp):
     n_particles = 0
     for sample in SAMPLES:
-        events = sample.read(data_dir, 6)
+        events = sample.read(data_dir, 3)
         expected = particles_of(reconstruct(events, load_model(sample.model), batch_size=1, device="cpu"))
         n_particles += assert_same(from_cpp(events, sample.model), expected, allowed=0.01)
     assert n_particles > 500
