@@ -14,7 +14,22 @@ import torch
 from torch.onnx import symbolic_helper
 from torch.onnx import utils as registration
 
-__all__ = ["translations"]
+__all__ = ["translations", "unit_vectors"]
+
+
+class _UnitVectors(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, vectors: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(vectors, dim=1)
+
+    @staticmethod
+    def symbolic(g: Any, vectors: Any) -> Any:
+        return g.op("LpNormalization", vectors, axis_i=1, p_i=2).setType(vectors.type())
+
+
+def unit_vectors(vectors: torch.Tensor) -> torch.Tensor:
+    """Unit vectors [n, m], null vectors stay, as one operator: torch translates its own to four."""
+    return _UnitVectors.apply(vectors)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -26,6 +41,7 @@ def translations(opset: int) -> Iterator[None]:
         "atan2": _atan2,
         "asinh": _asinh,
         "index_add": _index_add,
+        "scatter_add": _scatter_add,
         "unbind": _unbind,
         "where": _where,
     }
@@ -97,6 +113,12 @@ def _index_add(g: Any, x: Any, dim: int, index: Any, source: Any, alpha: None = 
         return symbolic_helper._unimplemented("index_add", f"along axis {dim}")
     at = g.op("Unsqueeze", index, g.op("Constant", value_t=torch.tensor([1])))
     return g.op("ScatterND", x, at, source, reduction_s="add")
+
+
+@symbolic_helper.parse_args("v", "i", "v", "v")
+def _scatter_add(g: Any, x: Any, dim: int, index: Any, source: Any) -> Any:
+    """Torch's own translation cuts the source to the size of the index, which it has everywhere in pflow."""
+    return g.op("ScatterElements", x, index, source, axis_i=dim, reduction_s="add")
 
 
 @symbolic_helper.parse_args("v", "i", "i")

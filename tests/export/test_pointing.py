@@ -6,6 +6,8 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.checkpoint.load import load_model
+from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import reconstruct_exported
@@ -34,3 +36,16 @@ def test_events_have_the_particles_of_torch(file, exported_general, sample_dir):
         got, wanted = getattr(found, name), getattr(expected, name)
         assert ak.to_list(got[["source", "particle"]]) == ak.to_list(wanted[["source", "particle"]])
         np.testing.assert_allclose(ak.flatten(got.weight), ak.flatten(wanted.weight), atol=1e-3)
+
+
+def test_a_network_without_refinement(sample_dir, tmp_path):
+    events = read_events(sample_dir / "gamma1_test_small.root", entry_stop=3)
+    model = load_model("ild-g4-photon")
+    model.reconstructor.network.refiner = None
+    export_model(model, tmp_path / "model")
+    expected = reconstruct(events, model, batch_size=1, device="cpu").particles
+    found = reconstruct_exported(events, ExportedModel(tmp_path / "model")).particles
+    for name in ("pdg", "charge"):
+        assert ak.to_list(found[name]) == ak.to_list(expected[name])
+    np.testing.assert_allclose(ak.flatten(found.energy), ak.flatten(expected.energy), rtol=1e-4)
+    np.testing.assert_allclose(ak.flatten(found.covariance), ak.flatten(expected.covariance), rtol=2e-3, atol=1e-9)

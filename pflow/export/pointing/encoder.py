@@ -18,6 +18,7 @@ from pflow.export.pointing.attention import DirectionalAttention, Directions
 from pflow.export.pointing.cells import Hits, merge_hits
 from pflow.export.pointing.features import hit_tokens, track_fields, track_tokens
 from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.event_decoder import StepWeights
 from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, make_scene
 from pflow.model.pointing.network import PointingNetwork
@@ -104,7 +105,7 @@ class EncoderGraph(nn.Module):
         """What all decoder steps read of the event."""
         layers = self.weights.layers
         width = states.shape[1] // layers[0].heads
-        keys = [torch.matmul(one.key_weight, states.t()).view(one.heads, width, -1) for one in layers]
+        keys = [torch.matmul(states, one.key_weight.t()).view(-1, one.heads, width) for one in layers]
         values = [torch.matmul(states, one.value_weight.t()).view(-1, one.heads, width) for one in layers]
         unit, momentum = scene.item_unit[0], scene.token_momentum[0].double()
         theta = torch.atan2(torch.hypot(unit[:, 0], unit[:, 1]), unit[:, 2])
@@ -116,10 +117,10 @@ class EncoderGraph(nn.Module):
         sums = [
             scene.item_energy[0].double()[:, None],
             track_momentum.square().sum(1, keepdim=True).sqrt(),
+            1.0 - is_track,
             track_momentum,
             is_track,
             scene.token_charge[0].double()[token][:, None] * is_track,
-            1.0 - is_track,
             scene.item_position[0].double(),
             torch.ones_like(is_track),
             subdetector,
@@ -141,9 +142,9 @@ class EncoderGraph(nn.Module):
         return {
             **of_tracks,
             "limit": self._limit(n_hits, torch.ones_like(tracks).sum(0, keepdim=True)),
-            **{f"memory_key_{i}": key for i, key in enumerate(keys)},  # [H, D, S]
-            **{f"memory_value_{i}": value.transpose(0, 1) for i, value in enumerate(values)},  # [H, S, D]
-            "pointer_keys": pointer.token(states).t().reshape(3, pointer.hidden_width, -1),
+            **{f"memory_key_{i}": key.transpose(0, 1) for i, key in enumerate(keys)},  # [H, S, D]
+            **{f"memory_value_{i}": value.transpose(0, 1) for i, value in enumerate(values)},
+            "pointer_keys": pointer.token(states).view(-1, 3, pointer.hidden_width).transpose(0, 1),
             "item_logits": self.network.assignment.pair_logits.items(states[None], scene)[0],
             "item_direction": unit.double().t(),  # [3, M]
             "item_geometry": torch.cat([scene.item_position[0], unit, theta[:, None] / 0.003], dim=1),
@@ -152,8 +153,9 @@ class EncoderGraph(nn.Module):
             "token_item": torch.zeros_like(scene.token_energy[0], dtype=torch.int64).scatter(0, token, order),
             "token_inverse_energy": 1.0 / scene.token_energy[0].clamp(min=1e-9),
             "token_frame": self._frames(scene),
-            "token_track": self._tracks(scene),
-            "nothing": torch.zeros_like(scene.token_energy[0]),
+            "token_codes": self._codes(scene),
+            "nothing": torch.zeros_like(scene.item_energy[0]),
+            "item_square": scene.item_weight[0].square(),
         }
 
     def _limit(self, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
@@ -166,38 +168,53 @@ class EncoderGraph(nn.Module):
         """What a step reads of the token of its seed, float [S, F]; see `pflow.export.pointing.step.frame_widths`."""
         position, unit, axis = scene.token_position[0], scene.token_unit[0], scene.token_axis[0]
         x, y, z = torch.split(unit, 1, dim=1)
-        rho, null = torch.hypot(x, y), torch.zeros_like(x)
-        theta = torch.atan2(rho, z) / 0.003
-        axes = torch.cat([axis, torch.zeros_like(unit), null], dim=1)[..., None]  # [S, 7, 1]
+        rho, none = torch.hypot(x, y), torch.zeros_like(unit)
+        null = none[:, :1]
+        axes = [torch.cat([axis, none, null], dim=1)]  # [S, 7] each
         if self.network.assignment.pair_logits.delta_features:
             unit_of_arc = 0.01 * rho.clamp(min=1e-3)
-            zeros = torch.zeros_like(unit)
-            polar = torch.cat([zeros, zeros, null + 1.0], dim=1)[..., None]
-            arc = torch.cat([zeros, -y / unit_of_arc, x / unit_of_arc, null, null], dim=1)[..., None]
-            axes = torch.cat([axes, polar, arc], dim=2)
-        is_track = scene.token_is_track[0].float()[:, None]
-        parts = [position, unit, theta, axes.flatten(1), axis, unit, scene.token_energy[0][:, None], is_track]
-        return torch.cat(parts, dim=1)
+            axes.append(torch.cat([none, none, null + 1.0], dim=1))
+            axes.append(torch.cat([none, -y / unit_of_arc, x / unit_of_arc, null, null], dim=1))
+        across = torch.eye(3) - axis[:, :, None] * axis[:, None]  # [S, 3, 3]
+        both = torch.eye(7)[:6] * torch.ones_like(null)[..., None]  # [S, 6, 7]
+        across = torch.cat([functional.pad(across, (0, 4)), both[:, 3:]], dim=1)
+        axes_of = torch.cat([torch.stack(axes, dim=1), across], dim=1)  # [S, n, 7]
+        origin = torch.cat([position, unit, torch.atan2(rho, z) / 0.003], dim=1)
+        projected = torch.matmul(axes_of, origin[..., None]).squeeze(-1)
+        return torch.cat([axes_of.flatten(1), -projected, unit], dim=1)
 
-    def _tracks(self, scene: Scene) -> Tensor:
-        """What a particle has of the track of its seed, double [S, V + 5].
+    def _codes(self, scene: Scene) -> Tensor:
+        """What a particle has of its seed if it has a code, double [S, V, F]; see `pflow.export.pointing.particle`.
 
-        Logarithm of its energy with the mass of each code, unit vector, whether there is a track with a momentum, and
-        index of its charge.
+        Which of the numbers of `chosen_particle` it determines, these numbers, the code again, as 0 and 1, and whether
+        the seed is a track.
         """
-        momentum = scene.token_momentum[0].double()
-        p = momentum.square().sum(1, keepdim=True).sqrt()
-        energy = (p.square() + self.network.head.get_buffer("masses").double().square()).sqrt().clamp(min=1e-6)
-        counts = (scene.token_is_track[0][:, None] & (p > 0)).double()
-        sign = 1.0 + scene.token_charge[0].double().sign()[:, None]
-        return torch.cat([energy.log(), momentum / p.clamp(min=1e-12), counts, sign], dim=1)
+        momentum = scene.token_momentum[0].double()[:, None]  # [S, 1, 3]
+        is_track = scene.token_is_track[0].double()[:, None, None]
+        p = momentum.square().sum(2, keepdim=True).sqrt()
+        head = self.network.head
+        energy = (p.square() + head.get_buffer("masses").double()[:, None].square()).sqrt().clamp(min=1e-6)  # [S, V, 1]
+        charged = head.get_buffer("charged").double()[:, None]
+        by_track = is_track * (p > 0).double() * charged  # [S, V, 1]
+        charge = by_track * scene.token_charge[0].double().sign()[:, None, None]
+        charges = torch.cat([(charge == sign).double() for sign in (-1, 0, 1)], dim=2)
+        fields = [
+            *[by_track] * 4,
+            *[torch.maximum(by_track, 1.0 - charged)] * N_CHARGE,
+            energy.log(),
+            (momentum / p.clamp(min=1e-12)).expand(-1, head.n_pdg, -1),
+            charges,
+            torch.eye(head.n_pdg, dtype=torch.float64).expand(p.shape[0], -1, -1),
+            is_track.expand_as(by_track),
+        ]
+        return torch.cat(fields, dim=2)
 
     def _first_step(self, scene: Scene, states: Tensor, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state before the first decoder step, with empty keys and values. No output may be a constant."""
         first, layers = states[:1], range(len(self.weights.layers))
         return {
             "embedded": torch.zeros_like(first) + self.network.decoder.bos,
-            **{f"past_key_{i}": memory[f"memory_key_{i}"][:, :, :0] for i in layers},
+            **{f"past_key_{i}": memory[f"memory_key_{i}"][:, :0] for i in layers},
             **{f"past_value_{i}": memory[f"memory_value_{i}"][:, :0] for i in layers},
             "assigned": torch.zeros_like(scene.item_energy[0]),
             "assigned_energy": torch.zeros_like(scene.token_energy[0]),

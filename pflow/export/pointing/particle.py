@@ -1,6 +1,8 @@
 """The particle of one decoder step: proxies and head, as in `pflow.model.pointing.event_head`, in double precision.
 
-Letters: P items that the particle may be assigned, R subdetectors, V codes.
+Few operators, as onnxruntime's time goes with their number: factors of features are in the weights of the next layer.
+
+Letters: P items that the particle may be assigned, R subdetectors, V codes, W width, F features.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pflow.export.operators import unit_vectors
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.event_head import MIN_DEPOSIT
-from pflow.model.pointing.head import CORRECTION_UNIT, DIRECTION_LOG_SIGMA, ENERGY_LOG_SIGMA
+from pflow.model.pointing.head import CORRECTION_UNIT, DIRECTION_LOG_SIGMA
 from pflow.model.pointing.proxies import (
     ANGLE_UNIT,
     CORE_RADIUS,
@@ -22,7 +25,27 @@ from pflow.model.pointing.proxies import (
 )
 from pflow.model.pointing.showers import LOG_WEIGHT
 
-__all__ = ["Particle", "Proxies", "corrected_particle", "proxies_of"]
+__all__ = ["ALONE", "COMPARED", "N_CHOSEN", "Particle", "Proxies", "chosen_particle", "describing_weight", "proxies_of"]
+
+N_CHOSEN = 4 + N_CHARGE
+"""Of a particle: logarithm of the energy, unit vector, and which charge it has."""
+
+LOGS = (
+    *((0, 1.0, EPS_ENERGY), (1, 1.0, EPS_ENERGY), (0, 1.0, 0.05), (1, 1.0, 0.05)),
+    *((2, 1.0, 1.0), (3, 1 / 10, 1.0), (4, 1 / 50, 1.0), (0, 1.0, 1e-3)),
+)
+"""Logarithms of features: which of energy, momenta of tracks, number of hits, width and spread; factor, and offset."""
+
+COMPARED, ALONE = 2, 7
+"""Those of the energy that are features of the embedding."""
+
+# A feature of `proxies_of`, the feature of the network that it is part of, and its factor; without subdetectors.
+_FACTORS = (
+    *((0, 0, 0.5), (1, 1, 0.5), (2, 2, 1.0), (3, 2, -1.0), (4, 3, 0.5), (5, 6, 1.0), (6, 8, 1.0)),
+    *((8, 7, 1.0 / CORE_RADIUS_WIDTH), (9, 11, 1.0), (10, 12, 1.0 / ANGLE_UNIT), (11, 13, 1.0 / ANGLE_UNIT)),
+    *((12, 9, 1.0), (13, 10, 1.0), (14, 14, 1.0 / ANGLE_UNIT), (15, 4, 1.0), (16, 5, 1.0)),
+)
+_N_FEATURES, _N_OF_NETWORK = 17, 15
 
 
 class Proxies(NamedTuple):
@@ -33,12 +56,14 @@ class Proxies(NamedTuple):
     energy : [1, 1], GeV
     momentum : [1, 3], of the tracks, GeV
     directions : [3, 3], to the log-weighted and to the linear barycentre, and of the tracks
+    logs : [1, 8], see `LOGS`
     features : [1, F]
     """
 
     energy: Tensor
     momentum: Tensor
     directions: Tensor
+    logs: Tensor
     features: Tensor
 
 
@@ -47,22 +72,17 @@ class Particle(NamedTuple):
 
     Parameters
     ----------
-    pdg, charge : int64 [1], indices into the vocabularies
-    log_energy : double [1, 1]
-    direction : double [1, 3]
-    energy_sigma, direction_sigma : float [1]
+    chosen : double [1, `N_CHOSEN`]
+    energy_log_sigma, direction_sigma : double [1, 1]
     """
 
-    pdg: Tensor
-    charge: Tensor
-    log_energy: Tensor
-    direction: Tensor
-    energy_sigma: Tensor
+    chosen: Tensor
+    energy_log_sigma: Tensor
     direction_sigma: Tensor
 
 
 def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetectors: int) -> Proxies:
-    """Proxies of a particle. Everything is a row or a column: onnxruntime's time goes with the number of operators.
+    """Proxies of a particle.
 
     Parameters
     ----------
@@ -76,110 +96,83 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     """
     depths = 2 * n_subdetectors
     row = fraction.view(1, -1)
-    energies, _, position, _ = torch.split(items, [1, 7, 3, 1 + depths], dim=1)
     sums = torch.matmul(row, items)
-    both, momentum, charges, n_hits, _ = torch.split(sums, [2, 3, 2, 1, 4 + depths], dim=1)
+    both, n_hits, momentum, charges, _ = torch.split(sums, [2, 1, 3, 2, 4 + depths], dim=1)
+    energies, _, position, _ = torch.split(items, [1, 7, 3, 1 + depths], dim=1)
     energy = both[:, :1]
     share = energies.view(1, -1) * row / energy.clamp(min=1e-9)  # [1, P]
     by_log = ((share + 1e-12).log() + LOG_WEIGHT).clamp(min=0.0)
     weighted = torch.matmul(torch.cat([by_log, share]), items)  # [2, 12 + 2 R]
     _, towards, _, depth = torch.split(weighted, [8, 3, 1, depths], dim=1)
-    along_tracks = momentum + 1e-6 * seed_unit
-    log, linear, tracks = torch.split(_unit(torch.cat([towards, along_tracks])), 1)  # [1, 3] each
-    has_hits, has_tracks = torch.split(both > torch.tensor([[MIN_DEPOSIT, MIN_TRACK_MOMENTUM]], dtype=both.dtype), 1, 1)
-    log = torch.where(has_hits, log, tracks)
-    straight, tracks = torch.where(has_hits, linear, log), torch.where(has_tracks, tracks, log)
+    candidates = unit_vectors(torch.cat([towards, momentum + 1e-6 * seed_unit]))
+    # Without hits all are that of the tracks, without tracks the last is the first.
+    choices = torch.tensor([[2, 2, 2], [2, 2, 2], [0, 1, 0], [0, 1, 2]])
+    has = both > torch.tensor([[MIN_DEPOSIT, MIN_TRACK_MOMENTUM]], dtype=both.dtype)
+    choice = torch.matmul(has.float(), torch.tensor([[2.0], [1.0]])).long().view(-1)
+    directions = candidates.index_select(0, choices.index_select(0, choice).view(-1))  # [3, 3]
 
-    column = log.view(3, 1)
-    along = torch.matmul(position, column)
-    across = torch.linalg.vector_norm(position - along * log, dim=1, keepdim=True)  # [P, 1]
-    core = ((CORE_RADIUS - across) / CORE_RADIUS_WIDTH).clamp(0.0, 1.0)
-    beyond = (along - torch.matmul(towards[1:], column)).square()
-    shape = torch.matmul(share, torch.cat([across, core, beyond, share.view(-1, 1)], dim=1))
-    width, core, spread, concentration = torch.split(shape, 1, dim=1)
-    log_z = log[:, 2:]
-    off, track_off = straight - log, tracks - log
-    theta_off, phi_off = torch.split(torch.matmul(off, _tangents(log).view(2, 3).t().contiguous()), 1, dim=1)
-    logs = torch.cat([both, both, n_hits, width, spread.clamp(min=0.0).sqrt()], dim=1)
-    logs = (
-        logs * torch.tensor([[1, 1, 1, 1, 1, 1 / 10, 1 / 50]], dtype=both.dtype)
-        + torch.tensor([[EPS_ENERGY, EPS_ENERGY, 0.05, 0.05, 1, 1, 1]], dtype=both.dtype)
-    ).log()
-    of_energies, compared, to_compare, of_hits, of_width, of_spread = torch.split(logs, [2, 1, 1, 1, 1, 1], dim=1)
-    features = [
-        of_energies / 2.0,
-        compared - to_compare,
-        of_hits / 2.0,
-        charges,
-        of_width,
-        core,
-        of_spread,
-        log_z.abs(),
-        log_z.square(),
-        concentration,
-        theta_off / ANGLE_UNIT,
-        phi_off.abs() / ANGLE_UNIT,
-        (track_off.square().sum(1, keepdim=True) + 1e-8).sqrt() / ANGLE_UNIT,
-        depth[1:],
-    ]
-    return Proxies(energy, momentum, torch.cat([log, straight, tracks]), torch.cat(features, dim=1))
+    axis = directions[:1]
+    frame = torch.cat([axis, _tangents(axis)])
+    along, off = torch.split(torch.matmul(frame, position.t()), [1, 2])  # [1, P], [2, P], mm
+    across = torch.linalg.vector_norm(off, dim=0, keepdim=True)
+    core = (CORE_RADIUS - across).clamp(0.0, CORE_RADIUS_WIDTH)
+    shape = torch.matmul(share, torch.cat([core, share, across, along, along.square()]).t())
+    core_and_concentration, width, mean, square = torch.split(shape, [2, 1, 1, 1], dim=1)
+    spread = (square - mean.square()).clamp(min=0.0).sqrt()
+    scales = torch.tensor([[factor * (of == i) for of, factor, _ in LOGS] for i in range(5)], dtype=both.dtype)
+    offsets = torch.tensor([[offset for *_, offset in LOGS]], dtype=both.dtype)
+    logs = torch.addmm(offsets, torch.cat([both, n_hits, width, spread], dim=1), scales).log()
+
+    # In the frame of the axis: of the linear barycentre along the tangents, and the cosine to the tracks.
+    turned = torch.matmul(directions[1:], frame.t()).view(1, -1)
+    _, theta_off, phi_off, cosine, _ = torch.split(turned, [1, 1, 1, 1, 2], dim=1)
+    z = axis[:, 2:]
+    track_off = ((2.0 + 1e-8) - 2.0 * cosine).clamp(min=1e-8).sqrt()
+    sizes = torch.cat([phi_off, z], dim=1).abs()
+    features = [logs, core_and_concentration, theta_off, sizes, z.square(), track_off, charges, depth[1:]]
+    return Proxies(energy, momentum, directions, logs, torch.cat(features, dim=1))
 
 
-def corrected_particle(outputs: Tensor, proxies: Proxies, track: Tensor, *, charged: Tensor) -> Particle:
+def describing_weight(weight: Tensor) -> Tensor:
+    """Weights [.., W] of the network's features of a particle for those of `proxies_of`."""
+    n_others = weight.shape[1] - _N_OF_NETWORK
+    factors = torch.zeros(_N_OF_NETWORK + n_others, _N_FEATURES + n_others)
+    for row, column, factor in _FACTORS:
+        factors[column, row] = factor
+    factors[_N_OF_NETWORK:, _N_FEATURES:] = torch.eye(n_others)
+    return weight @ factors
+
+
+def chosen_particle(outputs: Tensor, proxies: Proxies, of_code: Tensor) -> Particle:
     """The particle of the head's outputs.
 
     Parameters
     ----------
-    outputs : float [1, V + 3 + 8], logits of codes and charges, and corrections
+    outputs : float [1, 3 + 8], logits of charges, and corrections
     proxies
         Of the particle.
-    track : double [1, V + 5]
-        ``token_track`` of the encoder's graph, of the seed.
-    charged : [V]
-        Whether there is a charge.
+    of_code : double [1, 2 `N_CHOSEN`]
+        ``token_codes`` of the encoder's graph, of the seed and the code.
     """
-    n_pdg = len(charged)
-    pdg_logits, charge_logits, corrections = torch.split(outputs, [n_pdg, N_CHARGE, 8], dim=1)
-    energy, track_trust, angles, energy_log_sigma, direction_log_sigma, trust = torch.split(
-        corrections.double(), [1, 1, 2, 1, 1, 2], dim=1
+    minus, _, plus, energy, track_trust, angles, energy_log_sigma, direction_log_sigma, trust = torch.split(
+        outputs.double(), [1, 1, 1, 1, 1, 2, 1, 1, 2], dim=1
     )
-    pdg = pdg_logits.argmax(1)  # [1]
-    is_charged = charged.index_select(0, pdg)
-    track_log_energy, unit, has_track, sign = torch.split(track, [n_pdg, 3, 1, 1], dim=1)
-    by_track = (has_track.view(1) > 0.5) & is_charged
-
     in_tracks = track_trust.sigmoid()
     tracks = torch.linalg.vector_norm(proxies.momentum, dim=1, keepdim=True)
-    log_energy = ((1.0 - in_tracks) * proxies.energy + in_tracks * tracks + 1e-2).log() + CORRECTION_UNIT * energy
+    log_energy = (proxies.energy + in_tracks * (tracks - proxies.energy) + 1e-2).log() + CORRECTION_UNIT * energy
     weights = torch.cat([torch.zeros(1, 1, dtype=trust.dtype), trust], dim=1).softmax(1)
-    mean = _unit(torch.matmul(weights, proxies.directions))
+    mean = unit_vectors(torch.matmul(weights, proxies.directions))
     sigma = direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA).exp()
-    direction = _unit(mean + torch.matmul(sigma * angles, _tangents(mean)))
-
-    minus, _, plus = torch.split(charge_logits, 1, dim=1)
-    probable = torch.where((plus > minus).view(1), 2, 0)
-    return Particle(
-        pdg=pdg,
-        charge=torch.where(is_charged, torch.where(by_track, sign.view(1).long(), probable), 1),
-        log_energy=torch.where(by_track, track_log_energy.index_select(1, pdg), log_energy),
-        direction=torch.where(by_track, unit, direction),
-        energy_sigma=energy_log_sigma.clamp(*ENERGY_LOG_SIGMA).exp().float().view(1),
-        direction_sigma=sigma.float().view(1),
-    )
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    """Unit vectors [n, 3]."""
-    return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp(min=1e-12)  # type: ignore[no-any-return]
+    direction = unit_vectors(torch.addmm(mean, sigma * angles, _tangents(mean)))
+    is_plus = (plus > minus).double()
+    predicted = torch.cat([log_energy, direction, 1.0 - is_plus, torch.zeros_like(is_plus), is_plus], dim=1)
+    known, values = torch.split(of_code, N_CHOSEN, dim=1)
+    return Particle(torch.where(known > 0.5, values, predicted), energy_log_sigma, sigma)
 
 
 def _tangents(direction: Tensor) -> Tensor:
     """The tangent basis [2, 3] at a unit vector [1, 3], as `pflow.model.common.directions.tangent_basis`."""
-    turned = torch.matmul(direction, torch.tensor([[0, 1, 0], [-1, 0, 0], [0, 0, 0]], dtype=torch.float64))
-    rho = torch.linalg.vector_norm(turned, dim=1, keepdim=True)
-    phi = torch.where(rho < 1e-6, torch.tensor([[0, 1, 0]], dtype=torch.float64), turned / rho)
-    # phi x direction as a product with a matrix of the direction's components
-    rows = [[0, 0, 0, 0, 0, -1, 0, 1, 0], [0, 0, 1, 0, 0, 0, -1, 0, 0], [0, -1, 0, 1, 0, 0, 0, 0, 0]]
-    cross = torch.tensor(rows, dtype=torch.float64)
-    theta = torch.matmul(phi, torch.matmul(direction, cross).view(3, 3))
-    return torch.cat([theta, phi])
+    direction = direction + torch.tensor([[1e-12, 0.0, 0.0]], dtype=torch.float64)  # along the axis there is none
+    theta = torch.addmm(torch.tensor([[0.0, 0.0, -1.0]], dtype=torch.float64), direction[:, 2:], direction)
+    phi = torch.matmul(direction, torch.tensor([[0, 1, 0], [-1, 0, 0], [0, 0, 0]], dtype=torch.float64))
+    return unit_vectors(torch.cat([theta, phi]))

@@ -15,7 +15,7 @@ from pflow.event.links import MIN_HIT_FRACTION
 from pflow.export.pointing.encoder import SCENE, scene_of
 from pflow.export.pointing.messages import DenseMessages
 from pflow.export.pointing.physics import PhysicalParticles
-from pflow.export.pointing.step import ROWS, UNREFINED_ROWS
+from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.encoder import EncodedSource
@@ -54,7 +54,10 @@ class RefinementGraph(nn.Module):
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Refine."""
         values = dict(zip(self.inputs, arrays, strict=True))
-        columns = values if self.network.refiner is None else self._refined(values)
+        if self.network.refiner is None:
+            columns = {name.removeprefix(UNREFINED): column for name, column in values.items()}
+        else:
+            columns = self._refined(values)
         kept = columns["is_particle"].nonzero().squeeze(1)  # [P]
         columns = {name: columns[name].index_select(0, kept) for name in (*self.physics.inputs, "hit_fraction")}
         fraction = columns["hit_fraction"].t()  # [M, P]: links by hit, then particle

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.export.pointing.particle import Particle, corrected_particle, proxies_of
+from pflow.export.pointing.particle import ALONE, COMPARED, N_CHOSEN, chosen_particle, describing_weight, proxies_of
 from pflow.model.pointing.attention import MIN_REMAINING
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.event_decoder import StepWeights
+from pflow.model.pointing.head import ENERGY_LOG_SIGMA
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH
 from pflow.model.pointing.seed import MASKED_LOGIT
@@ -29,7 +30,7 @@ __all__ = ["DecoderStepGraph"]
 
 EVENT = (
     *("states", "pointer_keys", "item_logits", "item_direction", "item_geometry", "item_sums", "item_token"),
-    *("item_weight", "token_item", "token_energy", "token_inverse_energy", "token_frame", "token_track", "nothing"),
+    *("item_square", "token_item", "token_energy", "token_inverse_energy", "token_frame", "token_codes", "nothing"),
     *("first_track", "track_items", "track_tokens", "track_limits"),
 )
 """Outputs of the encoder that all steps read, beside keys and values of each layer."""
@@ -40,8 +41,12 @@ STATE = ("embedded", "assigned", "assigned_energy", "empty_steps")
 ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
 """What the refinement reads of each particle."""
 
-UNREFINED_ROWS = ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma")
-"""What it needs in addition where the network has no refinement."""
+UNREFINED = "decoded_"
+"""Beginning of the names of what it needs in addition where the network has no refinement."""
+
+UNREFINED_ROWS = tuple(
+    UNREFINED + name for name in ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma")
+)
 
 
 class DecoderStepGraph(nn.Module):
@@ -63,6 +68,11 @@ class DecoderStepGraph(nn.Module):
         self.frame = frame_widths(network)
         bias, weight = self.weights.embed  # made for half of a GELU
         self.embed = (bias, torch.cat([2.0 * weight[: self.width], weight[self.width :]]))
+        describe: Any = network.head.describe
+        bias, weight = describe[0].bias, describe[0].weight
+        others = [weight[:, : 2 * self.width], describing_weight(weight[:, 2 * self.width :])]
+        self.describe = (bias, torch.cat(others, dim=1).t().contiguous())
+        self.embed_particle = _embedding(network.decoder.embed_particle[0], network.head.n_pdg)
         self.features = [torch.from_numpy(part) for part in _pair_features(network.assignment.pair_logits)]
         layers = range(len(self.weights.layers))
         past = [f"past_{part}_{i}" for i in layers for part in ("key", "value")]
@@ -76,28 +86,27 @@ class DecoderStepGraph(nn.Module):
         """Decode."""
         event = {name.removeprefix("last_"): array for name, array in zip(self.inputs, arrays, strict=True)}
         state, past = self._state(event)
-        logits = self._seed_logits(event, state)
-        stop, forced, seed = self._seed(event, logits)
+        stop, forced, seed = self._seed(event, *self._seed_logits(event, state))
         values = {"stop": stop, "row_seed": seed, **past}
         values |= self._particle(event, state, seed, forced)
         return tuple(values[name] for name in self.outputs)
 
     def _state(self, event: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Decoder state [1, W], and keys [H, D, T] and values [H, T, D] of all particles so far."""
+        """Decoder state [1, W], and keys and values [H, T, D] of all particles so far."""
         weights, x = self.weights, event["embedded"]
         log_remaining = (1.0 + MIN_REMAINING - self._on_tokens(event)).clamp(min=MIN_REMAINING).log()
         bias = torch.split(weights.strength * log_remaining, [layer.heads for layer in weights.layers])  # [H, 1, S]
         past: dict[str, Tensor] = {}
         for i, layer in enumerate(weights.layers):
             y = torch.addmm(layer.query_key_value[0], _norm(x, layer.norms[0]), layer.query_key_value[1])
-            query, key, value = torch.split(y, self.width, dim=1)
-            key = torch.cat([event[f"past_key_{i}"], key.view(layer.heads, -1, 1)], dim=2)
-            value = torch.cat([event[f"past_value_{i}"], value.view(layer.heads, 1, -1)], dim=1)
+            query, key, value = torch.split(y.view(3 * layer.heads, 1, -1), layer.heads)
+            key = torch.cat([event[f"past_key_{i}"], key], dim=1)
+            value = torch.cat([event[f"past_value_{i}"], value], dim=1)
             past |= {f"next_past_key_{i}": key, f"next_past_value_{i}": value}
-            weight = torch.matmul(query.view(layer.heads, 1, -1), key).softmax(-1)
+            weight = torch.matmul(query, key.transpose(1, 2)).softmax(-1)
             x = x + torch.addmm(layer.out[0], torch.matmul(weight, value).view(1, -1), layer.out[1])
             query = torch.addmm(layer.query[0], _norm(x, layer.norms[1]), layer.query[1]).view(layer.heads, 1, -1)
-            weight = (torch.matmul(query, event[f"memory_key_{i}"]) + bias[i]).softmax(-1)
+            weight = (torch.matmul(query, event[f"memory_key_{i}"].transpose(1, 2)) + bias[i]).softmax(-1)
             attended = torch.matmul(weight, event[f"memory_value_{i}"]).view(1, -1)
             x = x + torch.addmm(layer.memory_out[0], attended, layer.memory_out[1])
             x = x + self.network.decoder.stack.layers[i].feedforward(_norm(x, layer.norms[2]))
@@ -107,28 +116,29 @@ class DecoderStepGraph(nn.Module):
         """Assigned fraction of each token, [S]."""
         return event["assigned_energy"] * event["token_inverse_energy"]
 
-    def _seed_logits(self, event: dict[str, Tensor], state: Tensor) -> Tensor:
-        """Logits of each token as seed and, last, of the end, [S + 1]."""
+    def _seed_logits(self, event: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of each token as seed [S], and of the end [1]."""
         weights = self.weights
         query = torch.addmm(weights.pointer_state[0], state, weights.pointer_state[1]).view(3, 1, -1)
-        products = torch.matmul(query, event["pointer_keys"]) + weights.pointer_offset  # [3, 1, S]
+        products = torch.matmul(query, event["pointer_keys"].transpose(1, 2)) + weights.pointer_offset  # [3, 1, S]
         plain, of_assigned, of_energy = torch.split(products, 1)
         log_energy = (event["token_energy"] - event["assigned_energy"] + 1e-3).log()
         tokens = plain + of_assigned * self._on_tokens(event) + of_energy * log_energy
-        return torch.cat([tokens.view(-1), self.network.decoder.pointer.eos(state).view(1)])
+        return tokens.view(-1), self.network.decoder.pointer.eos(state).view(1)
 
-    def _seed(self, event: dict[str, Tensor], logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _seed(self, event: dict[str, Tensor], logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whether there is no particle, whether its seed must be an open track, bool [1], and the seed, int64 [1]."""
-        end = logits.softmax(0)[-1:]
+        end = torch.cat([logits, end]).softmax(0)[-1:]
         ended = (end >= self.decoding.eos_threshold) | (event["empty_steps"] >= self.decoding.max_empty_steps)
-        seed = logits[:-1].argmax(0, keepdim=True)
+        seed = logits.argmax(0, keepdim=True)
         if not self.decoding.require_all_tracks:
             return ended, torch.zeros_like(ended), seed
         open_tracks = event["assigned"].index_select(0, event["track_items"]) < event["track_limits"]
-        any_open = open_tracks.long().sum(0, keepdim=True) > 0
-        forced = ended & any_open
         of_tracks = torch.where(open_tracks, logits.index_select(0, event["track_tokens"]), MASKED_LOGIT)
-        track = event["track_tokens"].index_select(0, of_tracks.argmax(0, keepdim=True))
+        best = of_tracks.argmax(0, keepdim=True)
+        any_open = open_tracks.index_select(0, best)
+        forced = ended & any_open
+        track = event["track_tokens"].index_select(0, best)
         return ended & ~any_open, forced, torch.where(forced, track, seed)
 
     def _particle(self, event: dict[str, Tensor], state: Tensor, seed: Tensor, forced: Tensor) -> dict[str, Tensor]:
@@ -150,46 +160,60 @@ class DecoderStepGraph(nn.Module):
         own = event["token_item"].index_select(0, seed)
         index = near.scatter(0, own, torch.ones_like(own, dtype=torch.bool)).nonzero().view(-1)  # [P]
         at = event["item_token"].index_select(0, index)
-        fraction = self._fractions(event, frame, query, seed, index, at)
-
-        weight = fraction * event["item_weight"].index_select(0, index).square()
-        on_tokens = event["nothing"].scatter_add(0, at, weight)
-        pooled = torch.matmul(on_tokens.view(1, -1), event["states"]) / on_tokens.sum(0, keepdim=True).clamp(min=1e-9)
+        known = event["assigned"].index_select(0, index)
+        free, squares = 1.0 - known, event["item_square"].index_select(0, index)
+        fraction = self._fractions(event, frame, query, index, known, (at == seed).float()) * free
+        weight = fraction * squares
+        pooled = torch.matmul(weight.view(1, -1), event["states"].index_select(0, at))
+        pooled = pooled / weight.sum(0, keepdim=True).clamp(min=1e-9)
         proxies = proxies_of(
             fraction.double(), event["item_sums"].index_select(0, index), unit, n_subdetectors=network.n_subdetectors
         )
         head = network.head
-        described = functional.gelu(head.describe(torch.cat([query, pooled, proxies.features.float()], dim=1)))
+        described = torch.cat([query, pooled, proxies.features.float()], dim=1)
+        described = functional.gelu(torch.addmm(self.describe[0], described, self.describe[1]))
+        described = functional.gelu(head.describe[3](described))
         outputs = torch.addmm(self.weights.head[0], described, self.weights.head[1])
-        track = event["token_track"].index_select(0, seed)
-        particle = corrected_particle(outputs, proxies, track, charged=head.get_buffer("charged"))
+        pdg_logits, others = torch.split(outputs, [head.n_pdg, N_CHARGE + 8], dim=1)
+        pdg = pdg_logits.argmax(1)  # [1]
+        of_code = event["token_codes"].index_select(0, seed).index_select(1, pdg).view(1, -1)
+        of_code, code = torch.split(of_code, [2 * N_CHOSEN, head.n_pdg + 1], dim=1)
+        particle = chosen_particle(others, proxies, of_code)
+        log_energy, _ = torch.split(particle.chosen, [1, N_CHOSEN - 1], dim=1)
+        # As input of the decoder
+        compared = (proxies.logs[:, COMPARED : COMPARED + 1] - log_energy).clamp(-4.0, 4.0)
+        features = torch.cat([particle.chosen, code, compared, proxies.logs[:, ALONE : ALONE + 1]], dim=1).float()
+        hidden = functional.gelu(torch.addmm(self.embed_particle[0], features, self.embed_particle[1]))
+        embedded = torch.addmm(self.embed[0], torch.cat([hidden, seed_state, pooled], dim=1), self.embed[1])
+        row_log_energy, row_direction, _ = torch.split(features, [1, 3, features.shape[1] - 4], dim=1)
 
-        row = torch.zeros_like(event["assigned"]).scatter(0, index, fraction)  # [M]
-        before = row.index_select(0, own)
-        row = row.scatter(0, own, torch.where(forced, 1.0, before))
+        taken = torch.minimum(fraction, free)
+        deposit = weight
+        if self.decoding.require_all_tracks:  # the seed's track is the particle's in any case
+            is_forced = forced & (index == own)
+            fraction = torch.where(is_forced, 1.0, fraction)
+            taken = torch.where(is_forced, free, taken)
+            deposit = torch.where(is_forced, free * squares, weight)
         next_assigned, next_energy = event["assigned"], event["assigned_energy"]
         if network.coverage:
-            taken = torch.minimum(row, 1.0 - event["assigned"])
-            more = torch.where(forced, taken.index_select(0, own) - before, 0.0)  # a part was assigned before
-            next_assigned = next_assigned + taken
-            next_energy = (next_energy + on_tokens).scatter_add(0, seed, more * frame["energy"].view(1))
-        is_particle = particle.log_energy.view(1) >= network.min_log_energy  # [1]
-        has_track = forced | (((fraction >= 0.5) & (at >= event["first_track"])).long().sum(0, keepdim=True) > 0)
+            next_assigned = next_assigned.scatter_add(0, index, taken)
+            next_energy = next_energy.scatter_add(0, at, deposit)
+        is_particle = log_energy.view(1) >= network.min_log_energy  # [1]
+        has_track = torch.where(at >= event["first_track"], fraction, 0.0).amax(0, keepdim=True) >= 0.5
         min_deposit = self.decoding.min_deposit_fraction * math.exp(network.min_log_energy)
         counts = is_particle & ((proxies.energy.view(1) >= min_deposit) | has_track)
-        embedded = self._embed(particle, frame["is_track"], seed_state, pooled, proxies.energy.float())
         values = {
             "row_embedded": embedded,
             "row_query": query,
-            "row_log_energy": particle.log_energy.view(1).float(),
-            "row_direction": particle.direction.float(),
-            "row_hit_fraction": row[None],
-            "row_is_particle": is_particle,
-            "row_pdg": particle.pdg,
-            "row_charge": particle.charge,
-            "row_pdg_logits": outputs[:, : head.n_pdg],
-            "row_energy_sigma": particle.energy_sigma,
-            "row_direction_sigma": particle.direction_sigma,
+            "row_log_energy": row_log_energy.view(1),
+            "row_direction": row_direction,
+            "row_hit_fraction": event["nothing"].scatter(0, index, fraction)[None],
+            "row_decoded_is_particle": is_particle,
+            "row_decoded_pdg": pdg,
+            "row_decoded_charge": particle.chosen[:, 4:].argmax(1),
+            "row_decoded_pdg_logits": pdg_logits,
+            "row_decoded_energy_sigma": particle.energy_log_sigma.clamp(*ENERGY_LOG_SIGMA).exp().float().view(1),
+            "row_decoded_direction_sigma": particle.direction_sigma.float().view(1),
         }
         following = {
             "next_embedded": embedded + 0.0,  # another output of the same name is not possible
@@ -200,64 +224,57 @@ class DecoderStepGraph(nn.Module):
         return values | following
 
     def _fractions(
-        self, event: dict[str, Tensor], frame: dict[str, Tensor], query: Tensor, seed: Tensor, index: Tensor, at: Tensor
+        self,
+        event: dict[str, Tensor],
+        frame: dict[str, Tensor],
+        query: Tensor,
+        index: Tensor,
+        known: Tensor,
+        same: Tensor,
     ) -> Tensor:
-        """Assigned fractions float [P] of items int64 [P] at tokens int64 [P].
+        """Assigned fractions float [P] of what is free of items int64 [P].
 
-        Features as in `pflow.model.pointing.assignment`, in the order of `_pair_features`.
+        Parameters
+        ----------
+        event, frame
+            Of all steps, and of the token of the seed.
+        query : float [1, W]
+        index : int64 [P], the items
+        known : float [P], fraction of each that is assigned
+        same : float [P], whether they are of the seed's token
+
+        Notes
+        -----
+        Features as in `pflow.model.pointing.assignment`, in the order of `_pair_features`, each in a row of its own.
         """
         pairs = self.network.assignment.pair_logits
         arguments, offsets, geometry = self.features
-        apart = event["item_geometry"].index_select(0, index) - frame["origin"]  # [P, 7]
-        projected = torch.matmul(apart, frame["axes"].view(7, -1))  # along the axis [mm] and, of 3, theta, azimuth
-        offset, turned, _ = torch.split(apart, [3, 3, 1], dim=1)
-        along = projected[:, :1] if pairs.delta_features else projected
-        across = torch.linalg.vector_norm(offset - along * frame["axis"], dim=1, keepdim=True)
-        angle = torch.linalg.vector_norm(turned, dim=1, keepdim=True)  # rad, for small angles
-        known = event["assigned"].index_select(0, index).view(-1, 1)
-        sizes = torch.addmm(offsets, torch.cat([across, angle, projected.abs()], dim=1), arguments)
-        of_log, of_exp = torch.split(sizes, [2, 5 if pairs.delta_features else 4], dim=1)
+        at = event["item_geometry"].index_select(0, index)  # [P, 7]
+        apart = torch.addmm(frame["origin"].view(-1, 1), frame["axes"].view(-1, 7), at.t())
+        # Along the axis [mm] and, of 3, theta and azimuth; and what is across the axis, and between unit vectors.
+        projected, off = torch.split(apart, [self.frame["origin"] - 6, 6])
+        # A distance [mm], and an angle [rad], if small.
+        sizes = torch.cat([torch.linalg.vector_norm(off.view(2, 3, -1), dim=1), projected.abs()])
+        of_log, of_exp = torch.split(torch.addmm(offsets, arguments, sizes), [2, len(offsets) - 2])
         falling = of_exp.exp()
-        same = (at == seed).float().view(-1, 1)
-        features = [of_log.log(), falling, along.clamp(-900.0, 1500.0), same, known]
-        if pairs.delta_features:
-            turns = projected[:, 1:].asinh()
-            features += [turns, falling[:, -1:] * turns[:, 1:].abs()]
-        hidden = torch.addmm(event["item_logits"].index_select(0, index), torch.cat(features, dim=1), geometry)
-        fraction = pairs.out(functional.gelu(hidden + pairs.query(query))).sigmoid()
-        available = ((MAX_ASSIGNED - known) / MAX_ASSIGNED_WIDTH).clamp(0.0, 1.0)
-        return (fraction * available * (1.0 - known)).view(-1)  # type: ignore[no-any-return]
-
-    def _embed(
-        self, particle: Particle, is_track: Tensor, seed_state: Tensor, pooled: Tensor, deposit: Tensor
-    ) -> Tensor:
-        """The particle as input of the decoder, float [1, W]."""
-        decoder = self.network.decoder
-        log_energy = particle.log_energy.float()
-        logs = (deposit + torch.tensor([[0.05, 1e-3]])).log()
-        compared, alone = torch.split(logs, 1, dim=1)
-        features = [
-            torch.eye(decoder.n_pdg).index_select(0, particle.pdg),
-            torch.eye(N_CHARGE).index_select(0, particle.charge),
-            log_energy / 2.0,
-            (compared - log_energy).clamp(-4.0, 4.0),
-            alone / 2.0,
-            is_track,
-            particle.direction.float(),
-        ]
-        hidden = torch.nn.functional.gelu(decoder.embed_particle[0](torch.cat(features, dim=1)))
-        bias, weight = self.embed
-        return torch.addmm(bias, torch.cat([hidden, seed_state, pooled], dim=1), weight)
+        along, *others = torch.split(projected, [1, 2] if pairs.delta_features else [1])
+        features = [of_log.log(), falling, along.clamp(-900.0, 1500.0), same.view(1, -1), known.view(1, -1)]
+        for angles in others:
+            turns = angles.asinh()
+            features += [turns, falling[-1:] * turns[1:].abs()]
+        hidden = torch.addmm(event["item_logits"].index_select(0, index), torch.cat(features).t(), geometry)
+        fraction = pairs.out(functional.gelu(hidden + pairs.query(query).view(-1))).view(-1).sigmoid()
+        return fraction * ((MAX_ASSIGNED - known) / MAX_ASSIGNED_WIDTH).clamp(0.0, 1.0)  # type: ignore[no-any-return]
 
 
 def frame_widths(network: PointingNetwork) -> dict[str, int]:
     """Columns of the encoder's ``token_frame``: what a step reads of the token of its seed.
 
-    Origin of the features of pairs (position, unit vector, polar angle) and the axes [7, n] on which they are
-    projected, direction of the axis, unit vector, energy, and whether it is a track.
+    Axes [n, 7] onto which items' positions, unit vectors and polar angles are projected for the features of pairs, and
+    minus the projections of the token's own; and unit vector.
     """
-    n_axes = 3 if network.assignment.pair_logits.delta_features else 1
-    return {"origin": 7, "axes": 7 * n_axes, "axis": 3, "unit": 3, "energy": 1, "is_track": 1}
+    n_axes = 9 if network.assignment.pair_logits.delta_features else 7
+    return {"axes": 7 * n_axes, "origin": n_axes, "unit": 3}
 
 
 def _pair_features(pairs: Any) -> tuple[Any, Any, Any]:
@@ -281,7 +298,15 @@ def _pair_features(pairs: Any) -> tuple[Any, Any, Any]:
     n = weight.shape[1] - 1
     order = [0, 5, 1, 2, 6, 4, *([9] if pairs.delta_features else []), 3, 7, n]
     order += [8, 10, 11] if pairs.delta_features else []
-    return arguments, offsets, np.ascontiguousarray(weight[:, order].T)
+    return np.ascontiguousarray(arguments.T), np.ascontiguousarray(offsets.T), np.ascontiguousarray(weight[:, order].T)
+
+
+def _embedding(linear: Any, n_pdg: int) -> tuple[Tensor, Tensor]:
+    """Bias, and weights [F, W] of the embedding for features in the order in which a step has them."""
+    sizes = [n_pdg, N_CHARGE, 1, 1, 1, 1, 3]
+    code, charge, log_energy, compared, alone, is_track, direction = torch.split(linear.weight.t(), sizes)
+    rows = [log_energy / 2.0, direction, charge, code, is_track, compared, alone / 2.0]
+    return linear.bias, torch.cat(rows)
 
 
 def _norm(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
