@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pflow.cli.options import add_file_options, add_option
+from pflow.cli.options import add_file_options, add_option, file_options
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -49,8 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"cannot tell the format of {args.output}: expected {', '.join(ROOT + HDF5)} at its end")
     check_output(args.output, inputs=[args.input])
     write = write_events if suffix in ROOT else write_legacy
-    options = {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
-    with open_events(args.input, **options) as file:
+    with open_events(args.input, **file_options(args)) as file:
         if file.truth_tracks and suffix in HDF5:
             raise ConfigError(f"{args.output}: the format cannot say that tracks were made from Monte Carlo particles")
         written = write(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_file_options, add_option, at_least
+from pflow.cli.options import add_file_options, add_option, at_least, file_options
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -88,8 +88,7 @@ def _read_event(args: argparse.Namespace) -> Events:
     from pflow.errors import InputError
     from pflow.io.open import open_events
 
-    options = {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
-    with open_events(args.input, **options) as file:
+    with open_events(args.input, **file_options(args)) as file:
         if not 0 <= args.entry < len(file):
             raise InputError(
                 f"there is no such entry; the file has {len(file)}, counted from 0", file=args.input, entry=args.entry

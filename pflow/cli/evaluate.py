@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pflow.cli.options import add_file_options, add_option, add_options
+from pflow.cli.options import add_file_options, add_option, add_options, file_options
 
 if TYPE_CHECKING:
     from pflow.event.events import Events
@@ -213,15 +213,7 @@ def _chunks(
     from pflow.io.open import iterate_events
     from pflow.io.particles_root import iterate_reco
 
-    events = iterate_events(
-        truth,
-        detector=args.detector,
-        schema=args.schema,
-        layout=args.layout,
-        truth_tracks=args.truth_tracks,
-        chunk_size=args.chunk_size,
-        on_error=args.on_error,
-    )
+    events = iterate_events(truth, **file_options(args), chunk_size=args.chunk_size, on_error=args.on_error)
     reconstructions = {}
     for name, paths in files.items():
         links: Literal["if there", "required", "left out"] = "left out"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_option
+from pflow.cli.options import add_file_options, add_option, file_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     from pflow.io.summary import inspect_file, inspect_truth
 
-    where: dict[str, Any] = {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
+    where = file_options(args)
     content = inspect_file(args.file, **where)
     truth = inspect_truth(args.file, rule=args.rule, entries=args.entries, **where) if args.truth else None
     if args.json:

@@ -94,6 +94,11 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
         add_option(parser, name)
 
 
+def file_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What `add_file_options` asked, as options of `pflow.open_events`."""
+    return {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
+
+
 def add_file_options(parser: argparse.ArgumentParser, *, detector: str) -> None:
     """Declare how event files are read: ``--detector`` with its own help text and the other options of reading."""
     add_option(parser, "detector", help=detector)

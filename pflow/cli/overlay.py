@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_file_options, add_option
+from pflow.cli.options import add_file_options, add_option, file_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,10 +49,9 @@ def run(args: argparse.Namespace) -> int:
     if len(args.inputs) < 2:
         raise ConfigError("overlay: joins the events of two files or more (which may be the same), found one")
     check_output(args.output, inputs=args.inputs)
-    options = {name: getattr(args, name) for name in ("detector", "schema", "layout", "truth_tracks")}
     generator = np.random.default_rng(args.seed)
     with ExitStack() as stack:
-        files = [stack.enter_context(open_events(path, **options)) for path in args.inputs]
+        files = [stack.enter_context(open_events(path, **file_options(args))) for path in args.inputs]
         for file in files:
             if file.num_entries == 0:
                 raise InputError("the file has no entries", file=file.path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from pflow.cli.options import add_file_options, add_option, at_least
+from pflow.cli.options import add_file_options, add_option, at_least, file_options
 
 __all__ = ["add_arguments", "run"]
 
@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from pflow.data.files import FileOptions, matching
     from pflow.data.prepare import prepare_events
 
-    names = ("detector", "schema", "layout", "truth_tracks", "on_error")
-    options = FileOptions(**{name: getattr(args, name) for name in names})
+    options = FileOptions(**file_options(args), on_error=args.on_error)
     with Progress(console=Console(stderr=True), disable=args.quiet) as progress:
         task = progress.add_task("preparing", total=None)
         manifest = prepare_events(

@@ -58,6 +58,12 @@ class Reconstruction:
     def __len__(self) -> int:
         return len(self.particles)
 
+    @property
+    def optional_parts(self) -> frozenset[str]:
+        """Names of the optional parts and fields of particles that are there, e.g. ``hit_links`` and ``scores``."""
+        links = {name for name in LINKS if getattr(self, name) is not None}
+        return frozenset(links | {"scores", "covariance"} & set(self.particles.fields))
+
     def finite(self) -> npt.NDArray[np.bool_]:
         """Whether all numbers of each event's particles are finite, bool [event]; a score may be unknown (NaN)."""
         counts = jagged.count(self.particles)

@@ -192,7 +192,7 @@ class RecoWriter:
             return
         self._flagged.update(count_flags(reconstruction.flags))
         if ak.any(ak.num(reconstruction.particles, axis=1)):
-            optional = _optional(reconstruction)
+            optional = reconstruction.optional_parts
             if self._optional is None:
                 self._optional = optional
             if optional != self._optional:
@@ -208,14 +208,14 @@ class RecoWriter:
         if error_type is not None:
             return
         if self._optional is None:
-            self._optional = frozenset().union(*map(_optional, self._pending))
+            self._optional = frozenset().union(*(chunk.optional_parts for chunk in self._pending))
         self._flush(self._optional)
         write_note(self._file, NOTE, {**self._provenance, **({"flagged": self._flagged} if self._flagged else {})})
 
     def _flush(self, optional: frozenset[str]) -> None:
         empty = _without_particles(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32), optional)
         chunks = [
-            chunk if optional <= _optional(chunk) else _without_particles(chunk.event, chunk.flags, optional)
+            chunk if optional <= chunk.optional_parts else _without_particles(chunk.event, chunk.flags, optional)
             for chunk in self._pending
         ]
         self._pending = []
@@ -393,12 +393,6 @@ def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reco
         flags=flags,
         **{field: make_links(source=none, particle=none) for field in LINK_MEMBERS if field in optional},
     )
-
-
-def _optional(reconstruction: Reconstruction) -> frozenset[str]:
-    """Names of the optional parts and fields that are there."""
-    links = (name for name in LINKS if getattr(reconstruction, name) is not None)
-    return frozenset((*links, *(name for name in ARRAYS if name in reconstruction.particles.fields)))
 
 
 def _flat_records(columns: Mapping[str, ak.Array]) -> ak.Array:

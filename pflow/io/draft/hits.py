@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.collections import Collection
 from pflow.io.edm4hep.podio import PodioFile
 
@@ -125,8 +123,5 @@ def _layers(
         if not file.columns.has(name, "layer"):
             return None
         return jagged.flat(file.columns.get(name, "layer", start=0, stop=stop), np.int32)[good]
-    try:
-        layer = layer_from_cell_id(cell_id, encoding)
-    except ValueError as error:
-        raise InputError(f"cell encoding: {error}", file=file.path, field=name) from error
+    layer = file.layers(name, cell_id, encoding)
     return None if (layer == -1).all() else layer

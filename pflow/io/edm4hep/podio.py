@@ -29,6 +29,7 @@ import numpy.typing as npt
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
 from pflow.io.columns import Columns, open_root, open_tree, tree_names
+from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.collection_id import collection_id
 from pflow.io.edm4hep.data_model import SCHEMA_VERSION
 
@@ -105,6 +106,19 @@ class PodioFile:
             for key, values in self.parameters.items()
             if key.endswith(suffix) and len(values)
         }
+
+    def layers(self, collection: str, cell_id: npt.NDArray[Any], encoding: str) -> npt.NDArray[np.int32]:
+        """Layers of cells of a collection, as of `layer_from_cell_id`.
+
+        Raises
+        ------
+        InputError
+            An encoding that cannot be understood; names the collection.
+        """
+        try:
+            return layer_from_cell_id(cell_id, encoding)
+        except ValueError as error:
+            raise InputError(f"cell encoding: {error}", file=self.path, field=collection) from error
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -15,7 +15,6 @@ from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_truth
 from pflow.event.events import Events, Flag
 from pflow.event.truth_tracks import make_truth_tracks
-from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.digitise import digitise
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
 from pflow.io.edm4hep.sim_tracker_hits import count_layers
@@ -234,11 +233,7 @@ class Edm4hepReader:
         if encoding is None or not self.file.columns.has(name, "cellID"):
             return _filled(like, np.int32(-1))
         cells = jagged.flat(self._get(start, stop, name, "cellID"))
-        try:
-            layers = layer_from_cell_id(cells, encoding)
-        except ValueError as error:
-            raise InputError(f"cell encoding: {error}", file=self.path, field=name) from error
-        return jagged.unflatten(layers, jagged.count(like))
+        return jagged.unflatten(self.file.layers(name, cells, encoding), jagged.count(like))
 
     def _tracker_hits(self, start: int, stop: int) -> ak.Array:
         pieces: dict[str, list[ak.Array]] = {name: [] for name in ("x", "y", "z", "energy", "time", "layer")}

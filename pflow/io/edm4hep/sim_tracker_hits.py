@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.podio import Joined, PodioFile, relation
 
 __all__ = ["count_layers"]
@@ -57,10 +56,7 @@ def count_layers(
                 f"{len(index)} references for {len(cells)} tracker hits", file=file.path, entry=start, field=branch
             )
         encoding = file.encodings.get(name)
-        try:
-            layer = np.arange(len(cells)) if encoding is None else layer_from_cell_id(cells, encoding).astype(np.int64)
-        except ValueError as error:
-            raise InputError(f"cell encoding: {error}", file=file.path, field=name) from error
+        layer = np.arange(len(cells)) if encoding is None else file.layers(name, cells, encoding).astype(np.int64)
         particle, known = particles.resolve(file, collection_id, index, event)
         known &= (particle >= 0) & (particle < particles.totals[event])
         if file.columns.has(name, "quality"):

@@ -16,7 +16,7 @@ import uproot
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag, count_flags
-from pflow.event.particles import LINKS, Reconstruction
+from pflow.event.particles import Reconstruction
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.collection_id import collection_id
 from pflow.io.edm4hep.data_model import EDM4HEP, DataModel
@@ -156,7 +156,7 @@ class Edm4hepRecoWriter:
         """
         self._flagged.update(count_flags(reconstruction.flags))
         if ak.any(ak.num(reconstruction.particles, axis=1)):
-            optional = _optional(reconstruction)
+            optional = reconstruction.optional_parts
             if optional != (self._optional or optional):
                 raise ValueError("chunks of one reconstruction differ in what they hold of links, scores, covariances")
             self._optional = optional
@@ -323,10 +323,3 @@ class _Source:
 def _merged(one: Parameters, other: Parameters) -> Parameters:
     """Parameters of both; the latter's win."""
     return {kind: {**one.get(kind, {}), **other.get(kind, {})} for kind in {**one, **other}}
-
-
-def _optional(reconstruction: Reconstruction) -> frozenset[str]:
-    """Names of the optional parts and fields that are there."""
-    links = (name for name in LINKS if getattr(reconstruction, name) is not None)
-    fields = (name for name in ("scores", "covariance") if name in reconstruction.particles.fields)
-    return frozenset((*links, *fields))
