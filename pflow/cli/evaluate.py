@@ -321,15 +321,10 @@ def _provenance(path: str | Path) -> dict[str, Any] | None:
 
 
 def _prepare_folder(path: str, *, force: bool) -> Path:
-    from pflow.errors import ConfigError
-    from pflow.io.atomic import check_output
+    from pflow.io.atomic import check_output, make_folder
     from pflow.plots.style import MARK
 
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write to folder {folder}: {error.strerror}") from error
+    folder = make_folder(path)
     check_output(folder / "metrics.json", replace=METRICS_MARK, force=force)
     check_output(folder / "report.html", replace=MARK, force=force)
     return folder

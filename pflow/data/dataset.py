@@ -23,7 +23,7 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, augment
 from pflow.event.events import Events, Flag
-from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
+from pflow.event.refused import without_refused
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import EventTokens, Tokens
@@ -248,16 +248,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
 
     def _encoded(self, events: Events) -> tuple[Tokens, Events]:
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
-
-        def encode(some: Events) -> Tokens:
-            return self.tokeniser.encode(some, warn=False)
-
-        if self.options.on_error == "raise":
-            return encode(events), events
-        tokens, events, errors = without_refused(events, encode)
-        if errors:
-            warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=2)
-        return tokens, events
+        return without_refused(events, lambda some: self.tokeniser.encode(some, warn=False), self.options.on_error)
 
     def _in_order(self, chunks: Iterable[Iterable[_Item]]) -> Iterator[list[_Item]]:
         for chunk in chunks:

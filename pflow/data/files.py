@@ -28,7 +28,6 @@ __all__ = [
     "first_entries",
     "matching",
     "read_chunks",
-    "split",
     "spread_sample",
     "survey",
 ]
@@ -81,11 +80,6 @@ class Chunk:
     path: str
     start: int
     stop: int
-
-    @classmethod
-    def all_of(cls, file: EventFile, size: int) -> list[Chunk]:
-        """All entries of a file, in order, in chunks of at most `size`."""
-        return cls.of(file.path, file.num_entries, size)
 
     @classmethod
     def of(cls, path: str, n: int, size: int) -> list[Chunk]:
@@ -178,8 +172,10 @@ def matching(paths: Iterable[str | Path]) -> list[str]:
     return found
 
 
-def split(paths: Sequence[str], options: FileOptions, size: int) -> list[Chunk]:
-    """Cut files into chunks of at most `size` entries, in order. Each file is opened once.
+def survey(
+    paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
+) -> tuple[list[Chunk], FileOptions]:
+    """Open each file once: chunks of at most `size` entries, in order, and options that know what the files are.
 
     Raises
     ------
@@ -187,26 +183,6 @@ def split(paths: Sequence[str], options: FileOptions, size: int) -> list[Chunk]:
         A size below 1.
     InputError
         A file that cannot be read, or without any entries.
-    """
-    return survey(paths, options, size)[0]
-
-
-def survey(
-    paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
-) -> tuple[list[Chunk], FileOptions]:
-    """Open each file once: its chunks as of `split`, and options that know what the files are.
-
-    Parameters
-    ----------
-    paths, options, size
-        As of `split`.
-    num_workers
-        Processes that open files.
-
-    Raises
-    ------
-    ConfigError, InputError
-        As of `split`.
     """
     if size < 1:
         raise ConfigError(f"a chunk needs at least 1 entry, found {size}")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import platform
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from pflow.data.files import FileOptions
@@ -27,7 +25,7 @@ from pflow.io.prepared.shard import check_arrow, is_whole, write_shard
 from pflow.io.remote import is_remote
 from pflow.physics.detector import Detector
 from pflow.plain import to_plain
-from pflow.version import VERSION
+from pflow.version import VERSION, versions
 
 __all__ = ["BLOCK_SIZE", "SHARD_SIZE", "prepare_events"]
 
@@ -98,7 +96,7 @@ def prepare_events(
     known = dict(zip(inputs, (one.options for one in found), strict=True))
     manifest = Manifest(
         pflow_version=VERSION,
-        versions={"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+        versions=versions(*PACKAGES),
         detector=found[0].detector,
         layout=None if found[0].layout is None else to_plain(found[0].layout),
         truth_tracks=options.truth_tracks,

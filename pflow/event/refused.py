@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -24,8 +25,8 @@ def refused_message(errors: Sequence[InputError], n_events: int) -> str:
     return f"{len(errors)} of {n_events} entries cannot be used and were left empty; the first: {errors[0]}"
 
 
-def without_refused(events: Events, attempt: Callable[[Events], T]) -> tuple[T, Events, list[InputError]]:
-    """Do something with events; those that it refuses are left in their place without content.
+def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:
+    """Do something with events; those that it refuses are left in their place without content, with a warning.
 
     Parameters
     ----------
@@ -33,6 +34,8 @@ def without_refused(events: Events, attempt: Callable[[Events], T]) -> tuple[T, 
         Any number of them.
     attempt
         Raises `InputError` with an ``entry`` for events that it cannot use.
+    on_error
+        ``skip``, or ``raise`` the first error.
 
     Returns
     -------
@@ -40,18 +43,21 @@ def without_refused(events: Events, attempt: Callable[[Events], T]) -> tuple[T, 
         Of the events that it can use.
     events
         The same events, those that were refused emptied and flagged ``Flag.BAD_INPUT``.
-    errors
-        Why, one for each of them.
 
     Raises
     ------
     InputError
         Without an entry: all events are refused.
+
+    Warns
+    -----
+    BadEntriesWarning
+        Events were refused; says how many, and why the first.
     """
     try:
-        return attempt(events), events, []
+        return attempt(events), events
     except InputError as error:
-        if error.entry is None:
+        if on_error == "raise" or error.entry is None:
             raise
     refused = np.zeros(len(events), dtype=np.bool_)
     errors: list[InputError] = []
@@ -63,5 +69,6 @@ def without_refused(events: Events, attempt: Callable[[Events], T]) -> tuple[T, 
                 raise
             refused[index] = True
             errors.append(error)
+    warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=3)
     rest = events.emptied(refused)
-    return attempt(rest), rest, errors
+    return attempt(rest), rest

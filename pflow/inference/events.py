@@ -99,7 +99,7 @@ def reconstruct(
         except ValueError as error:
             raise ConfigError(str(error)) from error
     events = usable_events(events, max_hits, on_error)
-    tokens, events = _encode(events, model, on_error)
+    tokens, events = without_refused(events, lambda some: model.tokeniser.encode(some, truth=False), on_error)
 
     collector = ParticleCollector(len(events))
     for rows in _batches(tokens, batch_size):
@@ -168,15 +168,6 @@ def usable_events(events: Events, max_hits: int, on_error: str) -> Events:
         )
     give_up([errors[index] for index in sorted(errors)], len(events), on_error)
     return events.emptied(np.isin(np.arange(len(events)), list(errors)))
-
-
-def _encode(events: Events, model: Model, on_error: str) -> tuple[Tokens, Events]:
-    """Tokens of the events; those that lack what the model reads are empty."""
-    if on_error == "raise":
-        return model.tokeniser.encode(events, truth=False), events
-    tokens, events, errors = without_refused(events, lambda some: model.tokeniser.encode(some, truth=False))
-    give_up(errors, len(events), on_error)
-    return tokens, events
 
 
 def finite_events(

@@ -25,8 +25,9 @@ from pflow.inference.chunks import Settings, Worker, load_for
 from pflow.inference.cluster import run_on_cluster
 from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
 from pflow.inference.jobs import Job, Outcome, Planner, Unit
-from pflow.inference.outputs import OutputOptions, make_folder, output_paths
+from pflow.inference.outputs import OutputOptions, output_paths
 from pflow.inference.progress import Progress
+from pflow.io.atomic import make_folder
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.physics.detector import Detector
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pflow.errors import ConfigError, InputError, OutputError, check_choice
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.io.atomic import check_output
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import EventFile
 from pflow.io.particles_root import FORMATS, NOTE, RecoWriter, count_entries, read_provenance
 
-__all__ = ["OutputOptions", "is_finished", "make_folder", "output_paths"]
+__all__ = ["OutputOptions", "is_finished", "output_paths"]
 
 SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 """Endings of event files that the name of an output does not repeat."""
@@ -83,26 +83,6 @@ class OutputOptions:
                 force=self.force,
             )
         return RecoWriter(path, provenance=provenance, format=self.format, inputs=inputs, force=self.force)
-
-
-def make_folder(path: str | Path) -> Path:
-    """The folder for outputs, made if it is not there.
-
-    Raises
-    ------
-    ConfigError
-        It is a file.
-    OutputError
-        It cannot be made.
-    """
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"cannot write to {folder}: expected a folder, found a file")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error
-    return folder
 
 
 def output_paths(inputs: Sequence[str], folder: Path, format: str) -> list[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from pflow.inference.exported import ExportedModel
 from pflow.io.open import EventFile
 from pflow.physics.detector import Detector
 from pflow.plain import to_plain
-from pflow.version import VERSION
+from pflow.version import VERSION, versions
 
-__all__ = ["changed_decoding", "command", "describe_input", "provenance", "versions"]
+__all__ = ["changed_decoding", "command", "describe_input", "provenance"]
 
 PACKAGES = ("torch", "numpy", "awkward", "uproot")
 """Packages whose version can change a number of the output."""
@@ -32,11 +31,6 @@ VALUES = (
     *("batch_size", "chunk_size", "device", "engine", "cluster"),
 )
 """Its options with a value, by their names in the provenance."""
-
-
-def versions(*more: str) -> dict[str, str]:
-    """Versions of Python, of the packages that numbers depend on, and of `more` packages."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in (*PACKAGES, *more)}}
 
 
 def describe_input(file: EventFile) -> dict[str, Any]:
@@ -89,7 +83,7 @@ def provenance(
     own = reading.detector is trained_on  # no other was asked for
     return {
         "pflow_version": VERSION,
-        "versions": versions(*([] if settings.engine == "torch" else [settings.engine])),
+        "versions": versions(*PACKAGES, *([] if settings.engine == "torch" else [settings.engine])),
         "machine": {
             "processor": platform.machine(),
             "instructions": torch.backends.cpu.get_cpu_capability(),

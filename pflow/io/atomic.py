@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pflow.errors import ConfigError, OutputError
 
-__all__ = ["check_folder", "check_output", "disk_errors", "replacing", "replacing_folder"]
+__all__ = ["check_folder", "check_output", "disk_errors", "make_folder", "replacing", "replacing_folder"]
 
 MARK_RANGE = 2**20
 """Bytes at each end of a file in which the mark of its kind is looked for."""
@@ -108,6 +108,26 @@ def replacing(
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def make_folder(path: str | Path) -> Path:
+    """The folder for outputs, made if it is not there.
+
+    Raises
+    ------
+    ConfigError
+        It is a file.
+    OutputError
+        It cannot be made.
+    """
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"cannot write to {folder}: expected a folder, found a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    return folder
 
 
 def check_folder(folder: str | Path) -> Path:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from rich.table import Table
@@ -16,6 +14,7 @@ from pflow.metrics.evaluation import CLASSICAL, ORACLE, EvaluationResult
 from pflow.metrics.glossary import DEFINITIONS, definition_of
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
+from pflow.version import versions
 
 __all__ = ["SCHEMA", "Row", "document", "method", "number_text", "rows", "summary", "table"]
 
@@ -77,7 +76,7 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
     known = {name: trees.pop(name) for name in (ORACLE, CLASSICAL) if name in trees}
     return {
         "schema": SCHEMA,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in VERSIONS}},
+        "versions": versions(*VERSIONS),
         "inputs": dict(inputs or {}),
         "settings": {
             "truth_rule": settings.rule,
@@ -103,13 +102,6 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
         **known,
         **({"compare": trees} if trees else {}),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 @dataclasses.dataclass(frozen=True)

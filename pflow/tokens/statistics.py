@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections import Counter
 from typing import Literal, Self
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event.events import Events
-from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
+from pflow.event.refused import without_refused
 from pflow.physics.detector import Detector
 from pflow.tokens.encode import select_hits, target_particles
 from pflow.tokens.features import feature_matrix, feature_transforms
@@ -65,12 +64,7 @@ class Statistics:
         InputError
             Events without truth or without the values of a feature.
         """
-        if on_error == "raise":
-            particles, features = _measured(events, recipe)
-        else:
-            (particles, features), _, errors = without_refused(events, lambda some: _measured(some, recipe))
-            if errors:
-                warnings.warn(refused_message(errors, len(events)), BadEntriesWarning, stacklevel=2)
+        (particles, features), _ = without_refused(events, lambda some: _measured(some, recipe), on_error)
         return cls(
             detector=events.detector,
             moments={

@@ -271,7 +271,7 @@ def test_missing_file(truth_file, tmp_path, capsys):
 
 def test_folder_that_is_a_file(truth_file, reco_file, capsys):
     assert evaluate(reco_file, "--truth", truth_file, "-o", reco_file, "-q") == 1
-    assert "cannot write to folder" in capsys.readouterr().err
+    assert "expected a folder, found a file" in capsys.readouterr().err
 
 
 def test_failing_plot_leaves_no_metrics(truth_file, reco_file, tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset
-from pflow.data.files import FileOptions, read_chunks, split
+from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.refused import BadEntriesWarning
@@ -25,7 +25,7 @@ EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies
 
 @pytest.fixture(scope="module")
 def chunks(train_files):
-    return split(train_files, OPTIONS, 16)
+    return survey(train_files, OPTIONS, 16)[0]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_with_a_budget_the_length_is_not_known(dataset):
 
 
 def test_batches_in_order_do_not_depend_on_the_chunks(train_files, tokeniser, dataset):
-    whole = EventDataset(split(train_files, OPTIONS, 1000), options=OPTIONS, tokeniser=tokeniser, batch_size=8)
+    whole = EventDataset(survey(train_files, OPTIONS, 1000)[0], options=OPTIONS, tokeniser=tokeniser, batch_size=8)
     for one, other in zip(whole, dataset(), strict=True):
         assert torch.equal(one.batch.hits.features, other.batch.hits.features)
         assert torch.equal(one.batch.target.energy, other.batch.target.energy)
@@ -190,7 +190,7 @@ def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons
     write_events(tmp_path / "a.root", dataclasses.replace(events, hits=ak.with_field(events.hits, layers, "layer")))
     recipe = Recipe(hit_features=("log_energy", "layer"))
     strict, skipping = FileOptions(), FileOptions(on_error="skip")
-    chunks = split([str(tmp_path / "a.root")], strict, 8)
+    chunks = survey([str(tmp_path / "a.root")], strict, 8)[0]
     with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):
         Tokeniser.fit(read_chunks(chunks, strict), recipe)
     with pytest.warns(BadEntriesWarning, match="1 of 8 entries cannot be used"):

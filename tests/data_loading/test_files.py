@@ -12,7 +12,6 @@ from pflow.data.files import (
     first_entries,
     matching,
     read_chunks,
-    split,
     spread_sample,
     survey,
 )
@@ -38,7 +37,7 @@ def test_no_paths_are_an_error_that_names_the_option(paths):
 
 
 def test_chunks_cover_each_file_and_never_span_two(train_files):
-    chunks = split(train_files, FileOptions(), 16)
+    chunks = survey(train_files, FileOptions(), 16)[0]
     a, b = train_files
     assert chunks == [Chunk(a, 0, 16), Chunk(a, 16, 32), Chunk(a, 32, 40), Chunk(b, 0, 16), Chunk(b, 16, 30)]
     assert sum(len(chunk) for chunk in chunks) == 70
@@ -105,17 +104,17 @@ def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_
 
 def test_a_chunk_of_nothing_is_an_error(train_files):
     with pytest.raises(ConfigError, match="at least 1 entry"):
-        split(train_files, FileOptions(), 0)
+        survey(train_files, FileOptions(), 0)[0]
 
 
 def test_an_empty_file_is_an_error_that_names_it(tmp_path, make_photons):
     write_events(tmp_path / "empty.root", make_photons(2)[:0])
     with pytest.raises(InputError, match=r"empty\.root"):
-        split([str(tmp_path / "empty.root")], FileOptions(), 16)
+        survey([str(tmp_path / "empty.root")], FileOptions(), 16)[0]
 
 
 def test_chunks_are_read_in_the_order_given(train_files):
-    chunks = split(train_files, FileOptions(), 16)[::-1]
+    chunks = survey(train_files, FileOptions(), 16)[0][::-1]
     numbers = [events.event.tolist() for events in read_chunks(chunks, FileOptions())]
     assert [part[0] for part in numbers] == [56, 40, 32, 16, 0]
     assert sorted(np.concatenate(numbers).tolist()) == list(range(70))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pflow.data.dataset import EventDataset
-from pflow.data.files import FileOptions, read_chunks, split
+from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.data.progress import EpochProgress
 from pflow.event.augment import Augmentation
 from pflow.tokens.tokeniser import Tokeniser
@@ -14,7 +14,7 @@ OPTIONS = FileOptions()
 
 @pytest.fixture(scope="module")
 def make(train_files):
-    chunks = split(train_files, OPTIONS, 16)
+    chunks = survey(train_files, OPTIONS, 16)[0]
     tokeniser = Tokeniser.fit(read_chunks(chunks, OPTIONS))
     options = {"tokeniser": tokeniser, "batch_size": 4, "buffer": 16, "seed": 3, "shuffle": True}
     return lambda **more: EventDataset(chunks, options=OPTIONS, **options, **more)

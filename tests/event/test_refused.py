@@ -5,7 +5,7 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.event.events import Flag
-from pflow.event.refused import refused_message, without_refused
+from pflow.event.refused import BadEntriesWarning, without_refused
 
 
 def fewer_than(limit: int):
@@ -23,20 +23,19 @@ def fewer_than(limit: int):
 
 def test_events_that_are_not_refused_stay_as_they_are(make_photons):
     events = make_photons(5)
-    counts, same, errors = without_refused(events, fewer_than(100))
+    counts, same = without_refused(events, fewer_than(100))
     assert counts.tolist() == [2, 3, 4, 5, 6]
     assert same is events
-    assert errors == []
 
 
 def test_refused_events_are_emptied_in_their_place_and_flagged(make_photons):
-    counts, rest, errors = without_refused(make_photons(5), fewer_than(5))
+    message = "^2 of 5 entries cannot be used and were left empty; the first: entry 3: too many$"
+    with pytest.warns(BadEntriesWarning, match=message):
+        counts, rest = without_refused(make_photons(5), fewer_than(5))
     assert counts.tolist() == [2, 3, 4, 0, 0]
     assert ((rest.flags & Flag.BAD_INPUT) > 0).tolist() == [False, False, False, True, True]
-    assert [error.entry for error in errors] == [3, 4]
-    assert (
-        refused_message(errors, 5) == "2 of 5 entries cannot be used and were left empty; the first: entry 3: too many"
-    )
+    with pytest.raises(InputError, match="entry 3: too many"):
+        without_refused(make_photons(5), fewer_than(5), on_error="raise")
 
 
 def test_an_error_that_is_of_no_entry_is_raised(make_photons):

@@ -111,7 +111,7 @@ class Manifest:
 
     format: int = FORMAT
     pflow_version: str
-    versions: Mapping[str, str]
+    versions: Mapping[str, str | None]
     detector: Detector
     layout: Mapping[str, Any] | None
     truth_tracks: bool
