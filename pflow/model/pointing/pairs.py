@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from pflow.model.common.cache import where
@@ -64,11 +65,11 @@ class Pairs(NamedTuple):
 
     def item_columns(self, values: Tensor) -> Tensor:
         """Values [B, M, F] of the pairs' items, each of the F in a row of its own, [F, P]."""
-        return _rows_of_columns(self.at_items(values))
+        return _columns(values.flatten(0, 1), self.item_of)
 
     def columns(self, values: Tensor) -> Tensor:
         """Values [F, B * T] of particles at their pairs, [F, P]."""
-        return _rows_of_columns(self.each(values.t()))
+        return _columns(values.t(), self.particle_of)
 
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
         """Values float [P] in a tensor of zeros [B, T, M]."""
@@ -95,9 +96,15 @@ class Pairs(NamedTuple):
         return values.index_select(0, self.particle_of)
 
 
-def _rows_of_columns(values: Tensor) -> Tensor:
-    """The transposed of [P, F], in memory too: the view of the same shape keeps onnxruntime from undoing it."""
-    return values.t().contiguous().view(values.shape[1], -1)
+def _columns(values: Tensor, index: Tensor) -> Tensor:
+    """Rows of values [N, F] at an index [P], transposed: [F, P]."""
+    if not torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+        return values.index_select(0, index).t().contiguous()
+    # Element by element: onnxruntime takes as long for each short row as for ten elements.
+    columns = values.t()
+    n = len(columns)  # a constant: the other length is none
+    begin = values.shape[0] * torch.arange(n)
+    return columns.reshape(-1).index_select(0, (begin[:, None] + index).view(-1)).view(n, -1)
 
 
 def select_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Tensor:
