@@ -98,7 +98,7 @@ class Pairs(NamedTuple):
 
 def _columns(values: Tensor, index: Tensor) -> Tensor:
     """Rows of values [N, F] at an index [P], transposed: [F, P]."""
-    if not torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return values.index_select(0, index).t().contiguous()
     # Element by element: onnxruntime takes as long for each short row as for ten elements.
     columns = values.t()
