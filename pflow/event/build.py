@@ -15,7 +15,7 @@ from pflow.event import jagged
 from pflow.physics import kinematics
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["make_hits", "make_links", "make_particles", "make_tracker_hits", "make_tracks", "make_truth"]
+__all__ = ["flat_links", "make_hits", "make_links", "make_particles", "make_tracker_hits", "make_tracks", "make_truth"]
 
 
 def make_hits(
@@ -209,6 +209,15 @@ def make_links(*, source: Any, particle: Any, weight: Any = None, normalise: boo
         particle=(particle, np.int32, -1),
         weight=(weight, np.float32, 1.0),
     )
+
+
+def flat_links(
+    counts: npt.NDArray[np.int64], *, source: Any, particle: Any, weight: Any = None, normalise: bool = False
+) -> ak.Array:
+    """As `make_links`, from flat lists of the links of all events, one after the other: `counts` of each event."""
+    given = {"source": source, "particle": particle, **({} if weight is None else {"weight": weight})}
+    columns = {name: jagged.unflatten(values, counts) for name, values in given.items()}
+    return make_links(**columns, normalise=normalise)
 
 
 def _fractions(sources: npt.NDArray[Any], weights: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> Any:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.build import make_hits, make_links, make_tracks
+from pflow.event.build import flat_links, make_hits, make_tracks
 from pflow.event.events import Events
 from pflow.physics.pdg import CLASSES, class_index
 
@@ -222,9 +222,5 @@ def _kept_links(links: ak.Array, counts: Index, kept: Mask, twice: Mask | None) 
         places.append(in_event[source[row]] + first[of_event[row]])
     row, place = np.concatenate(rows), np.concatenate(places)
     order, n_links = _grouped(of_event[row], len(counts))
-    return make_links(
-        source=jagged.unflatten(place[order], n_links),
-        particle=jagged.unflatten(jagged.flat(links.particle)[row[order]], n_links),
-        weight=jagged.unflatten(jagged.flat(links.weight)[row[order]], n_links),
-        normalise=False,
-    )
+    particle, weight = (jagged.flat(links[name])[row[order]] for name in ("particle", "weight"))
+    return flat_links(n_links, source=place[order], particle=particle, weight=weight)

@@ -48,6 +48,9 @@ PARTS = ("hits", "tracks", "tracker_hits", "truth", "hit_links", "track_links", 
 LINKED = {"hit_links": "hits", "track_links": "tracks", "tracker_hit_links": "tracker_hits"}
 """Which part the ``source`` of each kind of link points into."""
 
+TRUTH_PARTS = ("truth", *LINKED, "reference")
+"""Parts that a reconstruction does not need."""
+
 
 class Flag(enum.IntFlag):
     """What is special about an event, bit by bit; written to the output as ``flags``."""
@@ -175,6 +178,11 @@ class Events:
         """What to raise of these events, or of the one at an index; it names the file and the entry."""
         entry = None if index is None else int(self.entry[index])
         return InputError(message, file=self.path or None, entry=entry, field=field)
+
+    def without_truth(self) -> Events:
+        """The same events without `TRUTH_PARTS`."""
+        parts: Any = dict.fromkeys(TRUTH_PARTS)
+        return dataclasses.replace(self, **parts)
 
     def violations(self) -> list[Violation]:
         """Everything that is wrong with the content, in the order of the events."""

@@ -19,7 +19,7 @@ from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.build import make_hits, make_links
+from pflow.event.build import flat_links, make_hits
 from pflow.event.cells import sum_hits
 from pflow.event.events import LINKED, Events
 
@@ -176,9 +176,4 @@ def _summed_links(hits: ak.Array, links: ak.Array, cell: Index, n_cells: Index) 
     equal = 1.0 / np.bincount(of_link, minlength=len(cell))[of_link]
     weight = np.where(several, np.divide(energy, total, out=equal, where=total > 0), fraction)
     local = of_link - jagged.offsets(n_cells)[jagged.event_index(n_links)]
-    return make_links(
-        source=jagged.unflatten(local, n_links),
-        particle=links.particle,
-        weight=jagged.unflatten(weight, n_links),
-        normalise=False,
-    )
+    return flat_links(n_links, source=local, particle=jagged.flat(links.particle), weight=weight)

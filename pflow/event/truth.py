@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from pflow.errors import check_choice
 from pflow.event import jagged
-from pflow.event.build import make_links
+from pflow.event.build import flat_links
 from pflow.event.events import Events
 from pflow.event.links import largest_weight, sum_by_pair
 from pflow.physics.detector import Detector
@@ -267,13 +267,7 @@ class _Shares:
         begins = jagged.offsets(self.counts)
         n_links = np.diff(np.searchsorted(source, begins))  # sources rise
         local = source - np.repeat(begins[:-1], n_links)
-        return make_links(
-            **{
-                name: jagged.unflatten(column, n_links)
-                for name, column in (("source", local), ("particle", target), ("weight", weight))
-            },
-            normalise=False,
-        )
+        return flat_links(n_links, source=local, particle=target, weight=weight)
 
 
 def _dropped(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.build import make_links, make_tracks
+from pflow.event.build import flat_links, make_tracks
 from pflow.physics import kinematics
 from pflow.physics.detector import Detector, TruthTracking
 from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
@@ -75,10 +75,7 @@ def make_truth_tracks(
     tracks = make_tracks(
         b_field=detector.b_field, **{name: jagged.unflatten(values, per_event) for name, values in columns.items()}
     )
-    links = make_links(
-        source=jagged.unflatten(jagged.local_index(per_event), per_event),
-        particle=jagged.unflatten(jagged.local_index(counts)[chosen], per_event),
-    )
+    links = flat_links(per_event, source=jagged.local_index(per_event), particle=jagged.local_index(counts)[chosen])
     return tracks, links
 
 

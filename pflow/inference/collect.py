@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pflow.event import jagged
-from pflow.event.build import make_links
+from pflow.event.build import flat_links
 from pflow.event.links import MIN_HIT_FRACTION
 from pflow.model.api import GeneratedParticles
 from pflow.tokens.tokens import ParticleTokens
@@ -89,12 +89,7 @@ class ParticleCollector:
         event = event[order]
         counts = np.bincount(event, minlength=self._n_events)
         at = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]
-        return make_links(
-            source=jagged.unflatten(at, counts),
-            particle=jagged.unflatten(particle[order], counts),
-            weight=jagged.unflatten(weight[order], counts),
-            normalise=False,
-        )
+        return flat_links(counts, source=at, particle=particle[order], weight=weight[order])
 
 
 def _numpy(values: Tensor) -> npt.NDArray[Any]:

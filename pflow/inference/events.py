@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from pflow.checkpoint.load import Model, load_model
 from pflow.data.collate import collate
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
-from pflow.event.events import LINKED, Events, Flag
+from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.inference.collect import ParticleCollector
@@ -152,11 +152,9 @@ def pick_device(device: str | torch.device) -> torch.device:
 
 def usable_events(events: Events, max_hits: int, on_error: str) -> Events:
     """The events whose hits and tracks are possible and not too many; the others are empty."""
-    without_truth: Any = dict.fromkeys(("truth", "reference", *LINKED))
-    seen = dataclasses.replace(events, **without_truth)
     errors = {
         violation.index: events.error(violation.message, index=violation.index, field=violation.field)
-        for violation in reversed(seen.violations())
+        for violation in reversed(events.without_truth().violations())
     }
     n_hits = jagged.count(events.hits)
     for index in np.flatnonzero(n_hits > max_hits).tolist():

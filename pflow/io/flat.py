@@ -12,8 +12,16 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
-from pflow.event.events import LINKED, Events, Flag
+from pflow.event.build import (
+    flat_links,
+    make_hits,
+    make_links,
+    make_particles,
+    make_tracker_hits,
+    make_tracks,
+    make_truth,
+)
+from pflow.event.events import LINKED, TRUTH_PARTS, Events, Flag
 from pflow.io.columns import open_root, open_tree
 from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
@@ -29,9 +37,6 @@ whether its tracks were made from Monte Carlo particles."""
 
 MOST_TABULATED = 255
 """Up to this code of a calorimeter, the calorimeters of all codes are looked up in a table."""
-
-TRUTH_PARTS = ("truth", *LINKED, "reference")
-"""What `read(truth=False)` leaves out."""
 
 
 def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") -> list[str]:
@@ -265,11 +270,7 @@ def _links_of(particle: ak.Array) -> ak.Array:
     values = jagged.flat(particle, np.int64)
     linked = values != -1
     n_links = np.bincount(jagged.event_index(counts)[linked], minlength=len(counts))
-    return make_links(
-        source=jagged.unflatten(jagged.local_index(counts)[linked], n_links),
-        particle=jagged.unflatten(values[linked], n_links),
-        normalise=False,  # one link of each
-    )
+    return flat_links(n_links, source=jagged.local_index(counts)[linked], particle=values[linked])
 
 
 def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:

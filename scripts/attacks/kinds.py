@@ -14,7 +14,6 @@ import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -191,8 +190,7 @@ def _use(source: Path) -> None:
 
 def _one_event() -> Events:
     events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=1)
-    without: dict[str, Any] = dict.fromkeys(("truth", "hit_links", "track_links", "tracker_hit_links"))
-    return dataclasses.replace(events, hits=events.hits[:, :200], **without)
+    return dataclasses.replace(events.without_truth(), hits=events.hits[:, :200])
 
 
 def _check(reconstruction: Reconstruction, events: Events) -> None:

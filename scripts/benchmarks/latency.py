@@ -29,7 +29,7 @@ from measurements.markdown import fill
 from measurements.tables import report_tables
 from pflow.checkpoint.load import Model, load_model
 from pflow.errors import ConfigError
-from pflow.event.events import LINKED, Events, concatenate
+from pflow.event.events import Events, concatenate
 from pflow.export.folder import export_model
 from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.events_root import write_events as write_root
@@ -143,6 +143,5 @@ def events_with(events: Events, n_hits: Sequence[int]) -> Events:
     for n in n_hits:
         event = joined(events, n)
         kept = np.sort(random.permutation(len(event.hits[0]))[:n])
-        without: Any = dict.fromkeys(("truth", "reference", *LINKED))
-        made.append(dataclasses.replace(event, hits=event.hits[ak.Array([kept])], **without))
+        made.append(dataclasses.replace(event.without_truth(), hits=event.hits[ak.Array([kept])]))
     return concatenate(made)

@@ -14,7 +14,7 @@ from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, ru
 from benchmarks.timing import joined
 from measurements.engines import SAMPLES, compare, particles_of
 from pflow.checkpoint.load import load_model
-from pflow.event.events import LINKED, concatenate
+from pflow.event.events import concatenate
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
@@ -64,8 +64,7 @@ def from_cpp(program, exported, tmp_path):
 @pytest.fixture(scope="module")
 def edge_cases(sample_dir):
     """Events of 0, 1 and more hits, with and without tracks; without truth."""
-    without = dict.fromkeys(("truth", "reference", *LINKED))
-    event = dataclasses.replace(read_events(sample_dir / "zqq_test_small.root", entry_stop=1), **without)
+    event = read_events(sample_dir / "zqq_test_small.root", entry_stop=1).without_truth()
     sizes = [(0, 0), (1, 0), (0, 1), (1, 1), (None, 0), (0, None)]
     few = [(event.hits[:, :hits], event.tracks[:, :tracks]) for hits, tracks in sizes]
     return concatenate([dataclasses.replace(event, hits=hits, tracks=tracks) for hits, tracks in few])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_truth
+from pflow.event.build import flat_links, make_hits, make_particles, make_tracker_hits, make_truth
 from pflow.event.events import Events, Flag
 from pflow.event.truth_tracks import make_truth_tracks
 from pflow.io.edm4hep.digitise import digitise
@@ -471,8 +471,4 @@ def _make_links(pieces: Iterable[LinkColumns], n_events: int) -> ak.Array:
     event, source, particle, weight = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     order = np.argsort(event, kind="stable")
     counts = np.bincount(event, minlength=n_events)
-    return make_links(
-        source=jagged.unflatten(source[order], counts),
-        particle=jagged.unflatten(particle[order], counts),
-        weight=jagged.unflatten(weight[order], counts),
-    )
+    return flat_links(counts, source=source[order], particle=particle[order], weight=weight[order], normalise=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import make_links, make_particles
+from pflow.event.build import flat_links, make_particles
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.podio import PodioFile, expand
 from pflow.io.edm4hep.reco_names import RecoNames
@@ -150,8 +150,7 @@ class Edm4hepRecoReader:
     ) -> ak.Array:
         n_links = np.bincount(event, minlength=len(counts))
         local = particle - jagged.offsets(counts)[event]
-        columns = {"source": source, "particle": local, "weight": weight}
-        return make_links(**{key: ak.unflatten(values, n_links) for key, values in columns.items()}, normalise=False)
+        return flat_links(n_links, source=source, particle=local, weight=weight)
 
     def _check(self, start: int, field: str, found: Ints, expected: Ints, what: str) -> None:
         wrong = np.flatnonzero(found != expected)

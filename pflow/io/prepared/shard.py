@@ -19,15 +19,12 @@ from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.errors import InputError, missing_package, reading
 from pflow.event import jagged
-from pflow.event.events import PARTS, Events, concatenate
+from pflow.event.events import PARTS, TRUTH_PARTS, Events, concatenate
 
 __all__ = ["ShardContent", "check_arrow", "is_whole", "read_shard", "write_shard"]
 
 NUMBERS = ("entry", "event", "flags")
 """Columns with one number for each event."""
-
-TRUTH_PARTS = ("truth", "hit_links", "track_links", "tracker_hit_links", "reference")
-"""Parts that reading without truth leaves out."""
 
 DAMAGED = "damaged shard of prepared events"
 
