@@ -134,13 +134,15 @@ def _joined(
 ) -> Reconstruction:
     """The particles and links of all events; `flags` are added to those of the events."""
 
-    def column(name: str) -> Any:
+    def column(name: str, orders: Sequence[Any] | None = None) -> Any:
         counts = np.array([len(of_event[name]) for of_event in columns], dtype=np.int64)
-        values = np.concatenate([of_event[name] for of_event in columns] or [_NONE[name]])
+        parts = [of_event[name][slice(None) if orders is None else orders[i]] for i, of_event in enumerate(columns)]
+        values = np.concatenate(parts or [_NONE[name]])
         return jagged.unflatten(values, counts)
 
     def links(part: str) -> ak.Array:
-        source, particle, weight = (column(f"{part}_link_{name}") for name in (part, "particle", "weight"))
+        orders = [np.argsort(of_event[f"{part}_link_{part}"], kind="stable") for of_event in columns]
+        source, particle, weight = (column(f"{part}_link_{name}", orders) for name in (part, "particle", "weight"))
         return make_links(source=source, particle=particle, weight=weight, normalise=False)
 
     momentum = column("momentum")

@@ -20,6 +20,7 @@ from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.refinement import refine
 from pflow.model.pointing.refiner import DecodedParticles
 
@@ -56,19 +57,28 @@ class RefinementGraph(nn.Module):
         values = dict(zip(self.inputs, arrays, strict=True))
         if self.network.refiner is None:
             columns = {name.removeprefix(UNREFINED): column for name, column in values.items()}
+            pairs = Pairs.where(values["hit_fraction"][None] >= MIN_HIT_FRACTION)
+            fraction = pairs.at(values["hit_fraction"][None])
         else:
-            columns = self._refined(values)
-        kept = columns["is_particle"].nonzero().squeeze(1)  # [P]
-        columns = {name: columns[name].index_select(0, kept) for name in (*self.physics.inputs, "hit_fraction")}
-        fraction = columns["hit_fraction"].t()  # [M, P]: links by hit, then particle
-        hit_index = values["hit_index"]
-        n_hits = hit_index.shape[0]
-        hit, track = _links(fraction[:n_hits]), _links(fraction[n_hits:])
-        particles = self.physics(columns)
-        return (*particles, hit_index.index_select(0, hit[0]), *hit[1:], *track)
+            columns, pairs, fraction = self._refined(values)
+        is_particle, hit_index = columns["is_particle"], values["hit_index"]
+        kept = is_particle.nonzero().squeeze(1)  # [P]
+        particles = self.physics({name: columns[name].index_select(0, kept) for name in self.physics.inputs})
+        is_link = (fraction >= MIN_HIT_FRACTION) & is_particle.index_select(0, pairs.particle)
+        of_hits, order = pairs.item < hit_index.shape[0], torch.cumsum(is_particle.long(), 0) - 1
 
-    def _refined(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Columns [T, ...] of the refined particles; see `pflow.model.pointing.decoder_step.generate`."""
+        def links(selected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """Item, particle and fraction."""
+            at = selected.nonzero().squeeze(1)
+            particle = order.index_select(0, pairs.particle.index_select(0, at))
+            return pairs.item.index_select(0, at), particle, fraction.index_select(0, at)
+
+        hit, track = links(is_link & of_hits), links(is_link & ~of_hits)
+        return (*particles, hit_index.index_select(0, hit[0]), *hit[1:], track[0] - hit_index.shape[0], *track[1:])
+
+    def _refined(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Pairs, Tensor]:
+        """Columns [T, ...] of the refined particles, their pairs with items, and the fraction of the item of each pair;
+        see `pflow.model.pointing.decoder_step.generate`."""
         network = self.network
         assert network.refiner is not None
         scene, states = scene_of(values), values["states"][None]
@@ -85,12 +95,5 @@ class RefinementGraph(nn.Module):
             "pdg_logits": particles.pdg,
             "energy_sigma": particles.energy_log_sigma.exp(),
             "direction_sigma": particles.direction_log_sigma.exp(),
-            "hit_fraction": assignment.pairs.dense(assignment.log_fraction.exp(), decoded.hit_fraction.shape),
         }
-        return {name: column[0] for name, column in columns.items()}
-
-
-def _links(fraction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Item, particle and fraction of the larger elements of float [M, P]."""
-    item, particle = (fraction >= MIN_HIT_FRACTION).nonzero().unbind(1)
-    return item, particle, fraction[item, particle]
+        return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()
