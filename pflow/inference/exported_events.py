@@ -96,9 +96,9 @@ def event_arrays(events: Events, index: int, names: Sequence[str]) -> Arrays:
     InputError
         The events have no tracks, and the model reads them.
     """
-    parts = {"hit": events.hits[index]}
+    parts = {"hit": jagged.columns(events.hits[index])}
     if events.tracks is not None:
-        parts["track"] = events.tracks[index]
+        parts["track"] = jagged.columns(events.tracks[index])
     arrays: Arrays = {}
     for name in names:
         part, _, field = name.partition("_")
@@ -106,11 +106,10 @@ def event_arrays(events: Events, index: int, names: Sequence[str]) -> Arrays:
             raise events.error(
                 "the model reads tracks, and there are none for these events", index=index, field="tracks"
             )
-        column = parts[part][field]
-        if column.fields:  # a vector
-            column = np.stack([ak.to_numpy(column[axis]) for axis in column.fields], axis=1)
-        dtype = np.int32 if field in ("subdetector", "layer") else np.float32
-        arrays[name] = np.ascontiguousarray(column, dtype=dtype)
+        columns, dtype = parts[part], np.int32 if field in ("subdetector", "layer") else np.float32
+        vector = [values for path, values in columns.items() if path.startswith(f"{field}.")]
+        values = np.stack(vector, axis=1) if vector else columns[field]
+        arrays[name] = np.ascontiguousarray(values, dtype=dtype)
     return arrays
 
 

@@ -127,7 +127,7 @@ def measure_onnxruntime(task: Task) -> dict[str, Any]:
         (decoded, _), times["decoder"] = timed(task.runs, runtime.decode, values)
         particles = 0
         times["refinement"] = dict.fromkeys(KINDS, 0.0)
-        if decoded:
+        if len(decoded["seed"]):
             columns, times["refinement"] = timed(
                 task.runs, lambda values=values, decoded=decoded: runtime.refine(values, decoded)
             )

@@ -30,8 +30,8 @@ HOW_TO = (
     "6. Its outputs are the particles: pdg, charge (e), energy and mass (GeV), momentum (GeV), covariance of (px, py, "
     "pz, E) as the lower triangle xx xy yy xz yz zz xt yt zt tt (GeV^2), score (probability of |pdg|), "
     "class_probability (columns: 'classes') and pdg_probability (columns: 'pdg'). hit_link_hit, hit_link_particle and "
-    "hit_link_weight list which hit of the input has which fraction of its energy in which particle, sorted by particle, "
-    "then hit; track_link_* the same of tracks.",
+    "hit_link_weight list which hit of the input has which fraction of its energy in which particle, sorted by "
+    "particle, then by hit; track_link_* the same of tracks.",
 )
 """How to use the files, step by step."""
 
