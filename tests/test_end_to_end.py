@@ -43,7 +43,7 @@ def folder(tmp_path_factory, sample_dir):
     sample = str(sample_dir / "gamma1_val_small.root")
     reco = str(folder / "reco.root")
     assert main(["reconstruct", sample, "--checkpoint", str(folder / "run" / "best.ckpt"), "-o", reco, "-q"]) == 0
-    assert main(["evaluate", reco, "--truth", sample, "-o", str(folder / "evaluation")]) == 0
+    assert main(["evaluate", reco, "--truth", sample, "-o", str(folder / "evaluation"), "--no-plots"]) == 0
     return folder
 
 
@@ -75,31 +75,6 @@ def test_evaluation_holds_the_papers_quantities_and_matched_ones(folder):
     text = json.dumps(metrics)
     for key in ("legacy", "efficiency", "fake_rate", "response_median", "angle"):
         assert key in text
-    assert list((folder / "evaluation").glob("*.png"))
-
-
-def test_resume_continues_from_the_last_checkpoint(folder, sample_dir, capsys):
-    again = [
-        "fit",
-        "--data.train",
-        str(sample_dir / "gamma1_test_small.root"),
-        "--data.val",
-        str(sample_dir / "gamma1_val_small.root"),
-        "--data.batch_size=20",
-        *MODEL,
-        "--trainer.max_epochs=3",
-        "--trainer.accelerator=cpu",
-        "--trainer.enable_progress_bar=false",
-        "--output",
-        str(folder / "run"),
-        "--checkpoint",
-        str(folder / "run" / "last.ckpt"),
-    ]
-    assert main(again) == 0
-    logs = sorted((folder / "run").rglob("metrics.csv"))
-    rows = [line.split(",") for line in logs[-1].read_text().splitlines()]
-    epochs = {row[rows[0].index("epoch")] for row in rows[1:]}
-    assert epochs - {""} == {"2"}
 
 
 TOY = '''

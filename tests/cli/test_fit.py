@@ -31,6 +31,14 @@ NETWORK = "--model.reconstructor.network"
 POINTING = "pflow.model.pointing.PointingReconstructor"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_figures():
+    """Fits draw nothing, which is half of their time here; `test_end_to_end.py` looks for the figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
+        yield
+
+
 def rows(folder, version: int = 0) -> list[dict[str, str]]:
     with open(folder / "logs" / f"version_{version}" / "metrics.csv", newline="") as file:
         return list(csv.DictReader(file))
@@ -110,18 +118,6 @@ def test_a_fit_continues_where_it_stopped(run, tmp_path, small):
     assert logged(folder, "val/loss") == logged(run, "val/loss")
     assert len(logged(folder, "val/loss", version=1)) == 1
     assert read_checkpoint(folder / "last.ckpt").header.provenance["step"] == 21
-
-
-@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
-def test_a_fit_in_two_parts_is_the_fit_in_one(tiny, small, tmp_path):
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}"]
-    common = ["fit", *tiny, *data, "--model.schedule=constant", "--model.warmup=0"]
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    main([*common, "--trainer.max_epochs=2", f"--output={whole}"])
-    main([*common, "--trainer.max_epochs=1", f"--output={part}"])
-    main([*common, "--trainer.max_epochs=2", f"--output={part}", f"--checkpoint={part / 'last.ckpt'}"])
-    for key in ("train/loss", "val/loss", "val/angle_deg"):
-        assert logged(part, key) + logged(part, key, version=1) == logged(whole, key), key
 
 
 def test_the_same_seed_gives_the_same_losses_and_weights(run, tiny, tmp_path, small):
@@ -430,6 +426,8 @@ def test_a_fit_with_averaged_weights_in_two_parts_is_the_fit_in_one(tiny, small,
     main([*common, "--trainer.max_epochs=2", f"--checkpoint={tmp_path / 'part' / 'last.ckpt'}"])
     expected, found = weights(whole / "last.ckpt"), weights(tmp_path / "part" / "last.ckpt")
     assert all(torch.equal(found[name], value) for name, value in expected.items())
+    for key in ("train/loss", "val/loss", "val/angle_deg"):
+        assert logged(tmp_path / "part", key) + logged(tmp_path / "part", key, version=1) == logged(whole, key), key
 
 
 def test_continuing_without_the_average_is_an_error(averaged):
