@@ -105,8 +105,10 @@ class EncoderGraph(nn.Module):
         """What all decoder steps read of the event."""
         layers = self.weights.layers
         width = states.shape[1] // layers[0].heads
-        keys = [torch.matmul(states, one.key_weight.t()).view(-1, one.heads, width) for one in layers]
-        values = [torch.matmul(states, one.value_weight.t()).view(-1, one.heads, width) for one in layers]
+        weight = torch.cat([part for one in layers for part in (one.key_weight, one.value_weight)])
+        heads = torch.matmul(states, weight.t()).view(-1, weight.shape[0] // width, width).transpose(0, 1)
+        names = [f"memory_{part}_{i}" for i in range(len(layers)) for part in ("key", "value")]
+        memory = zip(names, torch.split(heads, layers[0].heads), strict=True)  # [H, S, D] each
         unit, momentum = scene.item_unit[0], scene.token_momentum[0].double()
         theta = torch.atan2(torch.hypot(unit[:, 0], unit[:, 1]), unit[:, 2])
         token = scene.item_token[0]
@@ -142,8 +144,7 @@ class EncoderGraph(nn.Module):
         return {
             **of_tracks,
             "limit": self._limit(n_hits, torch.ones_like(tracks).sum(0, keepdim=True)),
-            **{f"memory_key_{i}": key.transpose(0, 1) for i, key in enumerate(keys)},  # [H, S, D]
-            **{f"memory_value_{i}": value.transpose(0, 1) for i, value in enumerate(values)},
+            **dict(memory),
             "pointer_keys": pointer.token(states).view(-1, 3, pointer.hidden_width).transpose(0, 1),
             "item_logits": self.network.assignment.pair_logits.items(states[None], scene)[0],
             "item_direction": unit.double().t(),  # [3, M]
@@ -180,32 +181,33 @@ class EncoderGraph(nn.Module):
         across = torch.cat([functional.pad(across, (0, 4)), both[:, 3:]], dim=1)
         axes_of = torch.cat([torch.stack(axes, dim=1), across], dim=1)  # [S, n, 7]
         origin = torch.cat([position, unit, torch.atan2(rho, z) / 0.003], dim=1)
-        projected = torch.matmul(axes_of, origin[..., None]).squeeze(-1)
+        projected = (axes_of * origin[:, None]).sum(2)
         return torch.cat([axes_of.flatten(1), -projected, unit], dim=1)
 
     def _codes(self, scene: Scene) -> Tensor:
-        """What a particle has of its seed if it has a code, double [S, V, F]; see `pflow.export.pointing.particle`.
+        """What a particle has of its seed if it has a code, float [S, V, F]; see `pflow.export.pointing.particle`.
 
         Which of the numbers of `chosen_particle` it determines, these numbers, the code again, as 0 and 1, and whether
         the seed is a track.
         """
-        momentum = scene.token_momentum[0].double()[:, None]  # [S, 1, 3]
-        is_track = scene.token_is_track[0].double()[:, None, None]
+        momentum = scene.token_momentum[0][:, None]  # [S, 1, 3]
+        is_track = scene.token_is_track[0].float()[:, None, None]
         p = momentum.square().sum(2, keepdim=True).sqrt()
         head = self.network.head
-        energy = (p.square() + head.get_buffer("masses").double()[:, None].square()).sqrt().clamp(min=1e-6)  # [S, V, 1]
-        charged = head.get_buffer("charged").double()[:, None]
-        by_track = is_track * (p > 0).double() * charged  # [S, V, 1]
-        charge = by_track * scene.token_charge[0].double().sign()[:, None, None]
-        charges = torch.cat([(charge == sign).double() for sign in (-1, 0, 1)], dim=2)
+        energy = (p.square() + head.get_buffer("masses")[:, None].square()).sqrt().clamp(min=1e-6)  # [S, V, 1]
+        charged = head.get_buffer("charged").float()[:, None]
+        by_track = is_track * (p > 0).float() * charged  # [S, V, 1]
+        charge = by_track * scene.token_charge[0].sign()[:, None, None]
+        known = torch.maximum(by_track, 1.0 - charged)
+        signs = torch.tensor([-1.0, 0.0, 1.0])
         fields = [
-            *[by_track] * 4,
-            *[torch.maximum(by_track, 1.0 - charged)] * N_CHARGE,
+            by_track.expand(-1, -1, 4),
+            known.expand(-1, -1, N_CHARGE),
             energy.log(),
             (momentum / p.clamp(min=1e-12)).expand(-1, head.n_pdg, -1),
-            charges,
-            torch.eye(head.n_pdg, dtype=torch.float64).expand(p.shape[0], -1, -1),
-            is_track.expand_as(by_track),
+            (charge == signs).float(),
+            torch.eye(head.n_pdg).expand(p.shape[0], -1, -1),
+            is_track.expand(-1, head.n_pdg, -1),
         ]
         return torch.cat(fields, dim=2)
 

@@ -72,7 +72,7 @@ class Particle(NamedTuple):
 
     Parameters
     ----------
-    chosen : double [1, `N_CHOSEN`]
+    chosen : float [1, `N_CHOSEN`]
     energy_log_sigma, direction_sigma : double [1, 1]
     """
 
@@ -151,7 +151,7 @@ def chosen_particle(outputs: Tensor, proxies: Proxies, of_code: Tensor) -> Parti
     outputs : float [1, 3 + 8], logits of charges, and corrections
     proxies
         Of the particle.
-    of_code : double [1, 2 `N_CHOSEN`]
+    of_code : float [1, 2 `N_CHOSEN`]
         ``token_codes`` of the encoder's graph, of the seed and the code.
     """
     minus, _, plus, energy, track_trust, angles, energy_log_sigma, direction_log_sigma, trust = torch.split(
@@ -167,7 +167,7 @@ def chosen_particle(outputs: Tensor, proxies: Proxies, of_code: Tensor) -> Parti
     is_plus = (plus > minus).double()
     predicted = torch.cat([log_energy, direction, 1.0 - is_plus, torch.zeros_like(is_plus), is_plus], dim=1)
     known, values = torch.split(of_code, N_CHOSEN, dim=1)
-    return Particle(torch.where(known > 0.5, values, predicted), energy_log_sigma, sigma)
+    return Particle(torch.where(known > 0.5, values, predicted.float()), energy_log_sigma, sigma)
 
 
 def _tangents(direction: Tensor) -> Tensor:

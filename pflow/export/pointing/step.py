@@ -179,13 +179,13 @@ class DecoderStepGraph(nn.Module):
         of_code = event["token_codes"].index_select(0, seed).index_select(1, pdg).view(1, -1)
         of_code, code = torch.split(of_code, [2 * N_CHOSEN, head.n_pdg + 1], dim=1)
         particle = chosen_particle(others, proxies, of_code)
-        log_energy, _ = torch.split(particle.chosen, [1, N_CHOSEN - 1], dim=1)
+        log_energy, direction, _ = torch.split(particle.chosen, [1, 3, N_CHARGE], dim=1)
         # As input of the decoder
-        compared = (proxies.logs[:, COMPARED : COMPARED + 1] - log_energy).clamp(-4.0, 4.0)
-        features = torch.cat([particle.chosen, code, compared, proxies.logs[:, ALONE : ALONE + 1]], dim=1).float()
+        logs = proxies.logs.float()
+        compared = (logs[:, COMPARED : COMPARED + 1] - log_energy).clamp(-4.0, 4.0)
+        features = torch.cat([particle.chosen, code, compared, logs[:, ALONE : ALONE + 1]], dim=1)
         hidden = functional.gelu(torch.addmm(self.embed_particle[0], features, self.embed_particle[1]))
         embedded = torch.addmm(self.embed[0], torch.cat([hidden, seed_state, pooled], dim=1), self.embed[1])
-        row_log_energy, row_direction, _ = torch.split(features, [1, 3, features.shape[1] - 4], dim=1)
 
         taken = torch.minimum(fraction, free)
         deposit = weight
@@ -205,8 +205,8 @@ class DecoderStepGraph(nn.Module):
         values = {
             "row_embedded": embedded,
             "row_query": query,
-            "row_log_energy": row_log_energy.view(1),
-            "row_direction": row_direction,
+            "row_log_energy": log_energy.view(1),
+            "row_direction": direction,
             "row_hit_fraction": event["nothing"].scatter(0, index, fraction)[None],
             "row_decoded_is_particle": is_particle,
             "row_decoded_pdg": pdg,
