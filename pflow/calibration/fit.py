@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import awkward as ak
 import numpy as np
+import numpy.typing as npt
 
-from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
+from pflow.calibration.uncertainty import CURVES, Curve, UncertaintyCalibration, curve_index
 from pflow.metrics.match import Matches
 from pflow.metrics.pulls import covariances, pulls
 from pflow.metrics.stats import Distribution, Floats, Ints
 from pflow.metrics.table import ParticleTable
-from pflow.physics.pdg import CLASSES
 
 __all__ = ["MIN_PULLS", "UncertaintyFit", "fit_curve"]
 
@@ -25,11 +25,18 @@ class UncertaintyFit:
     """Collects the pulls of matched particles with their predicted standard deviations; for validation files."""
 
     def __init__(self) -> None:
-        self._classes: list[Ints] = []
+        self._curve: list[Ints] = []
         self._sigma: list[Floats] = []
         self._pulls: list[Floats] = []
 
-    def update(self, truth: ParticleTable, reco: ParticleTable, records: ak.Array, matches: Matches) -> None:
+    def update(
+        self,
+        truth: ParticleTable,
+        reco: ParticleTable,
+        records: ak.Array,
+        matches: Matches,
+        by_track: npt.NDArray[np.bool_] | None,
+    ) -> None:
         """Add matched particles.
 
         Parameters
@@ -40,6 +47,8 @@ class UncertaintyFit:
             The particles again, with their covariances.
         matches
             Of the two.
+        by_track : bool [particle] or None
+            True = charged, with the momentum of a track; None: not known.
 
         Raises
         ------
@@ -58,19 +67,19 @@ class UncertaintyFit:
         spatial = covariance[at, :3, :3]
         along = np.einsum("ma,mab,mb->m", unit, spatial, unit)
         across = np.sqrt(np.maximum(np.trace(spatial, axis1=1, axis2=2) - along, 0.0) / 2) / momentum
-        self._classes.append(reco.classes[at])
+        self._curve.append(curve_index(reco.classes[at], None if by_track is None else by_track[at]))
         self._sigma.append(np.stack([np.sqrt(covariance[at, 3, 3]) / energy, across], axis=1))
         self._pulls.append(values[known])
 
     def result(self) -> UncertaintyCalibration:
-        """Curves of all classes with at least `MIN_PULLS` pulls."""
-        if not self._classes:
+        """The curves with at least `MIN_PULLS` pulls."""
+        if not self._curve:
             return UncertaintyCalibration()
-        classes = np.concatenate(self._classes)
+        index = np.concatenate(self._curve)
         sigma, values = np.concatenate(self._sigma), np.concatenate(self._pulls)
         curves: dict[str, dict[str, Curve]] = {"energy": {}, "direction": {}}
-        for number, name in enumerate(CLASSES):
-            mine = classes == number
+        for number, name in enumerate(CURVES):
+            mine = index == number
             for i, (quantity, columns) in enumerate((("energy", slice(0, 1)), ("direction", slice(1, None)))):
                 curve = fit_curve(sigma[mine, i], values[mine, columns])
                 if curve is not None:

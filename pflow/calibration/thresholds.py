@@ -15,7 +15,7 @@ from pflow.calibration.fit import UncertaintyFit
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError, check_choice
-from pflow.inference.events import reconstruct
+from pflow.inference.events import MAX_HITS, finite_events, generate, usable_events
 from pflow.io.open import iterate_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
@@ -120,19 +120,21 @@ def calibrate(
     InputError
         A file that cannot be used.
     """
-    model = dataclasses.replace(model, calibration=None)
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
     for number, path in enumerate(inputs):
         for events in iterate_events(path, truth_tracks=truth_tracks, chunk_size=chunk_size):
             truth = ParticleTable.from_records(target_particles(events, model.tokeniser.recipe))
+            tokens = model.tokeniser.encode(usable_events(events, MAX_HITS, "raise"), truth=False)
             for decoding, fit, of_files in zip(decodings, fits, metrics, strict=True):
-                particles = reconstruct(events, model, decoding=decoding, device=device).particles
+                generated = generate(tokens, model, decoding=decoding, device=device).tokens()
+                found = model.tokeniser.decode(generated)
+                particles = finite_events(found, ~generated.finite(), events, model.path, "raise").particles
                 reco = ParticleTable.from_records(particles)
                 matches = match(truth, reco, Matching())
                 of_files[number].update(truth, reco, matches)
                 try:
-                    fit.update(truth, reco, particles, matches)
+                    fit.update(truth, reco, particles, matches, generated.flat("by_track"))
                 except ValueError as error:
                     raise ConfigError(f"{model.path}: {error}; there is nothing to calibrate") from error
     return [

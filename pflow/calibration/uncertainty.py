@@ -11,7 +11,12 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, check_choice
 from pflow.physics.pdg import CLASSES
 
-__all__ = ["Curve", "UncertaintyCalibration"]
+__all__ = ["CURVES", "Curve", "UncertaintyCalibration", "curve_index", "curves_of"]
+
+CHARGED, WITHOUT_TRACK = ("charged_hadron", "electron", "muon"), "_without_track"
+
+CURVES = (*CLASSES, *(name + WITHOUT_TRACK for name in CHARGED))
+"""Names of curves: classes, and those of charged particles whose momentum is not that of a track."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,7 +57,11 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UncertaintyCalibration:
-    """Curves by particle class (`pflow.physics.pdg.CLASSES`); classes without a curve stay as predicted.
+    """Curves by name (`CURVES`); classes without a curve stay as predicted.
+
+    Charged particles with a track are measured a hundred times better than those without: in one curve of both, the
+    factor would rise so steeply between them that rounding becomes a visible change. Where those without a track have
+    no curve, they have that of their class.
 
     Parameters
     ----------
@@ -64,7 +73,7 @@ class UncertaintyCalibration:
     Raises
     ------
     ConfigError
-        An unknown class.
+        An unknown name.
     """
 
     energy: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
@@ -72,10 +81,14 @@ class UncertaintyCalibration:
 
     def __post_init__(self) -> None:
         for name in (*self.energy, *self.direction):
-            check_choice(name, CLASSES, "particle class")
+            check_choice(name, CURVES, "uncertainty curve")
 
     def apply(
-        self, energy_sigma: Floats, direction_sigma: Floats, classes: npt.NDArray[np.int64]
+        self,
+        energy_sigma: Floats,
+        direction_sigma: Floats,
+        classes: npt.NDArray[np.int64],
+        by_track: npt.NDArray[np.bool_] | None = None,
     ) -> tuple[Floats, Floats]:
         """Calibrated standard deviations.
 
@@ -84,13 +97,30 @@ class UncertaintyCalibration:
         energy_sigma : float64 [N], of ln E
         direction_sigma : float64 [N], rad
         classes : int64 [N], index into `pflow.physics.pdg.CLASSES` of the predicted class
+        by_track : bool [N] or None
+            True = charged, with the momentum of a track; None: not known, all curves are those of the classes.
         """
-        return _apply(self.energy, energy_sigma, classes), _apply(self.direction, direction_sigma, classes)
+        index = curve_index(classes, by_track)
+        return _apply(self.energy, energy_sigma, index), _apply(self.direction, direction_sigma, index)
 
 
-def _apply(curves: Mapping[str, Curve], sigma: Floats, classes: npt.NDArray[np.int64]) -> Floats:
+def curve_index(classes: npt.NDArray[np.int64], by_track: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.int64]:
+    """Index into `CURVES`, int64 [N]; parameters as of `UncertaintyCalibration.apply`."""
+    if by_track is None:
+        return classes
+    without = np.array([CURVES.index(name + WITHOUT_TRACK) if name in CHARGED else -1 for name in CLASSES])[classes]
+    return np.where(by_track | (without < 0), classes, without)
+
+
+def curves_of(by_name: Mapping[str, Curve]) -> list[Curve | None]:
+    """The curve that counts for each of `CURVES`."""
+    return [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
+
+
+def _apply(by_name: Mapping[str, Curve], sigma: Floats, index: npt.NDArray[np.int64]) -> Floats:
     calibrated = np.array(sigma, dtype=np.float64)
-    for name, curve in curves.items():
-        mine = classes == CLASSES.index(name)
-        calibrated[mine] = curve(calibrated[mine])
+    for number, curve in enumerate(curves_of(by_name)):
+        if curve is not None:
+            mine = index == number
+            calibrated[mine] = curve(calibrated[mine])
     return calibrated

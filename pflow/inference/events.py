@@ -24,7 +24,16 @@ from pflow.model.api import DecodingConfig, Reconstructor, Sampler
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
-__all__ = ["BATCH_SIZE", "MAX_HITS", "finite_events", "give_up", "pick_device", "reconstruct", "usable_events"]
+__all__ = [
+    "BATCH_SIZE",
+    "MAX_HITS",
+    "finite_events",
+    "generate",
+    "give_up",
+    "pick_device",
+    "reconstruct",
+    "usable_events",
+]
 
 BATCH_SIZE = 32
 """Default number of events in a batch."""
@@ -86,27 +95,16 @@ def reconstruct(
     ConfigError
         No such device, a batch size below 1, or a number of particles below 1.
     """
-    if batch_size < 1:
-        raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
     if not isinstance(model, Model):
         model = load_model(model)
-    place = pick_device(device)
-    reconstructor = _ready(model.reconstructor, place)
-    decoding = reconstructor.decoding if decoding is None else decoding
     if max_particles is not None:
         try:
-            decoding = decoding.limited(max_particles)
+            decoding = (model.reconstructor.decoding if decoding is None else decoding).limited(max_particles)
         except ValueError as error:
             raise ConfigError(str(error)) from error
     events = usable_events(events, max_hits, on_error)
     tokens, events = without_refused(events, lambda some: model.tokeniser.encode(some, truth=False), on_error)
-
-    collector = ParticleCollector(len(events))
-    for rows in _batches(tokens, batch_size):
-        batch = collate([tokens[int(row)] for row in rows]).to(place)
-        with torch.inference_mode():
-            generated = reconstructor.generate(batch, decoding=decoding, sampler=sampler)
-        collector.add(rows, generated)
+    collector = generate(tokens, model, decoding=decoding, sampler=sampler, batch_size=batch_size, device=device)
     particles = collector.tokens()
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
         reconstruction = model.tokeniser.decode(
@@ -122,6 +120,30 @@ def reconstruct(
         track_links = collector.links("track_fraction", jagged.unflatten(jagged.local_index(n_tracks), n_tracks))
     reconstruction = dataclasses.replace(reconstruction, hit_links=hit_links, track_links=track_links)
     return finite_events(reconstruction, ~particles.finite() | ~reconstruction.finite(), events, model.path, on_error)
+
+
+def generate(
+    tokens: Tokens,
+    model: Model,
+    *,
+    decoding: DecodingConfig | None = None,
+    sampler: Sampler | None = None,
+    batch_size: int = BATCH_SIZE,
+    device: str | torch.device = "auto",
+) -> ParticleCollector:
+    """The particles that a model decodes from encoded events; parameters and errors as of `reconstruct`."""
+    if batch_size < 1:
+        raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
+    place = pick_device(device)
+    reconstructor = _ready(model.reconstructor, place)
+    decoding = reconstructor.decoding if decoding is None else decoding
+    collector = ParticleCollector(len(tokens))
+    for rows in _batches(tokens, batch_size):
+        batch = collate([tokens[int(row)] for row in rows]).to(place)
+        with torch.inference_mode():
+            generated = reconstructor.generate(batch, decoding=decoding, sampler=sampler)
+        collector.add(rows, generated)
+    return collector
 
 
 def _ready(reconstructor: Reconstructor, device: torch.device) -> Reconstructor:

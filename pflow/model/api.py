@@ -161,6 +161,7 @@ class GeneratedParticles:
     pdg_probability : float32 [B, T, V] or None, probability of each |PDG| code
     energy_sigma : float32 [B, T] or None, standard deviation of ln E
     direction_sigma : float32 [B, T] or None, standard deviation of each of the two angles in the tangent plane, rad
+    by_track : bool [B, T] or None, True = charged, with the momentum of a track
     hit_fraction : float32 [B, T, N] or None, fraction of each hit of the readout that the particle has
     track_fraction : float32 [B, T, K] or None, share of each track
     """
@@ -175,6 +176,7 @@ class GeneratedParticles:
     pdg_probability: Tensor | None = None
     energy_sigma: Tensor | None = None
     direction_sigma: Tensor | None = None
+    by_track: Tensor | None = None
     hit_fraction: Tensor | None = None
     track_fraction: Tensor | None = None
 

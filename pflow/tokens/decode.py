@@ -90,7 +90,9 @@ def decode(
         energy_sigma = np.asarray(tokens.energy_sigma, dtype=np.float64)[real]
         direction_sigma = np.asarray(tokens.direction_sigma, dtype=np.float64)[real]
         if calibration is not None:
-            energy_sigma, direction_sigma = calibration.apply(energy_sigma, direction_sigma, class_index(code))
+            energy_sigma, direction_sigma = calibration.apply(
+                energy_sigma, direction_sigma, class_index(code), tokens.flat("by_track")
+            )
         fields["covariance"] = four_momentum_covariance(total, mass, unit, energy_sigma, direction_sigma)
     counts = real.sum(axis=1)
     n = len(counts)

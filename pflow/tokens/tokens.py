@@ -189,6 +189,8 @@ class ParticleTokens:
         Probability of each |PDG| of the vocabulary.
     energy_sigma, direction_sigma : float [B, T] or None
         Standard deviations of ln E and of each of the two angles across the direction, rad; both or neither.
+    by_track : bool [B, T] or None
+        True = charged, with the momentum of a track.
 
     Raises
     ------
@@ -205,10 +207,16 @@ class ParticleTokens:
     pdg_probability: npt.ArrayLike | None = None
     energy_sigma: npt.ArrayLike | None = None
     direction_sigma: npt.ArrayLike | None = None
+    by_track: npt.ArrayLike | None = None
 
     def __post_init__(self) -> None:
         if (self.energy_sigma is None) != (self.direction_sigma is None):
             raise ValueError("a covariance needs energy_sigma and direction_sigma, found one of them")
+
+    def flat(self, name: str) -> npt.NDArray[Any] | None:
+        """A column of the real particles alone, [particle, ...]; None where there is none."""
+        values = getattr(self, name)
+        return None if values is None else np.asarray(values)[np.asarray(self.mask, dtype=np.bool_)]
 
     def finite(self) -> npt.NDArray[np.bool_]:
         """Whether all numbers of each event's particles are finite, bool [B]."""

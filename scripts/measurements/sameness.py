@@ -150,19 +150,20 @@ def compare(found: Reconstruction, wanted: Reconstruction) -> dict[str, Any]:
     """Numbers of events and particles, of events that differ in more than numbers, and how far numbers are apart.
 
     Differences of energy and momentum are relative to the energy, of the covariance to its trace, of scores and of
-    weights of links absolute. Where the particles or links of an event differ, its numbers are not compared.
+    weights of links absolute. A particle is within a limit if all its numbers are; links are not its own. Where the
+    particles or links of an event differ, its numbers are not compared.
     """
     same = [_kinds(one) == _kinds(other) for one, other in zip(found.particles, wanted.particles, strict=True)]
     off = _differences(found.particles[same], wanted.particles[same])
     links = {name: (getattr(found, name), getattr(wanted, name)) for name in LINKS}
     of_links = [_link_differences(one[same], other[same]) for one, other in links.values() if one is not None]
-    energies = off["energy, momentum"]
+    worst = np.max(list(off.values()), axis=0)
     return {
         "n_events": len(wanted),
         "n_particles": int(ak.count(wanted.particles.pdg)),
         "other_events": same.count(False),
         "other_links": sum(n for n, _ in of_links),
-        **{f"within_{limit:g}": float(np.mean(energies < limit)) if len(energies) else 1.0 for limit in TOLERANCES},
+        **{f"within_{limit:g}": float(np.mean(worst < limit)) if len(worst) else 1.0 for limit in TOLERANCES},
         "largest": {name: float(values.max(initial=0.0)) for name, values in off.items()}
         | {"weights of links": max((largest for _, largest in of_links), default=0.0)},
         "identical": all(same) and all(not values.any() for values in off.values()) and not any(map(any, of_links)),

@@ -25,7 +25,9 @@ def events(sample_dir) -> Events:
     return read_events(sample_dir / "gamma1_test_small.root")
 
 
-def reconstructed(events: Events, *, times: float, covariance: bool = True) -> Reconstruction:
+def reconstructed(
+    events: Events, *, times: float | np.ndarray, covariance: bool = True, pdg: int = 22
+) -> Reconstruction:
     """The true photons, smeared by `LN_E` and `ANGLE`, with predicted uncertainties `times` as large."""
     random = np.random.default_rng(1)
     particles = select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles
@@ -38,7 +40,7 @@ def reconstructed(events: Events, *, times: float, covariance: bool = True) -> R
     n = len(size)
     stored = four_momentum_covariance(energy, np.zeros(n), unit, np.full(n, times * LN_E), np.full(n, times * ANGLE))
     columns = {
-        "pdg": np.full(n, 22),
+        "pdg": np.full(n, pdg),
         "charge": np.zeros(n),
         "energy": energy,
         **{key: energy * unit[:, axis] for axis, key in enumerate(("px", "py", "pz"))},
@@ -48,11 +50,11 @@ def reconstructed(events: Events, *, times: float, covariance: bool = True) -> R
     return Reconstruction(particles=records, event=events.event, flags=events.flags, name="PFlow")
 
 
-def fitted(events: Events, reconstruction: Reconstruction) -> UncertaintyFit:
+def fitted(events: Events, reconstruction: Reconstruction, by_track: np.ndarray | None = None) -> UncertaintyFit:
     truth = ParticleTable.from_records(select_targets(events, rule=RECIPE.rule, e_min=RECIPE.e_min).particles)
     reco = ParticleTable.from_records(reconstruction.particles)
     fit = UncertaintyFit()
-    fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()))
+    fit.update(truth, reco, reconstruction.particles, match(truth, reco, Matching()), by_track)
     return fit
 
 
@@ -63,6 +65,17 @@ def test_wrong_sigmas_are_corrected(events, times):
     energy, direction = calibration.apply(np.array([times * LN_E]), np.array([times * ANGLE]), np.array([2]))
     assert energy[0] == pytest.approx(LN_E, rel=0.25)
     assert direction[0] == pytest.approx(ANGLE, rel=0.25)
+
+
+def test_charged_particles_with_and_without_a_track_have_curves_of_their_own(events):
+    by_track = np.arange(int(ak.sum(ak.num(reconstructed(events, times=1.0).particles)))) % 2 == 0
+    times = np.where(by_track, 0.5, 3.0)
+    calibration = fitted(events, reconstructed(events, times=times, pdg=211), by_track).result()
+    assert set(calibration.energy) == {"charged_hadron", "charged_hadron_without_track"}
+    sigma = np.array([0.5, 3.0])
+    energy, direction = calibration.apply(LN_E * sigma, ANGLE * sigma, np.zeros(2, dtype=int), np.array([True, False]))
+    assert energy == pytest.approx([LN_E] * 2, rel=0.35)
+    assert direction == pytest.approx([ANGLE] * 2, rel=0.35)
 
 
 def test_a_model_without_uncertainties_has_nothing_to_fit(events):

@@ -29,6 +29,20 @@ def test_each_class_and_quantity_has_its_own_curve():
     np.testing.assert_allclose(sigma, 0.1)
 
 
+def test_charged_particles_without_a_track_have_curves_of_their_own():
+    quadrupled = Curve((np.log(0.1),), (np.log(4.0),))
+    calibration = UncertaintyCalibration(
+        energy={"charged_hadron": DOUBLED, "charged_hadron_without_track": quadrupled, "electron": DOUBLED}
+    )
+    names = ("charged_hadron", "charged_hadron", "electron", "photon")
+    classes, by_track = np.array([CLASSES.index(name) for name in names]), np.array([True, False, False, False])
+    sigma = np.full(4, 0.1)
+    energy, _ = calibration.apply(sigma, sigma, classes, by_track)
+    np.testing.assert_allclose(energy, [0.2, 0.4, 0.2, 0.1])  # without a curve of its own: that of the class
+    energy, _ = calibration.apply(sigma, sigma, classes)
+    np.testing.assert_allclose(energy, [0.2, 0.2, 0.2, 0.1])
+
+
 def test_plain_data_gives_the_same_calibration_back():
     calibration = UncertaintyCalibration(energy={"photon": DOUBLED}, direction={"muon": Curve((-3.0, 0.5), (0.25, -1))})
     content = json.loads(json.dumps(to_plain(calibration)))
@@ -37,7 +51,7 @@ def test_plain_data_gives_the_same_calibration_back():
 
 @pytest.mark.parametrize("name", ["photn", "tau"])
 def test_an_unknown_class_is_refused(name):
-    with pytest.raises(ConfigError, match=f"no particle class '{name}'"):
+    with pytest.raises(ConfigError, match=f"no uncertainty curve '{name}'"):
         UncertaintyCalibration(energy={name: DOUBLED})
 
 

@@ -43,8 +43,13 @@ def check_same(found: Reconstruction, wanted: Reconstruction) -> None:
     for key in ("pdg", "charge"):
         assert ak.to_list(found.particles[key]) == ak.to_list(wanted.particles[key]), key
     off = relative(found.particles, wanted.particles)
-    assert off.max() < 1e-4
-    assert np.quantile(off, 0.999) < 1e-5
+    covariance, expected = (
+        ak.to_numpy(ak.flatten(part.particles.covariance)).astype(np.float64) for part in (found, wanted)
+    )
+    trace = expected[:, [0, 2, 5, 9]].sum(axis=1)
+    for differences in (off, np.abs(covariance - expected).max(axis=1) / trace):
+        assert differences.max() < 1e-4
+        assert np.quantile(differences, 0.999) < 1e-5
     for name in ("hit_links", "track_links"):
         one, other = getattr(found, name), getattr(wanted, name)
         assert (one is None) == (other is None), name

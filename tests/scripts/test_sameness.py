@@ -41,14 +41,24 @@ def test_nothing_differs_from_itself(wanted):
     assert tuple(found["largest"]) == sameness.LARGEST
 
 
-def test_numbers_apart_are_counted(wanted):
-    found = compare(with_particles(wanted, "energy", lambda energy: energy * (1 + 3e-5)), wanted)
+@pytest.mark.parametrize(
+    ("field", "kind"), [("energy", "energy, momentum"), ("covariance", "covariance"), ("scores", "scores")]
+)
+def test_numbers_apart_are_counted(wanted, field, kind):
+    # of the covariance and the scores, all elements: what is compared is the largest
+    covariance = ak.flatten(wanted.particles.covariance)[0]
+    size = {
+        "energy": wanted.particles.energy[0, 0],
+        "covariance": sum(covariance[i] for i in (0, 2, 5, 9)),
+        "scores": 1.0,
+    }[field]
+    found = compare(with_particles(wanted, field, lambda value: value + 3e-5 * size), wanted)
     n = found["n_particles"]
     assert n > 1
     assert not found["identical"]
     assert found["within_0.0001"] == 1.0
     assert found["within_1e-05"] == pytest.approx(1 - 1 / n)
-    assert found["largest"]["energy, momentum"] == pytest.approx(3e-5, rel=0.02)
+    assert found["largest"][kind] == pytest.approx(3e-5, rel=0.02)
 
 
 def test_other_particles_are_counted_by_events(wanted):

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from pflow.export.operators import unit_vectors
 from pflow.model.pointing.decoder import N_CHARGE
-from pflow.model.pointing.event_head import MIN_DEPOSIT
 from pflow.model.pointing.head import CORRECTION_UNIT, DIRECTION_LOG_SIGMA
 from pflow.model.pointing.proxies import (
     ANGLE_UNIT,
     CORE_RADIUS,
     CORE_RADIUS_WIDTH,
     EPS_ENERGY,
-    MIN_TRACK_MOMENTUM,
+    TRACK_MOMENTUM,
+    TRACK_MOMENTUM_WIDTH,
 )
-from pflow.model.pointing.showers import LOG_WEIGHT
+from pflow.model.pointing.showers import DEPOSIT, DEPOSIT_WIDTH, LOG_WEIGHT
 
 __all__ = ["ALONE", "COMPARED", "N_CHOSEN", "Particle", "Proxies", "chosen_particle", "describing_weight", "proxies_of"]
 
@@ -74,11 +74,13 @@ class Particle(NamedTuple):
     ----------
     chosen : float [1, `N_CHOSEN`]
     energy_log_sigma, direction_sigma : double [1, 1]
+    by_track : bool [1], True = charged, with the momentum of a track
     """
 
     chosen: Tensor
     energy_log_sigma: Tensor
     direction_sigma: Tensor
+    by_track: Tensor
 
 
 def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetectors: int) -> Proxies:
@@ -100,25 +102,25 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     both, n_hits, momentum, charges, _ = torch.split(sums, [2, 1, 3, 2, 4 + depths], dim=1)
     energies, _, position, _ = torch.split(items, [1, 7, 3, 1 + depths], dim=1)
     energy = both[:, :1]
-    share = energies.view(1, -1) * row / energy.clamp(min=1e-9)  # [1, P]
+    end = torch.tensor([[DEPOSIT, TRACK_MOMENTUM]], dtype=both.dtype)
+    width = torch.tensor([[DEPOSIT_WIDTH, TRACK_MOMENTUM_WIDTH]], dtype=both.dtype)
+    counts = 1.0 - ((end - both) / width).clamp(0.0, 1.0).view(2, 1)  # the presence of hits, and of tracks
+    share = energies.view(1, -1) * row * (counts[:1] / energy.clamp(min=1e-9))  # [1, P]
     by_log = ((share + 1e-12).log() + LOG_WEIGHT).clamp(min=0.0)
     weighted = torch.matmul(torch.cat([by_log, share]), items)  # [2, 12 + 2 R]
     _, towards, _, depth = torch.split(weighted, [8, 3, 1, depths], dim=1)
     candidates = unit_vectors(torch.cat([towards, momentum + 1e-6 * seed_unit]))
-    # Without hits all are that of the tracks, without tracks the last is the first.
-    choices = torch.tensor([[2, 2, 2], [2, 2, 2], [0, 1, 0], [0, 1, 2]])
-    has = both > torch.tensor([[MIN_DEPOSIT, MIN_TRACK_MOMENTUM]], dtype=both.dtype)
-    choice = torch.matmul(has.float(), torch.tensor([[2.0], [1.0]])).long().view(-1)
-    directions = candidates.index_select(0, choices.index_select(0, choice).view(-1))  # [3, 3]
+    by_hits, rest = torch.split(candidates, [1, 2])
+    axis = unit_vectors(candidates[2:] + counts[:1] * (by_hits - candidates[2:]))
+    directions = torch.cat([axis, unit_vectors(axis + counts * (rest - axis))])  # [3, 3]
 
-    axis = directions[:1]
     frame = torch.cat([axis, _tangents(axis)])
     along, off = torch.split(torch.matmul(frame, position.t()), [1, 2])  # [1, P], [2, P], mm
     across = torch.linalg.vector_norm(off, dim=0, keepdim=True)
     core = (CORE_RADIUS - across).clamp(0.0, CORE_RADIUS_WIDTH)
     shape = torch.matmul(share, torch.cat([core, share, across, along, along.square()]).t())
     core_and_concentration, width, mean, square = torch.split(shape, [2, 1, 1, 1], dim=1)
-    spread = (square - mean.square()).clamp(min=0.0).sqrt()
+    spread = (square - mean.square() / counts[:1].clamp(min=1e-9)).clamp(min=0.0).sqrt()
     scales = torch.tensor([[factor * (of == i) for of, factor, _ in LOGS] for i in range(5)], dtype=both.dtype)
     offsets = torch.tensor([[offset for *_, offset in LOGS]], dtype=both.dtype)
     logs = torch.addmm(offsets, torch.cat([both, n_hits, width, spread], dim=1), scales).log()
@@ -167,7 +169,8 @@ def chosen_particle(outputs: Tensor, proxies: Proxies, of_code: Tensor) -> Parti
     is_plus = (plus > minus).double()
     predicted = torch.cat([log_energy, direction, 1.0 - is_plus, torch.zeros_like(is_plus), is_plus], dim=1)
     known, values = torch.split(of_code, N_CHOSEN, dim=1)
-    return Particle(torch.where(known > 0.5, values, predicted.float()), energy_log_sigma, sigma)
+    known = known > 0.5
+    return Particle(torch.where(known, values, predicted.float()), energy_log_sigma, sigma, by_track=known[:, 0])
 
 
 def _tangents(direction: Tensor) -> Tensor:

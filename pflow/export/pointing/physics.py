@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.calibration.uncertainty import Curve
+from pflow.calibration.uncertainty import Curve, curve_index, curves_of
 from pflow.checkpoint.load import Model
 from pflow.model.common.directions import tangent_basis
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
@@ -27,7 +27,7 @@ class PhysicalParticles(nn.Module):
         Whose vocabulary and calibration count.
     """
 
-    inputs = ("pdg", "charge", "log_energy", "direction", "pdg_logits", "energy_sigma", "direction_sigma")
+    inputs = ("pdg", "charge", "log_energy", "direction", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
     outputs = (
         *("pdg", "charge", "energy", "mass", "momentum", "covariance"),
         *("score", "class_probability", "pdg_probability"),
@@ -39,8 +39,10 @@ class PhysicalParticles(nn.Module):
         self.codes = torch.from_numpy(codes)
         self.charges = torch.from_numpy(np.asarray(charges(codes), dtype=np.float32))
         self.masses = torch.from_numpy(np.asarray(masses(codes), dtype=np.float64))
-        self.class_of = torch.from_numpy(np.asarray(class_index(codes), dtype=np.int64))
-        self.in_class = torch.from_numpy(np.eye(len(CLASSES), dtype=np.float32)[class_index(codes)])
+        classes = class_index(codes)
+        self.in_class = torch.from_numpy(np.eye(len(CLASSES), dtype=np.float32)[classes])
+        by_track = [curve_index(classes, np.full(len(codes), known)) for known in (False, True)]
+        self.curve_of = torch.from_numpy(np.stack(by_track, axis=1))
         calibration = model.calibration
         self.energy = None if calibration is None else _Curves(calibration.energy)
         self.direction = None if calibration is None else _Curves(calibration.direction)
@@ -58,8 +60,8 @@ class PhysicalParticles(nn.Module):
         unit = _unit(columns["direction"].double())
         energy_sigma, direction_sigma = columns["energy_sigma"].double(), columns["direction_sigma"].double()
         if self.energy is not None and self.direction is not None:
-            energy_sigma = self.energy(energy_sigma, self.class_of[index])
-            direction_sigma = self.direction(direction_sigma, self.class_of[index])
+            curve = self.curve_of[index, columns["by_track"].long()]
+            energy_sigma, direction_sigma = self.energy(energy_sigma, curve), self.direction(direction_sigma, curve)
         probability = columns["pdg_logits"].softmax(-1)
         return (
             sign * self.codes[index],
@@ -75,14 +77,14 @@ class PhysicalParticles(nn.Module):
 
 
 class _Curves(nn.Module):
-    """Calibration curves by class, `pflow.calibration.uncertainty`: sums of the slopes of their pieces."""
+    """Calibration curves, `pflow.calibration.uncertainty.CURVES`: sums of the slopes of their pieces."""
 
     def __init__(self, curves: Mapping[str, Curve]) -> None:
         super().__init__()
         longest = max((len(curve.log_sigma) for curve in curves.values()), default=1)
         rows = []
-        for name in CLASSES:
-            curve = curves.get(name, Curve((0.0,), (0.0,)))
+        for curve in curves_of(curves):
+            curve = curve or Curve((0.0,), (0.0,))
             missing = longest - len(curve.log_sigma)
             x = np.array([*curve.log_sigma, *curve.log_sigma[-1:] * missing])
             y = np.array([*curve.log_factor, *curve.log_factor[-1:] * missing])
@@ -92,11 +94,11 @@ class _Curves(nn.Module):
             torch.from_numpy(np.stack(part)) for part in zip(*rows, strict=True)
         )
 
-    def forward(self, sigma: Tensor, classes: Tensor) -> Tensor:
-        """Calibrated standard deviations, double [P], of classes int64 [P]."""
-        begin, end, slope = self.begin[classes], self.end[classes], self.slope[classes]  # [P, pieces]
+    def forward(self, sigma: Tensor, index: Tensor) -> Tensor:
+        """Calibrated standard deviations, double [P], by the curves int64 [P]."""
+        begin, end, slope = self.begin[index], self.end[index], self.slope[index]  # [P, pieces]
         beyond = torch.maximum(torch.minimum(sigma.log()[:, None], end), begin) - begin
-        return sigma * (self.first[classes, 0] + (slope * beyond).sum(1)).exp()
+        return sigma * (self.first[index, 0] + (slope * beyond).sum(1)).exp()
 
 
 def _unit(vectors: Tensor) -> Tensor:

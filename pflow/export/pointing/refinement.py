@@ -95,5 +95,6 @@ class RefinementGraph(nn.Module):
             "pdg_logits": particles.pdg,
             "energy_sigma": particles.energy_log_sigma.exp(),
             "direction_sigma": particles.direction_log_sigma.exp(),
+            "by_track": particles.by_track,
         }
         return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()

@@ -45,7 +45,8 @@ UNREFINED = "decoded_"
 """Beginning of the names of what it needs in addition where the network has no refinement."""
 
 UNREFINED_ROWS = tuple(
-    UNREFINED + name for name in ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma")
+    UNREFINED + name
+    for name in ("is_particle", "pdg", "charge", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
 )
 
 
@@ -214,6 +215,7 @@ class DecoderStepGraph(nn.Module):
             "row_decoded_pdg_logits": pdg_logits,
             "row_decoded_energy_sigma": particle.energy_log_sigma.clamp(*ENERGY_LOG_SIGMA).exp().float().view(1),
             "row_decoded_direction_sigma": particle.direction_sigma.float().view(1),
+            "row_decoded_by_track": particle.by_track,
         }
         following = {
             "next_embedded": embedded + 0.0,  # another output of the same name is not possible

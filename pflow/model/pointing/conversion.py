@@ -20,7 +20,7 @@ from pflow.model.pointing.showers import Showers, falling_step
 
 __all__ = ["CORE_ANGLE", "SLOPE_UNIT", "ConversionDirectionCorrection", "shower_slopes"]
 
-CORE_ANGLE, CORE_ANGLE_WIDTH = 0.01525, 5e-4
+CORE_ANGLE, CORE_ANGLE_WIDTH = 0.016, 2e-3
 """Angle to the barycentre from which hits are not in the fit, where the few far ones would dominate it, and over which
 their weight falls, rad."""
 

@@ -233,6 +233,7 @@ def _without_gaps(
         "pdg_probability": columns["probability"],
         "energy_sigma": columns["energy_sigma"],
         "direction_sigma": columns["direction_sigma"],
+        "by_track": columns["by_track"],
         "hit_fraction": columns["hit_fraction"][..., :n_hits],
         "track_fraction": columns["hit_fraction"][..., n_hits:],
     }
@@ -240,7 +241,7 @@ def _without_gaps(
     order = (~is_particle).to(torch.uint8).argsort(dim=1, stable=True)[:, :length]
     mask = gather(is_particle, order)
     packed = {
-        name: torch.where(mask.view(*mask.shape, *[1] * (column.ndim - 2)), gather(column, order), 0)
+        name: gather(column, order).masked_fill(~mask.view(*mask.shape, *[1] * (column.ndim - 2)), 0)
         for name, column in values.items()
     }
     return GeneratedParticles(**packed, mask=mask, truncated=truncated)

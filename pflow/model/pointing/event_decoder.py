@@ -30,6 +30,7 @@ from pflow.model.pointing.event_head import (
     Shape,
     Sums,
     correct,
+    presence,
     proxy_directions,
     proxy_features,
 )
@@ -454,8 +455,8 @@ class EventDecoder:
         values = self.by_fraction.index_select(0, index)  # [P, 8]
         energy, px, py, pz, track_energy, charge, n_tracks, n_hits = torch.mv(values.t(), precise).tolist()
         positions = self.by_deposit.index_select(0, index)  # [P, 4 + 2 R]
-        weights = precise.new_empty(2, len(index))
-        share = torch.mul(values[:, 0], precise, out=weights[0]).div_(max(energy, 1e-9))
+        weights, there = precise.new_empty(2, len(index)), presence(energy)
+        share = torch.mul(values[:, 0], precise, out=weights[0]).mul_(there / max(energy, 1e-9))
         torch.add(share, 1e-12, out=weights[1]).log_().add_(LOG_WEIGHT).clamp_(min=0.0)
         linear, by_log = torch.mm(weights, positions).tolist()
         n_subdetectors = self.network.n_subdetectors
@@ -476,7 +477,7 @@ class EventDecoder:
         axis = precise.new_tensor(directions.log)
         position = positions[:, :3]
         along = torch.mv(position, axis)
-        mean_along = sum(a * b for a, b in zip(linear, directions.log, strict=False))
+        mean_along = sum(a * b for a, b in zip(linear, directions.log, strict=False)) / max(there, 1e-9)
         shapes = precise.new_empty(4, len(index))
         across = torch.linalg.vector_norm(torch.addr(position, along, axis, alpha=-1.0), dim=1, out=shapes[0])
         torch.sub(CORE_RADIUS, across, out=shapes[1]).div_(CORE_RADIUS_WIDTH).clamp_(0.0, 1.0)
@@ -522,6 +523,7 @@ class EventDecoder:
             "probability": numbers("pdg_logits", self.network.head.n_pdg).softmax(-1),
             "energy_sigma": numbers("energy_sigma"),
             "direction_sigma": numbers("direction_sigma"),
+            "by_track": numbers("by_track", dtype=torch.bool),
             "hit_fraction": torch.stack(self.hit_fraction) if n else self.assigned.new_zeros(0, len(self.assigned)),
         }
 

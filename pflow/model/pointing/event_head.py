@@ -12,14 +12,27 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pflow.model.pointing.head import CORRECTION_UNIT, DIRECTION_LOG_SIGMA, ENERGY_LOG_SIGMA
-from pflow.model.pointing.proxies import ANGLE_UNIT, EPS_ENERGY, MIN_TRACK_MOMENTUM
+from pflow.model.pointing.proxies import (
+    ANGLE_UNIT,
+    EPS_ENERGY,
+    TRACK_MOMENTUM,
+    TRACK_MOMENTUM_WIDTH,
+)
+from pflow.model.pointing.showers import DEPOSIT, DEPOSIT_WIDTH
 
-__all__ = ["Directions", "HeadOutputs", "Particle", "Shape", "Sums", "correct", "proxy_directions", "proxy_features"]
+__all__ = [
+    "Directions",
+    "HeadOutputs",
+    "Particle",
+    "Shape",
+    "Sums",
+    "correct",
+    "presence",
+    "proxy_directions",
+    "proxy_features",
+]
 
 Vector = tuple[float, float, float]
-
-MIN_DEPOSIT = 1e-6
-"""Smallest energy of hits that gives a direction, GeV."""
 
 
 class Sums(NamedTuple):
@@ -88,7 +101,10 @@ class HeadOutputs(NamedTuple):
 
 
 class Particle(NamedTuple):
-    """A decoded particle; `charge` and `pdg` are indices into the vocabularies, `pdg_logits` of all of them."""
+    """A decoded particle; `charge` and `pdg` are indices into the vocabularies, `pdg_logits` of all of them.
+
+    `by_track`: its momentum is that of the track that is its seed.
+    """
 
     pdg: int
     charge: int
@@ -97,16 +113,22 @@ class Particle(NamedTuple):
     pdg_logits: list[float]
     energy_sigma: float
     direction_sigma: float
+    by_track: bool
+
+
+def presence(energy: float) -> float:
+    """Presence of a shower of some energy, see `pflow.model.pointing.showers.Showers`."""
+    return _rising_step(energy, DEPOSIT, DEPOSIT_WIDTH)
 
 
 def proxy_directions(sums: Sums, seed_unit: Sequence[float]) -> Directions:
     """Directions of the log-weighted and the linear barycentre, and of the tracks."""
     towards = (p + 1e-6 * u for p, u in zip(sums.momentum, seed_unit, strict=True))
     along_tracks = _normalised(*towards)
-    has_hits = sums.energy > MIN_DEPOSIT
-    log = _normalised(*(sums.log_centre if has_hits else along_tracks))
-    linear = _normalised(*sums.linear_centre) if has_hits else log
-    return Directions(log, linear, along_tracks if sums.track_energy > MIN_TRACK_MOMENTUM else log)
+    of_hits, of_tracks = presence(sums.energy), _rising_step(sums.track_energy, TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH)
+    log = _between(along_tracks, _normalised(*sums.log_centre), of_hits)
+    linear = _between(log, _normalised(*sums.linear_centre), of_hits)
+    return Directions(log, linear, _between(log, along_tracks, of_tracks))
 
 
 def proxy_features(sums: Sums, directions: Directions, shape: Shape) -> list[float]:
@@ -163,7 +185,8 @@ def correct(
     charge = 1
     if charged[pdg]:
         charge = 2 if outputs.charge[2] > outputs.charge[0] else 0
-    if track is not None and charged[pdg] and p > 0.0:
+    by_track = track is not None and charged[pdg] and p > 0.0
+    if track is not None and by_track:
         charge = 1 + (track[1] > 0) - (track[1] < 0)
         log_energy = math.log(max(math.hypot(p, masses[pdg]), 1e-6))
         direction = _normalised(*track[0])
@@ -186,7 +209,18 @@ def correct(
         pdg_logits=outputs.pdg,
         energy_sigma=math.exp(min(max(energy_sigma, ENERGY_LOG_SIGMA[0]), ENERGY_LOG_SIGMA[1])),
         direction_sigma=sigma,
+        by_track=by_track,
     )
+
+
+def _rising_step(value: float, end: float, width: float) -> float:
+    return 1.0 - min(max((end - value) / width, 0.0), 1.0)
+
+
+def _between(a: Vector, b: Vector, weight: float) -> Vector:
+    """Unit vector: `a` where the weight of `b` is 0, `b` where it is 1."""
+    x, y, z = (start + weight * (end - start) for start, end in zip(a, b, strict=True))
+    return _normalised(x, y, z)
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:

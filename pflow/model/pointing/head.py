@@ -128,6 +128,7 @@ class Particles(NamedTuple):
             "probability": self.pdg.softmax(-1),
             "energy_sigma": self.energy_log_sigma.exp(),
             "direction_sigma": self.direction_log_sigma.exp(),
+            "by_track": self.by_track,
             "hit_fraction": hit_fraction,
         }
 

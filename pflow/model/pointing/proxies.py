@@ -21,13 +21,13 @@ __all__ = ["Proxies", "make_proxies", "n_proxy_features"]
 EPS_ENERGY = 1e-3
 """Added to energies before a logarithm, GeV."""
 
-MIN_TRACK_MOMENTUM = 0.05
-"""Smallest momentum of tracks that gives their direction, GeV."""
+TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
+"""Momentum of tracks from which they alone give their direction, and over which they begin to, GeV."""
 
 ANGLE_UNIT = 0.03
 """Unit of the angles between the directions, rad."""
 
-CORE_RADIUS, CORE_RADIUS_WIDTH = 15.25, 0.5
+CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0
 """Distance from the shower's axis from which hits do not count as its core, and over which their weight falls, mm."""
 
 _SHAPE_FEATURES = 15
@@ -101,12 +101,13 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
 
     seed_unit = gather(scene.token_unit, seed).flatten(0, 1).to(momenta.dtype)
     along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=-1)
-    has_hits = (energy > 1e-6)[:, None]
-    centre = (showers.centre / showers.norm.clamp(min=1e-9)).t()  # [B * T, 3], mm
-    direction = functional.normalize(torch.where(has_hits, centre, along_tracks), dim=-1)
-    linear_centre = showers.linear_centre.t()
-    linear = torch.where(has_hits, functional.normalize(linear_centre, dim=-1), direction)
-    by_tracks = torch.where((track_energy > MIN_TRACK_MOMENTUM)[:, None], along_tracks, direction)
+    linear_centre = showers.linear_centre.t()  # [B * T, 3], mm
+    centre, linear_unit = (functional.normalize(one, dim=-1) for one in (showers.centre.t(), linear_centre))
+    direction = _between(along_tracks, centre, showers.presence)
+    linear = _between(direction, linear_unit, showers.presence)
+    by_tracks = _between(
+        direction, along_tracks, 1.0 - falling_step(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
+    )
     theta, phi = tangent_basis(direction)
 
     mean_along = (linear_centre * direction).sum(-1, keepdim=True)
@@ -149,3 +150,8 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
         of_particles(joined.to(scene.item_energy.dtype)),
         showers,
     )
+
+
+def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    """Unit vectors [N, 3]: `a` where the weight float [N] of `b` is 0, `b` where it is 1."""
+    return functional.normalize(a + weight[:, None] * (b - a), dim=-1)

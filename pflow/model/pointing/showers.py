@@ -18,6 +18,10 @@ __all__ = ["Showers", "falling_step", "log_weights"]
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
 
+DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
+"""Energy of hits from which they make a shower, less than that of any one hit, and over which its shape and direction
+begin to count, GeV: what others leave of a hit is known to few digits only."""
+
 
 def log_weights(fraction: Tensor) -> Tensor:
     """Weights of hits in the log-weighted barycentre, from their fractions of the shower's energy."""
@@ -35,18 +39,20 @@ class Showers(NamedTuple):
     Parameters
     ----------
     position : float [3, P], of the pair's item, mm
-    fraction : float [P], fraction of the shower's energy
+    fraction : float [P], fraction of the shower's energy, times its presence
     weight : float [P], `log_weights` of it
     energy : float [B * T], GeV
+    presence : float [B * T], 0 where there are no hits, 1 where their energy is that of a shower
     centre : float [3, B * T], sum of positions by weight, mm
     norm : float [B * T], sum of weights
-    linear_centre : float [3, B * T], sum of positions by fraction, mm
+    linear_centre : float [3, B * T], barycentre weighted by energy, mm
     """
 
     position: Tensor
     fraction: Tensor
     weight: Tensor
     energy: Tensor
+    presence: Tensor
     centre: Tensor
     norm: Tensor
     linear_centre: Tensor
@@ -61,7 +67,8 @@ class Showers(NamedTuple):
         columns = pairs.item_columns(table).to(hit_fraction.dtype)  # [4, P]
         position, deposit = columns[:3], hit_fraction * columns[3]  # GeV; 0 for tracks
         energy = pairs.sums(deposit, size)
-        fraction = deposit / pairs.each(energy.clamp(min=1e-9))
+        presence = 1.0 - falling_step(energy, DEPOSIT, width=DEPOSIT_WIDTH)
+        fraction = deposit * pairs.each(presence / energy.clamp(min=1e-9))
         weight = log_weights(fraction)
         sums = pairs.column_sums(torch.cat([weight * position, weight[None], fraction * position]), size)
-        return cls(position, fraction, weight, energy, sums[:3], sums[3], sums[4:])
+        return cls(position, fraction, weight, energy, presence, sums[:3], sums[3], sums[4:] / presence.clamp(min=1e-9))

@@ -178,7 +178,13 @@ def test_a_low_temperature_is_greedy(model, batch):
 
 def test_dtypes_and_padding(model, batch):
     decoded = model.decode(batch, max_particles=8)
-    expected = {"charge": torch.int64, "pdg": torch.int64, "mask": torch.bool, "truncated": torch.bool}
+    expected = {
+        "charge": torch.int64,
+        "pdg": torch.int64,
+        "mask": torch.bool,
+        "truncated": torch.bool,
+        "by_track": torch.bool,
+    }
     for field in dataclasses.fields(decoded):
         value = getattr(decoded, field.name)
         assert value.dtype == expected.get(field.name, torch.float32), field.name

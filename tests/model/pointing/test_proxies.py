@@ -73,6 +73,23 @@ def test_there_are_as_many_features_as_said_and_all_are_of_order_one(readout, sh
     assert features.isfinite().all()
 
 
+def test_what_others_left_of_hits_makes_no_shower(readout):
+    """It is known to few digits only: deposits of 1 keV."""
+    by_track = proxies(readout, {3: 1.0}, seed=2)
+    for shares in ({0: 1e-7, 1: 4e-7, 3: 1.0}, {0: 2e-7, 1: 1e-7, 3: 1.0}):
+        made = proxies(readout, shares, seed=2)
+        torch.testing.assert_close(made.direction, by_track.direction)
+        torch.testing.assert_close(made.features, by_track.features, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("item", "rest", "first", "last"), [(0, 3, 0.0, 6e-6), (3, 0, 0.0, 0.03)])
+def test_features_do_not_jump_where_hits_or_tracks_begin_to_count(readout, item, rest, first, last):
+    shares = torch.linspace(first, last, 600).tolist()
+    made = torch.cat([proxies(readout, {item: share, rest: 1.0}).features for share in shares])
+    assert made.diff(dim=0).abs().max() < 0.3
+    assert (made[-1] - made[0]).abs().max() > 1.0
+
+
 def test_a_particle_that_is_padding_has_finite_proxies(readout):
     scene = make_scene(readout, n_subdetectors=2)
     seed, mask = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]])
