@@ -1,7 +1,8 @@
 """Files of header format 1, and what is reconstructed with them (``tests/data/format1``).
 
 The particles are those of the version that wrote the files; of the pointing models, those found since the hard cuts of
-decoding became ramps, which moved some of them. Until then they were the old ones, link by link.
+decoding and of the shapes of showers became ramps, which moved some of them. Until then they were the old ones, link by
+link.
 """
 
 from __future__ import annotations

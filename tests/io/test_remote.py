@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.data.files import FileOptions, read_chunks, split
+from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.errors import InputError
 from pflow.inference.files import reconstruct_files
 from pflow.io import remote
@@ -92,8 +92,7 @@ def test_a_remote_file_has_the_events_of_the_local_one(served, sample_dir):
 
 
 def test_training_reads_it_in_chunks(served):
-    options = FileOptions()
-    chunks = split([served[0]], options, 20)
+    chunks, options = survey([served[0]], FileOptions(), 20)
     events = next(read_chunks(chunks, options))
     assert len(events) == 20
     assert events.truth is not None
