@@ -167,6 +167,8 @@ try:
             global server
             if server.poll() is not None:
                 server = start()
+            else:
+                time.sleep(seconds)
         remote.time = SimpleNamespace(sleep=wait, monotonic=time.monotonic)
         after = file.read(2, 4).hits.energy.tolist()
         remote.time.sleep = lambda seconds: None
