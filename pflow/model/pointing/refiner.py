@@ -30,14 +30,19 @@ from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.messages import PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.showers import falling_step
 
 __all__ = ["DecodedParticles", "RefinedAssignment", "Refiner"]
 
 MIN_COSINE = math.cos(0.15)
 """Cosine of the largest angle between a seed and items that its particle had no part of and may get."""
 
-EPS_FRACTION = 0.01
-"""Added to fractions before the logarithm; items of which a particle has more are in its pairs."""
+EPS_FRACTION, CLAIM_WIDTH = 0.01, 0.002
+"""Added to fractions before the logarithm; items of which a particle has more are in its pairs. The width is that over
+which its claim to those that are far from its seed rises, from none: rounding would take away a whole one."""
+
+EPS_CLAIM = 1e-6
+"""Smallest claim of those."""
 
 NO_CLAIM = -1e4
 """Logit of the items of a particle that is not kept."""
@@ -173,13 +178,17 @@ class Refiner(nn.Module):
         probability = existence_logit.sigmoid()
         kept = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
 
-        within = (scene.cosines(seed) > MIN_COSINE) | (fraction > EPS_FRACTION)
+        near = scene.cosines(seed) > MIN_COSINE
+        within = near | (fraction > EPS_FRACTION)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
         own = pairs.at(fraction)
+        claim = 1.0 - falling_step(own, EPS_FRACTION + CLAIM_WIDTH, width=CLAIM_WIDTH)
+        claim = torch.where(pairs.at(near), 1.0, claim.clamp(min=EPS_CLAIM))
         others = pairs.at_items(assigned) - own
         items = self.pair_logits.items(states, scene)
         logits = self.pair_logits(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
-        logits = logits + (own + EPS_FRACTION).log() + pairs.at_particles(functional.logsigmoid(existence_logit))
+        exists = pairs.at_particles(functional.logsigmoid(existence_logit))
+        logits = logits + (claim * (own + EPS_FRACTION)).log() + exists
         logits = logits.masked_fill(pairs.at_particles(~kept), NO_CLAIM)
         unassigned = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
         total = _log_sum(logits, pairs.item_of, unassigned.flatten())

@@ -9,7 +9,7 @@ import torch
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing import decoder_step, refinement
 from pflow.model.pointing.decoder_step import decode_first_stage
-from pflow.model.pointing.refiner import EPS_FRACTION, DecodedParticles, _min_probability
+from pflow.model.pointing.refiner import CLAIM_WIDTH, EPS_FRACTION, MIN_COSINE, DecodedParticles, _min_probability
 
 
 def awake(model):
@@ -117,6 +117,19 @@ def test_padding_has_no_effect(model, batch):
     assert (padded.pairs.particle < 2).all()
     torch.testing.assert_close(padded.existence_logit[:, :2], two.existence_logit)
     torch.testing.assert_close(padded.log_fraction, two.log_fraction)
+
+
+def test_a_claim_to_far_items_begins_slowly(model, batch):
+    """Of the fraction from which an item is in a pair, rounding must not decide."""
+    decoded, source = first_stage(model, batch)
+    far = source.scene.item_mask[:, None] & (source.scene.cosines(decoded.seed) < MIN_COSINE)
+    claims = []
+    for fraction in (EPS_FRACTION - 1e-6, EPS_FRACTION + 1e-6, EPS_FRACTION + CLAIM_WIDTH):
+        decoded.hit_fraction[far] = fraction
+        claims.append(dense(refine(model, decoded, source), decoded)[far])
+    assert far.sum() > 10
+    assert (claims[1] - claims[0]).abs().max() < 1e-3
+    assert claims[2].max() > 1e-2
 
 
 def test_improbable_particles_get_nothing(model, batch):
