@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import awkward as ak
 import numpy as np
@@ -110,7 +109,7 @@ class Reconstruction:
 def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
     """One reconstruction from consecutive chunks of one; the name is the first one's.
 
-    Links and fields of particles that not all chunks have are dropped.
+    Links and fields that not all chunks with particles have are dropped.
 
     Raises
     ------
@@ -121,15 +120,32 @@ def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
         raise ValueError("no reconstructions to concatenate")
     if len(chunks) == 1:
         return chunks[0]
-    fields = [field for field in chunks[0].particles.fields if all(field in chunk.particles.fields for chunk in chunks)]
-    links: dict[str, Any] = {}
-    for name in LINKS:
-        parts = [getattr(chunk, name) for chunk in chunks]
-        links[name] = ak.concatenate(parts) if all(part is not None for part in parts) else None
+    # A chunk without particles knows neither optional fields nor links: it has none of those of the others.
+    holds = [len(jagged.flat_records(chunk.particles)) > 0 for chunk in chunks]
+    if not any(holds):
+        holds = [True] * len(chunks)
+
+    def joined(parts: Sequence[ak.Array | None]) -> ak.Array | None:
+        known = [part for part, known in zip(parts, holds, strict=True) if known]
+        if any(part is None for part in known):
+            return None
+        nothing = jagged.flat_records(known[0])[:0]
+        return ak.concatenate(
+            [
+                part if known else jagged.unflatten(nothing, np.zeros(len(chunk), dtype=np.int64))
+                for part, known, chunk in zip(parts, holds, chunks, strict=True)
+            ]
+        )
+
+    found = [chunk.particles for chunk, known in zip(chunks, holds, strict=True) if known]
+    fields = [field for field in found[0].fields if all(field in one.fields for one in found)]
+    particles = joined([chunk.particles[fields] if known else None for chunk, known in zip(chunks, holds, strict=True)])
+    assert particles is not None
     return dataclasses.replace(
         chunks[0],
-        particles=ak.concatenate([chunk.particles[fields] for chunk in chunks]),
+        particles=particles,
         event=np.concatenate([chunk.event for chunk in chunks]),
         flags=np.concatenate([chunk.flags for chunk in chunks]),
-        **links,
+        hit_links=joined([chunk.hit_links for chunk in chunks]),
+        track_links=joined([chunk.track_links for chunk in chunks]),
     )

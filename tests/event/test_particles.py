@@ -73,6 +73,21 @@ def test_what_not_all_chunks_have_is_dropped():
     assert joined.particles.fields == bare().particles.fields
 
 
+@pytest.mark.parametrize("empty_first", [True, False])
+def test_a_chunk_without_particles_drops_nothing(empty_first):
+    """As of an event without hits and tracks, of which the model says nothing."""
+    whole = linked()
+    fields = ["pdg", "charge", "energy", "mass", "momentum"]
+    empty = dataclasses.replace(whole[1:2], particles=bare().particles[1:2][fields], hit_links=None, track_links=None)
+    assert ak.num(empty.particles).to_list() == [0]
+    joined = concatenate([empty, whole] if empty_first else [whole, empty])
+    kept = joined[1:] if empty_first else joined[:-1]
+    assert joined.particles.fields == whole.particles.fields
+    assert kept.particles.to_list() == whole.particles.to_list()
+    assert kept.hit_links.to_list() == whole.hit_links.to_list()
+    assert len(joined.track_links) == 4
+
+
 @pytest.mark.parametrize("field", ["scores", "covariance"])
 def test_an_array_of_another_length_is_refused(field):
     values = {field: ak.Array([[[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], [], [[0.1, 0.2, 0.3]]])}
