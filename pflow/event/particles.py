@@ -126,20 +126,22 @@ def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
         holds = [True] * len(chunks)
 
     def joined(parts: Sequence[ak.Array | None]) -> ak.Array | None:
-        known = [part for part, known in zip(parts, holds, strict=True) if known]
+        known = [part for part, any_here in zip(parts, holds, strict=True) if any_here]
         if any(part is None for part in known):
             return None
         nothing = jagged.flat_records(known[0])[:0]
         return ak.concatenate(
             [
-                part if known else jagged.unflatten(nothing, np.zeros(len(chunk), dtype=np.int64))
-                for part, known, chunk in zip(parts, holds, chunks, strict=True)
+                part if any_here else jagged.unflatten(nothing, np.zeros(len(chunk), dtype=np.int64))
+                for part, any_here, chunk in zip(parts, holds, chunks, strict=True)
             ]
         )
 
-    found = [chunk.particles for chunk, known in zip(chunks, holds, strict=True) if known]
+    found = [chunk.particles for chunk, any_here in zip(chunks, holds, strict=True) if any_here]
     fields = [field for field in found[0].fields if all(field in one.fields for one in found)]
-    particles = joined([chunk.particles[fields] if known else None for chunk, known in zip(chunks, holds, strict=True)])
+    particles = joined(
+        [chunk.particles[fields] if any_here else None for chunk, any_here in zip(chunks, holds, strict=True)]
+    )
     assert particles is not None
     return dataclasses.replace(
         chunks[0],

@@ -14,7 +14,7 @@ from torch.nn import functional
 from pflow.model.common.directions import tangent_basis
 from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, gather
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import Showers, falling_step
+from pflow.model.pointing.showers import Showers, falling_step, rising_step
 
 __all__ = ["Proxies", "make_proxies", "n_proxy_features"]
 
@@ -105,9 +105,8 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
     centre, linear_unit = (functional.normalize(one, dim=-1) for one in (showers.centre.t(), linear_centre))
     direction = _between(along_tracks, centre, showers.presence)
     linear = _between(direction, linear_unit, showers.presence)
-    by_tracks = _between(
-        direction, along_tracks, 1.0 - falling_step(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
-    )
+    presence_of_tracks = rising_step(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
+    by_tracks = _between(direction, along_tracks, presence_of_tracks)
     theta, phi = tangent_basis(direction)
 
     mean_along = (linear_centre * direction).sum(-1, keepdim=True)

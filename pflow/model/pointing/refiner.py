@@ -30,7 +30,7 @@ from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.messages import PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import falling_step
+from pflow.model.pointing.showers import rising_step
 
 __all__ = ["DecodedParticles", "RefinedAssignment", "Refiner"]
 
@@ -182,7 +182,7 @@ class Refiner(nn.Module):
         within = near | (fraction > EPS_FRACTION)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
         own = pairs.at(fraction)
-        claim = 1.0 - falling_step(own, EPS_FRACTION + CLAIM_WIDTH, width=CLAIM_WIDTH)
+        claim = rising_step(own, EPS_FRACTION + CLAIM_WIDTH, width=CLAIM_WIDTH)
         claim = torch.where(pairs.at(near), 1.0, claim.clamp(min=EPS_CLAIM))
         others = pairs.at_items(assigned) - own
         items = self.pair_logits.items(states, scene)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
 
-__all__ = ["Showers", "falling_step", "log_weights"]
+__all__ = ["Showers", "falling_step", "log_weights", "rising_step"]
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -31,6 +31,11 @@ def log_weights(fraction: Tensor) -> Tensor:
 def falling_step(values: Tensor, end: float, *, width: float) -> Tensor:
     """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
     return ((end - values) / width).clamp(0.0, 1.0)
+
+
+def rising_step(values: Tensor, end: float, *, width: float) -> Tensor:
+    """0 below ``end - width``, 1 from `end`, linear between."""
+    return 1.0 - falling_step(values, end, width=width)
 
 
 class Showers(NamedTuple):
@@ -67,7 +72,7 @@ class Showers(NamedTuple):
         columns = pairs.item_columns(table).to(hit_fraction.dtype)  # [4, P]
         position, deposit = columns[:3], hit_fraction * columns[3]  # GeV; 0 for tracks
         energy = pairs.sums(deposit, size)
-        presence = 1.0 - falling_step(energy, DEPOSIT, width=DEPOSIT_WIDTH)
+        presence = rising_step(energy, DEPOSIT, width=DEPOSIT_WIDTH)
         fraction = deposit * pairs.each(presence / energy.clamp(min=1e-9))
         weight = log_weights(fraction)
         sums = pairs.column_sums(torch.cat([weight * position, weight[None], fraction * position]), size)
