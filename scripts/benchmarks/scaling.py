@@ -56,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, default=3, help="of which the first is not timed (default: %(default)s)")
     parser.add_argument("--events", type=int, default=256, help="of an epoch (default: %(default)s)")
     parser.add_argument("--chunk-size", type=int, default=32, help="events read at once (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=5000, help="of a batch of one device (default: %(default)s)")
     parser.add_argument("--checkpoint", default="ild-g4-general", help="to start from (default: %(default)s)")
     parser.add_argument("--accelerator", default="cpu", help="default: %(default)s")
     parser.add_argument("--output", type=Path, help="JSON file")
@@ -82,9 +83,9 @@ def measure(args: argparse.Namespace, n_devices: int) -> float:
             *(f"--start-from={args.checkpoint}", f"--output={folder}/run"),
             *(f"--data.train={json.dumps(args.files)}", f"--data.val={json.dumps(args.files[:1])}"),
             *(f"--data.max-train-events={args.events}", f"--data.chunk-size={args.chunk_size}"),
-            *(f"--data.buffer={args.events}", "--data.batch-size=16"),
+            *(f"--data.buffer={args.events}", f"--data.max-tokens={args.max_tokens}", "--data.batch-size=64"),
             *(f"--trainer.devices={n_devices}", f"--trainer.accelerator={args.accelerator}"),
-            f"--trainer.max-epochs={args.epochs}",
+            *(f"--trainer.max-epochs={args.epochs}", "--trainer.max-steps=1000000"),  # the schedule asks for a number
             *("--trainer.callbacks+=benchmarks.scaling.Clock", f"--trainer.callbacks.path={clock}"),
         )
         found = json.loads(clock.read_text("utf-8"))
