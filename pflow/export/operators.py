@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.onnx import symbolic_helper
+from torch.nn import functional
+from torch.onnx import symbolic_helper, symbolic_opset9
 from torch.onnx import utils as registration
 
-__all__ = ["translations", "unit_vectors"]
+__all__ = ["translations"]
 
 
 class _UnitVectors(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, vectors: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.normalize(vectors, dim=1)
+    def forward(ctx: Any, vectors: torch.Tensor, dim: int) -> torch.Tensor:
+        norm: torch.Tensor = torch.linalg.vector_norm(vectors, dim=dim, keepdim=True)
+        return vectors / norm.clamp(min=1e-12)
 
     @staticmethod
-    def symbolic(g: Any, vectors: Any) -> Any:
-        return g.op("LpNormalization", vectors, axis_i=1, p_i=2).setType(vectors.type())
+    def symbolic(g: Any, vectors: Any, dim: int) -> Any:
+        return g.op("LpNormalization", vectors, axis_i=dim, p_i=2).setType(vectors.type())
 
 
-def unit_vectors(vectors: torch.Tensor) -> torch.Tensor:
-    """Unit vectors [n, m], null vectors stay, as one operator: torch translates its own to four."""
-    return _UnitVectors.apply(vectors)  # type: ignore[no-any-return, no-untyped-call]
+def _unit_vectors(vectors: torch.Tensor, *, dim: int = 1) -> torch.Tensor:
+    """`torch.nn.functional.normalize` as one operator; torch translates its own to five."""
+    return _UnitVectors.apply(vectors, dim)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -40,6 +42,8 @@ def translations(opset: int) -> Iterator[None]:
         "hypot": _hypot,
         "atan2": _atan2,
         "asinh": _asinh,
+        "flatten": _flatten,
+        "linalg_cross": _cross,
         "index_add": _index_add,
         "index_select": _index_select,
         "scatter_add": _scatter_add,
@@ -48,9 +52,11 @@ def translations(opset: int) -> Iterator[None]:
     }
     for name, function in functions.items():
         registration.register_custom_op_symbolic(f"aten::{name}", function, opset)
+    normalize, functional.normalize = functional.normalize, _unit_vectors  # type: ignore[assignment]
     try:
         yield
     finally:
+        functional.normalize = normalize
         for name in functions:
             registration.unregister_custom_op_symbolic(f"aten::{name}", opset)
 
@@ -106,6 +112,27 @@ def _asinh(g: Any, x: Any) -> Any:
     one = _constant(g, 1.0, x)
     log = g.op("Log", g.op("Add", size, g.op("Sqrt", g.op("Add", g.op("Mul", size, size), one))))
     return g.op("Mul", g.op("Sign", x), log)
+
+
+@symbolic_helper.parse_args("v", "v", "i")
+def _cross(g: Any, x: Any, y: Any, dim: int = -1) -> Any:
+    """Torch's own translation cuts and joins each vector twice."""
+    following, preceding = (g.op("Constant", value_t=torch.tensor(order)) for order in ([1, 2, 0], [2, 0, 1]))
+
+    def part(of: Any, order: Any) -> Any:
+        return g.op("Gather", of, order, axis_i=dim)
+
+    forward = g.op("Mul", part(x, following), part(y, preceding))
+    return g.op("Sub", forward, g.op("Mul", part(x, preceding), part(y, following)))
+
+
+@symbolic_helper.parse_args("v", "i", "i")
+def _flatten(g: Any, x: Any, start: int, stop: int) -> Any:
+    """Torch's own translation asks for the lengths where all of them become one."""
+    rank = symbolic_helper._get_tensor_rank(x)
+    if rank is not None and start == 0 and stop in (-1, rank - 1):
+        return g.op("Reshape", x, g.op("Constant", value_t=torch.tensor([-1])))
+    return symbolic_opset9.flatten(g, x, start, stop)
 
 
 @symbolic_helper.parse_args("v", "i", "v", "v", "none")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from pflow.export.operators import unit_vectors
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.head import CORRECTION_UNIT, DIRECTION_LOG_SIGMA
 from pflow.model.pointing.proxies import (
@@ -109,10 +109,10 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     by_log = ((share + 1e-12).log() + LOG_WEIGHT).clamp(min=0.0)
     weighted = torch.matmul(torch.cat([by_log, share]), items)  # [2, 12 + 2 R]
     _, towards, _, depth = torch.split(weighted, [8, 3, 1, depths], dim=1)
-    candidates = unit_vectors(torch.cat([towards, momentum + 1e-6 * seed_unit]))
+    candidates = functional.normalize(torch.cat([towards, momentum + 1e-6 * seed_unit]))
     by_hits, rest = torch.split(candidates, [1, 2])
-    axis = unit_vectors(candidates[2:] + counts[:1] * (by_hits - candidates[2:]))
-    directions = torch.cat([axis, unit_vectors(axis + counts * (rest - axis))])  # [3, 3]
+    axis = functional.normalize(candidates[2:] + counts[:1] * (by_hits - candidates[2:]))
+    directions = torch.cat([axis, functional.normalize(axis + counts * (rest - axis))])  # [3, 3]
 
     frame = torch.cat([axis, _tangents(axis)])
     along, off = torch.split(torch.matmul(frame, position.t()), [1, 2])  # [1, P], [2, P], mm
@@ -163,9 +163,9 @@ def chosen_particle(outputs: Tensor, proxies: Proxies, of_code: Tensor) -> Parti
     tracks = torch.linalg.vector_norm(proxies.momentum, dim=1, keepdim=True)
     log_energy = (proxies.energy + in_tracks * (tracks - proxies.energy) + 1e-2).log() + CORRECTION_UNIT * energy
     weights = torch.cat([torch.zeros(1, 1, dtype=trust.dtype), trust], dim=1).softmax(1)
-    mean = unit_vectors(torch.matmul(weights, proxies.directions))
+    mean = functional.normalize(torch.matmul(weights, proxies.directions))
     sigma = direction_log_sigma.clamp(*DIRECTION_LOG_SIGMA).exp()
-    direction = unit_vectors(torch.addmm(mean, sigma * angles, _tangents(mean)))
+    direction = functional.normalize(torch.addmm(mean, sigma * angles, _tangents(mean)))
     is_plus = (plus > minus).double()
     predicted = torch.cat([log_energy, direction, 1.0 - is_plus, torch.zeros_like(is_plus), is_plus], dim=1)
     known, values = torch.split(of_code, N_CHOSEN, dim=1)
@@ -178,4 +178,4 @@ def _tangents(direction: Tensor) -> Tensor:
     direction = direction + torch.tensor([[1e-12, 0.0, 0.0]], dtype=torch.float64)  # along the axis there is none
     theta = torch.addmm(torch.tensor([[0.0, 0.0, -1.0]], dtype=torch.float64), direction[:, 2:], direction)
     phi = torch.matmul(direction, torch.tensor([[0, 1, 0], [-1, 0, 0], [0, 0, 0]], dtype=torch.float64))
-    return unit_vectors(torch.cat([theta, phi]))
+    return functional.normalize(torch.cat([theta, phi]))

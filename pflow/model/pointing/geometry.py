@@ -101,6 +101,8 @@ class Scene(NamedTuple):
 
 def gather(values: Tensor, index: Tensor) -> Tensor:
     """`values` [B, S, ...] at `index` int64 [B, T], along the second axis: [B, T, ...]."""
+    if len(values) == 1:
+        return values[0].index_select(0, index[0])[None]
     # One index along one axis: with several indices it takes several times as long on a CPU.
     begin = torch.arange(values.shape[0], device=values.device)[:, None] * values.shape[1]
     found = values.flatten(0, 1).index_select(0, (begin + index).flatten())

@@ -47,12 +47,15 @@ class Pairs(NamedTuple):
             at = where(selected.flatten(), size)
             row, item = at // selected.shape[2], at % selected.shape[2]
             event, particle = row // selected.shape[1], row % selected.shape[1]
+        if len(selected) == 1:
+            return cls(event, particle, item, particle, item)
         return cls(event, particle, item, event * selected.shape[1] + particle, event * selected.shape[2] + item)
 
     def at(self, values: Tensor) -> Tensor:
         """Values [B, T, M] at the pairs, [P]; their second axis may be longer than T."""
         # One index along one axis: with several indices it takes three times as long on a CPU.
-        at = (self.event * values.shape[1] + self.particle) * values.shape[2] + self.item
+        row = self.particle if len(values) == 1 else self.event * values.shape[1] + self.particle
+        at = row * values.shape[2] + self.item
         return values.flatten().index_select(0, at)
 
     def at_items(self, values: Tensor) -> Tensor:
