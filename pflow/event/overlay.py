@@ -7,7 +7,7 @@ file and is lost. The particles of another algorithm (``reference``) are dropped
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -19,13 +19,13 @@ from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.build import flat_links, make_hits
 from pflow.event.cells import sum_hits
 from pflow.event.events import LINKED, Events
 
 __all__ = ["ECAL_TOLERANCE", "HCAL_TOLERANCE", "overlay"]
 
 Index = npt.NDArray[np.int64]
+Values = npt.NDArray[np.floating[Any]]
 
 ECAL_TOLERANCE = 2.4
 """Largest distance, mm, of hits of two events in the same cell of an electromagnetic calorimeter. Rotated events do not
@@ -34,6 +34,12 @@ cells of another event."""
 
 HCAL_TOLERANCE = 14.0
 """The same, mm, in all other calorimeters: the built-in detectors have cells of 30 mm."""
+
+SLAB = 4.0
+"""Thickness, in tolerances, of the slabs in which near hits are looked for first; above 2, see `_near_others`."""
+
+MIN_SLAB = 1.0
+"""Smallest thickness, mm: numbers of slabs are exact."""
 
 
 def overlay(
@@ -85,7 +91,7 @@ def overlay(
     order = jagged.flat(groups)
     if order.min() < -len(events) or order.max() >= len(events):
         raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
-    picked = events[order]
+    picked = events if np.array_equal(order, np.arange(len(events))) else events[order]
     group = jagged.event_index(sizes)
     shift = {name: _shift(part, group) for name, part in picked.parts()}
 
@@ -95,11 +101,11 @@ def overlay(
         if name in LINKED:
             shifts, counts = {"source": shift[LINKED[name]], "particle": shift["truth"]}, jagged.count(part)
             moved = {field: columns[field] + np.repeat(shifts[field], counts) for field in shifts}
-            part = jagged.replaced(part, {field: values.astype(np.int32) for field, values in moved.items()})
+            part = jagged.replaced(part, moved)
         elif name == "truth":
             parent = columns["parent"]
             parent = np.where(parent < 0, parent, parent + np.repeat(shift["truth"], jagged.count(part)))
-            part = jagged.replaced(part, {"parent": parent.astype(np.int32)})
+            part = jagged.replaced(part, {"parent": parent})
         if name != "reference":
             counts = np.bincount(group, jagged.count(part)).astype(np.int64)
             values[name] = jagged.unflatten(jagged.flat_records(part), counts)
@@ -112,68 +118,117 @@ def overlay(
         event=picked.event[first],
         flags=np.bitwise_or.reduceat(picked.flags, first),
     )
-    return _with_shared_cells_summed(joined, _cells(picked, group, ecal_tolerance, hcal_tolerance))
+    return _with_shared_cells_summed(joined, *_shared_cells(picked, group, ecal_tolerance, hcal_tolerance))
 
 
-def _shift(part: ak.Array, group: Index) -> Index:
+def _shift(part: ak.Array, group: Index) -> npt.NDArray[np.int32]:
     """Number of objects of the group's earlier events, for each picked event."""
     starts = jagged.offsets(jagged.count(part))[:-1]
     _, first = np.unique(group, return_index=True)
-    return np.asarray(starts - starts[first][group])
+    return (starts - starts[first][group]).astype(np.int32)
 
 
-def _cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> Index:
-    """Number of the cell of each hit in the flat list, in the order of the cells' first hits."""
-    event = jagged.event_index(jagged.count(picked.hits))
+def _shared_cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> tuple[Index, Index]:
+    """Hits in the cells that several events hit, rising, and the first hit of each one's cell; in the flat list."""
+    counts = jagged.count(picked.hits)
     flat = jagged.columns(picked.hits)
-    label = np.arange(len(event))
-    among = np.flatnonzero(np.bincount(group)[group][event] > 1)
-    if len(among):
-        kinds = [calorimeter.kind for calorimeter in picked.detector.calorimeters]
-        tolerances = np.array([ecal_tolerance if kind == "ecal" else hcal_tolerance for kind in kinds])
-        subdetector = flat["subdetector"][among]
-        layer = flat["layer"][among].astype(np.int64)
-        n_layers = int(layer.max()) - int(layer.min()) + 1
-        place = (group[event[among]] * len(kinds) + subdetector) * n_layers + layer
-        # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
-        tolerance = tolerances[subdetector]
-        position = [flat[f"position.{axis}"][among].astype(np.float64) / tolerance for axis in "xyz"]
-        tree = cKDTree(np.column_stack([*position, 10.0 * place]), balanced_tree=False)  # half the time to build
-        pairs = among[tree.query_pairs(1.0, output_type="ndarray")]
-        pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]].astype(np.int32)
-        links = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(event),) * 2)
-        _, label = connected_components(links, directed=False)
-    _, first, cell = np.unique(label, return_index=True, return_inverse=True)
-    return np.asarray(np.argsort(np.argsort(first))[cell], dtype=np.int64)
+    kinds = [calorimeter.kind for calorimeter in picked.detector.calorimeters]
+    tolerances = np.array([ecal_tolerance if kind == "ecal" else hcal_tolerance for kind in kinds])
+    n_layers = int(flat["layer"].max(initial=0)) + 2  # from -1
+    layer = flat["subdetector"].astype(np.int32) * n_layers + flat["layer"]
+    near = _near_others(flat, tolerances, layer, counts, group)
+    if not len(near):
+        return near, near
+    # In units of the tolerance; joined events, subdetectors and layers lie far apart along a fourth axis.
+    event = jagged.event_index(counts)[near]
+    place = group[event] * (len(kinds) * n_layers) + layer[near]
+    tolerance = tolerances[flat["subdetector"][near]]
+    position = [flat[f"position.{axis}"][near] / tolerance for axis in "xyz"]
+    pairs = cKDTree(np.column_stack([*position, 10.0 * place])).query_pairs(1.0, output_type="ndarray")
+    pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]]
+    links = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(near),) * 2)
+    _, label = connected_components(links, directed=False)
+    _, first, cell, sizes = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
+    shared = np.flatnonzero(sizes[cell] > 1)
+    return near[shared], near[first[cell[shared]]]
 
 
-def _with_shared_cells_summed(events: Events, cell: Index) -> Events:
-    if int(cell.max(initial=-1)) + 1 == len(cell):
+def _near_others(
+    hits: Mapping[str, npt.NDArray[Any]], tolerances: Values, layer: npt.NDArray[np.int32], counts: Index, group: Index
+) -> Index:
+    """All hits within the tolerance of a hit of another event in the same layer, and some that are farther away.
+
+    Looks for slabs across x, y and z, one after the other, in which several events of a group hit the same layer. Of
+    two grids of slabs, shifted by half a slab, only one can separate two near hits.
+    """
+    event = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    group = np.repeat(group, counts)
+    slab = np.maximum(SLAB * tolerances, MIN_SLAB).astype(np.float32)[hits["subdetector"]]
+    position = [hits[f"position.{axis}"] / slab for axis in "xyz"]
+    near = np.arange(len(event))
+    n_buckets = 2 ** (4 * len(event) // (int(group.max(initial=0)) + 1)).bit_length()
+    for axis in 2 * (0, 1, 2):  # the second time few of them are left, and fewer share a bucket by chance
+        is_near = np.zeros(len(near), dtype=np.bool_)
+        for shift in (0.0, 0.5):
+            key = np.floor(position[axis] + np.float32(shift)).astype(np.int32)
+            key *= 73856093
+            key ^= layer
+            key ^= key >> 15
+            key &= n_buckets - 1
+            is_near |= _of_several(group * n_buckets + key, event)
+        left = np.flatnonzero(is_near)
+        near, layer, event, group = near[left], layer[left], event[left], group[left]
+        position = [values[left] for values in position]
+    return near
+
+
+def _of_several(key: Index, event: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Whether hits of several events have the same key."""
+    n_keys = int(key.max(initial=-1)) + 1
+    last = np.empty(n_keys, dtype=np.int32)
+    last[key] = event  # one of the events of each key
+    is_of_several = np.zeros(n_keys, dtype=np.bool_)
+    is_of_several[key[np.flatnonzero(last[key] != event)]] = True
+    return is_of_several[key]
+
+
+def _with_shared_cells_summed(events: Events, hits: Index, first: Index) -> Events:
+    """The events with the hits of each shared cell summed, in the place of its first; see `_shared_cells`."""
+    if not len(hits):
         return events
-    summed = sum_hits(events.hits, cell)
-    hits = make_hits(
-        energy=summed.energy,
-        **{axis: summed.position[axis] for axis in ("x", "y", "z")},
-        time=summed.time,
-        subdetector=summed.subdetector,
-        layer=summed.layer,
-    )
+    counts = jagged.count(events.hits)
+    event = jagged.event_index(counts)
+    is_left = np.ones(len(event), dtype=np.bool_)
+    is_left[hits] = hits == first
+    cell = np.cumsum(is_left) - 1  # of each hit
+    cell[hits] = cell[first]
+    left, shared = np.flatnonzero(is_left), np.unique(cell[hits])
+    n_cells = counts - np.bincount(event[hits[hits != first]], minlength=len(counts))
+
+    flat = jagged.flat_records(events.hits)
+    of_shared = jagged.unflatten(jagged.picked(flat, hits), np.bincount(event[hits], minlength=len(counts)))
+    sums = jagged.columns(sum_hits(of_shared, np.searchsorted(shared, cell[hits])))
+    summed = jagged.unflatten(jagged.picked(flat, left), n_cells)
+    columns = jagged.columns(summed)  # copies
+    for name, values in sums.items():
+        columns[name][shared] = values
     links = events.hit_links
     if links is not None:
-        links = _summed_links(events.hits, links, cell, jagged.count(hits))
-    return dataclasses.replace(events, hits=hits, hit_links=links)
+        links = _summed_links(events.hits, links, cell, shared, n_cells)
+    return dataclasses.replace(events, hits=jagged.replaced(summed, columns), hit_links=links)
 
 
-def _summed_links(hits: ak.Array, links: ak.Array, cell: Index, n_cells: Index) -> ak.Array:
-    """Links of cells instead of hits; in a cell of several hits, weights follow the energies."""
-    n_links = jagged.count(links)
+def _summed_links(hits: ak.Array, links: ak.Array, cell: Index, shared: Index, n_cells: Index) -> ak.Array:
+    """Links of cells instead of hits; in a shared cell, weights follow the energies."""
     hit = jagged.global_index(links.source, jagged.count(hits))
     of_link = cell[hit]
-    fraction = jagged.flat(links.weight, np.float64)
-    energy = fraction * jagged.flat(hits.energy)[hit]
-    total = np.bincount(of_link, energy, minlength=len(cell))[of_link]
-    several = np.bincount(cell)[of_link] > 1
-    equal = 1.0 / np.bincount(of_link, minlength=len(cell))[of_link]
-    weight = np.where(several, np.divide(energy, total, out=equal, where=total > 0), fraction)
-    local = of_link - jagged.offsets(n_cells)[jagged.event_index(n_links)]
-    return flat_links(n_links, source=local, particle=jagged.flat(links.particle), weight=weight)
+    source = of_link - np.repeat(jagged.offsets(n_cells)[:-1], jagged.count(links))
+    weight = jagged.flat(links.weight).copy()
+    is_shared = np.zeros(len(cell), dtype=np.bool_)
+    is_shared[shared] = True
+    changed = np.flatnonzero(is_shared[of_link])
+    _, at = np.unique(of_link[changed], return_inverse=True)
+    energy = weight[changed].astype(np.float64) * jagged.flat(hits.energy)[hit[changed]]
+    total, equal = np.bincount(at, energy)[at], 1.0 / np.bincount(at)[at]
+    weight[changed] = np.divide(energy, total, out=equal, where=total > 0)
+    return jagged.replaced(links, {"source": source.astype(np.int32), "weight": weight})

@@ -5,6 +5,7 @@ import dataclasses
 import awkward as ak
 import numpy as np
 import pytest
+from scipy.sparse.csgraph import connected_components
 
 from pflow.errors import ConfigError
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
@@ -145,6 +146,25 @@ def test_three_events_in_one_cell():
     place = {"x": [[1810.0]] * 3, "y": [[0.0]] * 3, "z": [[0.0]] * 3}
     events = Events(detector=ILD, hits=make_hits(energy=[[1.0], [2.0], [4.0]], **place))
     assert overlay(events, [[0, 1, 2], [2, 0]]).hits.energy.tolist() == [[7.0], [5.0]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_near_hits_of_different_events_are_in_one_cell_and_no_others(seed):
+    generator = np.random.default_rng(seed)
+    counts = generator.integers(20, 60, size=6)
+    position = generator.uniform(-15.0, 15.0, (counts.sum(), 3)).astype(np.float32)
+    event, layer = np.repeat(np.arange(6), counts), generator.integers(0, 2, counts.sum())
+    columns = {"energy": np.ones(len(layer)), **dict(zip("xyz", position.T, strict=True)), "layer": layer}
+    hits = make_hits(**{name: ak.unflatten(values, counts) for name, values in columns.items()})
+    found = overlay(Events(detector=ILD, hits=hits), [[0, 1, 2], [3], [4, 5]])
+
+    near = np.linalg.norm(position[:, np.newaxis].astype(float) - position, axis=-1) <= 2.4
+    near &= (layer[:, np.newaxis] == layer) & (event[:, np.newaxis] != event)
+    group = np.array([0, 0, 0, 1, 2, 2])[event]
+    n_cells, cell = connected_components(near & (group[:, np.newaxis] == group), directed=False)
+    assert n_cells < len(layer)
+    assert ak.num(found.hits).tolist() == [len(np.unique(cell[group == k])) for k in range(3)]
+    assert sorted(ak.flatten(found.hits.energy)) == sorted(np.bincount(cell))
 
 
 def test_groups_of_one_are_the_events_themselves(real):
