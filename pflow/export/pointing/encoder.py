@@ -229,7 +229,7 @@ def scene_of(values: Mapping[str, Tensor]) -> Scene:
     fields: dict[str, Any] = {name: values[name][None] for name in SCENE}
     fields |= {"token_mask": torch.ones_like(fields["token_is_track"])}
     fields |= {"item_mask": torch.ones_like(fields["item_energy"], dtype=torch.bool)}
-    return Scene(**fields, n_hits=values["hit_index"].shape[0])
+    return Scene.of(**fields, n_hits=values["hit_index"].shape[0])
 
 
 def _batch(features: Mapping[str, Tensor], readout: Readout) -> Batch:

@@ -167,12 +167,9 @@ class AssignmentLogits(nn.Module):
 
 def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs, *, delta_features: bool) -> Tensor:
     """Features float [`N_GEOMETRY` or with `N_DELTA_FEATURES`, P] of the positions of items relative to seeds."""
-    tokens = torch.cat([scene.token_position, scene.token_axis, scene.token_unit], dim=-1)
-    starts = torch.cat([gather(tokens, seed), seed[..., None].to(tokens.dtype)], dim=-1)
+    starts = torch.cat([gather(scene.token_geometry, seed), seed[..., None].to(scene.token_geometry.dtype)], dim=-1)
     start, axis, unit, token = torch.split(pairs.columns(starts.flatten(0, 1).t()), [3, 3, 3, 1])
-    # Indices of tokens are exact in single precision up to 2^24.
-    of_items = [scene.item_position, scene.item_unit, scene.item_token[..., None].to(tokens.dtype)]
-    position, item_unit, item_token = torch.split(pairs.item_columns(torch.cat(of_items, dim=-1)), [3, 3, 1])
+    position, item_unit, item_token = torch.split(pairs.item_columns(scene.item_geometry), [3, 3, 1])
     offset = position - start  # mm
     along = (offset * axis).sum(0)
     across = (offset - along * axis).square().sum(0).sqrt()

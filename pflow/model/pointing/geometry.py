@@ -48,6 +48,12 @@ class Scene(NamedTuple):
     item_features : float [B, M, F], see `ITEM_FEATURES`, and one of subdetectors
     item_mask : bool [B, M], True = real item
     n_hits : N
+    token_geometry : float [B, S, 9], position, axis and unit vector of each token
+    item_geometry : float [B, M, 7], position, unit vector and token of each item
+    item_deposit : float [B, M, 4], position and energy of each item
+    item_sums : float [B, M, 7 + 2 D]
+        What is summed over a particle's items: momentum (3), its norm, charge, number of tracks and of hits, and of
+        each of the D subdetectors whether the item is of it, and its layer.
     """
 
     token_position: Tensor
@@ -66,6 +72,35 @@ class Scene(NamedTuple):
     item_features: Tensor
     item_mask: Tensor
     n_hits: int
+    token_geometry: Tensor
+    item_geometry: Tensor
+    item_deposit: Tensor
+    item_sums: Tensor
+
+    @classmethod
+    def of(cls, **fields: Any) -> Scene:
+        """From all other fields: those that join some of them are made once an event and not for each particle."""
+        position, unit, token = fields["item_position"], fields["item_unit"], fields["item_token"]
+        features = fields["item_features"]
+        is_track = features[..., IS_TRACK : IS_TRACK + 1]
+        subdetector = features[..., ITEM_FEATURES:]
+        momentum = gather(fields["token_momentum"], token)  # of other tokens than tracks 0
+        of_tracks = [
+            momentum,
+            torch.linalg.vector_norm(momentum, dim=-1, keepdim=True),
+            gather(fields["token_charge"], token)[..., None] * is_track,
+            is_track,
+            1.0 - is_track,
+        ]
+        depth = features[..., LAYER : LAYER + 1] * subdetector
+        return cls(
+            **fields,
+            token_geometry=torch.cat([fields[f"token_{name}"] for name in ("position", "axis", "unit")], dim=-1),
+            # Indices of tokens are exact in single precision up to 2^24.
+            item_geometry=torch.cat([position, unit, token[..., None].to(unit.dtype)], dim=-1),
+            item_deposit=torch.cat([position, fields["item_energy"][..., None]], dim=-1),
+            item_sums=torch.cat([*of_tracks, subdetector, depth], dim=-1),
+        )
 
     def on_tokens(self, values: Tensor) -> Tensor:
         """Energy-weighted mean over each token's items (of tracks: the value itself), float [B, T, M] to [B, T, S]."""
@@ -148,7 +183,7 @@ def make_scene(batch: Batch, *, n_subdetectors: int) -> Scene:
         dim=-1,
     )
     item_position = torch.cat([readout.position, track_position], dim=1)
-    return Scene(
+    return Scene.of(
         token_position=torch.cat([hit_position, track_position], dim=1),
         token_unit=torch.cat([hit_unit, functional.normalize(track_position, dim=-1)], dim=1),
         token_axis=torch.cat([hit_unit, readout.track_direction], dim=1),

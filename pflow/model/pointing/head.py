@@ -176,12 +176,11 @@ class ParticleHead(nn.Module):
         super().__init__()
         width = config.width
         self.n_pdg = inputs.n_pdg
-        self.n_subdetectors = inputs.n_subdetectors
         self.use_proxies = config.use_proxies
         self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
         self.register_buffer("masses", torch.tensor(inputs.masses, dtype=torch.float32), persistent=False)
         self.register_buffer("charged", torch.tensor(inputs.charged, dtype=torch.bool), persistent=False)
-        self.describe = FullyConnected((n_features(width, self.n_subdetectors), width, width), activation="gelu")
+        self.describe = FullyConnected((n_features(width, inputs.n_subdetectors), width, width), activation="gelu")
         self.identity = nn.Linear(width, inputs.n_pdg + inputs.n_charge)
         self.correct = nn.Linear(width, 8)
 
@@ -225,7 +224,7 @@ class ParticleHead(nn.Module):
         """
         scene = source.scene
         precise = hit_fraction if self.training else hit_fraction.double()
-        proxies = make_proxies(precise, pairs, scene, seed, n_subdetectors=self.n_subdetectors)
+        proxies = make_proxies(precise, pairs, scene, seed)
         weight = hit_fraction * pairs.at_items(scene.item_weight).square()
         on_tokens = pairs.on_tokens(weight, scene, (seed.shape[0], seed.shape[1]))
         pooled = on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)

@@ -66,13 +66,13 @@ class Pairs(NamedTuple):
         """Values [B, T, ...] of the pairs' particles, [P, ...]."""
         return self.each(values.flatten(0, 1))
 
-    def item_columns(self, values: Tensor) -> Tensor:
-        """Values [B, M, F] of the pairs' items, each of the F in a row of its own, [F, P]."""
-        return _columns(values.flatten(0, 1), self.item_of)
+    def item_columns(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Values [B, M, F] of the pairs' items, each of the F in a row of its own, [F, P] of `dtype`."""
+        return _columns(values.flatten(0, 1), self.item_of, values.dtype if dtype is None else dtype)
 
     def columns(self, values: Tensor) -> Tensor:
         """Values [F, B * T] of particles at their pairs, [F, P]."""
-        return _columns(values.t(), self.particle_of)
+        return _columns(values.t(), self.particle_of, values.dtype)
 
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
         """Values float [P] in a tensor of zeros [B, T, M]."""
@@ -92,22 +92,22 @@ class Pairs(NamedTuple):
 
     def column_sums(self, values: Tensor, size: int) -> Tensor:
         """Sum of values float [F, P] over the items of each of `size` = B * T particles, [F, size]."""
-        return self.sums(values.t().contiguous(), size).t()
+        return self.sums(values.t(), size).t()
 
     def each(self, values: Tensor) -> Tensor:
         """Values [B * T, ...] of particles at their pairs, [P, ...]."""
         return values.index_select(0, self.particle_of)
 
 
-def _columns(values: Tensor, index: Tensor) -> Tensor:
+def _columns(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows of values [N, F] at an index [P], transposed: [F, P]."""
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return values.index_select(0, index).t().contiguous()
+        return torch.stack(values.index_select(0, index).unbind(1)).to(dtype)  # faster than a transposed copy
     # Element by element: onnxruntime takes as long for each short row as for ten elements.
     columns = values.t()
     n = len(columns)  # a constant: the other length is none
     begin = values.shape[0] * torch.arange(n)
-    return columns.reshape(-1).index_select(0, (begin[:, None] + index).view(-1)).view(n, -1)
+    return columns.reshape(-1).index_select(0, (begin[:, None] + index).view(-1)).view(n, -1).to(dtype)
 
 
 def select_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Tensor:

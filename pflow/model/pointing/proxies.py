@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
-from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, gather
+from pflow.model.pointing.geometry import Scene, gather
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.showers import Showers, falling_step, rising_step
 
@@ -63,7 +63,7 @@ class Proxies(NamedTuple):
     showers: Showers
 
 
-def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor, *, n_subdetectors: int) -> Proxies:
+def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor) -> Proxies:
     """Compute the proxies, all but the features in the precision of `hit_fraction`.
 
     In single precision the distances from the axis and the angles between the directions, small differences of large
@@ -75,29 +75,16 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
     pairs, scene
         Pairs and scene of the batch.
     seed : int64 [B, T]
-    n_subdetectors
-        Number of calorimeters.
     """
     size = seed.numel()
     showers = Showers.of(hit_fraction, pairs, scene, size)
     energy, fraction = showers.energy, showers.fraction
 
-    # Tracks are items and tokens of their own; the momentum of others is 0.
-    is_track = scene.item_features[..., IS_TRACK : IS_TRACK + 1]
-    subdetector = scene.item_features[..., ITEM_FEATURES : ITEM_FEATURES + n_subdetectors]
-    momentum = gather(scene.token_momentum, scene.item_token)
-    of_tracks = [
-        momentum,
-        torch.linalg.vector_norm(momentum, dim=-1, keepdim=True),
-        gather(scene.token_charge, scene.item_token)[..., None] * is_track,
-        is_track,
-        1.0 - is_track,
-    ]
-    depth = scene.item_features[..., LAYER : LAYER + 1] * subdetector
-    items = pairs.item_columns(torch.cat([*of_tracks, subdetector, depth], dim=-1)).to(hit_fraction.dtype)
-    sums = pairs.column_sums(torch.cat([hit_fraction * items[:7], fraction * items[7:]]), size)
-    momenta = sums[:3].t()
-    track_energy, charge, n_tracks, n_hits = sums[3:7].unbind(0)
+    items = pairs.at_items(scene.item_sums)
+    weighted = [hit_fraction[:, None] * items[:, :7], fraction[:, None] * items[:, 7:]]
+    sums = pairs.sums(torch.cat(weighted, dim=1), size)
+    momenta = sums[:, :3]
+    track_energy, charge, n_tracks, n_hits = sums[:, 3:7].unbind(1)
 
     seed_unit = gather(scene.token_unit, seed).flatten(0, 1).to(momenta.dtype)
     along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=-1)
@@ -135,7 +122,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor,
         ((linear - direction) * phi).sum(-1).abs() / ANGLE_UNIT,
         ((by_tracks - direction).square().sum(-1) + 1e-8).sqrt() / ANGLE_UNIT,
     ]
-    joined = torch.cat([torch.stack(columns, dim=-1), sums[7:].t()], dim=-1)
+    joined = torch.cat([torch.stack(columns, dim=-1), sums[:, 7:]], dim=-1)
 
     def of_particles(values: Tensor) -> Tensor:
         return values.reshape(*seed.shape, *values.shape[1:])

@@ -68,8 +68,7 @@ class Showers(NamedTuple):
 
         All is in the precision of the fractions.
         """
-        table = torch.cat([scene.item_position, scene.item_energy[..., None]], dim=-1)
-        columns = pairs.item_columns(table).to(hit_fraction.dtype)  # [4, P]
+        columns = pairs.item_columns(scene.item_deposit, hit_fraction.dtype)  # [4, P]
         position, deposit = columns[:3], hit_fraction * columns[3]  # GeV; 0 for tracks
         energy = pairs.sums(deposit, size)
         presence = rising_step(energy, DEPOSIT, width=DEPOSIT_WIDTH)

@@ -48,7 +48,7 @@ def test_the_front_is_nearer_to_the_line_than_the_barycentre(by_hand):
     scene, share = scene_of(by_hand, shower())
     pairs = Pairs.where(share > 0)
     seed = torch.zeros(1, 1, dtype=torch.int64)
-    barycentre = make_proxies(pairs.at(share), pairs, scene, seed, n_subdetectors=2).direction
+    barycentre = make_proxies(pairs.at(share), pairs, scene, seed).direction
     front, energy = front_of(scene, share)
     assert float(energy) == pytest.approx(0.4)
     assert float(angles(front)) < 0.05 * float(angles(barycentre))

@@ -32,7 +32,7 @@ def proxies(batch, shares, *, seed=0, min_cosine=0.5):
     seeds = torch.tensor([[seed]])
     pairs = Pairs.where(select_pairs(scene, seeds, NOTHING, torch.ones(1, 1, dtype=torch.bool), min_cosine=min_cosine))
     share = torch.tensor([shares.get(item, 0.0) for item in pairs.item.tolist()])
-    return make_proxies(share, pairs, scene, seeds, n_subdetectors=2)
+    return make_proxies(share, pairs, scene, seeds)
 
 
 def test_sums_and_directions_by_shares(readout):
@@ -94,6 +94,6 @@ def test_a_particle_that_is_padding_has_finite_proxies(readout):
     scene = make_scene(readout, n_subdetectors=2)
     seed, mask = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]])
     pairs = Pairs.where(select_pairs(scene, seed, NOTHING, mask, min_cosine=0.5))
-    made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed, n_subdetectors=2)
+    made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed)
     assert made.energy[0, 1] == 0.0
     assert made.features.isfinite().all()
