@@ -195,9 +195,33 @@ XRD_LIMITS = {
 """XRootD's client waits for minutes and more by itself."""
 
 
-@pytest.mark.skipif(shutil.which("xrootd") is None, reason="no XRootD server is installed (apt install xrootd-server)")
-@pytest.mark.skipif(importlib.util.find_spec("fsspec_xrootd") is None, reason="needs pflow[xrootd]")
-def test_xrootd_and_a_server_that_is_stopped_and_started(sample_dir):
+FIT_AND_RECONSTRUCT = """
+import sys
+from pflow.cli.main import main
+
+path, folder = sys.argv[1:]
+network = "--model.reconstructor.init_args.network"
+data = [f"--data.{name}=['{path}']" for name in ("train", "val")]
+sizes = [f"{network}.{name}=1" for name in ("encoder_layers", "decoder_layers")]
+sizes += ["--model.reconstructor.init_args.decoding.eos_threshold=1.0"]  # untrained, it would end at once
+sizes += [f"{network}.width=8", f"{network}.heads=2", f"{network}.feedforward=16", f"{network}.hidden_width=8"]
+limits = ["--trainer.max-steps=2", "--trainer.limit-val-batches=1", "--trainer.enable-progress-bar=false"]
+code = main(["fit", *data, *sizes, *limits, "--seed-everything=1", f"--output={folder}/run"])
+reconstruct = ["reconstruct", path, "--output-dir", f"{folder}/out", "--checkpoint", f"{folder}/run/last.ckpt"]
+sys.exit(code or main([*reconstruct, "--device", "cpu", "--max-particles", "2"]))
+"""
+
+needs_xrootd = [
+    pytest.mark.skipif(
+        shutil.which("xrootd") is None, reason="no XRootD server is installed (apt install xrootd-server)"
+    ),
+    pytest.mark.skipif(importlib.util.find_spec("fsspec_xrootd") is None, reason="needs pflow[xrootd]"),
+]
+
+
+@pytest.fixture
+def xrootd(sample_dir):
+    """URL of the file, and the command that starts its server."""
     with tempfile.TemporaryDirectory() as name:  # not below pytest's, which the server's user may not read
         folder = Path(name)
         folder.chmod(0o777)
@@ -207,7 +231,14 @@ def test_xrootd_and_a_server_that_is_stopped_and_started(sample_dir):
         (folder / "server.cfg").write_text("\n".join([*settings, ""]))
         user = ["-R", "nobody"] if os.getuid() == 0 else []
         command = ["xrootd", *user, "-c", str(folder / "server.cfg"), "-l", str(folder / "log")]
-        url = f"root://127.0.0.1:{port}/{folder / NAME}"
+        yield f"root://127.0.0.1:{port}/{folder / NAME}", command
+
+
+class TestXRootD:
+    pytestmark = needs_xrootd
+
+    def test_a_server_that_is_stopped_and_started(self, xrootd, sample_dir):
+        url, command = xrootd
         done = subprocess.run(
             [sys.executable, "-c", XROOTD, url, json.dumps(command)],
             env={**os.environ, **XRD_LIMITS},
@@ -215,7 +246,31 @@ def test_xrootd_and_a_server_that_is_stopped_and_started(sample_dir):
             text=True,
             timeout=120,
         )
-    assert done.stdout, done.stderr
-    before, after, error = json.loads(done.stdout)
-    assert [*before, *after] == read_events(sample_dir / NAME, entry_stop=4).hits.energy.tolist()
-    assert re.search(r"root://.*: no connection, tried 4 times in \d+ s: ", error)
+        assert done.stdout, done.stderr
+        before, after, error = json.loads(done.stdout)
+        assert [*before, *after] == read_events(sample_dir / NAME, entry_stop=4).hits.energy.tolist()
+        assert re.search(r"root://.*: no connection, tried 4 times in \d+ s: ", error)
+
+    def test_training_and_reconstruction_give_what_they_give_for_the_local_file(self, xrootd, sample_dir, tmp_path):
+        url, command = xrootd
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        server = subprocess.Popen(command, **quiet)
+        try:
+            for name, path in {"remote": url, "local": str(sample_dir / NAME)}.items():
+                folder = tmp_path / name
+                done = subprocess.run(
+                    [sys.executable, "-c", FIT_AND_RECONSTRUCT, path, str(folder)],
+                    env={**os.environ, **XRD_LIMITS},
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                )
+                assert done.returncode == 0, done.stderr
+        finally:
+            server.kill()
+            server.wait()
+        of = {name: tmp_path / name / "out" / "gammasep_test_small.reco.root" for name in ("remote", "local")}
+        assert read_provenance(of["remote"])["inputs"][0]["path"] == url
+        remote_particles, local_particles = (read_reco(path).particles for path in of.values())
+        assert len(remote_particles) > 0
+        assert remote_particles.tolist() == local_particles.tolist()
