@@ -2,8 +2,8 @@
 
 What a reconstruction in an event loop pays, with one thread, in torch, in ONNX Runtime and in the C++ program. Reading
 is of all entries, shared. Each event is done `--runs` times and the fastest time of each stage counts. For comparison,
-batches of 32 in torch. With `--hits`, times against the number of hits: events of the file are overlaid until they have
-so many, and hits are left out at random down to it.
+batches of 32 in torch, of as many events as `pflow reconstruct` reads at once. With `--hits`, times against the number
+of hits: events of the file are overlaid until they have so many, and hits are left out at random down to it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.events_root import write_events as write_root
 from pflow.io.open import EventFile, open_events
 
+READ_AT_ONCE = 256
+"""Default of `pflow reconstruct --chunk-size`."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path)
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     with open_events(args.file) as file, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         n = min(args.events, file.num_entries)
-        batches = min(measure_batches(model, file, n) for _ in range(args.runs))
+        batches = min(measure_batches(model, file, min(READ_AT_ONCE, file.num_entries)) for _ in range(args.runs))
         print(f"batches of {BATCH_SIZE} in torch: {batches:.1f} ms of CPU time an event, reading included")
         events = file.read(0, n)
         exported, program = folder / "model", folder
