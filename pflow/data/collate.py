@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,125 +14,203 @@ from torch import Tensor
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.errors import ConfigError
-from pflow.tokens.tokens import Assignment, EventTokens
+from pflow.event import jagged
+from pflow.tokens.recipe import PARTS
+from pflow.tokens.tokens import OFFSETS, Tokens
 
-__all__ = ["collate"]
+__all__ = ["Padder", "collate"]
 
-Part = TypeVar("Part")
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+
+FRACTIONS = {"hit_assignment": "readout_hits", "track_assignment": "readout_tracks"}
+"""Pairs that become dense, and what they assign."""
+
+LONG = 128
+"""Numbers of an array in an event, on average, from which copying event by event takes less time than picking all of
+them by their indices."""
 
 
-def collate(events: Sequence[EventTokens]) -> Batch:
-    """Pad events into a batch; an event's row does not depend on the others but for trailing zeros.
+def collate(tokens: Tokens, rows: Sequence[int] | Index | None = None) -> Batch:
+    """Pad some encoded events into a batch, by default all; parameters and errors as of `Padder.batch`."""
+    return Padder([tokens]).batch(range(len(tokens)) if rows is None else rows)
+
+
+class Padder:
+    """Makes batches of encoded events.
 
     Parameters
     ----------
-    events
-        At least one, all with the same parts.
-
-    Returns
-    -------
-    Batch
-        With a target and a readout if the events have them; masks are True for real tokens, padding is 0.
+    parts
+        At least one; all have the same arrays, which are read where they are. Only short ones are joined.
 
     Raises
     ------
     ConfigError
-        No events, or events of which only some have a part.
+        Only some of the parts have an array.
     """
-    if not events:
-        raise ConfigError("a batch needs at least one event")
-    return Batch(
-        hits=_token_set([event.hits for event in events]),
-        tracks=_optional([event.tracks for event in events], "tracks"),
-        tracker_hits=_optional([event.tracker_hits for event in events], "tracker hits"),
-        target=_target(events),
-        readout=_readout(events),
-    )
+
+    def __init__(self, parts: Sequence[Tokens]) -> None:
+        self._parts = [part.arrays() for part in parts]
+        for name in dict.fromkeys(name for part in self._parts for name in part):
+            if (given := sum(name in part for part in self._parts)) < len(parts):
+                raise ConfigError(f"{given} of {len(parts)} parts of the events have {name}, expected all or none")
+        part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        self._n_events = len(part_of)
+        self._objects = {kind: _Objects([part.offsets[kind] for part in parts], part_of) for kind in parts[0].offsets}
+
+    def batch(self, rows: Sequence[int] | Index) -> Batch:
+        """Pad some events into a batch; an event's row does not depend on the others but for trailing zeros.
+
+        Parameters
+        ----------
+        rows
+            At least one event, in any order, counted through all parts.
+
+        Returns
+        -------
+        Batch
+            With a target and a readout if the events have them; masks are True for real tokens, padding is 0.
+
+        Raises
+        ------
+        ConfigError
+            No events.
+        """
+        if not len(rows):
+            raise ConfigError("a batch needs at least one event")
+        events = np.asarray(rows)
+        chosen = {kind: _Chosen(objects, events) for kind, objects in self._objects.items()}
+        padded: dict[str, dict[str, Tensor]] = {"": {}, "readout": {}}
+        for name in self._parts[0]:
+            if (kind := OFFSETS[name]) not in FRACTIONS:
+                where, _, field = name.rpartition(".")
+                padded[where][field] = self._padded(name, chosen[kind])
+        own, of_readout = padded.values()
+        sources = {
+            part: TokenSet(own.pop(part), chosen[part].mask, full=min(chosen[part].sizes) == chosen[part].longest)
+            for part in PARTS
+            if part in own
+        }
+        target = readout = None
+        if own:
+            hits, tracks = (self._fraction(chosen, pairs) for pairs in FRACTIONS)
+            target = Target(**own, mask=chosen["target"].mask, hit_fraction=hits, track_fraction=tracks)
+        if of_readout:
+            masks = {"mask": chosen["readout_hits"].mask, "track_mask": chosen["readout_tracks"].mask}
+            readout = Readout(**of_readout, **masks)
+        return Batch(**sources, target=target, readout=readout)
+
+    @cached_property
+    def _joined(self) -> dict[str, Array]:
+        """Short arrays of all parts."""
+        arrays = {name: [part[name] for part in self._parts] for name in self._parts[0]}
+        return {
+            name: parts[0] if len(parts) == 1 else np.concatenate(parts)
+            for name, parts in arrays.items()
+            if sum(values.size for values in parts) < LONG * self._n_events
+        }
+
+    def _padded(self, name: str, chosen: _Chosen) -> Tensor:
+        """Values of an array as [B, N, ...], with zeros behind those of each event."""
+        n_rows = len(chosen.sizes)
+        if n_rows == 1:
+            ((part, own),) = chosen.places
+            padded = self._parts[part][name][own][np.newaxis].copy()
+        elif name in self._joined:
+            padded = self._joined[name].take(chosen.padded_index, axis=0, mode="clip")
+            padded.reshape(-1, *padded.shape[2:])[chosen.padding] = 0
+        else:
+            parts = [part[name] for part in self._parts]
+            flat = np.zeros((n_rows * chosen.longest, *parts[0].shape[1:]), dtype=parts[0].dtype)
+            for (part, own), place in zip(chosen.places, chosen.padded_places, strict=True):
+                flat[place] = parts[part][own]
+            padded = flat.reshape(n_rows, chosen.longest, *flat.shape[1:])
+        return torch.from_numpy(padded)
+
+    def _picked(self, name: str, chosen: _Chosen) -> Array:
+        """Values of an array one event after the other."""
+        if len(chosen.sizes) > 1 and name in self._joined:
+            return self._joined[name].take(chosen.index, axis=0)
+        return np.concatenate([self._parts[part][name][own] for part, own in chosen.places])
+
+    def _fraction(self, chosen: Mapping[str, _Chosen], kind: str) -> Tensor | None:
+        """Pairs as float32 [B, T, N] (hits) or [B, T, K] (tracks), 0 where there is none; None without pairs."""
+        if kind not in chosen:
+            return None
+        pairs = chosen[kind]
+        shape = len(pairs.sizes), chosen["target"].longest, chosen[FRACTIONS[kind]].longest
+        dense = np.zeros(math.prod(shape), dtype=np.float32)
+        at, source, weight = (self._picked(f"readout.{kind}.{name}", pairs) for name in ("target", "source", "weight"))
+        at *= shape[2]
+        at += source
+        at += np.repeat(np.arange(shape[0]) * (shape[1] * shape[2]), pairs.count)
+        dense[at] = weight
+        return torch.from_numpy(dense.reshape(shape))
 
 
-def _lengths(parts: Sequence[npt.NDArray[Any]]) -> list[int]:
-    return [len(part) for part in parts]
+class _Objects:
+    """Where the objects of one kind, as hits or target particles, of each event are.
+
+    Parameters
+    ----------
+    offsets
+        Of each part, int64 [event of the part + 1].
+    part : int64 [event]
+        Which part the event is in.
+    """
+
+    def __init__(self, offsets: Sequence[Index], part: Index) -> None:
+        self.part = part
+        if len(offsets) == 1:
+            self.begin, self.end = offsets[0][:-1], offsets[0][1:]
+            self.begin_joined = self.begin
+        else:
+            self.begin = np.concatenate([bounds[:-1] for bounds in offsets])
+            self.end = np.concatenate([bounds[1:] for bounds in offsets])
+            self.begin_joined = self.begin + jagged.offsets(np.array([bounds[-1] for bounds in offsets]))[part]
 
 
-def _pad(parts: Sequence[npt.NDArray[Any]], lengths: Sequence[int]) -> Tensor:
-    """[N_i, ...] each, of these lengths, to [B, max N_i, ...] with zeros behind."""
-    padded = np.zeros((len(parts), max(lengths), *parts[0].shape[1:]), dtype=parts[0].dtype)
-    for row, part, length in zip(padded, parts, lengths, strict=True):
-        row[:length] = part
-    return torch.from_numpy(padded)
+class _Chosen:
+    """The objects of one kind of the B events of a batch, of which the longest has N."""
 
+    def __init__(self, objects: _Objects, rows: Index) -> None:
+        self._objects, self._rows = objects, rows
+        self.begin = objects.begin[rows]
+        self.count = objects.end[rows] - self.begin
+        self.sizes: list[int] = self.count.tolist()
+        self.longest = max(self.sizes)
 
-def _mask(lengths: Sequence[int]) -> Tensor:
-    return torch.from_numpy(np.arange(max(lengths)) < np.array(lengths)[:, np.newaxis])  # [B, N]
+    @cached_property
+    def mask(self) -> Tensor:
+        """True = an object, bool [B, N]."""
+        return torch.from_numpy(np.arange(self.longest) < self.count[:, np.newaxis])
 
+    @cached_property
+    def places(self) -> list[tuple[int, slice]]:
+        """Part of each event, and where its objects are there."""
+        parts, end = self._objects.part[self._rows], self.begin + self.count
+        return list(zip(parts.tolist(), map(slice, self.begin.tolist(), end.tolist()), strict=True))
 
-def _token_set(parts: Sequence[npt.NDArray[np.float32]]) -> TokenSet:
-    lengths = _lengths(parts)
-    return TokenSet(features=_pad(parts, lengths), mask=_mask(lengths))
+    @cached_property
+    def padded_places(self) -> list[slice]:
+        """Where the objects of each event go among the B x N."""
+        begin = np.arange(len(self.sizes)) * self.longest
+        return list(map(slice, begin.tolist(), (begin + self.count).tolist()))
 
+    @cached_property
+    def index(self) -> Index:
+        """Indices of all objects in joined arrays, one event after the other."""
+        begin = self._objects.begin_joined[self._rows]
+        return np.repeat(begin, self.count) + jagged.local_index(self.count)
 
-def _given(parts: Sequence[Part | None], name: str) -> list[Part]:
-    """The parts that are there: all of them, or none."""
-    given = [part for part in parts if part is not None]
-    if given and len(given) != len(parts):
-        raise ConfigError(f"{len(given)} of the batch's {len(parts)} events have {name}, expected all or none")
-    return given
+    @cached_property
+    def padded_index(self) -> Index:
+        """The same, int64 [B, N], going on where the event ends."""
+        begin = self._objects.begin_joined[self._rows]
+        return np.asarray(begin[:, np.newaxis] + np.arange(self.longest))
 
-
-def _optional(parts: Sequence[npt.NDArray[np.float32] | None], name: str) -> TokenSet | None:
-    given = _given(parts, name)
-    return _token_set(given) if given else None
-
-
-def _target(events: Sequence[EventTokens]) -> Target | None:
-    charge = _given([event.charge for event in events], "a target")
-    if not charge:
-        return None
-    readouts = _given([event.readout for event in events], "a readout")
-    lengths = _lengths(charge)
-    return Target(
-        charge=_pad(charge, lengths),
-        pdg=_pad(_given([event.pdg for event in events], "a target"), lengths),
-        energy=_pad(_given([event.energy for event in events], "a target"), lengths),
-        direction=_pad(_given([event.direction for event in events], "a target"), lengths),
-        mask=_mask(lengths),
-        hit_fraction=_dense(
-            charge,
-            _given([one.hit_assignment for one in readouts], "assigned hits"),
-            [one.energy for one in readouts],
-        ),
-        track_fraction=_dense(
-            charge,
-            _given([one.track_assignment for one in readouts], "assigned tracks"),
-            [one.track_charge for one in readouts],
-        ),
-    )
-
-
-def _readout(events: Sequence[EventTokens]) -> Readout | None:
-    given = _given([event.readout for event in events], "a readout")
-    if not given:
-        return None
-    names = [field.name for field in dataclasses.fields(Readout) if not field.name.endswith("mask")]
-    hits, tracks = _lengths([one.energy for one in given]), _lengths([one.track_charge for one in given])
-    return Readout(
-        **{
-            name: _pad([getattr(one, name) for one in given], tracks if name.startswith("track_") else hits)
-            for name in names
-        },
-        mask=_mask(hits),
-        track_mask=_mask(tracks),
-    )
-
-
-def _dense(
-    targets: Sequence[npt.NDArray[Any]], assignments: Sequence[Assignment], sources: Sequence[npt.NDArray[Any]]
-) -> Tensor | None:
-    """Pairs to float32 [B, T, N] (hits) or [B, T, K] (tracks), padded to the longest of `targets` and `sources`."""
-    if not assignments:
-        return None
-    longest = max(len(one) for one in sources)
-    dense = np.zeros((len(targets), max(len(one) for one in targets), longest), dtype=np.float32)
-    for row, one in zip(dense, assignments, strict=True):
-        row[one.target, one.source] = one.weight
-    return torch.from_numpy(dense)
+    @cached_property
+    def padding(self) -> Index:
+        """Which of the B x N are padding."""
+        return np.flatnonzero(~self.mask.numpy())

@@ -6,8 +6,8 @@ import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pflow.data.batch import Batch
 from pflow.data.buckets import bucket, cut
-from pflow.data.collate import collate
+from pflow.data.collate import Padder
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
 from pflow.event import jagged
@@ -26,7 +26,7 @@ from pflow.event.events import Events, Flag
 from pflow.event.refused import without_refused
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.tokens.tokens import EventTokens, Tokens
+from pflow.tokens.tokens import Tokens
 
 __all__ = ["EventDataset", "LabelledBatch"]
 
@@ -59,12 +59,41 @@ class LabelledBatch(NamedTuple):
         return len(self.batch) + (0 if target is None else int(target.mask.sum()))
 
 
-class _Item(NamedTuple):
-    tokens: EventTokens
-    event: int
-    entry: int
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Encoded:
+    """Encoded events, and where they are from: entries of a file, positions in the pass, int64 [event]."""
+
+    tokens: Tokens
+    entry: npt.NDArray[np.int64]
     path: str
-    position: int
+    position: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, where: slice | npt.NDArray[Any] | Sequence[int]) -> _Encoded:
+        return _Encoded(self.tokens[where], self.entry[where], self.path, self.position[where])
+
+
+class _Pool:
+    """Encoded events of several parts, of which batches are cut."""
+
+    def __init__(self, parts: Sequence[_Encoded]) -> None:
+        self._padder = Padder([part.tokens for part in parts])
+        self._event = np.concatenate([part.tokens.event for part in parts])
+        self._entry = np.concatenate([part.entry for part in parts])
+        self._path = [part.path for part in parts for _ in range(len(part))]
+        self._position = np.concatenate([part.position for part in parts])
+        self.n_source = np.concatenate([part.tokens.n_source for part in parts])
+
+    def batch(self, rows: npt.NDArray[np.int64]) -> LabelledBatch:
+        return LabelledBatch(
+            batch=self._padder.batch(rows),
+            event=torch.from_numpy(self._event[rows]),
+            entry=torch.from_numpy(self._entry[rows]),
+            path=tuple(self._path[row] for row in rows.tolist()),
+            position=torch.from_numpy(self._position[rows]),
+        )
 
 
 class EventDataset(IterableDataset[LabelledBatch]):
@@ -206,17 +235,16 @@ class EventDataset(IterableDataset[LabelledBatch]):
         ]
         if self.shuffle:
             generator.shuffle(numbers)
-        chunks = self._items(numbers, share)
-        batches = self._shuffled(chain.from_iterable(chunks), generator) if self.shuffle else self._in_order(chunks)
-        for items in islice(batches, self.skip, None):
-            yield _labelled(items)
+        parts = self._parts(numbers, share)
+        batches = self._shuffled(parts, generator) if self.shuffle else self._in_order(parts)
+        yield from islice(batches, self.skip, None)
 
     def filler(self) -> LabelledBatch:
         """A batch of the first event alone, for a rank that has no batches left."""
         first = dataclasses.replace(self.chunks[0], stop=self.chunks[0].start + 1)
         (events,) = read_chunks([first], self.options)
         tokens, _ = self._encoded(events)
-        return _labelled([_Item(tokens[0], int(tokens.event[0]), int(events.entry[0]), events.path, 0)])
+        return _Pool([_Encoded(tokens, events.entry, events.path, np.zeros(1, np.int64))]).batch(np.zeros(1, np.int64))
 
     def _is_omitted(self, number: int) -> bool:
         """Whether all events of a chunk are left out."""
@@ -224,8 +252,8 @@ class EventDataset(IterableDataset[LabelledBatch]):
             return False
         return bool(self.omitted[self._first[number] : self._first[number + 1]].all())
 
-    def _items(self, numbers: Sequence[int], share: int) -> Iterator[Iterator[_Item]]:
-        """Encoded events of some chunks, chunk by chunk; warns at the end of codes that training did not show."""
+    def _parts(self, numbers: Sequence[int], share: int) -> Iterator[_Encoded]:
+        """Events of some chunks that are not left out; warns at the end of codes that training did not show."""
         unknown: Counter[int] = Counter()
         chunks = read_chunks([self.chunks[number] for number in numbers], self.options)
         for number, events in zip(numbers, chunks, strict=True):
@@ -236,49 +264,40 @@ class EventDataset(IterableDataset[LabelledBatch]):
             tokens, events = self._encoded(events)
             self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT))
             unknown.update(tokens.unknown)
-            yield self._labelled_items(events, tokens, int(self._first[number]))
+            part = _Encoded(tokens, events.entry, events.path, self._first[number] + np.arange(len(tokens)))
+            yield part if self.omitted is None else part[~self.omitted[part.position]]
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
-
-    def _labelled_items(self, events: Events, tokens: Tokens, first: int) -> Iterator[_Item]:
-        """The events of a chunk that are not left out, the first of which has position `first` in the pass."""
-        for i in range(len(tokens)):
-            if self.omitted is None or not self.omitted[first + i]:
-                yield _Item(tokens[i], int(tokens.event[i]), int(events.entry[i]), events.path, first + i)
 
     def _encoded(self, events: Events) -> tuple[Tokens, Events]:
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
         return without_refused(events, lambda some: self.tokeniser.encode(some, warn=False), self.options.on_error)
 
-    def _in_order(self, chunks: Iterable[Iterable[_Item]]) -> Iterator[list[_Item]]:
-        for chunk in chunks:
-            items = list(chunk)
-            for batch in cut([item.tokens.n_source for item in items], self.batch_size, self.max_tokens):
-                yield [items[i] for i in batch]
+    def _in_order(self, parts: Iterable[_Encoded]) -> Iterator[LabelledBatch]:
+        for part in parts:
+            pool = _Pool([part])
+            for rows in cut(pool.n_source, self.batch_size, self.max_tokens):
+                yield pool.batch(rows)
 
-    def _shuffled(self, items: Iterable[_Item], generator: np.random.Generator) -> Iterator[list[_Item]]:
-        pool: list[_Item] = []
-        for item in items:
-            pool.append(item)
-            if len(pool) == self.buffer:
-                yield from self._emptied(pool, generator, keep=self.buffer % self.batch_size)
-        yield from self._emptied(pool, generator, keep=0)
+    def _shuffled(self, parts: Iterable[_Encoded], generator: np.random.Generator) -> Iterator[LabelledBatch]:
+        buffered: list[_Encoded] = []
+        for part in parts:
+            while (room := self.buffer - sum(map(len, buffered))) <= len(part):
+                buffered.append(part[:room])
+                part = part[room:]
+                yield from self._emptied(buffered, generator, keep=self.buffer % self.batch_size)
+            buffered.append(part)
+        yield from self._emptied(buffered, generator, keep=0)
 
-    def _emptied(self, pool: list[_Item], generator: np.random.Generator, keep: int) -> Iterator[list[_Item]]:
-        """Batches of all but `keep` events, chosen at random, which stay in the pool: only the last may be short."""
-        order = generator.permutation(len(pool))
-        taken = [pool[i] for i in order[keep:]]
-        pool[:] = [pool[i] for i in order[:keep]]
-        lengths = [item.tokens.n_source for item in taken]
-        for batch in bucket(lengths, self.batch_size, self.max_tokens, generator):
-            yield [taken[i] for i in batch]
-
-
-def _labelled(items: Sequence[_Item]) -> LabelledBatch:
-    return LabelledBatch(
-        batch=collate([item.tokens for item in items]),
-        event=torch.tensor([item.event for item in items]),
-        entry=torch.tensor([item.entry for item in items]),
-        path=tuple(item.path for item in items),
-        position=torch.tensor([item.position for item in items]),
-    )
+    def _emptied(self, buffered: list[_Encoded], generator: np.random.Generator, keep: int) -> Iterator[LabelledBatch]:
+        """Batches of all but `keep` events, chosen at random, which stay in the buffer: only the last may be short."""
+        place = [(part, row) for part in buffered for row in range(len(part))]
+        if not place:
+            return
+        order = generator.permutation(len(place))
+        pool = _Pool(buffered)
+        # Copies, which do not hold the memory of the others.
+        buffered[:] = [part[[row]] for part, row in (place[i] for i in order[:keep])]
+        taken = order[keep:]
+        for rows in bucket(pool.n_source[taken], self.batch_size, self.max_tokens, generator):
+            yield pool.batch(taken[rows])

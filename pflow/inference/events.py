@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from pflow.checkpoint.load import Model, load_model
-from pflow.data.collate import collate
+from pflow.data.collate import Padder
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
@@ -137,9 +137,9 @@ def generate(
     place = pick_device(device)
     reconstructor = _ready(model.reconstructor, place)
     decoding = reconstructor.decoding if decoding is None else decoding
-    collector = ParticleCollector(len(tokens))
+    collector, padder = ParticleCollector(len(tokens)), Padder([tokens])
     for rows in _batches(tokens, batch_size):
-        batch = collate([tokens[int(row)] for row in rows]).to(place)
+        batch = padder.batch(rows).to(place)
         with torch.inference_mode():
             generated = reconstructor.generate(batch, decoding=decoding, sampler=sampler)
         collector.add(rows, generated)
@@ -213,7 +213,7 @@ def give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
 
 def _batches(tokens: Tokens, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:
     """Indices of the events that have source tokens, in batches of similar length, the longest first."""
-    length = np.array([tokens[i].n_source for i in range(len(tokens))], dtype=np.int64)
+    length = tokens.n_source
     order = np.argsort(-length, kind="stable")
     order = order[length[order] > 0]
     while len(order):

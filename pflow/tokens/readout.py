@@ -12,7 +12,7 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.physics.kinematics import unit_vector
 from pflow.tokens.order import OrderedTargets
-from pflow.tokens.tokens import Assignment, EventReadout
+from pflow.tokens.tokens import Assignment, FlatReadout
 
 __all__ = ["make_readout"]
 
@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 def make_readout(
     events: Events, *, is_kept: Mask, token: Index, use_tracks: bool, targets: OrderedTargets | None
-) -> tuple[EventReadout, dict[str, Index]]:
+) -> tuple[FlatReadout, dict[str, Index]]:
     """The readout of all events, joined.
 
     Parameters
@@ -40,7 +40,7 @@ def make_readout(
 
     Returns
     -------
-    EventReadout
+    FlatReadout
         Of all events one after the other. A track whose position or momentum at the calorimeter is not finite has a
         null position, which the network takes as unknown, and the direction of its momentum at the vertex.
     dict
@@ -65,7 +65,7 @@ def make_readout(
     hits = jagged.columns(events.hits)
     if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
-    readout = EventReadout(
+    readout = FlatReadout(
         energy=np.asarray(hits["energy"], dtype=np.float32),
         position=np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=-1, dtype=np.float32),
         subdetector=hits["subdetector"].astype(np.int64),

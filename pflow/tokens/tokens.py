@@ -1,29 +1,33 @@
-"""Encoded events as flat arrays with offsets, which are cheap to cut into events; and generated particles as arrays."""
+"""Encoded events as flat arrays with offsets, one event after the other; and generated particles as arrays."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Assignment", "EventReadout", "EventTokens", "ParticleTokens", "Tokens"]
+from pflow.event import jagged
+from pflow.tokens.recipe import PARTS
+
+__all__ = ["OFFSETS", "Assignment", "FlatReadout", "ParticleTokens", "Tokens"]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Part = TypeVar("Part", bound="Tokens | FlatReadout | Assignment")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Assignment:
-    """Which target has which fraction of which hits (or tracks): L pairs with a weight above 0.
+    """Which targets have which fractions of which hits (or tracks): L pairs with a weight above 0.
 
     Parameters
     ----------
-    source : int64 [L], index of the hit (track) in the event's readout
-    target : int64 [L], index of the particle in the event's target sequence
+    source : int64 [L], index of the hit (track) in the readout of its event
+    target : int64 [L], index of the particle in the target sequence of its event
     weight : float32 [L], 0 to 1; the weights of a hit sum to at most 1, and to less where particles that are no targets
         have a fraction of it
     """
@@ -32,14 +36,10 @@ class Assignment:
     target: Ints
     weight: Floats
 
-    def cut(self, part: slice) -> Assignment:
-        """A part of the pairs, as views."""
-        return Assignment(source=self.source[part], target=self.target[part], weight=self.weight[part])
-
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class EventReadout:
-    """Hits and tracks in physical units: the N hits that the recipe keeps, in the order of the event's, and K tracks.
+class FlatReadout:
+    """Hits and tracks in physical units: the N hits that the recipe keeps, in the order of the events', and K tracks.
 
     Parameters
     ----------
@@ -68,20 +68,24 @@ class EventReadout:
     hit_assignment: Assignment | None = None
     track_assignment: Assignment | None = None
 
-    def cut(self, hits: slice, tracks: slice, hit_pairs: slice, track_pairs: slice) -> EventReadout:
-        """A part of joined readouts, as views."""
-        where = dict.fromkeys(("energy", "position", "subdetector", "layer", "token"), hits)
-        where |= dict.fromkeys(("track_momentum", "track_charge", "track_position", "track_direction"), tracks)
-        return EventReadout(
-            **{name: getattr(self, name)[part] for name, part in where.items()},
-            hit_assignment=None if self.hit_assignment is None else self.hit_assignment.cut(hit_pairs),
-            track_assignment=None if self.track_assignment is None else self.track_assignment.cut(track_pairs),
-        )
+
+OFFSETS = {
+    **{name: name for name in ("hits", "tracks", "tracker_hits")},
+    **dict.fromkeys(("charge", "pdg", "energy", "direction"), "target"),
+    **{f"readout.{name}": "readout_hits" for name in ("energy", "position", "subdetector", "layer", "token")},
+    **{f"readout.track_{name}": "readout_tracks" for name in ("momentum", "charge", "position", "direction")},
+    **{
+        f"readout.{pairs}.{name}": pairs
+        for pairs in ("hit_assignment", "track_assignment")
+        for name in ("source", "target", "weight")
+    },
+}
+"""The arrays of `Tokens`, those of its readout by their names there, and the offsets that belong to each."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class EventTokens:
-    """One event, ready to be padded into a batch.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Tokens:
+    """Encoded events, one after the other.
 
     Parameters
     ----------
@@ -93,45 +97,14 @@ class EventTokens:
     direction : float32 [T, 3], unit vector, or None without truth
     readout
         Hits and tracks in physical units, or None where the recipe does not ask for them.
-    """
-
-    hits: Floats
-    tracks: Floats | None = None
-    tracker_hits: Floats | None = None
-    charge: Ints | None = None
-    pdg: Ints | None = None
-    energy: Floats | None = None
-    direction: Floats | None = None
-    readout: EventReadout | None = None
-
-    @property
-    def n_source(self) -> int:
-        """Number of source tokens of all types."""
-        return sum(len(part) for part in (self.hits, self.tracks, self.tracker_hits) if part is not None)
-
-
-_OFFSETS = {
-    **{name: name for name in ("hits", "tracks", "tracker_hits")},
-    **dict.fromkeys(("charge", "pdg", "energy", "direction"), "target"),
-}
-"""Which offsets belong to which array of `Tokens`."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Tokens:
-    """Consecutive events: the arrays of `EventTokens` one event after the other.
-
-    Parameters
-    ----------
-    hits, tracks, tracker_hits, charge, pdg, energy, direction, readout
-        As in `EventTokens`, joined along their first axis; indices count within their event.
     offsets
         int64 [event + 1] for ``hits``, ``tracks``, ``tracker_hits`` and ``target``, and for ``readout_hits``,
         ``readout_tracks``, ``hit_assignment`` and ``track_assignment`` of the readout: where events begin and end.
+        Indices count within their event.
     event : int64 [event], event number
     flags : uint32 [event], `pflow.event.events.Flag` bits; UNKNOWN_PDG where a target's code is not in the vocabulary
     unknown
-        How often each |PDG| that is not in the vocabulary occurred.
+        How often each |PDG| that is not in the vocabulary occurred in all events that were encoded together.
     """
 
     hits: Floats
@@ -141,7 +114,7 @@ class Tokens:
     pdg: Ints | None
     energy: Floats | None
     direction: Floats | None
-    readout: EventReadout | None
+    readout: FlatReadout | None
     offsets: dict[str, Ints]
     event: Ints
     flags: npt.NDArray[np.uint32]
@@ -150,27 +123,57 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.event)
 
-    @functools.cached_property
-    def _bounds(self) -> dict[str, list[int]]:
-        """The offsets as Python's numbers, which are faster one by one."""
-        return {name: offsets.tolist() for name, offsets in self.offsets.items()}
+    def __getitem__(self, where: int | slice | npt.NDArray[Any] | Sequence[int]) -> Tokens:
+        """Some of the events: an index or a slice as views into the arrays, a mask or a list of indices as copies."""
+        if isinstance(where, int | np.integer):
+            index = int(where)
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"event {index} of {len(self)}")
+            index %= len(self)
+            where = slice(index, index + 1)
+        rows = np.arange(len(self))[where]
+        consecutive = isinstance(where, slice) and where.step in (None, 1)
+        chosen: dict[str, slice | Ints] = {}
+        offsets: dict[str, Ints] = {}
+        for name, bounds in self.offsets.items():
+            begin, counts = bounds[rows], bounds[rows + 1] - bounds[rows]
+            offsets[name] = jagged.offsets(counts)
+            if consecutive:
+                first = int(begin[0]) if len(rows) else 0
+                chosen[name] = slice(first, first + int(offsets[name][-1]))
+            else:
+                chosen[name] = np.repeat(begin, counts) + jagged.local_index(counts)
+        arrays = {name: values[chosen[OFFSETS[name]]] for name, values in self.arrays().items()}
+        return dataclasses.replace(_with(self, arrays), offsets=offsets, event=self.event[rows], flags=self.flags[rows])
 
-    def __getitem__(self, index: int) -> EventTokens:
-        """One event, as views into the joined arrays."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"event {index} of {len(self)}")
-        index %= len(self)
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that are there, by their names in `OFFSETS`."""
+        return dict(_arrays(self))
 
-        def part(name: str) -> slice:
-            bounds = self._bounds.get(name)
-            return slice(0) if bounds is None else slice(bounds[index], bounds[index + 1])
+    @property
+    def n_source(self) -> Ints:
+        """Number of source tokens of all types of each event, int64 [event]."""
+        counts = [np.diff(self.offsets[part]) for part in PARTS if part in self.offsets]
+        return np.asarray(np.sum(counts, axis=0))
 
-        arrays = {name: getattr(self, name) for name in _OFFSETS}
-        names = ("readout_hits", "readout_tracks", "hit_assignment", "track_assignment")
-        cut: dict[str, Any] = {
-            name: None if values is None else values[part(_OFFSETS[name])] for name, values in arrays.items()
-        }
-        return EventTokens(**cut, readout=None if self.readout is None else self.readout.cut(*map(part, names)))
+
+def _arrays(part: Any, prefix: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    for name, value in vars(part).items():
+        if isinstance(value, FlatReadout | Assignment):
+            yield from _arrays(value, f"{prefix}{name}.")
+        elif prefix + name in OFFSETS and value is not None:
+            yield prefix + name, value
+
+
+def _with(part: Part, arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Part:
+    """The same with other arrays."""
+    changed: dict[str, Any] = {}
+    for name, value in vars(part).items():
+        if isinstance(value, FlatReadout | Assignment):
+            changed[name] = _with(value, arrays, f"{prefix}{name}.")
+        elif prefix + name in arrays:
+            changed[name] = arrays[prefix + name]
+    return dataclasses.replace(part, **changed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

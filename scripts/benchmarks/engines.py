@@ -89,7 +89,7 @@ def time_event(model: Model, event: Events, reading: Times, runs: int) -> dict[s
     network, decoding = reconstructor.network, reconstructor.decoding
     times = {"reading": reading}
     with torch.inference_mode():
-        batch, times["tokens"] = timed(runs, lambda: collate([model.tokeniser.encode(event, truth=False)[0]]))
+        batch, times["tokens"] = timed(runs, lambda: collate(model.tokeniser.encode(event, truth=False)))
         source, times["encoder"] = timed(runs, lambda: network.encode(batch))
         _, times["decoder"] = timed(runs, lambda: decode_first_stage(network, source.copy(), decoding, Sampler()))
         _, generated = timed(runs, lambda: reconstructor.generate(batch))

@@ -162,13 +162,13 @@ def memory(args: argparse.Namespace) -> list[dict[str, Any]]:
     events = read_events(args.file, entry_stop=100)
     some = model.tokeniser.encode(events[:20], truth=False)
     hits = sum(len(event) for event in events.hits.energy[:20])
-    per_token = hits / sum(some[i].n_source for i in range(len(some)))
+    per_token = hits / int(some.n_source.sum())
     rows = []
     for size in args.tokens:
-        tokens = model.tokeniser.encode(joined(events, int(size * per_token)), truth=True)[0]
+        tokens = model.tokeniser.encode(joined(events, int(size * per_token)), truth=True)
         row = {
-            **{"tokens": tokens.n_source, "particles": len(tokens.pdg)},
-            **_memory(reconstructor, collate([tokens]).to(args.device)),
+            **{"tokens": int(tokens.n_source[0]), "particles": len(tokens.pdg)},
+            **_memory(reconstructor, collate(tokens).to(args.device)),
         }
         rows.append(row)
         text = ", ".join(f"{value:.0f} {name}" for name, value in row.items())

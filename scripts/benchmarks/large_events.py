@@ -75,7 +75,7 @@ def measure(event: Events, model: Model) -> dict[str, Any]:
     """Time and memory of each stage of one event."""
     network, decoding = model.reconstructor.network, model.reconstructor.decoding
     with torch.inference_mode():
-        batch = collate([model.tokeniser.encode(event, truth=False)[0]])
+        batch = collate(model.tokeniser.encode(event, truth=False))
         source, *encoder = measured(lambda: network.encode(batch))
         _, *decoder = measured(lambda: decode_first_stage(network, source, decoding, Sampler()))
     found, *whole = measured(lambda: reconstruct(event, model, batch_size=1, device="cpu"))

@@ -10,7 +10,7 @@ import numpy as np
 
 from pflow.checkpoint.load import Model
 from pflow.data.batch import Batch
-from pflow.data.collate import collate
+from pflow.data.collate import Padder
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.overlay import overlay
@@ -44,8 +44,8 @@ def fastest(runs: int, work: Callable[..., object], *arguments: Any, **options: 
 def make_batches(model: Model, events: Events, batch_size: int, *, truth: bool = False) -> list[Batch]:
     """Batches of events of similar length, the longest first; with targets if `truth`."""
     tokens = model.tokeniser.encode(events, truth=truth)
-    order = np.argsort([-tokens[i].n_source for i in range(len(tokens))], kind="stable")
-    return [collate([tokens[int(i)] for i in order[at : at + batch_size]]) for at in range(0, len(tokens), batch_size)]
+    order, padder = np.argsort(-tokens.n_source, kind="stable"), Padder([tokens])
+    return [padder.batch(order[at : at + batch_size]) for at in range(0, len(tokens), batch_size)]
 
 
 def joined(events: Events, n_hits: int) -> Events:

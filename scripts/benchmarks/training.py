@@ -28,10 +28,9 @@ from measurements.files import write_json
 from pflow.checkpoint.load import load_model
 from pflow.data.batch import Batch
 from pflow.data.buckets import bucket
-from pflow.data.collate import collate
+from pflow.data.collate import Padder
 from pflow.io.open import read_events
 from pflow.model.common.packing import Packing
-from pflow.tokens.tokens import EventTokens
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,19 +56,19 @@ def compare(args: argparse.Namespace) -> None:
     """Time both ways of batching."""
     torch.set_num_threads(args.threads)
     model = load_model(args.checkpoint)
-    tokens = [
-        one
-        for path in args.files
-        for encoded in [model.tokeniser.encode(read_events(path, entry_stop=args.events), warn=False)]
-        for one in (encoded[i] for i in range(len(encoded)))
-    ]
-    lengths = [one.n_source for one in tokens]
+    tokens = [model.tokeniser.encode(read_events(path, entry_stop=args.events), warn=False) for path in args.files]
+    lengths = np.concatenate([part.n_source for part in tokens])
     generator = np.random.default_rng(1)
     # A budget holds more of the short events than a batch of fixed size.
-    budget = bucket(lengths, max(args.batch_size, args.max_tokens // max(min(lengths), 1)), args.max_tokens, generator)
-    order = generator.permutation(len(tokens))
+    most = max(args.batch_size, args.max_tokens // max(int(lengths.min()), 1))
+    budget = bucket(lengths, most, args.max_tokens, generator)
+    order = generator.permutation(len(lengths))
     fixed = [order[at : at + args.batch_size] for at in range(0, len(order), args.batch_size)]
-    ways = {name: make(tokens, parts, args.device) for name, parts in {"budget": budget, "random": fixed}.items()}
+    padder = Padder(tokens)
+    ways = {
+        name: [padder.batch(rows).to(args.device) for rows in batches]
+        for name, batches in {"budget": budget, "random": fixed}.items()
+    }
     network: Any = model.reconstructor.to(args.device).train()
     if args.first_stage:
         network.network.refiner = None
@@ -96,7 +95,7 @@ def compare(args: argparse.Namespace) -> None:
             step(batches)
             times[name].append(clock() - start)
     rows: dict[str, Any] = {}
-    print(f"{args.checkpoint}, {len(tokens)} events, {args.device}, {args.threads} threads")
+    print(f"{args.checkpoint}, {len(lengths)} events, {args.device}, {args.threads} threads")
     for name, batches in ways.items():
         whole = 1e3 * min(times[name][1:]) / len(batches)
         start = clock()
@@ -107,7 +106,7 @@ def compare(args: argparse.Namespace) -> None:
             "padding": padding(batches),
             "step_ms": whole,
             "forward_ms": loss,
-            "events_per_s": 1e3 * len(tokens) / (whole * len(batches)),
+            "events_per_s": 1e3 * len(lengths) / (whole * len(batches)),
         }
         print(
             f"{name}: {len(batches)} batches, {rows[name]['padding']:.1%} padding, {whole:.0f} ms a step, of which "
@@ -116,7 +115,7 @@ def compare(args: argparse.Namespace) -> None:
     ratio = rows["budget"]["events_per_s"] / rows["random"]["events_per_s"]
     print(f"budget over random: {ratio:.2f} times the events/s")
     if args.output:
-        options = {"model": args.checkpoint, "files": [Path(path).name for path in args.files], "events": len(tokens)}
+        options = {"model": args.checkpoint, "files": [Path(path).name for path in args.files], "events": len(lengths)}
         limits = {"batch_size": args.batch_size, "max_tokens": args.max_tokens}
         machine = {
             "device": args.device,
@@ -126,11 +125,6 @@ def compare(args: argparse.Namespace) -> None:
             "torch": torch.__version__,
         }
         write_json(args.output, {**options, **limits, **machine, **rows, "budget_over_random": ratio})
-
-
-def make(tokens: Sequence[EventTokens], parts: Sequence[Any], device: str) -> list[Batch]:
-    """Padded batches of some events each."""
-    return [collate([tokens[int(i)] for i in part]).to(device) for part in parts]
 
 
 def padding(batches: Sequence[Batch]) -> float:

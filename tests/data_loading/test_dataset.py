@@ -106,6 +106,18 @@ def test_another_epoch_or_seed_gives_another_order(dataset):
     assert orders[0] != orders[2]
 
 
+@pytest.mark.parametrize("buffer", [8, 20, 1000])
+def test_events_that_are_left_out_do_not_come(dataset, buffer):
+    data = dataset(shuffle=True, buffer=buffer)
+    omitted = np.arange(70) % 3 > 0
+    data.set_epoch(0, omitted=omitted)
+    batches = list(data)
+    assert sorted(flat(batches)) == list(range(0, 70, 3))
+    assert all(torch.equal(batch.position, batch.event) for batch in batches)
+    data.set_epoch(0, omitted=np.ones(70, dtype=np.bool_))
+    assert list(data) == []
+
+
 def test_events_of_far_chunks_are_mixed(dataset):
     first = flat(dataset(shuffle=True))[:32]
     assert len({number // 16 for number in first}) > 2

@@ -38,7 +38,7 @@ def prepared(events, request, monkeypatch):
     model = load_model(request.param)
     tokens = model.tokeniser.encode(events[request.param], truth=True)
     with Device():
-        batch = collate([tokens[i] for i in range(len(tokens))]).to(GPU)
+        batch = collate(tokens).to(GPU)
     with without_autocast():
         yield move(model.reconstructor), batch
 

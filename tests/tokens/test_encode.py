@@ -44,7 +44,7 @@ def test_dtypes_and_shapes(events, tokeniser):
     assert (event.charge.dtype, event.charge.shape) == (np.int64, (2,))
     assert (event.pdg.dtype, event.energy.dtype) == (np.int64, np.float32)
     assert (event.direction.dtype, event.direction.shape) == (np.float32, (2, 3))
-    assert (event.n_source, len(event.charge)) == (5, 2)
+    assert (event.n_source.tolist(), len(event.charge)) == ([5], 2)
 
 
 def test_permuting_hits_permutes_tokens_only(events, tokeniser):
@@ -75,8 +75,3 @@ def test_a_target_without_momentum_is_an_error_that_names_the_entry(events, toke
     truth = ak.with_field(events.truth, at_rest, "momentum")
     with pytest.raises(InputError, match=r"entry 7, 'truth.momentum'"):
         tokeniser.encode(dataclasses.replace(events, truth=truth))
-
-
-def test_an_event_outside_is_an_index_error(events, tokeniser):
-    with pytest.raises(IndexError, match="event 3 of 3"):
-        tokeniser.encode(events)[3]

@@ -28,7 +28,7 @@ ROWS = ((0, 1, 2), (3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13))
 def batches(sample_dir):
     events = read_events(sample_dir / "multi_test_small.root", entry_stop=14)
     tokens = load_model("ild-g4-general").tokeniser.encode(events, truth=True)
-    return [collate([tokens[i] for i in rows]) for rows in ROWS]
+    return [collate(tokens, rows) for rows in ROWS]
 
 
 @pytest.fixture

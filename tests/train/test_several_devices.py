@@ -24,7 +24,6 @@ from pflow.data.dataset import LabelledBatch
 from pflow.event import jagged
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
-from pflow.tokens.tokens import EventTokens
 from pflow.train.module import ParticleFlow
 
 pytestmark = pytest.mark.slow
@@ -95,20 +94,18 @@ def test_a_validation_on_two_devices_gives_the_numbers_of_one(fitted, small, cap
 
 
 def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options, small, tmp_path, monkeypatch):
-    tokens: list[EventTokens] = []
     ranks = [steps(fitted, rank) for rank in (0, 1)]
     whole = ParticleFlowData.train_dataloader
 
     def joined(self: ParticleFlowData) -> DataLoader[LabelledBatch]:
         """Batches of this epoch, each of all events that the ranks had in a step."""
         whole(self)
-        encoded = self.tokeniser.encode(read_events(small["val"]))
-        tokens[:] = [encoded[i] for i in range(len(encoded))]
+        tokens = self.tokeniser.encode(read_events(small["val"]))
         batches = []
         for step in zip(*ranks, strict=True):
             if step[0]["epoch"] == self.trainer.current_epoch:
-                numbers = torch.tensor([entry for rank in step if rank["weight"] for entry in rank["entries"]])
-                events = collate([tokens[number] for number in numbers])
+                rows = [entry for rank in step if rank["weight"] for entry in rank["entries"]]
+                events, numbers = collate(tokens, rows), torch.tensor(rows)
                 batches.append(LabelledBatch(events, numbers, numbers, (small["val"],) * len(numbers), numbers))
         return DataLoader(batches, batch_size=None)
 

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from pflow.tokens.recipe import Recipe
+from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokens import OFFSETS, Tokens
+
+
+@pytest.fixture(scope="module")
+def tokens(events, recipe) -> Tokens:
+    recipe = Recipe(**{**vars(recipe), "readout": True})
+    return Tokeniser.fit([events], recipe).encode(events)
+
+
+def one_by_one(tokens: Tokens, name: str) -> list[list[float]]:
+    """Numbers of an array, event by event."""
+    bounds = tokens.offsets[OFFSETS[name]]
+    return [tokens.arrays()[name][a:b].tolist() for a, b in pairwise(bounds)]
+
+
+def test_all_arrays_have_offsets(tokens):
+    assert tokens.arrays().keys() == OFFSETS.keys()
+    for name, values in tokens.arrays().items():
+        assert len(values) == tokens.offsets[OFFSETS[name]][-1], name
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (1, [1]),
+        (-1, [2]),
+        (slice(1, 3), [1, 2]),
+        (slice(2, 1), []),
+        (slice(None, None, 2), [0, 2]),
+        ([2, 0, 0], [2, 0, 0]),
+        ([], []),
+        (np.array([True, False, True]), [0, 2]),
+    ],
+)
+def test_some_events_keep_their_numbers(tokens, where, expected):
+    some = tokens[where]
+    assert len(some) == len(expected)
+    assert some.event.tolist() == tokens.event[expected].tolist()
+    assert some.n_source.tolist() == tokens.n_source[expected].tolist()
+    for name in OFFSETS:
+        assert one_by_one(some, name) == [one_by_one(tokens, name)[i] for i in expected], name
+
+
+def test_a_slice_shares_memory_and_a_list_does_not(tokens):
+    assert np.shares_memory(tokens[1:].hits, tokens.hits)
+    assert not any(
+        np.shares_memory(values, tokens.arrays()[name]) for name, values in tokens[[0, 1, 2]].arrays().items()
+    )
+
+
+def test_an_event_outside_is_an_index_error(tokens):
+    with pytest.raises(IndexError, match="event 3 of 3"):
+        tokens[3]
