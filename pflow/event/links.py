@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 
 from pflow.event import jagged
 
-__all__ = ["MIN_HIT_FRACTION", "assigned_particle", "largest_weight", "shared_sources", "sum_by_pair"]
+__all__ = ["MIN_HIT_FRACTION", "assigned_particle", "largest_weight", "shared_sources", "sum_by_pair", "sum_neighbours"]
 
 MIN_HIT_FRACTION = 0.01
 """Smaller fractions of a hit or track are not stored as links."""
@@ -22,36 +22,27 @@ Floats = npt.NDArray[np.float64]
 
 def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, Index, Floats]:
     """Sum the weights [L] of links with the same source and particle; sorted by source, then particle."""
-    if (source[1:] < source[:-1]).any():
-        return _sum_by_pair(source, particle, weight)
-    # In the order of the sources, as in most files: most of them have one link, which stays as it is. The sums of the
-    # others take the places of their first ones.
-    again = source[1:] == source[:-1]
-    is_several = np.zeros(len(source), dtype=np.bool_)
-    is_several[1:] = again
-    is_several[:-1] |= again
-    several = np.flatnonzero(is_several)
-    summed = _sum_by_pair(source[several], particle[several], weight[several])
-    n_before = np.searchsorted(summed[0], summed[0])  # sums of earlier sources
-    place = several[np.searchsorted(source[several], summed[0]) + np.arange(len(summed[0])) - n_before]
-    is_left = ~is_several
-    is_left[place] = True
-    left = np.flatnonzero(is_left)
-    place = np.searchsorted(left, place)
-    result: list[Any] = []
-    for values, sums in zip((source, particle, weight), summed, strict=True):
-        column = values[left].astype(sums.dtype, copy=False)
-        column[place] = sums
-        result.append(column)
-    return result[0], result[1], result[2]
-
-
-def _sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, Index, Floats]:
-    """The same, of links in any order."""
     lowest = int(particle.min(initial=0))
     stride = int(particle.max(initial=0)) - lowest + 1
     pairs, at = np.unique(source * stride + particle - lowest, return_inverse=True)
     return pairs // stride, pairs % stride + lowest, np.bincount(at, weight, len(pairs)).astype(np.float64)
+
+
+def sum_neighbours(source: Index, particle: Index, weight: Floats) -> None:
+    """`sum_by_pair` in place, of links in the order of the sources, most of which have one link, as in most files.
+
+    The sums of a source are in the places of its first links; its other links get the weight 0.
+    """
+    is_several = np.zeros(len(source), dtype=np.bool_)
+    again = source[1:] == source[:-1]
+    is_several[1:] = again
+    is_several[:-1] |= again
+    several = np.flatnonzero(is_several)
+    sources, particles, weights = sum_by_pair(source[several], particle[several], weight[several])
+    n_before = np.searchsorted(sources, sources)  # sums of earlier sources
+    place = several[np.searchsorted(source[several], sources) + np.arange(len(sources)) - n_before]
+    weight[several] = 0.0
+    particle[place], weight[place] = particles, weights
 
 
 def largest_weight(source: Index, particle: Index, weight: npt.NDArray[np.floating[Any]]) -> Index:

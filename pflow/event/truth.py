@@ -33,9 +33,8 @@ import numpy.typing as npt
 
 from pflow.errors import check_choice
 from pflow.event import jagged
-from pflow.event.build import flat_links
 from pflow.event.events import Events
-from pflow.event.links import largest_weight, sum_by_pair
+from pflow.event.links import largest_weight, sum_neighbours
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import is_neutrino
 
@@ -139,9 +138,8 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
     ancestry = _Ancestry(events, truth)
     assigned = _assign(ancestry, rule, events.detector)
     hits = _Shares.of(hit_links, events.hits, ancestry, assigned)
-    hit_energy = np.bincount(
-        hits.particle, hits.weight * jagged.columns(events.hits)["energy"][hits.source], ancestry.size
-    ).astype(np.float64)
+    energy = jagged.columns(events.hits)["energy"].take(hits.flat_source)
+    hit_energy = np.bincount(hits.particle, hits.weight * energy, ancestry.size).astype(np.float64)
     tracks = None
     n_tracks = np.zeros(ancestry.size, dtype=np.int64)
     if events.track_links is not None and events.tracks is not None:
@@ -159,13 +157,13 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
         visible = has_track | (hit_energy >= needed)
     else:
         candidate = n_tracks > 0
-        candidate[hits.particle] = True
+        candidate[hits.particle[hits.rows()]] = True
         visible = has_track.copy()
         visible[hits.particle[hits.largest()]] = True
     target = candidate & visible & ~neutrino & (energy > e_min)
 
     n_targets = np.bincount(ancestry.event[target], minlength=len(ancestry.counts))
-    local_target = np.full(ancestry.size, -1)
+    local_target = np.full(ancestry.size, -1, dtype=np.int32)
     local_target[target] = jagged.local_index(n_targets)
     chosen = np.flatnonzero(target)
     more = {"index": ancestry.local[chosen], "hit_energy": hit_energy[chosen], "n_tracks": n_tracks[chosen]}
@@ -234,40 +232,53 @@ def _entering(ancestry: _Ancestry, detector: Detector) -> Index:
 
 @dataclasses.dataclass(frozen=True)
 class _Shares:
-    """Weights of sources (hits or tracks) by assigned ancestor, one row for each pair, by source; flat indices."""
+    """Weights of sources (hits or tracks) by assigned ancestor, [L] rows by event, source and ancestor.
 
-    source: Index
-    particle: Index
+    One row for each pair of a source and an ancestor; others have the weight 0 and count for nothing.
+    """
+
+    source: npt.NDArray[np.int32]  # in the event's list
+    flat_source: Index  # in the list of all events
+    particle: Index  # flat
     weight: Floats
-    counts: Index  # number of sources of each event
+    offsets: Index  # where the rows of each event begin and end
 
     @classmethod
     def of(cls, links: ak.Array, sources: ak.Array, ancestry: _Ancestry, assigned: Index) -> _Shares:
         counts, n_links = jagged.count(sources), jagged.count(links)
         columns = jagged.columns(links)
-        source = columns["source"] + np.repeat(jagged.offsets(counts)[:-1], n_links)
-        particle = assigned[columns["particle"] + np.repeat(jagged.offsets(ancestry.counts)[:-1], n_links)]
+        source, offsets = columns["source"], jagged.offsets(n_links)
+        flat_source = source + np.repeat(jagged.offsets(counts)[:-1], n_links)
+        particle = columns["particle"] + np.repeat(jagged.offsets(ancestry.counts)[:-1], n_links)
+        particle = assigned.take(particle)
         weight = columns["weight"].astype(np.float64)
-        kept = (particle >= 0) & (weight > 0)
-        if not kept.all():
-            source, particle, weight = source[kept], particle[kept], weight[kept]
-        return cls(*sum_by_pair(source, particle, weight), counts)
+        if (flat_source[1:] < flat_source[:-1]).any():
+            order = np.argsort(flat_source, kind="stable")
+            source, flat_source, particle, weight = (
+                values.take(order) for values in (source, flat_source, particle, weight)
+            )
+        left = (particle >= 0) & (weight > 0)
+        if not left.all():
+            particle, weight = np.where(left, particle, 0), np.where(left, weight, 0.0)
+        sum_neighbours(flat_source, particle, weight)
+        return cls(source, flat_source, particle, weight, offsets)
+
+    def rows(self) -> Index:
+        """Those that count."""
+        return np.flatnonzero(self.weight > 0)
 
     def largest(self) -> Index:
         """Row of each source's largest weight."""
-        return largest_weight(self.source, self.particle, self.weight)
+        rows = self.rows()
+        return rows[largest_weight(self.flat_source[rows], self.particle[rows], self.weight[rows])]
 
-    def to_links(self, local_target: Index) -> ak.Array:
+    def to_links(self, local_target: npt.NDArray[np.int32]) -> ak.Array:
         """Links to targets; `local_target` is each particle's index among the targets of its event, -1 for none."""
-        target = local_target[self.particle]
-        source, weight = self.source, self.weight
-        kept = np.flatnonzero(target >= 0)  # faster than by a mask
-        if len(kept) < len(source):
-            source, target, weight = source[kept], target[kept], weight[kept]
-        begins = jagged.offsets(self.counts)
-        n_links = np.diff(np.searchsorted(source, begins))  # sources rise
-        local = source - np.repeat(begins[:-1], n_links)
-        return flat_links(n_links, source=local, particle=target, weight=weight)
+        target = local_target.take(self.particle)
+        rows = np.flatnonzero((target >= 0) & (self.weight > 0))  # faster than by a mask
+        columns = {"source": self.source.take(rows), "particle": target.take(rows)}
+        columns["weight"] = self.weight.take(rows).astype(np.float32)
+        return jagged.records(columns, np.diff(np.searchsorted(rows, self.offsets)))
 
 
 def _dropped(
