@@ -104,11 +104,11 @@ def encode(
     target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     if targets is not None:
         offsets["target"] = targets.offsets
-        flat = targets.particles
-        codes = ak.to_numpy(flat.pdg)
+        flat = jagged.columns(targets.particles)
+        codes = flat["pdg"]
         target["pdg"], is_unknown = pdg.encode(codes)
-        target["charge"] = charge_index(ak.to_numpy(flat.charge))
-        target["energy"] = energy.apply(ak.to_numpy(flat.energy)[:, np.newaxis])[:, 0]
+        target["charge"] = charge_index(flat["charge"])
+        target["energy"] = energy.apply(flat["energy"][:, np.newaxis])[:, 0]
         target["direction"] = _direction(flat, events, targets.offsets)
         unknown.update(np.abs(codes[is_unknown]).tolist())
         flags[_event_of(np.flatnonzero(is_unknown), targets.offsets)] |= np.uint32(Flag.UNKNOWN_PDG)
@@ -158,7 +158,7 @@ class _Selection(NamedTuple):
 
 
 def _select(events: Events, recipe: Recipe) -> _Selection:
-    flat = jagged.flat(events.hits.energy) > recipe.hit_energy_min
+    flat = jagged.columns(events.hits)["energy"] > recipe.hit_energy_min
     # Most often all of them are kept; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
     kept = dataclasses.replace(events, hits=hits, hit_links=None)
@@ -180,9 +180,11 @@ def _event_of(index: Any, offsets: npt.NDArray[np.int64]) -> Any:
     return np.searchsorted(offsets, index, side="right") - 1
 
 
-def _direction(flat: ak.Array, events: Events, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+def _direction(
+    flat: Mapping[str, npt.NDArray[Any]], events: Events, offsets: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
     """Unit vectors of the momenta, float32 [N, 3]."""
-    momentum = jagged.vectors(flat.momentum)
+    momentum = np.stack([flat[f"momentum.{axis}"] for axis in ("px", "py", "pz")], axis=-1, dtype=np.float64)
     length = np.linalg.norm(momentum, axis=1)
     bad = np.flatnonzero(~(length > 0))
     if len(bad):

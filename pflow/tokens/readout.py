@@ -19,6 +19,8 @@ __all__ = ["make_readout"]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+PXYZ = ("px", "py", "pz")
+
 
 def make_readout(
     events: Events, *, is_kept: Mask, token: Index, use_tracks: bool, targets: OrderedTargets | None
@@ -82,13 +84,15 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
         null = np.zeros((0, 3), dtype=np.float32)
         vectors = dict.fromkeys(("track_momentum", "track_position", "track_direction"), null)
         return {"track_charge": null[:, 0], **vectors}
-    momentum = jagged.vectors(tracks.momentum, np.float32)
-    position = jagged.vectors(tracks.calo_position, np.float32)
-    at_calorimeter = jagged.vectors(tracks.calo_momentum, np.float32)
+    columns = jagged.columns(tracks)
+    momentum, position, at_calorimeter = (
+        np.stack([columns[f"{vector}.{axis}"] for axis in axes], axis=-1, dtype=np.float32)
+        for vector, axes in (("momentum", PXYZ), ("calo_position", "xyz"), ("calo_momentum", PXYZ))
+    )
     known = np.isfinite(np.concatenate([position, at_calorimeter], axis=1)).all(axis=1, keepdims=True)
     return {
         "track_momentum": momentum,
-        "track_charge": jagged.flat(tracks.charge, np.float32),
+        "track_charge": columns["charge"].astype(np.float32),
         "track_position": np.where(known, position, np.float32(0)),
         "track_direction": unit_vector(np.where(known, at_calorimeter, momentum).astype(np.float64)).astype(np.float32),
     }
@@ -101,15 +105,15 @@ def _assignment(
     if links is None:
         none = np.zeros(0, dtype=np.int64)
         return Assignment(source=none, target=none, weight=none.astype(np.float32)), np.zeros_like(targets.offsets)
-    target = targets.position[jagged.global_index(links.particle, np.diff(targets.offsets))]
+    n_links, columns = jagged.count(links), jagged.columns(links)
+    target = targets.position.take(columns["particle"] + np.repeat(targets.offsets[:-1], n_links))
+    source, weight = columns["source"].astype(np.int64), columns["weight"].astype(np.float32, copy=False)
     if is_kept.all():
-        weight = jagged.flat(links.weight, np.float32)
-        pairs = Assignment(source=jagged.flat(links.source, np.int64), target=target, weight=weight)
-        return pairs, jagged.offsets(jagged.count(links))
-    event = jagged.event_index(jagged.count(links))
-    source = jagged.global_index(links.source, n_sources)
-    kept = is_kept[source]
+        return Assignment(source=source, target=target, weight=weight), jagged.offsets(n_links)
+    first = np.repeat(jagged.offsets(n_sources)[:-1], n_links)
+    kept = is_kept[source + first]
     n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
-    rank = n_before[source] - n_before[jagged.offsets(n_sources)[event]]
-    pairs = Assignment(source=rank[kept], target=target[kept], weight=jagged.flat(links.weight, np.float32)[kept])
+    rank = n_before[source + first] - n_before[first]
+    event = jagged.event_index(n_links)
+    pairs = Assignment(source=rank[kept], target=target[kept], weight=weight[kept])
     return pairs, jagged.offsets(np.bincount(event[kept], minlength=len(n_sources)))
