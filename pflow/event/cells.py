@@ -25,11 +25,12 @@ __all__ = ["Merge", "Merged", "merge_hits", "sum_hits"]
 
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.integer[Any]]
 
-HITS_AT_ONCE = 2**15
+HITS_AT_ONCE = 2**16
 """Hits that are merged at once: some ten arrays of them fit into the caches."""
 
-LARGEST_CELL = 2**31
+LARGEST_CELL = 2**31 - 1
 """Largest number of a cell in each direction, farther out than any detector."""
 
 
@@ -83,11 +84,11 @@ class Merged:
     cell_of: ak.Array
 
 
-def merge_hits(events: Events, merge: Merge) -> Merged:
+def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merged:
     """Sum the hits of each event that lie in the same coarse cell.
 
     Cells are in the order of subdetector and place. Their total energy and energy-weighted mean position are those of
-    the event's hits.
+    the event's hits. Without `with_time` their time is unknown (NaN), which saves work.
 
     Raises
     ------
@@ -101,12 +102,11 @@ def merge_hits(events: Events, merge: Merge) -> Merged:
     n_cells = np.empty(len(counts), dtype=np.int64)
     for some, rows in _pieces(counts):
         hits = {name: values[rows] for name, values in columns.items()}
-        event = jagged.event_index(counts[some])
+        event = np.repeat(np.arange(some.stop - some.start, dtype=np.int32), counts[some])
         group, first_hit = _groups(event, *_cells(hits, events.detector, merge))
         n_cells[some] = np.bincount(event[first_hit], minlength=some.stop - some.start)
-        cell_of[rows] = group
-        cell_of[rows] -= np.repeat(jagged.offsets(n_cells[some])[:-1], counts[some])
-        sums.append(_sums(hits, group, first_hit))
+        np.subtract(group, np.repeat(jagged.offsets(n_cells[some])[:-1], counts[some]), out=cell_of[rows])
+        sums.append(_sums(hits, group, first_hit, with_time))
     merged = {name: np.concatenate([one[name] for one in sums]) for name in sums[0]}
     return Merged(hits=_records(merged, n_cells), cell_of=jagged.unflatten(cell_of, counts))
 
@@ -138,7 +138,7 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
 
 
 def _sums(
-    columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]], first: Index
+    columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]], first: Index, with_time: bool = True
 ) -> dict[str, npt.NDArray[Any]]:
     """Columns of the sums of hits by group, of each of which the first hit is known."""
     n = len(first)
@@ -146,11 +146,20 @@ def _sums(
     total = np.bincount(group, energy, minlength=n)
     weight = energy if (total > 0).all() else np.where(total[group] > 0, energy, 1.0)
     norm = total if weight is energy else np.bincount(group, weight, minlength=n)
-    position = {axis: np.bincount(group, weight * columns[f"position.{axis}"], minlength=n) / norm for axis in "xyz"}
-    layer = columns["layer"][first]
+    position = {
+        axis: np.bincount(group, weight * columns[f"position.{axis}"].astype(np.float64), minlength=n) / norm
+        for axis in "xyz"
+    }
+    layer = columns["layer"].take(first)
     np.minimum.at(layer, group, columns["layer"])
-    time = _earliest(columns["time"], group, n)
-    return {"energy": total, **position, "time": time, "subdetector": columns["subdetector"][first], "layer": layer}
+    time = _earliest(columns["time"], group, n) if with_time else np.full(n, np.nan)
+    return {
+        "energy": total,
+        **position,
+        "time": time,
+        "subdetector": columns["subdetector"].take(first),
+        "layer": layer,
+    }
 
 
 def _earliest(time: npt.NDArray[Any], group: npt.NDArray[np.integer[Any]], n: int) -> Values:
@@ -198,7 +207,7 @@ def _pieces(counts: Index) -> Iterator[tuple[slice, slice]]:
         start = max(stop, 1)
 
 
-def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) -> tuple[Index, ...]:
+def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) -> tuple[Numbers, ...]:
     """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number."""
     sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
     radii = {
@@ -207,41 +216,42 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
     }
     kinds = [calorimeter.kind for calorimeter in detector.calorimeters]
     subdetector = hits["subdetector"].astype(np.int64)
-    size = np.array([sizes.get(kind, 1.0) for kind in kinds])[subdetector]
-    n_phi = np.array([max(1, round(2 * np.pi * radii.get(kind, 1.0) / sizes.get(kind, 1.0))) for kind in kinds])
-    barrel = np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters])[subdetector]
+    size = np.array([sizes.get(kind, 1.0) for kind in kinds]).take(subdetector)
+    n_phi = [max(1, round(2 * np.pi * radii.get(kind, 1.0) / sizes.get(kind, 1.0))) for kind in kinds]
+    barrel = np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters]).take(subdetector)
 
     x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
-    layer = hits["layer"].astype(np.int64)
+    layer = hits["layer"].astype(np.int32)
     first = _floor(x / size)
     in_barrel = np.flatnonzero(barrel)
-    n_phi = n_phi[subdetector[in_barrel]]
-    in_phi = _floor(np.arctan2(y[in_barrel], x[in_barrel]) / (2 * np.pi) * n_phi)
-    first[in_barrel] = in_phi + n_phi * (in_phi < 0)  # from 0: less work than the remainder of a division
+    sectors = np.minimum(n_phi, LARGEST_CELL).astype(np.int32).take(subdetector.take(in_barrel))
+    sector = _floor(np.arctan2(y.take(in_barrel), x.take(in_barrel)) / (2 * np.pi) * sectors)
+    first[in_barrel] = sector + sectors * (sector < 0)  # from 0: less work than the remainder of a division
     second = _floor(np.where(barrel, z, y) / size)
     depth = layer // merge.layers
     unknown = np.flatnonzero(layer < 0)
     if len(unknown):
         beyond = np.where(barrel, np.hypot(x, y), np.abs(z))[unknown] / size[unknown]
-        depth[unknown] = -1 - _floor(beyond)
+        depth = depth.astype(np.int64)
+        depth[unknown] = -1 - _floor(beyond).astype(np.int64)
     # Both endcaps are one subdetector: the sign of z tells them apart, and twice the depth leaves room for it.
     depth *= 2
     depth += ~barrel & (z < 0)
-    cells = (subdetector, depth, first, second)
+    cells = (hits["subdetector"], depth, first, second)
     if all(kind in sizes for kind in kinds):
         return cells
     alone = np.array([kind not in sizes for kind in kinds])[subdetector]
-    return (*cells, np.where(alone, np.arange(len(x)), 0))
+    return (*cells, np.where(alone, np.arange(len(x), dtype=np.int32), 0))
 
 
-def _floor(values: Values) -> Index:
+def _floor(values: Values) -> Numbers:
     floored = np.floor(values)
     if len(floored) and not -LARGEST_CELL <= floored.min() <= floored.max() <= LARGEST_CELL:
         floored = np.clip(floored, -LARGEST_CELL, LARGEST_CELL)
-    return floored.astype(np.int64)
+    return floored.astype(np.int32)
 
 
-def _groups(*columns: Index) -> tuple[Index, Index]:
+def _groups(*columns: Numbers) -> tuple[Index, Index]:
     """Number of the group of equal rows of integer columns, in the order of the rows, and the first row of each group.
 
     Returns
@@ -254,28 +264,26 @@ def _groups(*columns: Index) -> tuple[Index, Index]:
     lowest = [int(column.min()) for column in columns]
     sizes = [int(column.max()) - low + 1 for column, low in zip(columns, lowest, strict=True)]
     n_keys = math.prod(sizes)
-    is_new = np.ones(len(columns[0]), dtype=np.bool_)
     if n_keys > np.iinfo(np.int64).max:  # more rows are possible than an integer can count
-        order = np.lexsort(columns[::-1])
-        table = np.stack(columns)[:, order]
-        is_new[1:] = (table[:, 1:] != table[:, :-1]).any(axis=0)
-    else:
-        key = np.zeros(len(columns[0]), dtype=np.int64)
-        for column, low, size in zip(columns, lowest, sizes, strict=True):
-            if size > 1:
-                key *= size
-                key += column
-                if low:
-                    key -= low
-        order = _sorting(key, n_keys)
-        ordered = key[order]
-        np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+        _, first, group = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+        return group.reshape(-1), first
+    key: Numbers = np.zeros(len(columns[0]), dtype=np.int32 if n_keys <= np.iinfo(np.int32).max else np.int64)
+    for column, low, size in zip(columns, lowest, sizes, strict=True):
+        if size > 1:
+            key *= size
+            key += column
+            if low:
+                key -= low
+    order = _sorting(key, n_keys)
+    ordered = key.take(order)
+    is_new = np.ones(len(key), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
     group = np.empty(len(order), dtype=np.int64)
-    group[order] = np.cumsum(is_new) - 1
-    return group, order[np.flatnonzero(is_new)]  # faster than by a mask
+    group[order] = np.cumsum(is_new.astype(np.int64)) - 1
+    return group, order.take(np.flatnonzero(is_new))  # faster than by a mask
 
 
-def _sorting(key: Index, n_keys: int) -> Index:
+def _sorting(key: Numbers, n_keys: int) -> Index:
     """Indices that sort integers from 0 to `n_keys` - 1, of equal ones the first first.
 
     By digits of 16 bits, which NumPy sorts by counting: several times as fast as sorting the integers.
@@ -283,5 +291,5 @@ def _sorting(key: Index, n_keys: int) -> Index:
     order = np.argsort(key.astype(np.uint16), kind="stable")
     for shift in range(16, (n_keys - 1).bit_length(), 16):
         digit = (key >> shift).astype(np.uint16)
-        order = order[np.argsort(digit[order], kind="stable")]
+        order = order.take(np.argsort(digit.take(order), kind="stable"))
     return order

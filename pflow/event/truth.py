@@ -254,9 +254,7 @@ class _Shares:
         weight = columns["weight"].astype(np.float64)
         if (flat_source[1:] < flat_source[:-1]).any():
             order = np.argsort(flat_source, kind="stable")
-            source, flat_source, particle, weight = (
-                values.take(order) for values in (source, flat_source, particle, weight)
-            )
+            source, flat_source, particle, weight = source[order], flat_source[order], particle[order], weight[order]
         left = (particle >= 0) & (weight > 0)
         if not left.all():
             particle, weight = np.where(left, particle, 0), np.where(left, weight, 0.0)

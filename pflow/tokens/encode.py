@@ -16,7 +16,7 @@ from pflow.event import jagged
 from pflow.event.cells import merge_hits
 from pflow.event.events import Events, Flag
 from pflow.event.truth import select_targets
-from pflow.tokens.features import feature_blocks
+from pflow.tokens.features import FEATURES, feature_blocks
 from pflow.tokens.order import OrderedTargets, sort_targets
 from pflow.tokens.readout import make_readout
 from pflow.tokens.recipe import PARTS, Recipe
@@ -25,6 +25,8 @@ from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import PdgVocabulary, charge_index
 
 __all__ = ["encode", "kept_hits", "select_hits", "target_particles", "unknown_pdg_message"]
+
+MOMENTUM = ("momentum.px", "momentum.py", "momentum.pz")
 
 
 def select_hits(events: Events, recipe: Recipe) -> Events:
@@ -104,7 +106,8 @@ def encode(
     target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     if targets is not None:
         offsets["target"] = targets.offsets
-        flat = jagged.columns(targets.particles)
+        columns = jagged.columns(targets.targets.particles)
+        flat = {name: columns[name].take(targets.order) for name in ("pdg", "charge", "energy", *MOMENTUM)}
         codes = flat["pdg"]
         target["pdg"], is_unknown = pdg.encode(codes)
         target["charge"] = charge_index(flat["charge"])
@@ -114,7 +117,8 @@ def encode(
         flags[_event_of(np.flatnonzero(is_unknown), targets.offsets)] |= np.uint32(Flag.UNKNOWN_PDG)
         if warn and unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=3)
-    selection = _select(events, recipe)
+    with_time = any(FEATURES["hits"][name].field == "hits.time" for name in recipe.hit_features)
+    selection = _select(events, recipe, with_time)
     source: dict[str, Any] = dict.fromkeys(PARTS)
     for part in PARTS:
         if names := recipe.features(part):
@@ -157,14 +161,14 @@ class _Selection(NamedTuple):
     token: npt.NDArray[np.int64]
 
 
-def _select(events: Events, recipe: Recipe) -> _Selection:
+def _select(events: Events, recipe: Recipe, with_time: bool = True) -> _Selection:
     flat = jagged.columns(events.hits)["energy"] > recipe.hit_energy_min
     # Most often all of them are kept; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
     kept = dataclasses.replace(events, hits=hits, hit_links=None)
     if recipe.merge is None:
         return _Selection(kept, flat, jagged.local_index(jagged.count(kept.hits)))
-    merged = merge_hits(kept, recipe.merge)
+    merged = merge_hits(kept, recipe.merge, with_time=with_time)
     return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of))
 
 
@@ -184,7 +188,7 @@ def _direction(
     flat: Mapping[str, npt.NDArray[Any]], events: Events, offsets: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float32]:
     """Unit vectors of the momenta, float32 [N, 3]."""
-    momentum = np.stack([flat[f"momentum.{axis}"] for axis in ("px", "py", "pz")], axis=-1, dtype=np.float64)
+    momentum = np.stack([flat[name] for name in MOMENTUM], axis=-1, dtype=np.float64)
     length = np.linalg.norm(momentum, axis=1)
     bad = np.flatnonzero(~(length > 0))
     if len(bad):

@@ -19,7 +19,7 @@ from pflow.physics.kinematics import impact_parameters
 
 __all__ = ["FEATURES", "Feature", "feature_blocks", "feature_matrix", "feature_transforms"]
 
-BLOCK = 2**13
+BLOCK = 2**15
 """Objects whose features are computed at once."""
 
 Values = npt.NDArray[np.floating[Any]]
@@ -103,7 +103,7 @@ def _subdetector(description: str, attribute: str, value: str) -> Feature:
 
     def compute(columns: Columns, events: Events) -> Values:
         matches = np.array([getattr(c, attribute) == value for c in events.detector.calorimeters], dtype=np.float64)
-        return np.asarray(matches[columns["subdetector"]])
+        return np.asarray(matches.take(columns["subdetector"]))
 
     return Feature("hits.subdetector", description, compute)
 

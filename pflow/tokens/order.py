@@ -24,20 +24,25 @@ class OrderedTargets:
 
     Parameters
     ----------
-    particles
-        [T] records: `pflow.event.truth.Targets.particles` of all events, each event's sorted.
-    offsets : int64 [event + 1]
-        Where the events' sequences begin and end.
-    position : int64 [T]
-        Position of each particle of the unsorted flat list in its event's sequence.
     targets
         The unsorted targets.
+    offsets : int64 [event + 1]
+        Where the events' sequences begin and end.
+    order : int64 [T]
+        Index into the unsorted flat list of each particle of the sequences.
+    position : int64 [T]
+        Position of each particle of the unsorted flat list in its event's sequence.
     """
 
-    particles: ak.Array
-    offsets: npt.NDArray[np.int64]
-    position: npt.NDArray[np.int64]
     targets: Targets
+    offsets: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
+
+    @property
+    def particles(self) -> ak.Array:
+        """[T] records: `pflow.event.truth.Targets.particles` of all events, each event's sorted."""
+        return jagged.picked(jagged.flat_records(self.targets.particles), self.order)
 
 
 def sort_targets(targets: Targets, order: str) -> OrderedTargets:
@@ -58,12 +63,11 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
     energy, pdg, charge = (flat[field].astype(np.float64) for field in ("energy", "pdg", "charge"))
     keys = [jagged.event_index(counts), -energy]
     if order == "tracks_first":
-        keys.insert(1, ~((charge != 0) & (flat["n_tracks"] > 0)))
+        keys[0] = 2 * keys[0] + ~((charge != 0) & (flat["n_tracks"] > 0))
     sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
     if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
         keys += [np.abs(pdg), charge, *(flat[f"momentum.{axis}"] for axis in ("px", "py", "pz"))]
         sorting = np.lexsort(keys[::-1])
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)
-    particles = jagged.picked(jagged.flat_records(targets.particles), sorting)
-    return OrderedTargets(particles=particles, offsets=jagged.offsets(counts), position=position, targets=targets)
+    return OrderedTargets(targets=targets, offsets=jagged.offsets(counts), order=sorting, position=position)
