@@ -112,17 +112,17 @@ class Padder:
         }
 
     def _padded(self, name: str, chosen: _Chosen) -> Tensor:
-        """Values of an array as [B, N, ...], with zeros behind those of each event."""
-        n_rows = len(chosen.sizes)
+        """Values of an array as float32 or int64 [B, N, ...], with zeros behind those of each event."""
+        parts, n_rows = [part[name] for part in self._parts], len(chosen.sizes)
+        dtype = np.int64 if parts[0].dtype.kind == "i" else np.float32
         if n_rows == 1:
             ((part, own),) = chosen.places
-            padded = self._parts[part][name][own][np.newaxis].copy()
+            padded = parts[part][own].astype(dtype)[np.newaxis]
         elif name in self._joined:
-            padded = self._joined[name].take(chosen.padded_index, axis=0, mode="clip")
+            padded = self._joined[name].take(chosen.padded_index, axis=0, mode="clip").astype(dtype, copy=False)
             padded.reshape(-1, *padded.shape[2:])[chosen.padding] = 0
         else:
-            parts = [part[name] for part in self._parts]
-            flat = np.zeros((n_rows * chosen.longest, *parts[0].shape[1:]), dtype=parts[0].dtype)
+            flat = np.zeros((n_rows * chosen.longest, *parts[0].shape[1:]), dtype=dtype)
             for (part, own), place in zip(chosen.places, chosen.padded_places, strict=True):
                 flat[place] = parts[part][own]
             padded = flat.reshape(n_rows, chosen.longest, *flat.shape[1:])
@@ -132,7 +132,8 @@ class Padder:
         """Values of an array one event after the other."""
         if len(chosen.sizes) > 1 and name in self._joined:
             return self._joined[name].take(chosen.index, axis=0)
-        return np.concatenate([self._parts[part][name][own] for part, own in chosen.places])
+        parts = [part[name] for part in self._parts]
+        return np.concatenate([parts[part][own] for part, own in chosen.places])
 
     def _fraction(self, chosen: Mapping[str, _Chosen], kind: str) -> Tensor | None:
         """Pairs as float32 [B, T, N] (hits) or [B, T, K] (tracks), 0 where there is none; None without pairs."""

@@ -70,8 +70,8 @@ def make_readout(
     readout = FlatReadout(
         energy=np.asarray(hits["energy"], dtype=np.float32),
         position=np.stack([hits[f"position.{axis}"] for axis in "xyz"], axis=-1, dtype=np.float32),
-        subdetector=hits["subdetector"].astype(np.int64),
-        layer=hits["layer"].astype(np.int64),
+        subdetector=np.asarray(hits["subdetector"], dtype=np.int32),
+        layer=np.asarray(hits["layer"], dtype=np.int32),
         token=token,
         **_tracks(tracks),
         **assignments,
@@ -103,11 +103,12 @@ def _assignment(
 ) -> tuple[Assignment, Index]:
     """The pairs whose source is kept, and their offsets; their sources count the kept ones of the event."""
     if links is None:
-        none = np.zeros(0, dtype=np.int64)
-        return Assignment(source=none, target=none, weight=none.astype(np.float32)), np.zeros_like(targets.offsets)
+        none = np.zeros(0, dtype=np.int32)
+        pairs = Assignment(source=none, target=none.astype(np.int64), weight=none.astype(np.float32))
+        return pairs, np.zeros_like(targets.offsets)
     n_links, columns = jagged.count(links), jagged.columns(links)
     target = targets.position.take(columns["particle"] + np.repeat(targets.offsets[:-1], n_links))
-    source, weight = columns["source"].astype(np.int64), columns["weight"].astype(np.float32, copy=False)
+    source, weight = columns["source"].astype(np.int32, copy=False), columns["weight"].astype(np.float32, copy=False)
     if is_kept.all():
         return Assignment(source=source, target=target, weight=weight), jagged.offsets(n_links)
     first = np.repeat(jagged.offsets(n_sources)[:-1], n_links)
@@ -115,5 +116,5 @@ def _assignment(
     n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
     rank = n_before[source + first] - n_before[first]
     event = jagged.event_index(n_links)
-    pairs = Assignment(source=rank[kept], target=target[kept], weight=weight[kept])
+    pairs = Assignment(source=rank[kept].astype(np.int32), target=target[kept], weight=weight[kept])
     return pairs, jagged.offsets(np.bincount(event[kept], minlength=len(n_sources)))

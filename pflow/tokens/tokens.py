@@ -17,6 +17,7 @@ __all__ = ["OFFSETS", "Assignment", "FlatReadout", "ParticleTokens", "Tokens"]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
 Part = TypeVar("Part", bound="Tokens | FlatReadout | Assignment")
 
 
@@ -26,13 +27,13 @@ class Assignment:
 
     Parameters
     ----------
-    source : int64 [L], index of the hit (track) in the readout of its event
+    source : int32 [L], index of the hit (track) in the readout of its event
     target : int64 [L], index of the particle in the target sequence of its event
     weight : float32 [L], 0 to 1; the weights of a hit sum to at most 1, and to less where particles that are no targets
         have a fraction of it
     """
 
-    source: Ints
+    source: Int32s
     target: Ints
     weight: Floats
 
@@ -45,8 +46,8 @@ class FlatReadout:
     ----------
     energy : float32 [N], GeV
     position : float32 [N, 3], mm
-    subdetector : int64 [N], index into the detector's calorimeters
-    layer : int64 [N], -1 unknown
+    subdetector : int32 [N], index into the detector's calorimeters
+    layer : int32 [N], -1 unknown
     token : int64 [N], index of the event's hit token that the hit is part of
     track_momentum : float32 [K, 3], at the vertex, GeV
     track_charge : float32 [K], e
@@ -58,8 +59,8 @@ class FlatReadout:
 
     energy: Floats
     position: Floats
-    subdetector: Ints
-    layer: Ints
+    subdetector: Int32s
+    layer: Int32s
     token: Ints
     track_momentum: Floats
     track_charge: Floats

@@ -41,8 +41,8 @@ def read_out(n_hits: int, n_tracks: int, n_target: int | None = 1) -> Event:
     readout = {
         "energy": np.arange(1, n_hits + 1, dtype=np.float32),
         "position": np.ones((n_hits, 3), dtype=np.float32),
-        "subdetector": np.ones(n_hits, dtype=np.int64),
-        "layer": np.ones(n_hits, dtype=np.int64),
+        "subdetector": np.ones(n_hits, dtype=np.int32),
+        "layer": np.ones(n_hits, dtype=np.int32),
         "token": np.arange(n_hits) // 2,
         "track_momentum": vectors,
         "track_charge": np.arange(1, n_tracks + 1, dtype=np.float32),
@@ -52,7 +52,7 @@ def read_out(n_hits: int, n_tracks: int, n_target: int | None = 1) -> Event:
     if n_target is not None:
         for kind, n in (("hit_assignment", n_hits), ("track_assignment", n_tracks)):
             source = np.arange(n if n_target else 0)
-            readout[f"{kind}.source"], readout[f"{kind}.target"] = source, 0 * source
+            readout[f"{kind}.source"], readout[f"{kind}.target"] = source.astype(np.int32), 0 * source
             readout[f"{kind}.weight"] = np.full(len(source), 0.5, dtype=np.float32)
     return event(n_hits // 2, n_target) | {f"readout.{name}": values for name, values in readout.items()}
 

@@ -61,8 +61,10 @@ def test_dtypes_and_shapes(events, recipe):
         assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.float32, shape), name
     for name in ("track_position", "track_direction"):
         assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.float32, (1, 3)), name
-    for name in ("subdetector", "layer", "token"):
-        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.int64, (2,)), name
+    for name, dtype in (("subdetector", np.int32), ("layer", np.int32), ("token", np.int64)):
+        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (dtype, (2,)), name
+    for pairs in (readout.hit_assignment, readout.track_assignment):
+        assert (pairs.source.dtype, pairs.target.dtype, pairs.weight.dtype) == (np.int32, np.int64, np.float32)
 
 
 def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, recipe):
