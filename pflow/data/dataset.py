@@ -96,6 +96,10 @@ class _Pool:
         )
 
 
+_Batch = tuple[_Pool, npt.NDArray[np.int64]]
+"""Which events of a pool make a batch: those that are skipped are not padded."""
+
+
 class EventDataset(IterableDataset[LabelledBatch]):
     """Batches of encoded events, streamed; at most a chunk and the shuffle buffer are in memory.
 
@@ -237,7 +241,9 @@ class EventDataset(IterableDataset[LabelledBatch]):
             generator.shuffle(numbers)
         parts = self._parts(numbers, share)
         batches = self._shuffled(parts, generator) if self.shuffle else self._in_order(parts)
-        yield from islice(batches, self.skip, None)
+        for pool, rows in islice(batches, self.skip, None):
+            yield pool.batch(rows)
+            del pool  # else it stays in memory while the next is read
 
     def filler(self) -> LabelledBatch:
         """A batch of the first event alone, for a rank that has no batches left."""
@@ -273,13 +279,13 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
         return without_refused(events, lambda some: self.tokeniser.encode(some, warn=False), self.options.on_error)
 
-    def _in_order(self, parts: Iterable[_Encoded]) -> Iterator[LabelledBatch]:
+    def _in_order(self, parts: Iterable[_Encoded]) -> Iterator[_Batch]:
         for part in parts:
             pool = _Pool([part])
             for rows in cut(pool.n_source, self.batch_size, self.max_tokens):
-                yield pool.batch(rows)
+                yield pool, rows
 
-    def _shuffled(self, parts: Iterable[_Encoded], generator: np.random.Generator) -> Iterator[LabelledBatch]:
+    def _shuffled(self, parts: Iterable[_Encoded], generator: np.random.Generator) -> Iterator[_Batch]:
         buffered: list[_Encoded] = []
         for part in parts:
             while (room := self.buffer - sum(map(len, buffered))) <= len(part):
@@ -289,7 +295,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             buffered.append(part)
         yield from self._emptied(buffered, generator, keep=0)
 
-    def _emptied(self, buffered: list[_Encoded], generator: np.random.Generator, keep: int) -> Iterator[LabelledBatch]:
+    def _emptied(self, buffered: list[_Encoded], generator: np.random.Generator, keep: int) -> Iterator[_Batch]:
         """Batches of all but `keep` events, chosen at random, which stay in the buffer: only the last may be short."""
         place = [(part, row) for part in buffered for row in range(len(part))]
         if not place:
@@ -300,4 +306,4 @@ class EventDataset(IterableDataset[LabelledBatch]):
         buffered[:] = [part[[row]] for part, row in (place[i] for i in order[:keep])]
         taken = order[keep:]
         for rows in bucket(pool.n_source[taken], self.batch_size, self.max_tokens, generator):
-            yield pool.batch(taken[rows])
+            yield pool, taken[rows]

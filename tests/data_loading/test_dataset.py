@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections import Counter
 
 import awkward as ak
@@ -9,6 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from pflow.data.batch import Batch
+from pflow.data.collate import Padder
 from pflow.data.dataset import EventDataset
 from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.errors import ConfigError, InputError
@@ -171,6 +174,45 @@ def test_no_more_than_a_chunk_and_the_buffer_is_read_ahead(dataset, monkeypatch)
     monkeypatch.setattr("pflow.data.dataset.read_chunks", spy)
     next(iter(dataset(shuffle=True, buffer=16)))
     assert sum(read) <= 16 + 16
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_that_are_skipped_are_not_padded(dataset, monkeypatch, shuffle):
+    padded = []
+
+    def spy(padder: Padder, rows: np.ndarray) -> Batch:
+        padded.append(len(rows))
+        return batch(padder, rows)
+
+    batch = Padder.batch
+    monkeypatch.setattr(Padder, "batch", spy)
+    data = dataset(shuffle=shuffle)
+    whole = numbers(data)
+    padded.clear()
+    data.set_epoch(0, skip=3)
+    assert numbers(data) == whole[3:]
+    assert padded == [len(one) for one in whole[3:]]
+
+
+def test_a_buffer_is_freed_before_the_next_is_filled(dataset, monkeypatch):
+    padders: list[weakref.ref[Padder]] = []
+    alive = []
+
+    def noted(padder: Padder, *args: object) -> None:
+        padders.append(weakref.ref(padder))
+        init(padder, *args)
+
+    def spy(*args):
+        for events in read_chunks(*args):
+            alive.append(sum(padder() is not None for padder in padders))
+            yield events
+
+    init = Padder.__init__
+    monkeypatch.setattr(Padder, "__init__", noted)
+    monkeypatch.setattr("pflow.data.dataset.read_chunks", spy)
+    list(dataset(shuffle=True, buffer=16))
+    assert len(padders) == 5
+    assert max(alive) == 0
 
 
 def test_codes_not_in_the_vocabulary_are_counted_in_one_warning(chunks, tokeniser, dataset):
