@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -111,10 +111,9 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
     """
     if options.overlay is not None:
         events = random_overlay(events, options.overlay, generator)
-    if options.rotate:
-        events = rotate(events, random_phi(events.detector, len(events), generator))
-    if options.reflect:
-        events = reflect(events, generator.random(len(events)) < 0.5)
+    phi = random_phi(events.detector, len(events), generator) if options.rotate else None
+    reflected = generator.random(len(events)) < 0.5 if options.reflect else None
+    events = _moved(events, phi, reflected)
     if options.disturb is not None:
         events = disturb(events, options.disturb, generator)
     return events
@@ -133,21 +132,7 @@ def rotate(events: Events, phi: npt.ArrayLike) -> Events:
     Rotates all positions and momenta, and the azimuth of tracks; d0, z0, omega and tan_lambda do not change. Computed
     in float64, stored in the precision of each field.
     """
-    angles = np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events))
-
-    def change(name: str, flat: dict[str, Values], counts: Index) -> dict[str, Values]:
-        cos, sin = np.repeat(np.cos(angles), counts), np.repeat(np.sin(angles), counts)
-        columns: dict[str, Values] = {}
-        for vector in VECTORS[name]:
-            first, second, _ = _components(flat, vector)
-            x, y = flat[first].astype(np.float64), flat[second].astype(np.float64)
-            columns[first], columns[second] = x * cos - y * sin, x * sin + y * cos
-        if name == "tracks":
-            azimuth = flat["phi"].astype(np.float64) + np.repeat(angles, counts)
-            columns["phi"] = np.pi - np.mod(np.pi - azimuth, 2 * np.pi)  # in (-pi, pi]
-        return columns
-
-    return _changed(events, change)
+    return _moved(events, phi=np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events)))
 
 
 def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
@@ -155,14 +140,7 @@ def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
 
     `which` of the events: one answer for all or one for each.
     """
-    signs = np.where(np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)), -1.0, 1.0)
-
-    def change(name: str, flat: dict[str, Values], counts: Index) -> dict[str, Values]:
-        sign = np.repeat(signs, counts)
-        fields = [_components(flat, vector)[2] for vector in VECTORS[name]]
-        return {field: flat[field] * sign for field in (*fields, *(("z0", "tan_lambda") if name == "tracks" else ()))}
-
-    return _changed(events, change)
+    return _moved(events, reflected=np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)))
 
 
 def random_overlay(events: Events, options: Overlay, generator: np.random.Generator) -> Events:
@@ -274,27 +252,36 @@ def _others_nearby_by_steps(
 def _axes(events: Events) -> tuple[Angles, Angles]:
     """Polar angle and azimuth of the energy-weighted mean position of each event's hits, rad; NaN without energy."""
     flat, counts = jagged.columns(events.hits), jagged.count(events.hits)
-    weighted = (jagged.unflatten(flat["energy"] * flat[f"position.{axis}"], counts) for axis in "xyz")
-    x, y, z = (ak.to_numpy(ak.sum(values, axis=1)).astype(float) for values in weighted)
+    weighted = np.concatenate([flat["energy"] * flat[f"position.{axis}"] for axis in "xyz"])
+    sums = ak.sum(jagged.unflatten(weighted, np.tile(counts, 3)), axis=1)
+    x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(events))
     unknown = (x == 0) & (y == 0) & (z == 0)
     theta, azimuth = np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)
 
 
-def _components(columns: Mapping[str, Values], vector: str) -> list[str]:
-    """Names of the columns of a vector, x, y and z."""
-    return [name for name in columns if name.startswith(f"{vector}.")]
-
-
-def _changed(
-    events: Events, change: Callable[[str, dict[str, Values], Index], Mapping[str, npt.NDArray[Any]]]
-) -> Events:
-    """The events with some fields of each part that has vectors replaced, in the precision of each field."""
+def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.bool_] | None = None) -> Events:
+    """The events rotated by an angle each, and some of them reflected, in the precision of each field."""
+    if phi is None and reflected is None:
+        return events
     values = {}
     for name, part in events.parts():
         if name in VECTORS:
-            flat = jagged.columns(part)
-            columns = change(name, flat, jagged.count(part))
+            flat, counts = jagged.columns(part), jagged.count(part)
+            vectors = [[field for field in flat if field.startswith(f"{vector}.")] for vector in VECTORS[name]]
+            columns: dict[str, Values] = {}
+            if phi is not None:
+                cos, sin = np.repeat(np.cos(phi), counts), np.repeat(np.sin(phi), counts)
+                for first, second, _ in vectors:
+                    x, y = flat[first].astype(np.float64), flat[second].astype(np.float64)
+                    columns[first], columns[second] = x * cos - y * sin, x * sin + y * cos
+                if name == "tracks":
+                    azimuth = flat["phi"].astype(np.float64) + np.repeat(phi, counts)
+                    columns["phi"] = np.pi - np.mod(np.pi - azimuth, 2 * np.pi)  # in (-pi, pi]
+            if reflected is not None:
+                sign = np.repeat(np.where(reflected, -1.0, 1.0), counts)
+                for field in [vector[2] for vector in vectors] + (["z0", "tan_lambda"] if name == "tracks" else []):
+                    columns[field] = flat[field] * sign
             values[name] = jagged.replaced(
                 part, {field: column.astype(flat[field].dtype) for field, column in columns.items()}
             )
