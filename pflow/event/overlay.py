@@ -41,6 +41,9 @@ SLAB = 4.0
 MIN_SLAB = 1.0
 """Smallest thickness, mm: numbers of slabs are exact."""
 
+PRIME = 73856093
+"""Spreads the numbers of slabs over the buckets of a hash."""
+
 
 def overlay(
     events: Events,
@@ -159,37 +162,34 @@ def _near_others(
     """All hits within the tolerance of a hit of another event in the same layer, and some that are farther away.
 
     Looks for slabs across x, y and z, one after the other, in which several events of a group hit the same layer. Of
-    two grids of slabs, shifted by half a slab, only one can separate two near hits.
+    two grids of slabs, shifted by half a slab, only one can separate two near hits. Slabs of a layer are told apart by
+    a hash; a few share a bucket of their group, and their hits are kept for nothing.
     """
-    event = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    group = np.repeat(group, counts)
-    slab = np.maximum(SLAB * tolerances, MIN_SLAB).astype(np.float32)[hits["subdetector"]]
+    slab = np.maximum(SLAB * tolerances, MIN_SLAB).astype(np.float32).take(hits["subdetector"])
     position = [hits[f"position.{axis}"] / slab for axis in "xyz"]
-    near = np.arange(len(event))
-    n_buckets = 2 ** (4 * len(event) // (int(group.max(initial=0)) + 1)).bit_length()
+    sizes = np.bincount(group)
+    n_buckets = 2 ** (4 * len(slab) // max(len(sizes), 1)).bit_length()
+    bucket = np.repeat(group * n_buckets, counts)  # the first one of the group
+    member = np.repeat(jagged.local_index(sizes).astype(np.min_scalar_type(sizes.max(initial=0))), counts)
+    last = np.empty(n_buckets * len(sizes), dtype=member.dtype)
+    near = np.arange(len(member))
     for axis in 2 * (0, 1, 2):  # the second time few of them are left, and fewer share a bucket by chance
         is_near = np.zeros(len(near), dtype=np.bool_)
         for shift in (0.0, 0.5):
             key = np.floor(position[axis] + np.float32(shift)).astype(np.int32)
-            key *= 73856093
+            key *= PRIME
             key ^= layer
             key ^= key >> 15
             key &= n_buckets - 1
-            is_near |= _of_several(group * n_buckets + key, event)
+            key = bucket + key
+            last[key] = member  # one of those of each bucket
+            is_shared = np.zeros(len(last), dtype=np.bool_)
+            is_shared[key.take(np.flatnonzero(last.take(key) != member))] = True
+            is_near |= is_shared.take(key)
         left = np.flatnonzero(is_near)
-        near, layer, event, group = near[left], layer[left], event[left], group[left]
-        position = [values[left] for values in position]
+        near, layer, bucket, member = near[left], layer[left], bucket[left], member[left]
+        position = [values.take(left) for values in position]
     return near
-
-
-def _of_several(key: Index, event: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Whether hits of several events have the same key."""
-    n_keys = int(key.max(initial=-1)) + 1
-    last = np.empty(n_keys, dtype=np.int32)
-    last[key] = event  # one of the events of each key
-    is_of_several = np.zeros(n_keys, dtype=np.bool_)
-    is_of_several[key[np.flatnonzero(last[key] != event)]] = True
-    return is_of_several[key]
 
 
 def _with_shared_cells_summed(events: Events, hits: Index, first: Index) -> Events:
