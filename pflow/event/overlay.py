@@ -96,7 +96,7 @@ def overlay(
         raise IndexError(f"event {order.min() if order.min() < 0 else order.max()} of {len(events)}")
     picked = events if np.array_equal(order, np.arange(len(events))) else events[order]
     group = jagged.event_index(sizes)
-    shift = {name: _shift(part, group) for name, part in picked.parts()}
+    shift = {name: _shift(part, sizes) for name, part in picked.parts()}
 
     values: dict[str, Any] = {"reference": None}
     for name, part in picked.parts():
@@ -124,11 +124,10 @@ def overlay(
     return _with_shared_cells_summed(joined, *_shared_cells(picked, group, ecal_tolerance, hcal_tolerance))
 
 
-def _shift(part: ak.Array, group: Index) -> npt.NDArray[np.int32]:
+def _shift(part: ak.Array, sizes: Index) -> npt.NDArray[np.int32]:
     """Number of objects of the group's earlier events, for each picked event."""
     starts = jagged.offsets(jagged.count(part))[:-1]
-    _, first = np.unique(group, return_index=True)
-    return (starts - starts[first][group]).astype(np.int32)
+    return (starts - np.repeat(starts[jagged.offsets(sizes)[:-1]], sizes)).astype(np.int32)
 
 
 def _shared_cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tolerance: float) -> tuple[Index, Index]:
