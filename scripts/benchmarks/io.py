@@ -4,15 +4,17 @@ Stages, in CPU time: plain (uproot alone, the same branches), reading (file to e
 (the same from what `pflow prepare` wrote), tokens (truth rules, merging, features, targets), padding, augmentation, and
 tokens and padding of augmented events, which are larger where events are joined. The training step is that of the model
 on this CPU with one thread; what a GPU needs follows from the FLOPs of steps (forward and backward) on the events as
-they are and augmented, at 30% of 100 TFLOP/s.
+they are and augmented, at 30% of 100 TFLOP/s. Batches are those of one GPU in `configs/cluster/fit.sbatch`, by a budget
+of tokens.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from benchmarks.timing import make_batches, timed
+from benchmarks.timing import timed
 from measurements.files import write_json
 from pflow.checkpoint.load import Model, load_model
+from pflow.data.batch import Batch
+from pflow.data.buckets import bucket
+from pflow.data.collate import Padder
 from pflow.data.files import FileOptions
 from pflow.data.memory import keep_freed_memory
 from pflow.data.prepare import prepare_events
@@ -43,6 +48,9 @@ AUGMENTATION = Augmentation(
 GPU_FLOPS = 0.3 * 100e12
 """FLOP/s that a training reaches on a GPU of 100 TFLOP/s."""
 
+TRAINED = 128
+"""Events whose training steps are measured."""
+
 SOURCES = {"files": "reading", "prepared": "prepared"}
 """Where events come from, and the stage that reads them."""
 
@@ -51,8 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, help="events with truth, flat or EDM4hep")
     parser.add_argument("--checkpoint", default="ild-g4-general", help="whose tokens and step (default: %(default)s)")
     parser.add_argument("--events", type=int, default=256, help="of each file, read at once (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=16, help="default: %(default)s")
+    parser.add_argument("--max-tokens", type=int, default=20000, help="of a batch (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, nargs="+", metavar="N", help="also a training on all files, each N times")
     parser.add_argument("--output", type=Path, help="JSON file")
 
 
@@ -68,20 +77,48 @@ def run(args: argparse.Namespace) -> None:
             f"  reading {row['reading_over_plain']:.2f} of plain uproot, tokens {row['tokens_over_reading']:.2f} of "
             f"reading; a step takes {row['step_cpu']:.1f} events/s on this CPU"
         )
-        for kind, found in row["loading"].items():
-            cores = ", ".join(
-                f"{found['per_core'][source]:.0f} events/s a core from {source} ({found['cores'][source]:.1f} cores)"
-                for source in SOURCES
-            )
-            print(f"  {kind}: a GPU needs {found['gpu']:.0f} events/s; loading {cores}")
+        print_loading(row["loading"])
+    result: dict[str, Any] = {"model": args.checkpoint, "torch": torch.__version__, "rows": rows}
+    if args.repeat:
+        counts = [row["entries"] * repeat for row, repeat in zip(rows, args.repeat, strict=True)]
+        result["mixture"] = {"repeat": args.repeat, "loading": mixture([row["loading"] for row in rows], counts)}
+        print("all files, repeated as told:")
+        print_loading(result["mixture"]["loading"])
     if args.output:
-        write_json(args.output, {"model": args.checkpoint, "torch": torch.__version__, "rows": rows})
+        write_json(args.output, result)
+
+
+def print_loading(loading: Mapping[str, Any]) -> None:
+    for kind, found in loading.items():
+        cores = ", ".join(
+            f"{found['per_core'][source]:.0f} events/s a core from {source} ({found['cores'][source]:.1f} cores)"
+            for source in SOURCES
+        )
+        print(f"  {kind}: a GPU needs {found['gpu']:.0f} events/s; loading {cores}")
+
+
+def mixture(parts: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+    """Rates of events of several files together, of each of which there are so many."""
+
+    def rate(kind: str, *names: str) -> float:
+        seconds = 0.0
+        for part, count in zip(parts, counts, strict=True):
+            seconds += count / functools.reduce(lambda found, name: found[name], names, part[kind])
+        return sum(counts) / seconds
+
+    result = {}
+    for kind in parts[0]:
+        gpu, per_core = rate(kind, "gpu"), {source: rate(kind, "per_core", source) for source in SOURCES}
+        cores = {source: gpu / per_core[source] for source in SOURCES}
+        result[kind] = {"gpu": gpu, "per_core": per_core, "cores": cores}
+    return result
 
 
 def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds an event of each stage, and the rates that follow from them."""
     with open_events(path) as file:
-        n = min(args.events, file.num_entries)
+        entries = file.num_entries
+        n = min(args.events, entries)
         plain = plain_reading(file, n)
         times = {"plain": cpu_ms(args.runs, plain), "reading": cpu_ms(args.runs, lambda: file.read(0, n))}
         events = file.read(0, n)
@@ -96,10 +133,10 @@ def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any
     for kind, some in kinds.items():
         more = "" if kind == "as they are" else " augmented"
         times[f"tokens{more}"] = cpu_ms(args.runs, lambda some=some: tokeniser.encode(some, warn=False))
-        encoding[kind] = cpu_ms(args.runs, lambda some=some: make_batches(model, some, args.batch_size, truth=True))
+        encoding[kind] = cpu_ms(args.runs, lambda some=some: make_batches(model, some, args.max_tokens))
         times[f"padding{more}"] = max(encoding[kind] - times[f"tokens{more}"], 0.0)
-        gpu[kind] = GPU_FLOPS / (step_flop(model, some[: 2 * args.batch_size], args.batch_size))
-    seconds = cpu_ms(1, step(model, events[: 2 * args.batch_size], args.batch_size)) / 1e3
+        gpu[kind] = GPU_FLOPS / step_flop(model, some[:TRAINED], args.max_tokens)
+    seconds = cpu_ms(1, steps(model, events[:TRAINED], args.max_tokens)) / 1e3
     ms = {stage: total / n for stage, total in times.items()}
     encoding["augmented"] += times["augmentation"]
     loading = {
@@ -114,12 +151,13 @@ def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any
     }
     return {
         "file": path.name,
+        "entries": entries,
         "events": n,
         "ms": ms,
         "reading_over_plain": ms["reading"] / ms["plain"],
         "tokens_over_reading": ms["tokens"] / ms["reading"],
         "loading": loading,
-        "step_cpu": min(n, 2 * args.batch_size) / seconds,
+        "step_cpu": min(n, TRAINED) / seconds,
     }
 
 
@@ -132,22 +170,29 @@ def prepared_reading(path: Path, n: int) -> Callable[[], object]:
     return lambda: file.read(0, n)
 
 
-def step(model: Model, events: Events, batch_size: int) -> Callable[[], None]:
+def make_batches(model: Model, events: Events, max_tokens: int) -> list[Batch]:
+    """Batches of the events, as a training cuts a buffer of them into batches."""
+    tokens = model.tokeniser.encode(events, warn=False)
+    padder, generator = Padder([tokens]), np.random.default_rng(1)
+    return [padder.batch(rows) for rows in bucket(tokens.n_source, len(tokens), max_tokens, generator)]
+
+
+def steps(model: Model, events: Events, max_tokens: int) -> Callable[[], None]:
     """Training steps, forward and backward, on batches of the events."""
-    batches = make_batches(model, events, batch_size, truth=True)
+    batches = make_batches(model, events, max_tokens)
     network = model.reconstructor.train()
 
-    def steps() -> None:
+    def run() -> None:
         for batch in batches:
             network.training_step(batch).losses["total"].backward()
 
-    return steps
+    return run
 
 
-def step_flop(model: Model, events: Events, batch_size: int) -> float:
+def step_flop(model: Model, events: Events, max_tokens: int) -> float:
     """FLOPs of a training step, an event."""
     with FlopCounter() as counter:
-        step(model, events, batch_size)()
+        steps(model, events, max_tokens)()
     return counter.total / len(events)
 
 
