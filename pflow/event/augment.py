@@ -171,6 +171,8 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
     all_sizes = np.ones(len(events), dtype=np.int64)
     all_sizes[small] = sizes
+    if (all_sizes == 1).all():
+        return events
     picked = np.repeat(np.arange(len(events)), all_sizes)
     angle = np.zeros(len(picked))
     of_small = np.repeat(is_small, all_sizes)

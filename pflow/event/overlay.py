@@ -164,14 +164,16 @@ def _near_others(
     two grids of slabs, shifted by half a slab, only one can separate two near hits. Slabs of a layer are told apart by
     a hash; a few share a bucket of their group, and their hits are kept for nothing.
     """
-    slab = np.maximum(SLAB * tolerances, MIN_SLAB).astype(np.float32).take(hits["subdetector"])
-    position = [hits[f"position.{axis}"] / slab for axis in "xyz"]
     sizes = np.bincount(group)
+    near = np.flatnonzero(np.repeat((sizes > 1)[group], counts))
+    slab = np.maximum(SLAB * tolerances, MIN_SLAB).astype(np.float32).take(hits["subdetector"].take(near))
+    position = [hits[f"position.{axis}"].take(near) / slab for axis in "xyz"]
+    layer = layer.take(near)
     n_buckets = 2 ** (4 * len(slab) // max(len(sizes), 1)).bit_length()
-    bucket = np.repeat(group * n_buckets, counts)  # the first one of the group
-    member = np.repeat(jagged.local_index(sizes).astype(np.min_scalar_type(sizes.max(initial=0))), counts)
+    bucket = np.repeat(group * n_buckets, counts).take(near)  # the first one of the group
+    number = jagged.local_index(sizes).astype(np.min_scalar_type(sizes.max(initial=0)))  # of an event in its group
+    member = np.repeat(number, counts).take(near)
     last = np.empty(n_buckets * len(sizes), dtype=member.dtype)
-    near = np.arange(len(member))
     for axis in 2 * (0, 1, 2):  # the second time few of them are left, and fewer share a bucket by chance
         is_near = np.zeros(len(near), dtype=np.bool_)
         for shift in (0.0, 0.5):
