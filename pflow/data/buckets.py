@@ -100,18 +100,21 @@ def _cut_with_least_padding(sizes: npt.NDArray[Any], batch_size: int, max_tokens
     By dynamic programming over where the last batch begins. Batches that are filled one after the other would hold the
     longest short events together with the shortest long ones.
     """
-    starts = np.zeros(len(sizes), dtype=np.int64)  # of the last batch of the first events
-    fewest = np.zeros(len(sizes) + 1)
+    n = len(sizes)
+    starts = [0] * n  # of the last batch of the first events
+    fewest = np.zeros(n + 1)
+    falling = np.arange(float(min(batch_size, max_tokens, n)), 0.0, -1.0)  # numbers of events of a batch
+    of_batch = BATCH_COST * max_tokens
     for stop, longest in enumerate(sizes.tolist(), start=1):
-        most = max(1, min(batch_size, max_tokens // max(longest, 1)))
-        first = max(0, stop - most)
-        costs = fewest[first:stop] + longest * np.arange(stop - first, 0, -1)
-        best = int(np.argmin(costs))
-        starts[stop - 1] = first + best
-        fewest[stop] = costs[best] + BATCH_COST * max_tokens
+        most = max(1, min(stop, len(falling), max_tokens // max(longest, 1)))
+        costs = falling[-most:] * longest
+        costs += fewest[stop - most : stop]
+        best = int(costs.argmin())
+        starts[stop - 1] = stop - most + best
+        fewest[stop] = costs[best] + of_batch
     batches: list[Index] = []
-    stop = len(sizes)
+    stop = n
     while stop:
         batches.append(np.arange(starts[stop - 1], stop))
-        stop = int(starts[stop - 1])
+        stop = starts[stop - 1]
     return batches[::-1]
