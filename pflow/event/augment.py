@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -109,11 +109,13 @@ def augment(events: Events, options: Augmentation, generator: np.random.Generato
 
     As many events, with the same event numbers in the same order.
     """
-    if options.overlay is not None:
-        events = random_overlay(events, options.overlay, generator)
+    groups = None if options.overlay is None else _random_groups(events, options.overlay, generator)
     phi = random_phi(events.detector, len(events), generator) if options.rotate else None
     reflected = generator.random(len(events)) < 0.5 if options.reflect else None
-    events = _moved(events, phi, reflected)
+    if options.overlay is None or groups is None:
+        events = _moved(events if options.overlay is None else _without_reference(events), phi, reflected)
+    else:
+        events = _joined(events, groups, options.overlay, phi, reflected)
     if options.disturb is not None:
         events = disturb(events, options.disturb, generator)
     return events
@@ -149,13 +151,30 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     The first event of a group is not rotated. No event is in a group twice, so no group is larger than the chunk. As
     many events are returned, with the same event numbers in the same order.
     """
-    events = dataclasses.replace(events, reference=None, reference_name="")
+    groups = _random_groups(events, options, generator)
+    return _without_reference(events) if groups is None else _joined(events, groups, options)
+
+
+def _without_reference(events: Events) -> Events:
+    return dataclasses.replace(events, reference=None, reference_name="")
+
+
+class _Groups(NamedTuple):
+    """Events to join: sizes int64 [group]; members int64 and their rotations, rad, [member of any group]."""
+
+    sizes: Index
+    members: Index
+    phi: Angles
+
+
+def _random_groups(events: Events, options: Overlay, generator: np.random.Generator) -> _Groups | None:
+    """A group for each event, drawn at random; None where each event is alone."""
     is_small = np.ones(len(events), dtype=np.bool_)
     if options.max_hits is not None:
         is_small = jagged.count(events.hits) <= options.max_hits
     small = np.flatnonzero(is_small)
     if not len(small):
-        return events
+        return None
     frequencies = np.array(options.frequencies, dtype=np.float64)
     sizes = 1 + generator.choice(len(frequencies), size=len(small), p=frequencies / frequencies.sum())
     if options.cone is None:
@@ -172,14 +191,27 @@ def random_overlay(events: Events, options: Overlay, generator: np.random.Genera
     all_sizes = np.ones(len(events), dtype=np.int64)
     all_sizes[small] = sizes
     if (all_sizes == 1).all():
-        return events
+        return None
     picked = np.repeat(np.arange(len(events)), all_sizes)
     angle = np.zeros(len(picked))
     of_small = np.repeat(is_small, all_sizes)
     picked[of_small], angle[of_small] = small[members[taken]], phi[taken]
+    return _Groups(all_sizes, picked, angle)
+
+
+def _joined(
+    events: Events,
+    groups: _Groups,
+    options: Overlay,
+    phi: Angles | None = None,
+    reflected: npt.NDArray[np.bool_] | None = None,
+) -> Events:
+    """The groups, each joined into an event, rotated by an angle each, and some of them reflected."""
+    angle = groups.phi if phi is None else groups.phi + np.repeat(phi, groups.sizes)
+    reflected = None if reflected is None else np.repeat(reflected, groups.sizes)
     return overlay(
-        rotate(events[picked], angle),
-        jagged.unflatten(np.arange(len(picked)), all_sizes),
+        _moved(_without_reference(events)[groups.members], angle, reflected),
+        jagged.unflatten(np.arange(len(groups.members)), groups.sizes),
         ecal_tolerance=options.ecal_tolerance,
         hcal_tolerance=options.hcal_tolerance,
     )
