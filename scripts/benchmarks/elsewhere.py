@@ -1,4 +1,4 @@
-"""Tensors that say they are on a GPU, where there is none, and how often their values would be waited for.
+"""Tensors that say they are on a GPU, where there is none: what would be waited for, and what would be launched.
 
 A tensor of `Elsewhere` is a CPU tensor that says it is on another device, ``meta``, which needs no driver. As on a GPU,
 an operation on it and on a CPU tensor fails, unless that is a scalar or an index. Where no device is given a tensor is
@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 import pflow
+from pflow.model.pointing import reconstructor as reconstructor_module
+from pflow.model.pointing.decoder_step import generate
 
 GPU = torch.device("meta")
 
@@ -103,6 +105,28 @@ class Device(TorchDispatchMode):
         return _run(func, args, kwargs)
 
 
+class Kernels(TorchDispatchMode):
+    """Counts operations on tensors of a GPU, each of at least one kernel; views are none. Enter it last.
+
+    Attributes
+    ----------
+    count
+        How many.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        is_view = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
+        leaves = [leaf for leaf in tree_flatten((args, kwargs, found))[0] if isinstance(leaf, Tensor)]
+        if any(leaf.device.type != "cpu" for leaf in leaves) and not is_view and "empty" not in func.name():
+            self.count += 1
+        return found
+
+
 def _is_waited_for(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether the host waits for the device in this operation."""
     name = func.overloadpacket.__name__
@@ -144,6 +168,14 @@ def move(module: nn.Module) -> nn.Module:
         return module._apply(Elsewhere)
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(before)
+
+
+@contextlib.contextmanager
+def on_a_gpu(reconstructor: Any) -> Iterator[Any]:
+    """The reconstructor elsewhere, for as long as it works there."""
+    # No views of a subclass in inference mode.
+    with patch.object(reconstructor_module, "generate", generate.__wrapped__), without_autocast():
+        yield move(reconstructor)
 
 
 @contextlib.contextmanager

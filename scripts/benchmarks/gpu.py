@@ -1,9 +1,9 @@
-"""What a training on a GPU depends on: waits of the host, bfloat16, and memory against tokens.
+"""What a training on a GPU depends on: waits of the host, kernels, bfloat16, and memory against tokens.
 
-Without a GPU waits are counted with tensors that say they are on one, and the rest is measured on the CPU.
+Without a GPU waits and kernels are counted with tensors that say they are on one, and the rest is measured on the CPU.
 
 waits: operations in which the host waits for the device, in decoding of a batch and in a step of each training; logging
-waits once more.
+waits once more. Beside them all operations on the device, each of at least one kernel.
 precision: losses of each stage under bfloat16 autocast beside those in single precision, and the cosine between their
 gradients.
 memory: what a training step of the first stage, of one event made of several, keeps for its backward pass, and the
@@ -18,13 +18,12 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from benchmarks.elsewhere import GPU, Device, move, without_autocast
+from benchmarks.elsewhere import GPU, Device, Kernels, on_a_gpu
 from benchmarks.memory import peak_mb, reset_peak
 from benchmarks.timing import joined, make_batches
 from measurements.files import RESULTS, write_json
@@ -33,8 +32,6 @@ from pflow.data.batch import Batch
 from pflow.data.collate import collate
 from pflow.io.open import read_events
 from pflow.model.api import Reconstructor
-from pflow.model.pointing import reconstructor as reconstructor_module
-from pflow.model.pointing.decoder_step import generate
 
 PARTS = ("memory", "waits", "precision")
 """Memory first: later the process keeps what it once had."""
@@ -68,26 +65,25 @@ def run(args: argparse.Namespace) -> None:
 
 
 def waits(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Numbers of waits."""
+    """Numbers of waits and kernels."""
     model = load_model(args.checkpoint)
     (batch,) = make_batches(model, read_events(args.file, entry_stop=args.events), args.events, truth=True)
     if args.device == "cpu":
         with Device():
             batch = batch.to(GPU)
-        plain = patch.object(reconstructor_module, "generate", generate.__wrapped__)
-        with plain, without_autocast():  # no views of a subclass in inference mode
-            return _waits(move(model.reconstructor), batch, _counted)
+        with on_a_gpu(model.reconstructor) as reconstructor:
+            return _waits(reconstructor, batch, _counted)
     return _waits(model.reconstructor.to(args.device), batch.to(args.device), _counted_by_cuda)
 
 
 def _waits(
-    reconstructor: Any, batch: Batch, counted: Callable[[Callable[[], Any]], tuple[Any, int]]
+    reconstructor: Any, batch: Batch, counted: Callable[[Callable[[], Any]], tuple[Any, dict[str, int]]]
 ) -> list[dict[str, Any]]:
     with torch.no_grad():
-        found, n = counted(lambda: reconstructor.eval().generate(batch))
+        found, numbers = counted(lambda: reconstructor.eval().generate(batch))
     longest = found.mask.shape[1]
-    rows = [{"what": "decoding and refinement", "particles": longest, "waits": n}]
-    print(f"decoding and refinement of {len(batch)} events with up to {longest} particles: {n} waits")
+    rows = [{"what": "decoding and refinement", "particles": longest, **numbers}]
+    print(f"decoding and refinement of {len(batch)} events with up to {longest} particles: {_told(numbers)}")
 
     def step() -> None:
         reconstructor.training_step(batch).losses["total"].backward()
@@ -100,28 +96,33 @@ def _waits(
             reconstructor.network.refiner = None
             training = dataclasses.replace(reconstructor.training_config, scheduled_sampling_prob=sampling)
             reconstructor.training_config = training
-        _, n = counted(step)
-        rows.append({"what": what, "particles": longest, "waits": n})
-        print(f"{what}: {n} waits", flush=True)
+        _, numbers = counted(step)
+        rows.append({"what": what, "particles": longest, **numbers})
+        print(f"{what}: {_told(numbers)}", flush=True)
     return rows
 
 
-def _counted(work: Callable[[], Any]) -> tuple[Any, int]:
-    with Device() as device:
+def _told(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in numbers.items())
+
+
+def _counted(work: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+    with Device() as device, Kernels() as kernels:
         found = work()
-    return found, len(device.waits)
+    return found, {"waits": len(device.waits), "kernels": kernels.count}
 
 
-def _counted_by_cuda(work: Callable[[], Any]) -> tuple[Any, int]:
+def _counted_by_cuda(work: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, Kernels() as kernels:
             warnings.simplefilter("always")
             found = work()
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    return found, sum("synchronizing CUDA" in str(warning.message) for warning in caught)
+    waits = sum("synchronizing CUDA" in str(warning.message) for warning in caught)
+    return found, {"waits": waits, "kernels": kernels.count}
 
 
 def precision(args: argparse.Namespace) -> list[dict[str, Any]]:

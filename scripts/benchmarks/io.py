@@ -3,15 +3,19 @@
 Stages, in CPU time: plain (uproot alone, the same branches), reading (file to events, validated, with truth), prepared
 (the same from what `pflow prepare` wrote), tokens (truth rules, merging, features, targets), padding, augmentation, and
 tokens and padding of augmented events, which are larger where events are joined. The training step is that of the model
-on this CPU with one thread; what a GPU needs follows from the FLOPs of steps (forward and backward) on the events as
-they are and augmented, at 30% of 100 TFLOP/s. Batches are those of one GPU in `configs/cluster/fit.sbatch`, by a budget
-of tokens.
+on this CPU with one thread. Batches are filled to the budget of tokens of one GPU in `configs/cluster/fit.sbatch`.
+
+What a GPU takes at most is that of a step, forward and backward, of the first stage: a step of the refinement has more
+FLOPs and kernels. By its FLOPs, at 30% of 100 TFLOP/s; and by its kernels too, which are launched one after the other,
+and are counted with tensors that say they are on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import copy
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +29,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from benchmarks.elsewhere import GPU, Device, Kernels, on_a_gpu
 from benchmarks.timing import timed
 from measurements.files import write_json
 from pflow.checkpoint.load import Model, load_model
@@ -48,8 +53,14 @@ AUGMENTATION = Augmentation(
 GPU_FLOPS = 0.3 * 100e12
 """FLOP/s that a training reaches on a GPU of 100 TFLOP/s."""
 
+LAUNCH = 2e-6
+"""Least time between two kernels, s: launches take 3 to 6 us, and more from Python."""
+
 TRAINED = 128
 """Events whose training steps are measured."""
+
+BOUNDS = ("FLOPs", "kernels")
+"""By FLOPs alone, and by kernels too."""
 
 SOURCES = {"files": "reading", "prepared": "prepared"}
 """Where events come from, and the stage that reads them."""
@@ -57,7 +68,11 @@ SOURCES = {"files": "reading", "prepared": "prepared"}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, help="events with truth, flat or EDM4hep")
-    parser.add_argument("--checkpoint", default="ild-g4-general", help="whose tokens and step (default: %(default)s)")
+    parser.add_argument(
+        "--checkpoint",
+        default="ild-g4-general",
+        help="whose tokens and step, a pointing network (default: %(default)s)",
+    )
     parser.add_argument("--events", type=int, default=256, help="of each file, read at once (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=20000, help="of a batch (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
@@ -90,28 +105,35 @@ def run(args: argparse.Namespace) -> None:
 
 def print_loading(loading: Mapping[str, Any]) -> None:
     for kind, found in loading.items():
-        cores = ", ".join(
-            f"{found['per_core'][source]:.0f} events/s a core from {source} ({found['cores'][source]:.1f} cores)"
-            for source in SOURCES
-        )
-        print(f"  {kind}: a GPU needs {found['gpu']:.0f} events/s; loading {cores}")
+        rates = ", ".join(f"{found['per_core'][source]:.0f} events/s a core from {source}" for source in SOURCES)
+        print(f"  {kind}: loading {rates}")
+        for bound, rate in found["gpu"].items():
+            cores = ", ".join(f"{found['cores'][bound][source]:.1f} from {source}" for source in SOURCES)
+            print(f"    a GPU takes at most {rate:.0f} events/s by {bound}: cores {cores}")
 
 
 def mixture(parts: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
     """Rates of events of several files together, of each of which there are so many."""
 
-    def rate(kind: str, *names: str) -> float:
+    def rate(*names: str) -> float:
         seconds = 0.0
         for part, count in zip(parts, counts, strict=True):
-            seconds += count / functools.reduce(lambda found, name: found[name], names, part[kind])
+            seconds += count / functools.reduce(lambda found, name: found[name], names, part)
         return sum(counts) / seconds
 
-    result = {}
-    for kind in parts[0]:
-        gpu, per_core = rate(kind, "gpu"), {source: rate(kind, "per_core", source) for source in SOURCES}
-        cores = {source: gpu / per_core[source] for source in SOURCES}
-        result[kind] = {"gpu": gpu, "per_core": per_core, "cores": cores}
-    return result
+    return {
+        kind: with_cores(
+            {source: rate(kind, "per_core", source) for source in SOURCES},
+            {bound: rate(kind, "gpu", bound) for bound in BOUNDS},
+        )
+        for kind in parts[0]
+    }
+
+
+def with_cores(per_core: dict[str, float], gpu: dict[str, float]) -> dict[str, Any]:
+    """Events/s that a core loads and that a GPU takes at most, and how many cores load as much."""
+    cores = {bound: {source: rate / per_core[source] for source in SOURCES} for bound, rate in gpu.items()}
+    return {"per_core": per_core, "gpu": gpu, "cores": cores}
 
 
 def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -128,27 +150,17 @@ def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any
     times["prepared"] = cpu_ms(args.runs, prepared_reading(path, n))
     times["augmentation"] = cpu_ms(args.runs, lambda: augment(events, AUGMENTATION, np.random.default_rng(1)))
     kinds = {"as they are": events, "augmented": augment(events, AUGMENTATION, np.random.default_rng(1))}
-    encoding: dict[str, float] = {}
-    gpu: dict[str, float] = {}
+    loading = {}
     for kind, some in kinds.items():
         more = "" if kind == "as they are" else " augmented"
         times[f"tokens{more}"] = cpu_ms(args.runs, lambda some=some: tokeniser.encode(some, warn=False))
-        encoding[kind] = cpu_ms(args.runs, lambda some=some: make_batches(model, some, args.max_tokens))
-        times[f"padding{more}"] = max(encoding[kind] - times[f"tokens{more}"], 0.0)
-        gpu[kind] = GPU_FLOPS / step_flop(model, some[:TRAINED], args.max_tokens)
-    seconds = cpu_ms(1, steps(model, events[:TRAINED], args.max_tokens)) / 1e3
+        encoding = cpu_ms(args.runs, lambda some=some: make_batches(model, some, args.max_tokens))
+        times[f"padding{more}"] = max(encoding - times[f"tokens{more}"], 0.0)
+        after = encoding + times["augmentation"] * (kind == "augmented")
+        per_core = {source: n * 1e3 / (times[stage] + after) for source, stage in SOURCES.items()}
+        loading[kind] = with_cores(per_core, gpu_rates(model, some, args.max_tokens))
+    seconds = cpu_ms(1, steps(model.reconstructor, make_batches(model, events[:TRAINED], args.max_tokens))) / 1e3
     ms = {stage: total / n for stage, total in times.items()}
-    encoding["augmented"] += times["augmentation"]
-    loading = {
-        kind: {
-            "gpu": gpu[kind],
-            "per_core": {source: n * 1e3 / (times[stage] + encoding[kind]) for source, stage in SOURCES.items()},
-            "cores": {
-                source: gpu[kind] * (times[stage] + encoding[kind]) / n / 1e3 for source, stage in SOURCES.items()
-            },
-        }
-        for kind in kinds
-    }
     return {
         "file": path.name,
         "entries": entries,
@@ -177,23 +189,33 @@ def make_batches(model: Model, events: Events, max_tokens: int) -> list[Batch]:
     return [padder.batch(rows) for rows in bucket(tokens.n_source, len(tokens), max_tokens, generator)]
 
 
-def steps(model: Model, events: Events, max_tokens: int) -> Callable[[], None]:
-    """Training steps, forward and backward, on batches of the events."""
-    batches = make_batches(model, events, max_tokens)
-    network = model.reconstructor.train()
+def steps(reconstructor: Any, batches: Sequence[Batch]) -> Callable[[], None]:
+    """Training steps, forward and backward."""
+    reconstructor.train()
 
     def run() -> None:
         for batch in batches:
-            network.training_step(batch).losses["total"].backward()
+            reconstructor.training_step(batch).losses["total"].backward()
 
     return run
 
 
-def step_flop(model: Model, events: Events, max_tokens: int) -> float:
-    """FLOPs of a training step, an event."""
-    with FlopCounter() as counter:
-        steps(model, events, max_tokens)()
-    return counter.total / len(events)
+def gpu_rates(model: Model, events: Events, max_tokens: int) -> dict[str, float]:
+    """Events/s that a GPU takes at most in training steps of the first stage, by their FLOPs, and by kernels too."""
+    reconstructor: Any = copy.deepcopy(model.reconstructor)
+    reconstructor.network.refiner = None
+    training = dataclasses.replace(reconstructor.training_config, scheduled_sampling_prob=0.0)
+    reconstructor.training_config = training
+    batches = make_batches(model, events[:TRAINED], max_tokens)
+    with FlopCounter() as flop:
+        steps(reconstructor, batches)()
+    by_flops = GPU_FLOPS * min(TRAINED, len(events)) / flop.total
+    with Device():
+        largest = max(batches, key=len).to(GPU)
+    with on_a_gpu(reconstructor), Device(), Kernels() as kernels:
+        steps(reconstructor, [largest])()
+    in_batch = max_tokens / float(model.tokeniser.encode(events, warn=False).n_source.mean())  # nothing is padded
+    return {"FLOPs": by_flops, "kernels": min(by_flops, in_batch / (kernels.count * LAUNCH))}
 
 
 class FlopCounter(TorchDispatchMode):

@@ -10,8 +10,8 @@ Results = dict[str, Any]
 
 
 def gpu_waits_table(results: Results) -> str:
-    rows = [[row["what"], str(row["waits"])] for row in results["waits"]]
-    return table([f"up to {results['waits'][0]['particles']} particles an event", "waits"], rows)
+    rows = [[row["what"], str(row["waits"]), f"{row['kernels']:,}"] for row in results["waits"]]
+    return table([f"up to {results['waits'][0]['particles']} particles an event", "waits", "kernels"], rows)
 
 
 def gpu_precision_table(results: Results) -> str:
