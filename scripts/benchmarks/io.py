@@ -71,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         default="ild-g4-general",
-        help="whose tokens and step, a pointing network (default: %(default)s)",
+        help="a pointing network (default: %(default)s)",
     )
     parser.add_argument("--events", type=int, default=256, help="of each file, read at once (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=20000, help="of a batch (default: %(default)s)")

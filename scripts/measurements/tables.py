@@ -16,6 +16,7 @@ from measurements.engine_tables import (
 from measurements.evaluation import ALWAYS_ONE, CLASSICAL, ORACLE, ORACLE_NO_TRACKS
 from measurements.files import number, read_json
 from measurements.gpu_tables import gpu_memory_table, gpu_precision_table, gpu_waits_table
+from measurements.io_tables import io_gpu_table, io_table
 from measurements.markdown import table
 from measurements.quantities import QUANTITIES, VISIBLE, Quantity, judge
 from measurements.robustness import attack_table, disk_table, interrupt_table
@@ -83,6 +84,8 @@ def report_tables(results: Path) -> dict[str, str]:
         "engines": {"engines": engines_table},
         "latency": {"latency": latency_table, "latency_by_particles": latency_by_particles_table},
         "latency_by_hits": {"latency_by_hits": latency_by_hits_table},
+        "io": {"io": io_table, "io_gpu": io_gpu_table},
+        "io_mixture": {"io_mixture": io_gpu_table},
         "gpu": {
             "gpu_waits": gpu_waits_table,
             "gpu_precision": gpu_precision_table,
