@@ -23,7 +23,7 @@ import torch
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, write_events
 from benchmarks.engines import ENGINES, Task, measure
 from benchmarks.timing import KINDS, N_HITS, joined
-from measurements.engine_tables import STAGES
+from measurements.engine_tables import STAGES, by_particles
 from measurements.files import REPORT, RESULTS, rounded, write_json
 from measurements.markdown import fill
 from measurements.tables import report_tables
@@ -126,7 +126,8 @@ def summary(engine: str, measured: dict[str, Any]) -> dict[str, Any]:
         text = ", ".join(f"{stage} {ms:.1f}" for stage, ms in stages.items())
         mean, p50, p99 = (result[kind][name] for name in ("mean", "p50", "p99"))
         print(f"  {kind:8} an event: mean {mean:.1f}, p50 {p50:.1f}, p99 {p99:.1f}; {text}")
-    result["by_particles"] = [{"particles": row["particles"], "cpu_ms": sum(row["cpu_ms"].values())} for row in rows]
+    total = np.array([sum(row["cpu_ms"].values()) for row in rows])
+    result["by_particles"] = by_particles(np.array([row["particles"] for row in rows]), total)
     return result
 
 

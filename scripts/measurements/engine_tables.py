@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
 from measurements.markdown import table
 
 Results = dict[str, Any]
+Values = npt.NDArray[Any]
 TITLES = {"torch": "torch", "onnxruntime": "ONNX Runtime", "cpp": "C++"}
 STAGES = ("reading", "tokens", "encoder", "decoder", "refinement", "output")
 """Tokens: merging, features, padding; an exported encoder makes them itself. Output: particles and links; an exported
@@ -58,14 +59,23 @@ def latency_by_hits_table(results: Results) -> str:
     return table(["hits", "particles", *(TITLES[engine] for engine in by_hits)], rows, left=())
 
 
+def by_particles(particles: Values, cpu_ms: Values) -> list[dict[str, float]]:
+    """Number of events and means of each range of numbers of particles, of particles and CPU times [event]."""
+    rows = []
+    for low, high in itertools.pairwise(PARTICLES):
+        within = (particles >= low) & (particles < high)
+        if within.any():
+            means = {"particles": float(particles[within].mean()), "cpu_ms": float(cpu_ms[within].mean())}
+            rows.append({"events": int(within.sum()), **means})
+    return rows
+
+
 def latency_by_particles_table(results: Results) -> str:
     """Mean CPU time of the events of each range of numbers of particles."""
     engines = results["engines"]
-    numbers = np.array([row["particles"] for row in next(iter(engines.values()))["by_particles"]])
     rows = []
-    for low, high in itertools.pairwise(PARTICLES):
-        within = (numbers >= low) & (numbers < high)
-        if within.any():
-            times = (np.array([row["cpu_ms"] for row in of["by_particles"]])[within].mean() for of in engines.values())
-            rows.append([f"{numbers[within].mean():.1f}", str(within.sum()), *(f"{ms:.1f}" for ms in times)])
+    for same in zip(*(of["by_particles"] for of in engines.values()), strict=True):
+        first = same[0]
+        times = (f"{row['cpu_ms']:.1f}" for row in same)
+        rows.append([f"{first['particles']:.1f}", str(first["events"]), *times])
     return table(["particles, mean", "events", *(TITLES[engine] for engine in engines)], rows, left=())
