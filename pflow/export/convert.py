@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pflow.errors import missing_package
+from pflow.export.attention_scan import expand_attention
 from pflow.export.graphs import Graph
 from pflow.export.loop import Loop, in_loop
 from pflow.export.operators import translations
@@ -21,6 +22,7 @@ OPSET = 18
 
 _EXPECTED = (
     ("Converting a tensor to a Python boolean might cause the trace to be incorrect", Warning),
+    ("Converting a tensor to a Python integer might cause the trace to be incorrect", Warning),
     ("torch.tensor results are registered as constants in the trace", Warning),
     ("Using len to get tensor shape might cause the trace to be incorrect", Warning),
     ("Exporting aten::index operator of advanced indexing", UserWarning),
@@ -96,6 +98,7 @@ def _traced(graph: Graph, path: Path, onnx: Any) -> Any:
             dynamic_axes={spec.name: spec.axes for spec in specs},
         )
     model = onnx.load(str(path))
+    expand_attention(model, onnx)
     _count_axes_from_front(model, onnx)
     for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # tracing loses the fixed sizes
         element = value.type.tensor_type.elem_type

@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -45,21 +46,29 @@ class Clock {
   std::chrono::steady_clock::time_point wall_ = std::chrono::steady_clock::now();
 };
 
-/// The numbers of a line, one after the other.
+/// The numbers of a line from a character on, one after the other.
 class Numbers {
  public:
-  Numbers(const char* text, std::size_t line) : text_(text), line_(line) {}
+  Numbers(const std::string& text, std::size_t begin, std::size_t line)
+      : text_(text.data() + begin), end_(text.data() + text.size()), line_(line) {}
 
   float next() {
-    char* end = nullptr;
-    const float number = std::strtof(text_, &end);
-    if (end == text_) throw pflow::Error("line " + std::to_string(line_), "expected a number");
-    text_ = end;
+    while (text_ != end_ && *text_ == ' ') ++text_;
+    float number = 0.0f;
+#ifdef __cpp_lib_to_chars  // takes a third of the time
+    const std::from_chars_result result = std::from_chars(text_, end_, number);
+    const char* stop = result.ec == std::errc() ? result.ptr : text_;
+#else
+    char* stop = nullptr;
+    number = std::strtof(text_, &stop);
+#endif
+    if (stop == text_) throw pflow::Error("line " + std::to_string(line_), "expected a number");
+    text_ = stop;
     return number;
   }
 
  private:
-  const char* text_;
+  const char *text_, *end_;
   std::size_t line_;
 };
 
@@ -70,7 +79,7 @@ bool read_event(std::istream& file, std::string& line, std::size_t& n_lines, Eve
   event = {};
   while (++n_lines, std::getline(file, line)) {
     if (line.rfind("hit ", 0) == 0) {
-      Numbers numbers(line.c_str() + 4, n_lines);
+      Numbers numbers(line, 4, n_lines);
       pflow::Hit hit;
       for (float* value : {&hit.energy, &hit.x, &hit.y, &hit.z}) *value = numbers.next();
       hit.subdetector = int(numbers.next());
@@ -78,7 +87,7 @@ bool read_event(std::istream& file, std::string& line, std::size_t& n_lines, Eve
       hit.time = numbers.next();
       event.hits.push_back(hit);
     } else if (line.rfind("track ", 0) == 0) {
-      Numbers numbers(line.c_str() + 6, n_lines);
+      Numbers numbers(line, 6, n_lines);
       pflow::Track t;
       for (float* value : {&t.px, &t.py, &t.pz, &t.charge, &t.calo_x, &t.calo_y, &t.calo_z, &t.calo_px, &t.calo_py,
                            &t.calo_pz, &t.d0, &t.z0, &t.omega})

@@ -150,6 +150,7 @@ class EncoderGraph(nn.Module):
             "item_direction": unit.double().t(),  # [3, M]
             "item_geometry": torch.cat([scene.item_position[0], unit, theta[:, None] / 0.003], dim=1),
             "item_sums": torch.cat(sums, dim=1),
+            "item_order": order,
             # One of the items of each token: the last of several.
             "token_item": torch.zeros_like(scene.token_energy[0], dtype=torch.int64).scatter(0, token, order),
             "token_inverse_energy": 1.0 / scene.token_energy[0].clamp(min=1e-9),

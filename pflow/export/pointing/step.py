@@ -30,7 +30,16 @@ __all__ = ["DecoderStepGraph"]
 
 EVENT = (
     *("states", "pointer_keys", "item_logits", "item_direction", "item_geometry", "item_sums", "item_token"),
-    *("item_square", "token_item", "token_energy", "token_inverse_energy", "token_frame", "token_codes", "nothing"),
+    *(
+        "item_order",
+        "item_square",
+        "token_item",
+        "token_energy",
+        "token_inverse_energy",
+        "token_frame",
+        "token_codes",
+        "nothing",
+    ),
     *("first_track", "track_items", "track_tokens", "track_limits"),
 )
 """Outputs of the encoder that all steps read, beside keys and values of each layer."""
@@ -159,7 +168,8 @@ class DecoderStepGraph(nn.Module):
         near = (cosine > network.assignment.min_cosine) & (event["assigned"] <= MAX_ASSIGNED)
         # With an item of the seed in any case: an empty axis ends onnxruntime. It gets nothing if it is assigned.
         own = event["token_item"].index_select(0, seed)
-        index = near.scatter(0, own, torch.ones_like(own, dtype=torch.bool)).nonzero().view(-1)  # [P]
+        near = near.scatter(0, own, torch.ones_like(own, dtype=torch.bool))
+        index = torch.masked_select(event["item_order"], near)  # [P]
         at = event["item_token"].index_select(0, index)
         known = event["assigned"].index_select(0, index)
         free, squares = 1.0 - known, event["item_square"].index_select(0, index)
