@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     ConfigError
         The folder cannot be made there, or the model has no such options or predicts no uncertainties.
     """
-    from pflow.calibration.thresholds import best, calibrate, decoding_grid
+    from pflow.calibration.decoding_options import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import write_weights
     from pflow.errors import ConfigError

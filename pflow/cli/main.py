@@ -36,7 +36,7 @@ VERBS = {
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
     "display": "draw an event: a figure, or an interactive page",
     "provenance": "show what is needed to repeat an output: model, versions, options, inputs, command",
-    "calibrate": "choose thresholds and calibrate the uncertainties of a model on validation files",
+    "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
     "export": "write a model as ONNX for inference from C++, or its weights alone",
 }
 """What each verb does, in one line. ``pflow.cli.VERB`` is imported when the verb runs."""

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from pflow.calibration.thresholds import CRITERIA
+from pflow.calibration.decoding_options import CRITERIA
 from pflow.cli.main import LIGHTNING, VERBS
 from pflow.cli.options import OPTIONS, add_options, at_least
 from pflow.data.prepare import BLOCK_SIZE, SHARD_SIZE

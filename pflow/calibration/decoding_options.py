@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pflow.calibration.fit import UncertaintyFit
+from pflow.calibration.fit_uncertainty import UncertaintyFit
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError, check_choice
