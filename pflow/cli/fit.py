@@ -72,6 +72,14 @@ class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
             self.parser.save(self.config, partial, skip_none=False, overwrite=True, multifile=False)
 
 
+class DashesInHelp(LightningArgumentParser):  # type: ignore[misc]
+    """A parser whose help shows dashes in names of options, as that of the other verbs."""
+
+    def format_help(self, *args: Any) -> str:
+        """The help text; `_with_underscores` accepts what it shows."""
+        return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), super().format_help(*args))
+
+
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
     """Lightning's command line with a trained model's options as defaults, and one folder for all that a run writes."""
 
@@ -104,6 +112,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Declare our options and links between options."""
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.add_argument(
+            "-o",
             "--output",
             type=str | None,
             default=None,
@@ -373,6 +382,7 @@ def main(argv: list[str]) -> int:
                 ParticleFlow,
                 ParticleFlowData,
                 save_config_callback=SaveConfig,
+                parser_class=DashesInHelp,
                 seed_everything_default=1,
                 auto_configure_optimizers=False,
                 load_from_checkpoint_support=False,
