@@ -153,7 +153,7 @@ def _evaluate(args: argparse.Namespace, files: Mapping[str, Sequence[str]], tota
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=len(parts) if len(parts) > 1 else None)
         for of_part, truth in parts:
-            # One of each part: a file that breaks in the middle counts nothing.
+            # One for each part: of a file that fails in the middle no event counts.
             evaluation = Evaluation(name=total.name, settings=total.settings, oracle=total.oracle)
             try:
                 for chunk, found in _chunks(args, of_part, truth):
@@ -207,7 +207,7 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
 def _parts(
     files: Mapping[str, Sequence[str]], truth: Sequence[str]
 ) -> list[tuple[Mapping[str, Sequence[str]], Sequence[str]]]:
-    """Files that belong together: those of each truth file where there is one of each, else all in one part."""
+    """Files that belong together: a part for each truth file if each has its own reconstructions, else one part."""
     if any(len(paths) != len(truth) for paths in files.values()):
         return [(files, truth)]
     return [({name: [paths[i]] for name, paths in files.items()}, [truth[i]]) for i in range(len(truth))]

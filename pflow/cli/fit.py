@@ -51,7 +51,7 @@ CHATTER = (
     r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
     r".*checkpoint was not created with WeightAveraging.*",
 )
-"""Warnings of Lightning that tell a user of pflow nothing to act on."""
+"""Warnings of Lightning on which a user of pflow need not act."""
 
 CLASS = "model.reconstructor"
 
@@ -345,7 +345,7 @@ def _peek(options: list[str], names: set[str]) -> dict[str, str]:
 
 
 def _last_checkpoint(folder: str) -> ModelCheckpoint:
-    """Keeps the newest state, better or not: Lightning's own ``save_last`` writes it with a new best one alone."""
+    """Writes ``last.ckpt`` whether it is the best or not; Lightning's ``save_last`` writes only with a new best one."""
     return ModelCheckpoint(dirpath=folder, filename="last", enable_version_counter=False)
 
 
@@ -372,7 +372,7 @@ def main(argv: list[str]) -> int:
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
     defaults = str(config_dir() / "base.yaml")
     with warnings.catch_warnings():
-        # What Lightning calls in its own libraries is theirs to renew.
+        # Deprecated functions that Lightning calls are for its authors to replace.
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category)
         for message in CHATTER:

@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with raised_signals():
             return _run(verb, arguments[1:])
-    except BrokenPipeError:  # who read the output has gone, and must not be written to at the end either
+    except BrokenPipeError:  # the reader of the output is gone: nothing is to be flushed to it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, KeyboardInterrupt, Terminated) as error:

@@ -96,7 +96,7 @@ def _joined(
     from pflow.event.overlay import overlay
 
     first, *others = files
-    # Of the same file, any entry but the own one.
+    # A file that is joined with itself begins at another entry than 0: no event is joined with itself.
     starts = [generator.integers(file.path == first.path and file.num_entries > 1, file.num_entries) for file in others]
     for start in range(0, first.num_entries, chunk_size):
         own = first.read(start, min(start + chunk_size, first.num_entries), on_error=on_error)
@@ -115,7 +115,7 @@ def _joined(
 
 
 def _read(file: EventFile, entries: np.ndarray, on_error: Literal["raise", "skip"]) -> Events:
-    """Entries that follow one another, but for returns to the first."""
+    """Entries of a file; they are consecutive, but go on with 0 after the last entry."""
     import numpy as np
 
     from pflow.event.events import concatenate

@@ -150,7 +150,7 @@ def generate(
 
 
 def _ready(reconstructor: Reconstructor, device: torch.device) -> Reconstructor:
-    """The network on a device and in evaluation mode: it is looked through only where it is not yet."""
+    """The network on a device and in evaluation mode; its modules are visited only where it is not so yet."""
     if reconstructor.training:
         reconstructor.eval()
     first = next(reconstructor.parameters(), None)
