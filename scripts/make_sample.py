@@ -1,6 +1,6 @@
 """Cut the small samples in tests/data out of the full ones: the first events of each, every quantity, unchanged.
 
-    python scripts/make_sample.py --data ../shared/data --out tests/data
+    python scripts/make_sample.py --data-dir ../shared/data --output tests/data
 
 Together they stay below 4 MB. LZMA is a quarter smaller here than the full files' ZSTD and still reads in a fraction
 of a second.
@@ -31,13 +31,13 @@ LIMIT = 4_000_000  # bytes, all files together
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the folders of the full samples")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the small ones")
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder with the folders of the full samples")
+    parser.add_argument("--output", type=Path, required=True, help="folder for the small ones")
     args = parser.parse_args()
     total = 0
     for (folder, name), events in EVENTS.items():
-        reader = FlatReader(args.data / folder / f"{name}.root", layout=folder)
-        target = args.out / f"{'cld_' if folder == 'cld_g4' else ''}{name}_small.root"
+        reader = FlatReader(args.data_dir / folder / f"{name}.root", layout=folder)
+        target = args.output / f"{'cld_' if folder == 'cld_g4' else ''}{name}_small.root"
         write_events(target, reader.read(0, events), compression=uproot.LZMA(9), inputs=[reader.path])
         reader.close()
         size = target.stat().st_size

@@ -1,1 +1,1 @@
-"""Uncertainties and thresholds of a trained model, fitted on validation files."""
+"""Decoding options and uncertainties of a trained model, fitted on validation files."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FORMAT_OF_POINTING", "FORMAT_OF_TRANSLATION", "GRAPHS", "POINTING_GRAPHS", "TOKENS"]
+__all__ = ["FILES", "FORMAT_OF_POINTING", "FORMAT_OF_TRANSLATION", "GRAPHS", "POINTING_GRAPHS", "TOKENS"]
 
 GRAPHS = {name: f"{name}.onnx" for name in ("encoder", "decoder", "refinement")} | {"step": "decoder_step.onnx"}
 """Files of the graphs."""
@@ -12,6 +12,9 @@ POINTING_GRAPHS = ("encoder", "decoder", "refinement")
 
 TOKENS = "tokens.json"
 """Description beside them."""
+
+FILES = (*GRAPHS.values(), TOKENS)
+"""What such a folder can hold."""
 
 FORMAT_OF_TRANSLATION, FORMAT_OF_POINTING = 1, 3
 """Version of the description's layout, by which the graphs of the architectures are told apart. Up

@@ -17,7 +17,10 @@ from pflow.errors import ConfigError
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import DecodingConfig
 
-__all__ = ["write_weights"]
+__all__ = ["FILES", "write_weights"]
+
+FILES = (WEIGHTS_FILE, HEADER_FILE)
+"""What a folder of weights holds."""
 
 
 def write_weights(
@@ -27,6 +30,7 @@ def write_weights(
     half: bool = False,
     calibration: UncertaintyCalibration | None = None,
     decoding: DecodingConfig | None = None,
+    force: bool = False,
 ) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``; `pflow.load_model` takes the folder.
 
@@ -37,7 +41,7 @@ def write_weights(
     checkpoint
         What `pflow.load_model` takes.
     folder
-        To be made; one that exists must be empty.
+        To be made; one that exists must be empty, or with `force` hold nothing but these two files.
     half
         Whether to store matrices in half precision: half the size, and each weight changed by up to 0.05%. They are
         used in single precision all the same.
@@ -45,6 +49,8 @@ def write_weights(
         Calibration of the uncertainties instead of the model's own.
     decoding
         Decoding options instead of the model's own.
+    force
+        Replace an earlier output.
 
     Returns
     -------
@@ -58,7 +64,7 @@ def write_weights(
     InputError
         Not a model that can be loaded.
     """
-    check_folder(folder)
+    check_folder(folder, inputs=[checkpoint], replace=FILES, force=force)
     load_model(checkpoint)  # the model must be usable
     trained = read_checkpoint(checkpoint)
     # A copy of each: tensors that share memory are stored like all others.
@@ -75,7 +81,7 @@ def write_weights(
         provenance={"checkpoint_sha256": trained.digest, **old.provenance},
     )
     text = header.to_dict() | {"sha256": hashlib.sha256(content).hexdigest()}
-    with replacing_folder(folder) as partial:
+    with replacing_folder(folder, replace=FILES, force=force) as partial:
         (partial / WEIGHTS_FILE).write_bytes(content)
         (partial / HEADER_FILE).write_text(json.dumps(text, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return Path(folder) / WEIGHTS_FILE, Path(folder) / HEADER_FILE

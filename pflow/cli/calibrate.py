@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pflow.cli.options import add_option, add_options
+from pflow.cli.options import add_file_options, add_option, add_options, file_options
 
 if TYPE_CHECKING:
     from pflow.calibration.uncertainty import UncertaintyCalibration
@@ -32,7 +32,12 @@ REFINEMENT = tuple(name for name in CHOICES if name != "eos_threshold")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow calibrate`."""
-    parser.add_argument("inputs", nargs="+", metavar="VAL.root", help="event files with truth; not the test files")
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="VAL.root",
+        help="event files with truth, not the test files; patterns may be quoted",
+    )
     add_option(parser, "checkpoint")
     for name, (kind, metavar, text) in CHOICES.items():
         parser.add_argument(
@@ -51,13 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "classes' fractions with the right class where at most 0.1%% of all particles lose theirs (default: "
         "%(default)s)",
     )
-    add_options(parser, "truth-tracks", "chunk-size", "device")
+    add_file_options(
+        parser,
+        detector="read the files as this detector (built-in name or YAML file) even if the model was trained on "
+        "another; without it, files of another detector are refused",
+    )
+    add_options(parser, "on-error", "batch-size", "chunk-size", "device")
     add_option(
         parser,
         "output",
         metavar="DIR",
         help="folder to make: weights and header with the calibration, as of `pflow export --format weights`",
     )
+    add_option(parser, "force", help="replace a folder of weights of an earlier command")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,21 +79,22 @@ def run(args: argparse.Namespace) -> int:
     ConfigError
         The folder cannot be made there, or the model has no such options or predicts no uncertainties.
     """
-    from pflow.calibration.thresholds import best, calibrate, decoding_grid
+    from pflow.calibration.decoding_options import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
-    from pflow.checkpoint.save import write_weights
+    from pflow.checkpoint.save import FILES, write_weights
+    from pflow.data.files import matching
     from pflow.errors import ConfigError
     from pflow.io.atomic import check_folder
 
-    check_folder(args.output)
+    check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
     model = load_model(args.checkpoint)
     choices = {name: getattr(args, name) for name in CHOICES}
     for name in REFINEMENT:
         if choices[name] and not model.reconstructor.first_stage_modules:
             raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
     decodings = decoding_grid(model.reconstructor.decoding, **choices)
-    options = {name: getattr(args, name) for name in ("truth_tracks", "chunk_size", "device")}
-    trials = calibrate(model, args.inputs, decodings, **options)
+    options = {name: getattr(args, name) for name in ("on_error", "batch_size", "chunk_size", "device")}
+    trials = calibrate(model, matching(args.inputs), decodings, **file_options(args), **options)
     shown = [name for name in CHOICES if choices[name] or name in ("eos_threshold", "existence_threshold")]
     for trial in trials:
         plain = dataclasses.asdict(trial.decoding)
@@ -94,7 +106,10 @@ def run(args: argparse.Namespace) -> int:
         )
     chosen = best(trials, args.choose_by)
     _print_curves(chosen.uncertainty)
-    for path in write_weights(args.checkpoint, args.output, calibration=chosen.uncertainty, decoding=chosen.decoding):
+    written = write_weights(
+        args.checkpoint, args.output, calibration=chosen.uncertainty, decoding=chosen.decoding, force=args.force
+    )
+    for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
 

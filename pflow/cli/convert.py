@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an entry that cannot be used: stop, or leave it in its place without content, with a counted warning "
         "(default: raise)",
     )
-    add_option(parser, "chunk-size", default=500)
+    add_option(parser, "chunk-size")
     add_option(parser, "force")
 
 

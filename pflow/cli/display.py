@@ -23,12 +23,15 @@ MAX_COLOURS = {".png": 12, ".pdf": 12, ".html": 40}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow display`."""
     parser.add_argument("input", metavar="IN.root", help="event file; needs neither truth nor tracks")
-    parser.add_argument("--entry", type=int, default=0, metavar="N", help="entry to draw, from 0 (default: 0)")
+    parser.add_argument("--entry", type=at_least(0), default=0, metavar="N", help="entry to draw, from 0 (default: 0)")
     parser.add_argument("--reco", metavar="RECO.root", help="output of pflow reconstruct whose particles are drawn")
     parser.add_argument(
-        "--reco-entry", type=int, metavar="N", help="entry of RECO.root if it joins several inputs (default: --entry)"
+        "--reco-entry",
+        type=at_least(0),
+        metavar="N",
+        help="entry of RECO.root if it joins several inputs (default: --entry)",
     )
-    add_option(parser, "name")
+    add_option(parser, "collection")
     add_option(
         parser,
         "output",
@@ -89,7 +92,7 @@ def _read_event(args: argparse.Namespace) -> Events:
     from pflow.io.open import open_events
 
     with open_events(args.input, **file_options(args)) as file:
-        if not 0 <= args.entry < len(file):
+        if args.entry >= len(file):
             raise InputError(
                 f"there is no such entry; the file has {len(file)}, counted from 0", file=args.input, entry=args.entry
             )
@@ -102,10 +105,8 @@ def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     from pflow.io.particles_root import read_reco
 
     entry = args.entry if args.reco_entry is None else args.reco_entry
-    reconstruction = (
-        read_reco(args.reco, name=args.name, entry_start=entry, entry_stop=entry + 1) if entry >= 0 else None
-    )
-    if reconstruction is None or not len(reconstruction):
+    reconstruction = read_reco(args.reco, name=args.collection, entry_start=entry, entry_stop=entry + 1)
+    if not len(reconstruction):
         raise InputError("there is no such entry", file=args.reco, entry=entry)
     if reconstruction.event[0] != event.event[0]:
         raise InputError(

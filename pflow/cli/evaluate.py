@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another reconstruction of the same events, evaluated beside the first; may be given several times, also "
         "with the same NAME for several files",
     )
-    add_options(parser, "name", "rule")
-    parser.add_argument("--e-min", type=float, default=0.1, metavar="GEV", help="least energy of a target")
-    parser.add_argument("--no-tracks", action="store_true", help="a track does not make a particle a target")
+    add_options(parser, "collection", "rule", "min-energy", "ignore-tracks")
     parser.add_argument(
         "--match",
         choices=("angle_energy", "hits", "pt_delta_r"),
@@ -80,7 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an entry that cannot be used: stop, or skip it with a counted warning; with one output of each file also "
         "a file that cannot be used (default: raise)",
     )
-    add_option(parser, "chunk-size", default=500)
+    add_option(
+        parser,
+        "chunk-size",
+        default=500,
+        help="events in memory at once; more than in other commands, as each chunk takes 0.2 s beside its events "
+        "(default: %(default)s)",
+    )
     parser.add_argument("--no-plots", action="store_true", help="write metrics.json without figures and report.html")
     add_option(parser, "force")
     add_option(parser, "quiet")
@@ -99,17 +103,20 @@ def run(args: argparse.Namespace) -> int:
     for name in args.classes:
         check_choice(name, CLASSES, "particle class")
     settings = Settings(
-        rule=args.rule, e_min=args.e_min, use_tracks=not args.no_tracks, matching=_matching(args.match, args.cut)
+        rule=args.rule,
+        e_min=args.min_energy,
+        use_tracks=not args.ignore_tracks,
+        matching=_matching(args.match, args.cut),
     )
-    total = Evaluation(name=args.name, settings=settings, oracle=not args.no_oracle)
+    total = Evaluation(name=args.collection, settings=settings, oracle=not args.no_oracle)
     args.truth = matching(args.truth)
     folder = _prepare_folder(args.output, force=args.force)
-    files = {args.name: matching(args.reco), **_compared(args.compare, taken=args.name)}
+    files = {args.collection: matching(args.reco), **_compared(args.compare, taken=args.collection)}
     for paths in files.values():
         check_order(paths, args.truth)
     _evaluate(args, files, total)
     if not total.n_events:
-        raise InputError("no events to evaluate", file=files[args.name][0])
+        raise InputError("no events to evaluate", file=files[args.collection][0])
 
     result = total.result()
     inputs = {
@@ -146,7 +153,7 @@ def _evaluate(args: argparse.Namespace, files: Mapping[str, Sequence[str]], tota
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=len(parts) if len(parts) > 1 else None)
         for of_part, truth in parts:
-            # One of each part: a file that breaks in the middle counts nothing.
+            # One for each part: of a file that fails in the middle no event counts.
             evaluation = Evaluation(name=total.name, settings=total.settings, oracle=total.oracle)
             try:
                 for chunk, found in _chunks(args, of_part, truth):
@@ -200,7 +207,7 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
 def _parts(
     files: Mapping[str, Sequence[str]], truth: Sequence[str]
 ) -> list[tuple[Mapping[str, Sequence[str]], Sequence[str]]]:
-    """Files that belong together: those of each truth file where there is one of each, else all in one part."""
+    """Files that belong together: a part for each truth file if each has its own reconstructions, else one part."""
     if any(len(paths) != len(truth) for paths in files.values()):
         return [(files, truth)]
     return [({name: [paths[i]] for name, paths in files.items()}, [truth[i]]) for i in range(len(truth))]
@@ -218,8 +225,8 @@ def _chunks(
     for name, paths in files.items():
         links: Literal["if there", "required", "left out"] = "left out"
         if args.match == "hits":
-            links = "required" if name == args.name else "if there"
-        of_each = (iterate_reco(path, name=args.name, chunk_size=args.chunk_size, links=links) for path in paths)
+            links = "required" if name == args.collection else "if there"
+        of_each = (iterate_reco(path, name=args.collection, chunk_size=args.chunk_size, links=links) for path in paths)
         reconstructions[name] = itertools.chain.from_iterable(of_each)
     return zip_chunks(events, reconstructions, files={name: ", ".join(paths) for name, paths in files.items()})
 

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--half", action="store_true", help="weights: store matrices in half precision, which halves the size"
     )
     add_option(parser, "output", metavar="DIR", help="folder to make")
+    add_option(parser, "force", help="replace the folder of an earlier export in the same format")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,18 +41,20 @@ def run(args: argparse.Namespace) -> int:
 
     if args.half and args.format != "weights":
         raise ConfigError("--half is an option of --format weights")
-    check_folder(args.output)
     if args.format == "weights":
-        from pflow.checkpoint.save import write_weights
+        from pflow.checkpoint import save
 
-        written = write_weights(args.checkpoint, args.output, half=args.half)
+        check_folder(args.output, inputs=[args.checkpoint], replace=save.FILES, force=args.force)
+        written = save.write_weights(args.checkpoint, args.output, half=args.half, force=args.force)
     else:
+        from pflow.checkpoint import onnx_folder
         from pflow.checkpoint.load import load_model
         from pflow.export.convert import require_onnx
         from pflow.export.folder import export_model
 
+        check_folder(args.output, replace=onnx_folder.FILES, force=args.force)
         require_onnx()
-        written = export_model(load_model(args.checkpoint), args.output)
+        written = export_model(load_model(args.checkpoint), args.output, force=args.force)
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0

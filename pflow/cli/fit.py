@@ -51,7 +51,7 @@ CHATTER = (
     r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
     r".*checkpoint was not created with WeightAveraging.*",
 )
-"""Warnings of Lightning that tell a user of pflow nothing to act on."""
+"""Warnings of Lightning on which a user of pflow need not act."""
 
 CLASS = "model.reconstructor"
 
@@ -70,6 +70,14 @@ class SaveConfig(SaveConfigCallback):  # type: ignore[misc]
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / self.config_filename) as partial:
             self.parser.save(self.config, partial, skip_none=False, overwrite=True, multifile=False)
+
+
+class DashesInHelp(LightningArgumentParser):  # type: ignore[misc]
+    """A parser whose help shows dashes in names of options, as that of the other verbs."""
+
+    def format_help(self, *args: Any) -> str:
+        """The help text; `_with_underscores` accepts what it shows."""
+        return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), super().format_help(*args))
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
@@ -104,6 +112,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         """Declare our options and links between options."""
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.add_argument(
+            "-o",
             "--output",
             type=str | None,
             default=None,
@@ -336,7 +345,7 @@ def _peek(options: list[str], names: set[str]) -> dict[str, str]:
 
 
 def _last_checkpoint(folder: str) -> ModelCheckpoint:
-    """Keeps the newest state, better or not: Lightning's own ``save_last`` writes it with a new best one alone."""
+    """Writes ``last.ckpt`` whether it is the best or not; Lightning's ``save_last`` writes only with a new best one."""
     return ModelCheckpoint(dirpath=folder, filename="last", enable_version_counter=False)
 
 
@@ -363,7 +372,7 @@ def main(argv: list[str]) -> int:
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
     defaults = str(config_dir() / "base.yaml")
     with warnings.catch_warnings():
-        # What Lightning calls in its own libraries is theirs to renew.
+        # Deprecated functions that Lightning calls are for its authors to replace.
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category)
         for message in CHATTER:
@@ -373,6 +382,7 @@ def main(argv: list[str]) -> int:
                 ParticleFlow,
                 ParticleFlowData,
                 save_config_callback=SaveConfig,
+                parser_class=DashesInHelp,
                 seed_everything_default=1,
                 auto_configure_optimizers=False,
                 load_from_checkpoint_support=False,

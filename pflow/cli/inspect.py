@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_option, file_options
+from pflow.cli.options import add_file_options, add_options, add_renamed, at_least, file_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,9 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="event file: EDM4hep (TTree or RNTuple), flat ntuple or HDF5")
     add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    parser.add_argument("--truth", action="store_true", help="list the targets and the dropped particles of each event")
-    add_option(parser, "rule")
-    parser.add_argument("--entries", type=int, default=10, metavar="N", help="events that --truth lists (default: 10)")
+    add_renamed(
+        parser,
+        "--targets",
+        former="--truth",
+        action="store_true",
+        help="list the targets and the dropped particles of each event, as `pflow evaluate` chooses them",
+    )
+    add_options(parser, "rule", "min-energy", "ignore-tracks")
+    parser.add_argument(
+        "--entries", type=at_least(0), default=10, metavar="N", help="events that --targets lists (default: 10)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,11 +51,15 @@ def run(args: argparse.Namespace) -> int:
 
     where = file_options(args)
     content = inspect_file(args.file, **where)
-    truth = inspect_truth(args.file, rule=args.rule, entries=args.entries, **where) if args.truth else None
+    truth = None
+    if args.targets:
+        chosen = {"rule": args.rule, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
+        truth = inspect_truth(args.file, **chosen, entries=args.entries, **where)
     if args.json:
         found = dataclasses.asdict(content)
         if truth is not None:
-            found["truth"] = {"rule": args.rule, "events": [dataclasses.asdict(event) for event in truth]}
+            settings = {"rule": args.rule, "e_min_gev": args.min_energy, "use_tracks": not args.ignore_tracks}
+            found["truth"] = {**settings, "events": [dataclasses.asdict(event) for event in truth]}
         print(json.dumps(_finite(found), indent=2, allow_nan=False))
         return 0
     console = Console(highlight=False)

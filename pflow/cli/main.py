@@ -36,7 +36,7 @@ VERBS = {
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",
     "display": "draw an event: a figure, or an interactive page",
     "provenance": "show what is needed to repeat an output: model, versions, options, inputs, command",
-    "calibrate": "choose thresholds and calibrate the uncertainties of a model on validation files",
+    "calibrate": "choose decoding options and calibrate the uncertainties of a model on validation files",
     "export": "write a model as ONNX for inference from C++, or its weights alone",
 }
 """What each verb does, in one line. ``pflow.cli.VERB`` is imported when the verb runs."""
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with raised_signals():
             return _run(verb, arguments[1:])
-    except BrokenPipeError:  # who read the output has gone, and must not be written to at the end either
+    except BrokenPipeError:  # the reader of the output is gone: nothing is to be flushed to it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, KeyboardInterrupt, Terminated) as error:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["OPTIONS", "add_file_options", "add_option", "add_options", "at_least"]
+__all__ = ["OPTIONS", "add_file_options", "add_option", "add_options", "add_renamed", "at_least", "file_options"]
+
+N = TypeVar("N", int, float)
 
 
-def at_least(smallest: int) -> Callable[[str], int]:
-    """A type of options: whole numbers from `smallest` on."""
+def at_least(smallest: N) -> Callable[[str], N]:
+    """A type of options: numbers from `smallest` on, whole ones if it is whole."""
+    kind = type(smallest)
 
-    def number(text: str) -> int:
-        value = int(text)
-        if value < smallest:
-            raise argparse.ArgumentTypeError(f"expected at least {smallest}, found {value}")
+    def number(text: str) -> N:
+        value = kind(text)
+        if not value >= smallest:
+            raise argparse.ArgumentTypeError(f"expected at least {smallest:g}, found {value}")
         return value
 
-    number.__name__ = "int"  # argparse puts it into "invalid int value"
+    number.__name__ = kind.__name__  # argparse puts it into "invalid int value"
     return number
 
 
@@ -43,7 +46,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": "stable",
         "help": "truth rule: which true particles are targets (default: stable)",
     },
-    "name": {"default": "PFlow", "help": "collection of particles in the reconstructed file (default: %(default)s)"},
+    "min-energy": {
+        "type": at_least(0.0),
+        "default": 0.1,
+        "metavar": "GEV",
+        "help": "smallest energy of a target (default: %(default)s)",
+    },
+    "ignore-tracks": {"action": "store_true", "help": "a track does not make a particle a target"},
+    "collection": {
+        "default": "PFlow",
+        "metavar": "NAME",
+        "help": "collection of particles in the reconstructed file (default: %(default)s)",
+    },
     "on-error": {
         "choices": ("raise", "skip"),
         "default": "raise",
@@ -81,11 +95,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 _SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
 
+_FORMER = {"collection": "name", "ignore-tracks": "no-tracks", "min-energy": "e-min"}
+"""Names that options had in earlier versions."""
+
 
 def add_option(parser: argparse._ActionsContainer, name: str, **settings: Any) -> None:
     """Declare one of `OPTIONS`, of a parser or of a group; `settings` replace those of the table."""
     short = [_SHORT[name]] if name in _SHORT else []
-    parser.add_argument(*short, f"--{name}", **{**OPTIONS[name], **settings})
+    names, settings = [*short, f"--{name}"], {**OPTIONS[name], **settings}
+    if name in _FORMER:
+        add_renamed(parser, *names, former=f"--{_FORMER[name]}", **settings)
+    else:
+        parser.add_argument(*names, **settings)
+
+
+def add_renamed(parser: argparse._ActionsContainer, *names: str, former: str, **settings: Any) -> None:
+    """Declare an option that had another name in earlier versions, which is accepted and not in the help."""
+    option = parser.add_argument(*names, **settings)
+    hidden = {"dest": option.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    parser.add_argument(former, **{**settings, **hidden})
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pflow.cli.options import add_file_options, add_option, file_options
 
@@ -33,7 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the entries and rotations (default: %(default)s)")
     add_file_options(parser, detector="detector of the files (built-in name or YAML file)")
-    add_option(parser, "chunk-size", default=100)
+    add_option(
+        parser,
+        "on-error",
+        help="an entry that cannot be used: stop, or leave the events joined with it in their place without content, "
+        "with a counted warning (default: raise)",
+    )
+    add_option(
+        parser,
+        "chunk-size",
+        default=100,
+        help="events of each file in memory at once; fewer than in other commands, which read one file at a time "
+        "(default: %(default)s)",
+    )
     add_option(parser, "force")
 
 
@@ -60,46 +72,54 @@ def run(args: argparse.Namespace) -> int:
                     f"overlay: {file.path} is of detector '{file.detector.name}', {files[0].path} of "
                     f"'{files[0].detector.name}'"
                 )
-        chunks = _joined(files, args.chunk_size, generator, rotated=args.rotate)
+        chunks = _joined(files, args.chunk_size, generator, rotated=args.rotate, on_error=args.on_error)
         written = write_events(args.output, chunks, inputs=args.inputs, force=args.force)
     print(f"{args.output}: {written} events of {len(files)} joined events each, of {files[0].detector.name}")
     return 0
 
 
 def _joined(
-    files: Sequence[EventFile], chunk_size: int, generator: np.random.Generator, *, rotated: bool
+    files: Sequence[EventFile],
+    chunk_size: int,
+    generator: np.random.Generator,
+    *,
+    rotated: bool,
+    on_error: Literal["raise", "skip"],
 ) -> Iterator[Events]:
+    """The joined events in chunks; those joined with an entry that cannot be used are without content."""
     import dataclasses
 
     import numpy as np
 
     from pflow.event.augment import random_phi, rotate
-    from pflow.event.events import concatenate
+    from pflow.event.events import Flag, concatenate
     from pflow.event.overlay import overlay
 
     first, *others = files
-    # Of the same file, any entry but the own one.
+    # A file that is joined with itself begins at another entry than 0: no event is joined with itself.
     starts = [generator.integers(file.path == first.path and file.num_entries > 1, file.num_entries) for file in others]
     for start in range(0, first.num_entries, chunk_size):
-        own = first.read(start, min(start + chunk_size, first.num_entries))
+        own = first.read(start, min(start + chunk_size, first.num_entries), on_error=on_error)
         n = len(own)
         parts = [own]
         for file, offset in zip(others, starts, strict=True):
             entries = (int(offset) + start + np.arange(n)) % file.num_entries
-            partner = _read(file, entries)
+            partner = _read(file, entries, on_error)
             if rotated:
                 partner = rotate(partner, random_phi(file.detector, n, generator))
             parts.append(partner)
         joined = concatenate([dataclasses.replace(part, reference=None, reference_name="") for part in parts])
         groups = np.arange(len(parts) * n).reshape(len(parts), n).T
-        yield overlay(joined, groups.tolist())
+        events = overlay(joined, groups.tolist())
+        yield events.emptied((events.flags & Flag.BAD_INPUT) > 0)
 
 
-def _read(file: EventFile, entries: np.ndarray) -> Events:
-    """Entries that follow one another, but for returns to the first."""
+def _read(file: EventFile, entries: np.ndarray, on_error: Literal["raise", "skip"]) -> Events:
+    """Entries of a file; they are consecutive, but go on with 0 after the last entry."""
     import numpy as np
 
     from pflow.event.events import concatenate
 
     breaks = np.flatnonzero(np.diff(entries) != 1) + 1
-    return concatenate([file.read(int(run[0]), int(run[-1]) + 1) for run in np.split(entries, breaks)])
+    runs = np.split(entries, breaks)
+    return concatenate([file.read(int(run[0]), int(run[-1]) + 1, on_error=on_error) for run in runs])

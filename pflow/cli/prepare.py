@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from pflow.cli.options import add_file_options, add_option, at_least, file_options
+from pflow.cli.options import add_file_options, add_option, add_renamed, at_least, file_options
 
 __all__ = ["add_arguments", "run"]
 
@@ -28,9 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shard-size", type=at_least(1), default=2048, metavar="N", help="events of a shard (default: %(default)s)"
     )
-    add_option(
+    add_renamed(
         parser,
-        "chunk-size",
+        "--block-size",
+        former="--chunk-size",
+        type=at_least(1),
+        default=256,
+        metavar="N",
         help="events of a block of a shard, best the --data.chunk-size of the training (default: %(default)s)",
     )
     add_file_options(parser, detector="detector of the files (built-in name or YAML file; default: detected)")
@@ -53,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             list(dict.fromkeys(matching(args.inputs))),
             args.output,
             options,
-            block_size=args.chunk_size,
+            block_size=args.block_size,
             shard_size=args.shard_size,
             num_workers=args.num_workers,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["Terminated", "raised_signals"]
 
 AGAIN_AFTER = 0.05
-"""Seconds after which a signal comes again."""
+"""Seconds after which a signal that Python dropped is sent again."""
 
 
 class Terminated(BaseException):

@@ -15,7 +15,7 @@ __all__ = ["bucket", "cut"]
 Index = npt.NDArray[np.int64]
 
 BATCH_COST = 0.1
-"""One batch more is worth it where it saves padding of so much of the token budget."""
+"""Cost of one more batch, as a fraction of the token budget: batches are split where that saves more padding."""
 
 
 def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) -> list[Index]:
@@ -97,8 +97,8 @@ def _check(batch_size: int, max_tokens: int | None) -> None:
 def _cut_with_least_padding(sizes: npt.NDArray[Any], batch_size: int, max_tokens: int) -> list[Index]:
     """Cut rising lengths into batches so that their tokens with padding, and `BATCH_COST` for each, are fewest.
 
-    By dynamic programming over where the last batch begins. Batches that are filled one after the other would hold the
-    longest short events together with the shortest long ones.
+    By dynamic programming over where the last batch begins. Filling batches greedily would put the longest of the short
+    events and the shortest of the long ones into one batch.
     """
     n = len(sizes)
     starts = [0] * n  # of the last batch of the first events

@@ -27,8 +27,7 @@ FRACTIONS = {"hit_assignment": "readout_hits", "track_assignment": "readout_trac
 """Pairs that become dense, and what they assign."""
 
 LONG = 128
-"""Numbers of an array in an event, on average, from which copying event by event takes less time than picking all of
-them by their indices."""
+"""Mean length of an array in an event from which on copying event by event is faster than picking by indices."""
 
 
 def collate(tokens: Tokens, rows: Sequence[int] | Index | None = None) -> Batch:

@@ -172,7 +172,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         if self._n_ranks == 1:
             self._chunks |= self._set_up(stage)
             return
-        # One rank looks at the files for all, and an error of it is an error of all: none may wait for ever.
+        # One rank inspects the files for all. All ranks raise its error, or they would wait for it for ever.
         found: tuple[dict[str, list[Chunk]], FileOptions, Tokeniser | None] | PflowError | None = None
         if self.trainer.is_global_zero:
             try:
@@ -251,7 +251,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self._progress = EpochProgress.restore(state, same_batches=alone)
 
     def n_batches_seen(self) -> int | None:
-        """Batches of the epoch before those that follow, as the ranks and workers of now count; None: not known."""
+        """Batches of the epoch that count as seen, in the numbers of ranks and workers of now; None: not known."""
         if self._progress is None or self.max_tokens is not None:
             return None
         dataset = self._dataset("train")

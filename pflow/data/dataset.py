@@ -97,7 +97,7 @@ class _Pool:
 
 
 _Batch = tuple[_Pool, npt.NDArray[np.int64]]
-"""Which events of a pool make a batch: those that are skipped are not padded."""
+"""A pool and the rows of it that make a batch, not padded yet: a batch that is skipped never is."""
 
 
 class EventDataset(IterableDataset[LabelledBatch]):
@@ -105,7 +105,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
 
     Each worker of a `DataLoader` on each rank takes its own share of the chunks. In training each shuffles the order of
     its chunks and the events within a buffer, from (seed, epoch, share), so that a pass is reproducible and no two are
-    alike. Else a batch holds consecutive events of one chunk, so that the batches do not depend on the shares.
+    alike. Without shuffling a batch holds consecutive events of one chunk, whatever the shares.
     Give the loader ``batch_size=None``: batches come ready.
 
     Parameters
@@ -264,7 +264,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         chunks = read_chunks([self.chunks[number] for number in numbers], self.options)
         for number, events in zip(numbers, chunks, strict=True):
             if self.augmentation is not None:
-                # One more than the number: trailing zeros do not change a seed, and the shuffling has one without it.
+                # + 1: NumPy ignores trailing zeros of a seed, and chunk 0 would have the seed of the shuffling.
                 generator = np.random.default_rng([self.seed, self.epoch, share, number + 1])
                 events = augment(events, self.augmentation, generator)
             tokens, events = self._encoded(events)
@@ -302,7 +302,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             return
         order = generator.permutation(len(place))
         pool = _Pool(buffered)
-        # Copies, which do not hold the memory of the others.
+        # Copies: views would keep the memory of all others.
         buffered[:] = [part[[row]] for part, row in (place[i] for i in order[:keep])]
         taken = order[keep:]
         for rows in bucket(pool.n_source[taken], self.batch_size, self.max_tokens, generator):

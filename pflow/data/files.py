@@ -36,7 +36,7 @@ OPEN_FILES = 8
 """Files that stay open: chunks in random order come back to them."""
 
 RUN = 64
-"""Entries of a run of `spread_sample`: a few baskets of a file are decompressed for it."""
+"""Consecutive entries that `spread_sample` takes at a time: only a few baskets of a file are decompressed for them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class OpenFiles:
 def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
     """Paths and glob patterns to the files they name: patterns in sorted order, nothing twice.
 
-    A folder of `pflow prepare` names the prepared events of its inputs, in their order.
+    A folder of `pflow prepare` stands for the prepared events of its inputs, in their order.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
     chunks
         In the order of the files.
     n
-        Number of entries, but for less than a run.
+        Number of entries, rounded down to whole runs.
 
     Raises
     ------

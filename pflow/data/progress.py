@@ -18,8 +18,9 @@ Mask = npt.NDArray[np.bool_]
 class EpochProgress:
     """The events that a training has seen of an epoch, by their positions in a pass over the training chunks.
 
-    A training that goes on with one process for all, as before, leaves out as many batches as it has seen: the others
-    are those of a training in one go. Any other one leaves out the events, and shuffles what remains.
+    A training that goes on in a single process, without ranks and workers, and ran so before, skips the batches that it
+    has seen; those that follow are the batches of an uninterrupted training. With ranks or workers the events that were
+    seen are left out, and the others are shuffled anew.
 
     Parameters
     ----------

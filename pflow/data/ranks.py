@@ -16,10 +16,9 @@ __all__ = ["RankLoader"]
 class RankLoader:
     """Batches of one rank, in step with those of all others.
 
-    The ranks tell each other what their next batches hold. A rank that has none left while others have gets the same
-    batch again and again, with weight 0, until all end together. The weights make the mean of the ranks' gradients that
-    of one batch which holds the events of all: each counts by its target particles, and the end of each sequence as one
-    more.
+    The ranks tell each other what their next batches hold. A rank that has none left while others have repeats one
+    batch with weight 0 until all end together. Weights are proportional to n_target_particles + n_events of each rank,
+    so that the averaged gradient equals that of one joint batch.
 
     Parameters
     ----------

@@ -140,7 +140,7 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
 def _sums(
     columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]], first: Index, with_time: bool = True
 ) -> dict[str, npt.NDArray[Any]]:
-    """Columns of the sums of hits by group, of each of which the first hit is known."""
+    """Columns of the sums of hits by group, given the index of the first hit of each group."""
     n = len(first)
     energy = columns["energy"].astype(np.float64)
     total = np.bincount(group, energy, minlength=n)
@@ -169,7 +169,7 @@ def _earliest(time: npt.NDArray[Any], group: npt.NDArray[np.integer[Any]], n: in
         np.fmin.at(earliest, group, time.astype(np.float64))
         return earliest
     earliest = np.full(n, np.inf, dtype=time.dtype)
-    np.minimum.at(earliest, group, time)  # which takes half of the time of fmin
+    np.minimum.at(earliest, group, time)  # takes half of the time of fmin
     return earliest.astype(np.float64)
 
 
@@ -284,7 +284,7 @@ def _groups(*columns: Numbers) -> tuple[Index, Index]:
 
 
 def _sorting(key: Numbers, n_keys: int) -> Index:
-    """Indices that sort integers from 0 to `n_keys` - 1, of equal ones the first first.
+    """Indices that sort integers from 0 to `n_keys` - 1; equal ones keep their order.
 
     By digits of 16 bits, which NumPy sorts by counting: several times as fast as sorting the integers.
     """

@@ -29,9 +29,10 @@ def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, 
 
 
 def sum_neighbours(source: Index, particle: Index, weight: Floats) -> None:
-    """`sum_by_pair` in place, of links in the order of the sources, most of which have one link, as in most files.
+    """`sum_by_pair` of links in the order of their sources; changes `particle` and `weight` in place.
 
-    The sums of a source are in the places of its first links; its other links get the weight 0.
+    Each source's sums overwrite its first links; the remaining links get weight 0. Fast where most sources have one
+    link, as in most files.
     """
     is_several = np.zeros(len(source), dtype=np.bool_)
     again = source[1:] == source[:-1]

@@ -36,7 +36,8 @@ HCAL_TOLERANCE = 14.0
 """The same, mm, in all other calorimeters: the built-in detectors have cells of 30 mm."""
 
 SLAB = 4.0
-"""Thickness, in tolerances, of the slabs in which near hits are looked for first; above 2, see `_near_others`."""
+"""Thickness of the slabs of `_near_others`, in tolerances; above 2, so that at most one of the two grids separates
+hits closer than the tolerance."""
 
 MIN_SLAB = 1.0
 """Smallest thickness, mm: numbers of slabs are exact."""
@@ -160,9 +161,9 @@ def _near_others(
 ) -> Index:
     """All hits within the tolerance of a hit of another event in the same layer, and some that are farther away.
 
-    Looks for slabs across x, y and z, one after the other, in which several events of a group hit the same layer. Of
-    two grids of slabs, shifted by half a slab, only one can separate two near hits. Slabs of a layer are told apart by
-    a hash; a few share a bucket of their group, and their hits are kept for nothing.
+    Looks for slabs across x, y and z, one after the other, in which several events of a group hit the same layer. Two
+    hits closer than the tolerance share a slab in at least one of two grids shifted by half a slab. The numbers of slab
+    and layer are hashed; collisions only keep a few extra hits.
     """
     sizes = np.bincount(group)
     near = np.flatnonzero(np.repeat((sizes > 1)[group], counts))
@@ -174,7 +175,7 @@ def _near_others(
     number = jagged.local_index(sizes).astype(np.min_scalar_type(sizes.max(initial=0)))  # of an event in its group
     member = np.repeat(number, counts).take(near)
     last = np.empty(n_buckets * len(sizes), dtype=member.dtype)
-    for axis in 2 * (0, 1, 2):  # the second time few of them are left, and fewer share a bucket by chance
+    for axis in 2 * (0, 1, 2):  # fewer hits are left the second time, and fewer collide
         is_near = np.zeros(len(near), dtype=np.bool_)
         for shift in (0.0, 0.5):
             key = np.floor(position[axis] + np.float32(shift)).astype(np.int32)

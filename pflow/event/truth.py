@@ -137,13 +137,13 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
         )
     ancestry = _Ancestry(events, truth)
     assigned = _assign(ancestry, rule, events.detector)
-    hits = _Shares.of(hit_links, events.hits, ancestry, assigned)
+    hits = _AssignmentWeights.of(hit_links, events.hits, ancestry, assigned)
     energy = jagged.columns(events.hits)["energy"].take(hits.flat_source)
     hit_energy = np.bincount(hits.particle, hits.weight * energy, ancestry.size).astype(np.float64)
     tracks = None
     n_tracks = np.zeros(ancestry.size, dtype=np.int64)
     if events.track_links is not None and events.tracks is not None:
-        tracks = _Shares.of(events.track_links, events.tracks, ancestry, assigned)
+        tracks = _AssignmentWeights.of(events.track_links, events.tracks, ancestry, assigned)
         n_tracks = np.bincount(tracks.particle[tracks.largest()], minlength=ancestry.size)
     has_track = (n_tracks > 0) & use_tracks
 
@@ -231,7 +231,7 @@ def _entering(ancestry: _Ancestry, detector: Detector) -> Index:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shares:
+class _AssignmentWeights:
     """Weights of sources (hits or tracks) by assigned ancestor, [L] rows by event, source and ancestor.
 
     One row for each pair of a source and an ancestor; others have the weight 0 and count for nothing.
@@ -244,7 +244,7 @@ class _Shares:
     offsets: Index  # where the rows of each event begin and end
 
     @classmethod
-    def of(cls, links: ak.Array, sources: ak.Array, ancestry: _Ancestry, assigned: Index) -> _Shares:
+    def of(cls, links: ak.Array, sources: ak.Array, ancestry: _Ancestry, assigned: Index) -> _AssignmentWeights:
         counts, n_links = jagged.count(sources), jagged.count(links)
         columns = jagged.columns(links)
         source, offsets = columns["source"], jagged.offsets(n_links)
@@ -255,9 +255,9 @@ class _Shares:
         if (flat_source[1:] < flat_source[:-1]).any():
             order = np.argsort(flat_source, kind="stable")
             source, flat_source, particle, weight = source[order], flat_source[order], particle[order], weight[order]
-        left = (particle >= 0) & (weight > 0)
-        if not left.all():
-            particle, weight = np.where(left, particle, 0), np.where(left, weight, 0.0)
+        is_assigned = (particle >= 0) & (weight > 0)
+        if not is_assigned.all():
+            particle, weight = np.where(is_assigned, particle, 0), np.where(is_assigned, weight, 0.0)
         sum_neighbours(flat_source, particle, weight)
         return cls(source, flat_source, particle, weight, offsets)
 

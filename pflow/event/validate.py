@@ -103,7 +103,7 @@ def validate_links(name: str, links: ak.Array, sources: ak.Array | None, particl
         columns["weight"],
         counts,
         lambda x: ~np.isfinite(x) | (x < 0),
-        "expected a finite share of at least 0",
+        "expected a finite weight of at least 0",
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pflow.checkpoint.load import Model
-from pflow.checkpoint.onnx_folder import FORMAT_OF_POINTING, GRAPHS, TOKENS
+from pflow.checkpoint.onnx_folder import FILES, FORMAT_OF_POINTING, GRAPHS, TOKENS
 from pflow.errors import ConfigError
 from pflow.export import description as translation
 from pflow.export.convert import OPSET, require_onnx, to_onnx
@@ -25,7 +25,7 @@ from pflow.model.pointing import PointingReconstructor
 __all__ = ["export_model"]
 
 
-def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
+def export_model(model: Model, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
     """Write a model as graphs and ``tokens.json``: ``encoder.onnx`` with ``decoder_step.onnx``, or, if it points, with
     ``decoder.onnx`` and ``refinement.onnx``.
 
@@ -36,7 +36,9 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     model
         From `pflow.load_model`; not changed.
     folder
-        Made if it does not exist; else it must be empty.
+        Made if it does not exist; else it must be empty, or with `force` hold nothing but an earlier export.
+    force
+        Replace an earlier export.
 
     Returns
     -------
@@ -51,10 +53,10 @@ def export_model(model: Model, folder: str | Path) -> tuple[Path, ...]:
     """
     from pflow.version import VERSION
 
-    folder = check_folder(folder)
+    folder = check_folder(folder, replace=FILES, force=force)
     require_onnx()
     graphs, description, metadata = _export(model.reconstructor, model, VERSION)
-    with replacing_folder(folder) as partial:
+    with replacing_folder(folder, replace=FILES, force=force) as partial:
         for name, graph in graphs.items():
             to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
         digests = {GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest() for name in graphs}

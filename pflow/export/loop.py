@@ -20,9 +20,9 @@ LAST, NEXT, ROW, INITIAL, STOP = "last_", "next_", "row_", "initial_", "stop"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
-    """A graph that repeats a step until it says stop, but as often as the input ``limit`` says at most.
+    """A graph that repeats a step until it says stop, at most as often as the input ``limit`` says.
 
-    Of what the steps give the last is left out: that of the step that stopped, or of the one that is too many.
+    The last step's row is dropped: it is either the stop step or the step beyond the limit.
 
     Parameters
     ----------

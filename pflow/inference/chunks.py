@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
-
-import awkward as ak
-import numpy as np
 
 from pflow.checkpoint.load import Model, load_model
 from pflow.data.files import Chunk, FileOptions, OpenFiles
-from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
-from pflow.inference.events import reconstruct
+from pflow.inference.events import reconstruct, with_detector
 from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import reconstruct_exported
-from pflow.physics.detector import Calorimeter, Detector
 
 __all__ = ["ChunkResult", "Settings", "Worker", "load_for"]
 
@@ -91,7 +85,7 @@ class Worker:
             events = self.files.open(chunk.path).read(
                 chunk.start, chunk.stop, truth=settings.read_truth, on_error=on_error
             )
-            reconstruction = self._reconstruct(_with_detector(events, self.model.tokeniser.detector))
+            reconstruction = self._reconstruct(with_detector(events, self.model.tokeniser.detector))
         messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
         return ChunkResult(reconstruction, messages, events if settings.keep_events else None)
 
@@ -125,23 +119,3 @@ def load_for(engine: str, source: str | Path) -> Model | ExportedModel:
         No such model, or one that cannot be used; names the file.
     """
     return ExportedModel(source) if engine == "onnxruntime" else load_model(source)
-
-
-def _with_detector(events: Events, detector: Detector) -> Events:
-    """The events as events of the model's detector, where the user named another one to read them.
-
-    Each hit goes to the calorimeter of the same kind and region, else of the same kind, else of the same region, else
-    the last one.
-    """
-    hits = events.hits
-    if events.detector.calorimeters != detector.calorimeters:
-        counterpart = np.array([_counterpart(one, detector.calorimeters) for one in events.detector.calorimeters])
-        subdetector = ak.unflatten(counterpart[jagged.flat(hits.subdetector)], jagged.count(hits))
-        hits = ak.with_field(hits, subdetector, "subdetector")
-    return dataclasses.replace(events, detector=detector, hits=hits)
-
-
-def _counterpart(one: Calorimeter, others: Sequence[Calorimeter]) -> int:
-    return max(
-        range(len(others)), key=lambda i: (2 * (others[i].kind == one.kind) + (others[i].region == one.region), i)
-    )

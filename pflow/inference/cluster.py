@@ -22,10 +22,10 @@ TIMEOUT = "10s"
 """Time to wait for a scheduler."""
 
 LOCAL = {
-    # dask makes its processes give memory back at once, and half of their time went into getting it again.
+    # By default dask's processes return freed memory at once, and spent half of their time on getting it again.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
-    # Looked at by nobody here: each process looks at its stack 100 times a second, at its load twice, and 50 times
-    # whether its event loop answers. With two processes and the scheduler that took a tenth of a core.
+    # Nobody reads dask's own monitoring: each process samples its stack 100 times a second, its event loop 50 times
+    # and its load twice. With two processes and the scheduler that took a tenth of a core.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.tick.interval": "500ms",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+import awkward as ak
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -21,6 +22,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
 from pflow.inference.collect import ParticleCollector
 from pflow.model.api import DecodingConfig, Reconstructor, Sampler
+from pflow.physics.detector import Calorimeter, Detector
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
@@ -33,6 +35,7 @@ __all__ = [
     "pick_device",
     "reconstruct",
     "usable_events",
+    "with_detector",
 ]
 
 BATCH_SIZE = 32
@@ -147,7 +150,7 @@ def generate(
 
 
 def _ready(reconstructor: Reconstructor, device: torch.device) -> Reconstructor:
-    """The network on a device and in evaluation mode: it is looked through only where it is not yet."""
+    """The network on a device and in evaluation mode; its modules are visited only where it is not so yet."""
     if reconstructor.training:
         reconstructor.eval()
     first = next(reconstructor.parameters(), None)
@@ -190,6 +193,20 @@ def usable_events(events: Events, max_hits: int, on_error: str) -> Events:
     return events.emptied(np.isin(np.arange(len(events)), list(errors)))
 
 
+def with_detector(events: Events, detector: Detector) -> Events:
+    """The events as events of the model's detector, where the user named another one to read them.
+
+    Each hit goes to the calorimeter of the same kind and region, else of the same kind, else of the same region, else
+    the last one.
+    """
+    hits = events.hits
+    if events.detector.calorimeters != detector.calorimeters:
+        counterpart = np.array([_counterpart(one, detector.calorimeters) for one in events.detector.calorimeters])
+        subdetector = ak.unflatten(counterpart[jagged.flat(hits.subdetector)], jagged.count(hits))
+        hits = ak.with_field(hits, subdetector, "subdetector")
+    return dataclasses.replace(events, detector=detector, hits=hits)
+
+
 def finite_events(
     reconstruction: Reconstruction, bad: npt.NDArray[np.bool_], events: Events, model: str, on_error: str
 ) -> Reconstruction:
@@ -209,6 +226,12 @@ def give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
     if on_error == "raise":
         raise errors[0]
     warnings.warn(refused_message(errors, n_events), BadEntriesWarning, stacklevel=4)
+
+
+def _counterpart(one: Calorimeter, others: Sequence[Calorimeter]) -> int:
+    return max(
+        range(len(others)), key=lambda i: (2 * (others[i].kind == one.kind) + (others[i].region == one.region), i)
+    )
 
 
 def _batches(tokens: Tokens, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:

@@ -35,7 +35,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Unit:
-    """A chunk of a job; of a job without entries, or one that cannot be done, there is one without a chunk."""
+    """A chunk of a job. A job without entries, or one that cannot be done, has a single unit without a chunk."""
 
     job: Job
     chunk: Chunk | None = None
@@ -45,7 +45,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of a unit: a result, or the error of a chunk that cannot be used; neither without a chunk."""
+    """Outcome of a unit: a result, or the error of a chunk that cannot be used. A unit without a chunk has neither."""
 
     unit: Unit
     result: ChunkResult | None = None

@@ -20,7 +20,7 @@ SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
 """Endings of event files that the name of an output does not repeat."""
 
 INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks")
-"""What the provenance of two outputs must say alike of their inputs; where these lie does not matter."""
+"""Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
 
 WAYS = ("on_error", "batch_size", "chunk_size", "device", "cluster")
 """Options that the particles of an event do not depend on."""

@@ -13,8 +13,8 @@ __all__ = ["Progress"]
 class Progress:
     """Entries that are done, and an estimate of all.
 
-    Inputs that are not opened yet count with the entries a byte of those that are; where sizes are not known, as those
-    of remote files, with their mean number of entries.
+    The entries of an input that is not opened yet are estimated as its size times the entries per byte of the opened
+    ones; where a size is unknown (remote files), as the mean number of entries of the opened ones.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Progress:
         self._entries[job] = job.n_entries
 
     def leave_out(self, job: Job, n_done: int = 0) -> None:
-        """Count a job no longer, of which `n_done` entries were done: there is no output, or it was there before."""
+        """Take a job out of the count, with its `n_done` entries: it failed, or its output was there before."""
         self._size.pop(job)
         self._entries.pop(job, None)
         self._done -= n_done

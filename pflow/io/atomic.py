@@ -7,7 +7,7 @@ import glob
 import os
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -130,18 +130,42 @@ def make_folder(path: str | Path) -> Path:
     return folder
 
 
-def check_folder(folder: str | Path) -> Path:
+def check_folder(
+    folder: str | Path, *, inputs: Iterable[str | Path] = (), replace: Collection[str] = (), force: bool = False
+) -> Path:
     """Check, before any work, that a folder can be made at `folder`; return it as a Path.
+
+    Parameters
+    ----------
+    folder
+        Where the folder goes.
+    inputs
+        Files and folders that must not be replaced.
+    replace
+        Names of the files of an output of this kind: a folder that holds no others can be replaced.
+    force
+        Replace it.
 
     Raises
     ------
     ConfigError
-        Something is there that is not an empty folder, or nothing can be written beside it.
+        Something is there that is neither an empty folder nor one to replace, it is one of `inputs`, or nothing can be
+        written beside it.
     """
     folder = Path(folder)
+    for source in inputs:
+        if folder.exists() and Path(source).exists() and folder.samefile(source):
+            raise ConfigError(f"cannot write {folder}: it is the input {source}")
     if folder.is_dir():
-        if any(folder.iterdir()):
-            raise ConfigError(f"cannot write {folder}: the folder exists and is not empty")
+        held = {path.name for path in folder.iterdir()}
+        if held - set(replace):
+            others = f"; it holds {', '.join(sorted(held - set(replace)))}" if force else ""
+            raise ConfigError(f"cannot write {folder}: the folder exists and is not empty{others}")
+        if held and not force:
+            raise ConfigError(
+                f"cannot write {folder}: the folder exists and is not empty; choose another name, or replace the "
+                "earlier output with --force"
+            )
         return folder
     if folder.exists():
         raise ConfigError(f"cannot write {folder}: it is a file")
@@ -149,13 +173,13 @@ def check_folder(folder: str | Path) -> Path:
 
 
 @contextmanager
-def replacing_folder(folder: str | Path) -> Iterator[Path]:
+def replacing_folder(folder: str | Path, *, replace: Collection[str] = (), force: bool = False) -> Iterator[Path]:
     """Yield a new folder beside `folder`; rename it to `folder` at the end, or remove it if anything fails.
 
     Parameters
     ----------
-    folder
-        Where the finished folder goes; one that exists must be empty.
+    folder, replace, force
+        As of `check_folder`. A folder that is replaced is moved aside at the end and then removed.
 
     Raises
     ------
@@ -164,13 +188,16 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     OutputError
         It could not be written: the disk is full, the folder around it vanished.
     """
-    target = _target(check_folder(folder))
+    target = _target(check_folder(folder, replace=replace, force=force))
     partial = _partial(target)
     try:
         with disk_errors(folder):
             partial.mkdir()
             yield partial
-            os.replace(partial, target)
+            if target.is_dir() and any(check_folder(target, replace=replace, force=force).iterdir()):
+                _exchange(partial, target)
+            else:
+                os.replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -178,6 +205,18 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
 def _target(path: Path) -> Path:
     """The place that is meant: of a symbolic link, what it points to."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _exchange(partial: Path, target: Path) -> None:
+    """Put a folder in the place of another, which is removed."""
+    earlier = target.with_name(f"{target.name}.earlier-{socket.gethostname()}-{os.getpid()}")
+    os.replace(target, earlier)
+    try:
+        os.replace(partial, target)
+    except BaseException:
+        os.replace(earlier, target)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _partial(target: Path) -> Path:

@@ -20,7 +20,7 @@ FIRST_WAIT = 1.0
 """Time before the second attempt, s; doubled before each further one."""
 
 RETURNED_ERROR = re.compile(r"'\w+Error' object is not subscriptable")
-"""What uproot stumbles over where fsspec returned the error of a range in place of its bytes."""
+"""Message of the error that uproot raises where fsspec returned an exception in place of the bytes of a range."""
 
 T = TypeVar("T")
 

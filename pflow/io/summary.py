@@ -204,13 +204,15 @@ def inspect_truth(
     path: str | Path,
     *,
     rule: str = "stable",
+    e_min: float = 0.1,
+    use_tracks: bool = True,
     entries: int = 10,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
     layout: str | Path | None = None,
     truth_tracks: bool = False,
 ) -> list[EventTruth]:
-    """Targets and dropped particles of the first `entries` events under a truth rule; see `pflow.event.truth`.
+    """Targets and dropped particles of the first `entries` events; `rule`, `e_min`, `use_tracks`: see `select_targets`.
 
     Entries that cannot be used have neither.
 
@@ -223,7 +225,7 @@ def inspect_truth(
     """
     with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
         events, _ = file.read_all(0, entries)
-    targets = select_targets(events, rule=rule)
+    targets = select_targets(events, rule=rule, e_min=e_min, use_tracks=use_tracks)
     return [
         _event_truth(events, event, targets.particles[event], targets.dropped[event]) for event in range(len(events))
     ]

@@ -52,7 +52,7 @@ class Settings:
     Parameters
     ----------
     rule, e_min, use_tracks
-        Truth rule, least energy of a target in GeV and whether a track makes a particle a target: see
+        Truth rule, smallest energy of a target in GeV and whether a track makes a particle a target: see
         `pflow.event.truth.select_targets`.
     matching
         Rule of assignment. By hits, the algorithm under evaluation must have links from hits to its particles; other

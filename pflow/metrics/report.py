@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import CLASSICAL, ORACLE, EvaluationResult
-from pflow.metrics.glossary import DEFINITIONS, definition_of
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 from pflow.version import versions

@@ -163,7 +163,7 @@ class GeneratedParticles:
     direction_sigma : float32 [B, T] or None, standard deviation of each of the two angles in the tangent plane, rad
     by_track : bool [B, T] or None, True = charged, with the momentum of a track
     hit_fraction : float32 [B, T, N] or None, fraction of each hit of the readout that the particle has
-    track_fraction : float32 [B, T, K] or None, share of each track
+    track_fraction : float32 [B, T, K] or None, fraction of each track that the particle has
     """
 
     charge: Tensor

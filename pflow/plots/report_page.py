@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult
-from pflow.metrics.glossary import DEFINITIONS, definition_of
 from pflow.metrics.report import method, number_text, rows, summary
 from pflow.plots.style import MARK
 

@@ -44,7 +44,8 @@ class NewParts(NamedTuple):
 class ModelSpec:
     """Where a run takes its model from.
 
-    Its options are the defaults of the configuration; what a configuration sets besides holds, or is refused by name.
+    The options of that model are the defaults. Options that a configuration sets take precedence, or are refused by
+    name if they do not fit the weights.
 
     Parameters
     ----------

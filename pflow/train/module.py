@@ -28,10 +28,10 @@ from pflow.version import VERSION
 __all__ = ["ParticleFlow"]
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
-"""Of training: weights, positions and directions stay in single precision."""
+"""Precisions of training that are allowed: in all, weights, positions and directions stay in single precision."""
 
 RANK_STRIDE = 0x9E3779B97F4A7C15
-"""Between the seeds of two ranks: far more than there are steps, and no multiple of the stride of `data.seed`."""
+"""Difference of the seeds of two ranks: larger than any number of steps, and no multiple of 2**32 (see `data.seed`)."""
 
 
 class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
@@ -177,9 +177,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         torch.manual_seed(seed % 2**64)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let the data begin where the training was, and count its batches as they come now.
+        """Let the data go on where the training was, and set Lightning's count of the epoch's batches accordingly.
 
-        Other ranks or workers than before make other numbers of batches of the events that remain.
+        With other numbers of ranks or workers than before, the remaining events make another number of batches.
         """
         state = checkpoint.get(type(self.data).__qualname__)
         if state is None:

@@ -224,8 +224,8 @@ def run_recipe(
 def training_summary(run: str | Path) -> dict[str, Any]:
     """Time, steps and machine of a finished training, for ``training.json``; to be called where it was trained.
 
-    A training that was continued has a log for each part, and the time is the sum of theirs: from the moment when a
-    part began to train to its last entry. What was done after it and lost with an interruption does not count.
+    A training that was continued has a log for each part. The time is the sum over the logs, each from its first to its
+    last entry; work after the last entry, which an interruption lost, does not count.
     """
     logs = sorted(Path(run).glob("logs/version_*/events.out.tfevents.*"))
     seconds = [part for log in logs if (part := _duration(log)) > 0]

@@ -2,7 +2,7 @@
 
 The real events are the fully reconstructed one (`cld_rec`) with Pandora's particles, and three simulated ones
 (`cld_zuds100_sim`) with tracks made from Monte Carlo particles, which no other algorithm has reconstructed. For
-development, `--split val` or `--samples` write below `--out`.
+development, `--split val` or `--samples` write below `--output`.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ REAL_QUANTITIES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="cld-general", help="default: %(default)s")
-    parser.add_argument("--data", type=Path, default=DATA.parent, help="folder of cld_g4 and edm4hep")
-    parser.add_argument("--out", type=Path, default=Path("runs/cld_results"), help="default: %(default)s")
+    parser.add_argument("--checkpoint", "--model", default="cld-general", help="default: %(default)s")
+    parser.add_argument("--data-dir", type=Path, default=DATA.parent, help="folder of cld_g4 and edm4hep")
+    parser.add_argument("--output", type=Path, default=Path("runs/cld_results"), help="default: %(default)s")
     parser.add_argument("--split", choices=("test", "val"), default="test")
     parser.add_argument("--samples", nargs="*", choices=(*SAMPLES, *REAL), metavar="NAME")
     parser.add_argument("--device", default="auto")
@@ -76,9 +76,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Path:
     """Measure; returns the folder of the results."""
-    folder = RESULTS if args.split == "test" and args.samples is None else args.out / args.split
+    folder = RESULTS if args.split == "test" and args.samples is None else args.output / args.split
     chosen = (*SAMPLES, *REAL) if args.samples is None else args.samples
-    model = load_model(args.model)
+    model = load_model(args.checkpoint)
 
     def evaluated(path: Path, **options: Any) -> dict[str, Any]:
         return measure(path, model, device=args.device, **options)
@@ -87,10 +87,12 @@ def run(args: argparse.Namespace) -> Path:
         "split": args.split,
         "models": {ROLE: about(model)},
         "samples": {
-            name: evaluated(args.data / "cld_g4" / f"{name}_{args.split}.root") for name in SAMPLES if name in chosen
+            name: evaluated(args.data_dir / "cld_g4" / f"{name}_{args.split}.root")
+            for name in SAMPLES
+            if name in chosen
         },
         "real": {
-            name: evaluated(args.data / "edm4hep" / f"{name}.edm4hep.root", truth_tracks=made)
+            name: evaluated(args.data_dir / "edm4hep" / f"{name}.edm4hep.root", truth_tracks=made)
             for name, made in REAL.items()
             if name in chosen
         },

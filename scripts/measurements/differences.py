@@ -54,18 +54,22 @@ PANELS = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA.parent, help="folder of cld_g4 and edm4hep")
-    parser.add_argument("--n-events", type=int, default=60, help="of each simplified file (default: %(default)s)")
+    parser.add_argument("--data-dir", type=Path, default=DATA.parent, help="folder of cld_g4 and edm4hep")
+    parser.add_argument(
+        "--events", "--n-events", type=int, default=60, help="of each simplified file (default: %(default)s)"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure; write `args.results`/differences.json and its figure."""
     real = [
-        read_events(args.data / "edm4hep" / "cld_rec.edm4hep.root"),
-        read_events(args.data / "edm4hep" / "cld_zuds100_sim.edm4hep.root", truth_tracks=True),
+        read_events(args.data_dir / "edm4hep" / "cld_rec.edm4hep.root"),
+        read_events(args.data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root", truth_tracks=True),
     ]
-    ours = [read_events(args.data / "cld_g4" / f"{name}_val.root", entry_stop=args.n_events) for name in ("zqq", "zh")]
+    ours = [
+        read_events(args.data_dir / "cld_g4" / f"{name}_val.root", entry_stop=args.events) for name in ("zqq", "zh")
+    ]
     content = {"real": _measure(real), "simplified": _measure(ours)}
     for key, panel in PANELS.items():
         means = (f"{found[key]['mean']:.4g} {name}" for name, found in content.items())

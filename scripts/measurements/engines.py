@@ -60,7 +60,7 @@ SAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=20, help="of each file (default: %(default)s)")
-    parser.add_argument("--data", type=Path, default=DATA.parent, help="folder of g4, cld_g4 and edm4hep")
+    parser.add_argument("--data-dir", type=Path, default=DATA.parent, help="folder of g4, cld_g4 and edm4hep")
     parser.add_argument(
         "--samples", nargs="*", metavar="FILE", help="only these (g4/zqq_test.root ...), shown and not kept"
     )
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
                 export_model(model, exported)
             runtime = ExportedModel(exported)
             for sample in group:
-                events = sample.read(args.data, args.events)
+                events = sample.read(args.data_dir, args.events)
                 expected = particles_of(reconstruct(events, model, batch_size=1, device="cpu"))
                 found = {"ONNX Runtime": particles_of(reconstruct_exported(events, runtime))}
                 if program is not None:

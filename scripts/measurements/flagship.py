@@ -1,7 +1,7 @@
 """What the shipped models find on the test files, beside Pandora and the oracle: flagship.json and the displays.
 
 `--decoding-alone` measures them without their refinement instead: refinement.json. Decoding then stops at the
-probability that is best for it (`EOS_THRESHOLD`). For development, `--split val` or `--samples` write below `--out`.
+probability that is best for it (`EOS_THRESHOLD`). For development, `--split val` or `--samples` write below `--output`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ EOS_THRESHOLD = {"photon": 0.5, "general": 0.9}
 def add_options(parser: argparse.ArgumentParser) -> None:
     for role in ROLES:
         parser.add_argument(f"--{role}", metavar="MODEL", default=f"ild-g4-{role}", help="default: %(default)s")
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the samples (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs/flagship_results"), help="default: %(default)s")
+    parser.add_argument("--data-dir", type=Path, default=DATA, help="folder of the samples (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("runs/flagship_results"), help="default: %(default)s")
     parser.add_argument("--split", choices=("test", "val"), default="test")
     parser.add_argument("--samples", nargs="+", choices=[sample.name for sample in SAMPLES], metavar="NAME")
     parser.add_argument("--device", default="auto")
@@ -42,14 +42,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Path:
     """Measure; returns the folder of the results."""
-    folder = RESULTS if args.split == "test" and not args.samples else args.out / args.split
+    folder = RESULTS if args.split == "test" and not args.samples else args.output / args.split
     models = {role: load_model(getattr(args, role)) for role in ROLES}
     if args.decoding_alone:
         for role, model in models.items():
             _remove_refinement(model, role)
     measured: dict[str, Any] = {}
     for sample in SAMPLES:
-        truth = args.data / f"{sample.name}_{args.split}.root"
+        truth = args.data_dir / f"{sample.name}_{args.split}.root"
         if args.samples and sample.name not in args.samples:
             continue
         if not truth.is_file():

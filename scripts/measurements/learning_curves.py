@@ -39,13 +39,13 @@ QUANTITIES = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA.parent / "cld_g4", help="default: %(default)s")
+    parser.add_argument("--data-dir", type=Path, default=DATA.parent / "cld_g4", help="default: %(default)s")
     parser.add_argument("--sample", default="zqq", help="default: %(default)s")
     parser.add_argument("--split", choices=("test", "val"), default="test", help="evaluated files")
     parser.add_argument("--steps", type=int, default=300, help="of each training (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=8, help="default: %(default)s")
     parser.add_argument("--events", type=int, nargs="+", default=EVENTS, metavar="N")
-    parser.add_argument("--out", type=Path, default=Path("runs/learning_curves"), help="folder of the runs")
+    parser.add_argument("--output", type=Path, default=Path("runs/learning_curves"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
 
 
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> None:
     rows = []
     for n_events in args.events:
         for start in STARTS:
-            folder = args.out / f"{start}_{n_events}"
+            folder = args.output / f"{start}_{n_events}"
             if not (folder / "result.json").exists() or read_json(folder / "result.json")["budget"] != budget:
-                _measure(folder, budget, start=start, n_events=n_events, data=args.data)
+                _measure(folder, budget, start=start, n_events=n_events, data=args.data_dir)
             rows.append(read_json(folder / "result.json"))
     content = {"budget": budget, "pandora": rows[0]["numbers"][CLASSICAL], "rows": rows}
     write_json(args.results / "learning_curves.json", content)

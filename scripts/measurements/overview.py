@@ -14,13 +14,13 @@ from pflow.event import jagged
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA / "gammasep_test.root", help="default: %(default)s")
+    parser.add_argument("--file", "--data", type=Path, default=DATA / "gammasep_test.root", help="default: %(default)s")
     parser.add_argument("--entry", type=int, default=45, help="an event of two photons (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "notebooks" / "images" / "overview.png")
 
 
 def run(args: argparse.Namespace) -> None:
-    event = pflow.read_events(args.data, entry_start=args.entry, entry_stop=args.entry + 1)
+    event = pflow.read_events(args.file, entry_start=args.entry, entry_stop=args.entry + 1)
     draw(event).savefig(args.output, dpi=130)
     print(f"wrote {args.output}")
 

@@ -76,9 +76,9 @@ SETTINGS = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA.parent, help="folder of g4, cld_g4 and edm4hep")
+    parser.add_argument("--data-dir", type=Path, default=DATA.parent, help="folder of g4, cld_g4 and edm4hep")
     parser.add_argument("--models", nargs="+", choices=FILES, default=list(FILES), help="models (default: all)")
-    parser.add_argument("--n-events", type=int, default=20, help="of each file (default: %(default)s)")
+    parser.add_argument("--events", "--n-events", type=int, default=20, help="of each file (default: %(default)s)")
     parser.add_argument("--n-full", type=int, default=60, help=f"of {IN_FULL} (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
 
@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> None:
         model = load_model(name)
         for file in FILES[name]:
             in_full = file == IN_FULL
-            n_events = args.n_full if in_full else args.n_events
-            rows += _compared(args.data / file, model, n_events, in_full=in_full)
+            n_events = args.n_full if in_full else args.events
+            rows += _compared(args.data_dir / file, model, n_events, in_full=in_full)
     write_json(args.results / "sameness.json", {"revision": revision(), "rows": rounded(rows)})
     print(sameness_table({"rows": rows}))
 

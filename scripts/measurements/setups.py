@@ -147,9 +147,9 @@ EXPERIMENTS = {"setups": PAPER, "ablation": ABLATION}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the samples (default: %(default)s)")
+    parser.add_argument("--data-dir", type=Path, default=DATA, help="folder of the samples (default: %(default)s)")
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/setups"), help="folder of the runs (default: %(default)s)"
+        "--output", type=Path, default=Path("runs/setups"), help="folder of the runs (default: %(default)s)"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the set-ups")
     parser.add_argument("--epochs", type=int, help="another number of epochs for each")
@@ -165,10 +165,10 @@ def run(args: argparse.Namespace, name: str) -> None:
     budget = {"epochs": args.epochs or experiment.epochs, "common": [*experiment.common, *args.override]}
     measured = {}
     for key, setup in experiment.setups.items():
-        folder = args.out / name / key
+        folder = args.output / name / key
         own = {**budget, "config": setup.config, "changes": list(setup.changes)}
         if args.only is None or key in args.only:
-            _measure(key, folder, own, data=args.data, force=args.force)
+            _measure(key, folder, own, data=args.data_dir, force=args.force)
         if (folder / "result.json").exists():
             result = read_json(folder / "result.json")
             if result.pop("budget") == own:
@@ -188,7 +188,7 @@ def _measure(name: str, folder: Path, budget: Mapping[str, Any], *, data: Path, 
     result = folder / "result.json"
     if result.exists() and not force:
         if read_json(result)["budget"] != budget:
-            sys.exit(f"{folder} holds a result with another budget: choose another --out, or --force")
+            sys.exit(f"{folder} holds a result with another budget: choose another --output, or --force")
         print(f"{name}: already measured")
         return
     shutil.rmtree(folder, ignore_errors=True)

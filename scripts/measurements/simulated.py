@@ -24,14 +24,14 @@ FOLDER = DATA.parent / "edm4hep"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, default=FOLDER, help="default: %(default)s")
+    parser.add_argument("--data-dir", type=Path, default=FOLDER, help="default: %(default)s")
     parser.add_argument("--output", type=Path, default=RESULTS / "simulated.json")
 
 
 def run(args: argparse.Namespace) -> None:
-    standard = read_events(args.data / "cld_rec.edm4hep.root", detector="cld")
-    digitised = read_events(args.data / "cld_sim.edm4hep.root", detector="cld", truth_tracks=True)
-    more = read_events(args.data / "cld_zuds100_sim.edm4hep.root", detector="cld", truth_tracks=True)
+    standard = read_events(args.data_dir / "cld_rec.edm4hep.root", detector="cld")
+    digitised = read_events(args.data_dir / "cld_sim.edm4hep.root", detector="cld", truth_tracks=True)
+    more = read_events(args.data_dir / "cld_zuds100_sim.edm4hep.root", detector="cld", truth_tracks=True)
     cells, tracks, zuds = compare_cells(standard, digitised), compare_tracks(standard, digitised), count_tracks(more)
     show("calorimeter", cells)
     show("tracks", {"cld_sim against cld_rec": tracks})

@@ -46,19 +46,25 @@ SEED = 1
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="name of the model in the table, e.g. 'cld-general'")
-    parser.add_argument("--model", required=True, help="what `pflow.load_model` takes")
-    parser.add_argument("--events", type=Path, required=True, metavar="FILE", help="test file")
-    parser.add_argument("--n-events", type=int, help="the first N of them (default: all)")
+    parser.add_argument("--checkpoint", "--model", required=True, help="what `pflow.load_model` takes")
+    parser.add_argument("--file", type=Path, required=True, help="test file")
+    parser.add_argument("--events", "--n-events", type=_number, metavar="N", help="the first N of it (default: all)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number of events, found '{text}'; --file takes the file")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure one model on one file, and add it to `args.results`/sturdy.json."""
-    model = load_model(args.model)
+    model = load_model(args.checkpoint)
     path = args.results / "sturdy.json"
     rows = read_json(path) if path.is_file() else {}
-    numbers = {name: _measure(args.events, model, how, args.n_events) for name, how in DISTURBANCES.items()}
-    sample = f"{args.events.parent.name}/{args.events.name}"
+    numbers = {name: _measure(args.file, model, how, args.events) for name, how in DISTURBANCES.items()}
+    sample = f"{args.file.parent.name}/{args.file.name}"
     rows[args.name] = {"model": about(model), "sample": sample, "numbers": rounded(numbers)}
     write_json(path, rows)
     print(sturdy_table(rows))

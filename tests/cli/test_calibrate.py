@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shutil
 
 import awkward as ak
 import numpy as np
 import pytest
+import uproot
 
 from pflow.checkpoint.load import load_model
 from pflow.cli import calibrate
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError
+from pflow.event.refused import BadEntriesWarning
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
+from pflow.resources import config_dir
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -113,3 +117,67 @@ def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path,
     with pytest.raises(ConfigError, match="predicts no uncertainties; there is nothing to calibrate"):
         run(file, "--checkpoint", path, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def other_layout(sample_dir, tmp_path):
+    """A flat file with another name and unit of the hits' energies, and its layout."""
+    file, layout = tmp_path / "mine.root", tmp_path / "mine.yaml"
+    with uproot.open(sample_dir / "gamma1_val_small.root") as source:
+        columns = {name: branch.array() for name, branch in source["events"].items() if name[0] != "n"}
+    columns["hit_E"] = columns.pop("calo_hit.energy") * np.float32(1024)
+    with uproot.recreate(file) as target:
+        target.mktree("events", {name: array.type.content for name, array in columns.items()}).extend(columns)
+    text = (config_dir() / "layout" / "g4.yaml").read_text()
+    ours = "\n  energy: calo_hit.energy "
+    assert text.count(ours) == 1
+    layout.write_text(text.replace(ours, f"\n  energy: {{branch: hit_E, scale: {1 / 1024}}} "))
+    return file, layout
+
+
+def test_files_of_another_layout_calibrate_alike(calibrated, other_layout, tmp_path):
+    file, layout = other_layout
+    options = ["--checkpoint", "ild-g4-photon", "--detector", "ild_g4", "--schema", "flat", "--batch-size", 16]
+    assert run(file, "--layout", layout, *options, "-o", tmp_path / "out") == 0
+    found, expected = (load_model(folder).calibration for folder in (tmp_path / "out", calibrated))
+    assert set(found.energy) == set(expected.energy)
+    np.testing.assert_allclose(found.energy["photon"].log_sigma, expected.energy["photon"].log_sigma, rtol=1e-4)
+
+
+def test_the_layout_is_needed(other_layout, tmp_path):
+    with pytest.raises(InputError, match=r"mine\.root"):
+        run(other_layout[0], "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out")
+
+
+def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tmp_path):
+    file, options = sample_dir / "cld_multi_test_small.root", ["--checkpoint", "ild-g4-general", "-o", tmp_path / "out"]
+    with pytest.raises(InputError, match="trained on detector 'ild_g4'"):
+        run(file, *options)
+    assert run(file, *options, "--detector", "cld") == 0
+
+
+def test_entries_that_cannot_be_used_are_left_out(other_layout, tmp_path):
+    file, layout = other_layout
+    with uproot.open(file) as source:
+        columns = {name: branch.array(entry_stop=20) for name, branch in source["events"].items() if name[0] != "n"}
+    columns["hit_E"] = ak.where(columns["event"] == columns["event"][3], -1.0, 1.0) * columns["hit_E"]
+    with uproot.recreate(tmp_path / "bad.root") as target:
+        target.mktree("events", {name: array.type.content for name, array in columns.items()}).extend(columns)
+    words = [tmp_path / "bad.root", "--layout", layout, "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
+    with pytest.raises(InputError, match=r"bad\.root, entry 3"):
+        run(*words)
+    with pytest.warns(BadEntriesWarning, match="1 of 20 entries"):
+        assert run(*words, "--on-error", "skip") == 0
+
+
+def test_an_earlier_output_is_replaced_by_force_alone(calibrated, sample_dir, tmp_path):
+    words = [sample_dir / "gamma1_val_small.root", "--checkpoint", "ild-g4-photon", "-o"]
+    folder = tmp_path / "out"
+    shutil.copytree(calibrated, folder)
+    (folder / "model.json").write_text("{}")
+    with pytest.raises(ConfigError, match="--force"):
+        run(*words, folder)
+    assert run(*words, folder, "--force") == 0
+    assert load_model(folder).calibration == load_model(calibrated).calibration
+    with pytest.raises(ConfigError, match="it is the input"):
+        run(words[0], "--checkpoint", folder, "-o", folder, "--force")

@@ -111,16 +111,21 @@ def test_particles_of_another_event_are_refused(sample, reco, tmp_path):
         run(sample, "--entry", 2, "--reco", reco, "-o", tmp_path / "event.png")
 
 
-@pytest.mark.parametrize("entry", [3, -1])
-def test_an_entry_that_the_reconstruction_lacks_is_refused(sample, reco, tmp_path, entry):
-    with pytest.raises(InputError, match=rf"reco\.root, entry {entry}: there is no such entry"):
-        run(sample, "--entry", 3, "--reco", reco, "--reco-entry", entry, "-o", tmp_path / "event.png")
+def test_an_entry_that_the_reconstruction_lacks_is_refused(sample, reco, tmp_path):
+    with pytest.raises(InputError, match=r"reco\.root, entry 3: there is no such entry"):
+        run(sample, "--entry", 3, "--reco", reco, "--reco-entry", 3, "-o", tmp_path / "event.png")
 
 
-@pytest.mark.parametrize("entry", [25, -1])
-def test_an_entry_outside_the_file_is_refused(sample, tmp_path, entry):
-    with pytest.raises(InputError, match=rf"multi_test_small\.root, entry {entry}: there is no such entry; .* has 25"):
-        run(sample, "--entry", entry, "-o", tmp_path / "event.png")
+def test_an_entry_outside_the_file_is_refused(sample, tmp_path):
+    with pytest.raises(InputError, match=r"multi_test_small\.root, entry 25: there is no such entry; .* has 25"):
+        run(sample, "--entry", 25, "-o", tmp_path / "event.png")
+
+
+@pytest.mark.parametrize("option", ["--entry", "--reco-entry"])
+def test_an_entry_below_0_is_wrong_usage(sample, option, capsys):
+    with pytest.raises(SystemExit):
+        parsed(sample, option, -1)
+    assert f"argument {option}: expected at least 0, found -1" in capsys.readouterr().err
 
 
 def test_an_unknown_format_is_refused_before_any_work(tmp_path):

@@ -136,7 +136,7 @@ def test_an_edm4hep_file_has_the_same_numbers(truth_file, tmp_path):
 
 def test_options_reach_the_results(truth_file, reco_file, tmp_path):
     out = tmp_path / "out"
-    options = ["--rule", "calo", "--e-min", "0.5", "--match", "angle_energy", "--cut", "none", "--no-tracks"]
+    options = ["--rule", "calo", "--min-energy", "0.5", "--match", "angle_energy", "--cut", "none", "--ignore-tracks"]
     assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--no-plots", "-q", *options) == 0
     settings = json.loads((out / "metrics.json").read_text())["settings"]
     assert settings["truth_rule"] == "calo"
@@ -248,7 +248,7 @@ def test_truth_file_without_truth(reco_file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--name", "PFlo"], "PFlow"),
+        (["--collection", "PFlo"], "PFlow"),
         (["--cut", "three"], "--cut: expected a number above 0 or 'none', found 'three'"),
         (["--cut", "0"], "--cut: expected a number above 0 or 'none', found '0'"),
         (["--classes", "photons"], "no particle class 'photons'"),

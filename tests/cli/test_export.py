@@ -73,3 +73,22 @@ def test_a_missing_checkpoint_is_named(tmp_path):
     with pytest.raises(InputError, match=r"missing\.ckpt.*no such checkpoint"):
         run("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", ["onnx", "weights"])
+def test_an_earlier_export_is_replaced_by_force_alone(checkpoint, tmp_path, form):
+    if form == "onnx":
+        pytest.importorskip("onnx", reason="onnx is not installed")
+    words = ["--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", form]
+    assert run(*words) == 0
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    for path in (tmp_path / "model").iterdir():
+        path.write_text("earlier")
+    with pytest.raises(ConfigError, match="or replace the earlier output with --force"):
+        run(*words)
+    assert run(*words, "--force") == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    (tmp_path / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"not empty; it holds notes\.txt"):
+        run(*words, "--force")

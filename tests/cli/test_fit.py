@@ -491,6 +491,20 @@ def test_stacked_files_change_only_what_they_name(tmp_path, capsys):
     assert printed["model"]["weight_decay"] == 0.25
 
 
+def test_the_help_shows_dashes_and_the_short_name_of_the_output(capsys):
+    assert main(["fit", "--help"]) == 0
+    text = capsys.readouterr().out
+    names = re.findall(r"--[\w.-]+", text)
+    assert {"--start-from", "--data.batch-size", "--output"} <= set(names)
+    assert not [name for name in names if "_" in name]
+    assert "-o OUTPUT, --output OUTPUT" in text
+
+
+def test_the_output_has_its_short_name_here_too(tmp_path, capsys):
+    assert main(["fit", "-o", str(tmp_path / "run"), "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["output"] == str(tmp_path / "run")
+
+
 def test_the_default_is_the_pointing_model(capsys):
     assert main(["fit", "--print_config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["model"]["reconstructor"]["class_path"] == POINTING

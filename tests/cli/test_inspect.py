@@ -3,12 +3,15 @@ from __future__ import annotations
 import argparse
 import json
 
+import awkward as ak
 import numpy as np
 import pytest
 import uproot
 
 from pflow.cli import inspect
 from pflow.errors import ConfigError, InputError
+from pflow.event.truth import select_targets
+from pflow.io.open import read_events
 
 
 def run(*arguments: str) -> int:
@@ -64,15 +67,33 @@ def test_json_is_all_there_is(sample_dir, capsys):
 
 
 def test_json_with_truth(sample_dir, capsys):
-    assert run(str(sample_dir / "gamma1_val_small.root"), "--json", "--truth", "--entries", "2", "--rule", "calo") == 0
+    options = ["--json", "--targets", "--entries", "2", "--rule", "calo"]
+    assert run(str(sample_dir / "gamma1_val_small.root"), *options) == 0
     truth = json.loads(capsys.readouterr().out)["truth"]
     assert truth["rule"] == "calo"
     assert [event["entry"] for event in truth["events"]] == [0, 1]
 
 
+def test_targets_are_those_of_the_evaluation(sample_dir, capsys):
+    path = sample_dir / "multi_test_small.root"
+    options = ["--json", "--targets", "--entries", "5", "--min-energy", "2", "--ignore-tracks"]
+    assert run(str(path), *options) == 0
+    truth = json.loads(capsys.readouterr().out)["truth"]
+    assert (truth["e_min_gev"], truth["use_tracks"]) == (2.0, False)
+    chosen = select_targets(read_events(path, entry_stop=5), e_min=2.0, use_tracks=False).particles
+    assert [len(event["targets"]) for event in truth["events"]] == ak.num(chosen).tolist()
+    assert min(own["energy"] for event in truth["events"] for own in event["targets"]) > 2.0
+
+
+def test_a_negative_number_of_entries_is_wrong_usage(capsys):
+    with pytest.raises(SystemExit):
+        run("in.root", "--entries", "-1")
+    assert "argument --entries: expected at least 0, found -1" in capsys.readouterr().err
+
+
 def test_truth_lists_each_dropped_particle_with_its_reason(data_dir, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), "--truth") == 0
+    assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), "--targets") == 0
     text = capsys.readouterr().out
     assert "dropped: neutrino" in text
     assert "61 targets" in text

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from pflow.calibration.thresholds import CRITERIA
+from pflow.calibration.decoding_options import CRITERIA
 from pflow.cli.main import LIGHTNING, VERBS
 from pflow.cli.options import OPTIONS, add_options, at_least
 from pflow.data.prepare import BLOCK_SIZE, SHARD_SIZE
@@ -26,9 +26,10 @@ def actions(verb: str) -> list[argparse.Action]:
 def test_options_are_named_alike_in_all_verbs(verb):
     reference = argparse.ArgumentParser()
     add_options(reference, *OPTIONS)
-    common = {option: action for action in reference._actions for option in action.option_strings}
+    shown = [action for action in reference._actions if action.help != argparse.SUPPRESS]
+    common = {option: action for action in shown for option in action.option_strings}
     for action in actions(verb):
-        for option in action.option_strings:
+        for option in action.option_strings if action.help != argparse.SUPPRESS else ():
             assert "_" not in option
             if option in common:
                 assert action.dest == common[option].dest
@@ -55,14 +56,53 @@ def test_choices_are_those_of_what_runs(verb, option, choices):
 @pytest.mark.parametrize(
     ("verb", "option", "default"),
     [
-        ("prepare", "chunk_size", BLOCK_SIZE),
+        ("prepare", "block_size", BLOCK_SIZE),
         ("prepare", "shard_size", SHARD_SIZE),
         ("reconstruct", "batch_size", BATCH_SIZE),
     ],
 )
 def test_defaults_are_those_of_what_runs(verb, option, default):
-    (action,) = (action for action in actions(verb) if action.dest == option)
+    (action,) = (one for one in actions(verb) if one.dest == option and one.help != argparse.SUPPRESS)
     assert action.default == default
+
+
+def test_events_in_memory_are_as_many_by_default_where_nothing_speaks_against_it():
+    """Measured: what a chunk of `evaluate` costs beside its events, and the memory of the files of `overlay`."""
+    others = {"evaluate": 500, "overlay": 100}
+    for verb in sorted(set(VERBS) - set(LIGHTNING)):
+        for action in actions(verb):
+            if "--chunk-size" in action.option_strings and action.help != argparse.SUPPRESS:
+                assert action.default == others.get(verb, OPTIONS["chunk-size"]["default"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "former", "option"),
+    [
+        ("display", ["in.root"], ["--name", "Mine"], ["--collection", "Mine"]),
+        ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--name", "Mine"], ["--collection", "Mine"]),
+        ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--e-min", "0.5"], ["--min-energy", "0.5"]),
+        ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--no-tracks"], ["--ignore-tracks"]),
+        ("inspect", ["in.root"], ["--truth"], ["--targets"]),
+        ("prepare", ["in.root", "-o", "b"], ["--chunk-size", "7"], ["--block-size", "7"]),
+    ],
+)
+def test_a_renamed_option_keeps_its_former_name_which_no_help_shows(verb, words, former, option):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    import_module(f"pflow.cli.{verb}").add_arguments(parser)
+    assert parser.parse_args([*words, *former]) == parser.parse_args([*words, *option])
+    assert parser.parse_args(words) != parser.parse_args([*words, *option])
+    shown = {name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings}
+    assert option[0] in shown
+    assert former[0] not in shown
+
+
+@pytest.mark.parametrize("text", ["-0.1", "nan", "much"])
+def test_a_smallest_energy_is_at_least_0(text, capsys):
+    parser = argparse.ArgumentParser()
+    add_options(parser, "min-energy")
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--min-energy={text}"])
+    assert "argument --min-energy: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many", "1.5"])

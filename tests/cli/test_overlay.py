@@ -5,9 +5,11 @@ import argparse
 import awkward as ak
 import numpy as np
 import pytest
+import uproot
 
 from pflow.cli import overlay
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError
+from pflow.event.refused import BadEntriesWarning
 from pflow.io.open import read_events
 
 
@@ -62,3 +64,20 @@ def test_files_that_do_not_belong_together(sample_dir, out):
     with pytest.raises(ConfigError, match=r"cld_multi_test_small.root is of detector 'cld', .* of 'ild_g4'"):
         run(sample_dir / "zqq_test_small.root", sample_dir / "cld_multi_test_small.root", "-o", out)
     assert not out.exists()
+
+
+def test_events_joined_with_a_bad_entry_are_left_without_content(sample_dir, tmp_path, out):
+    bad = tmp_path / "bad.root"
+    with uproot.open(sample_dir / "multi_test_small.root") as file:
+        columns = {name: branch.array(entry_stop=4) for name, branch in file["events"].items() if name[0] != "n"}
+    energy = ak.to_list(columns["calo_hit.energy"])
+    energy[2][0] = -1.0
+    columns["calo_hit.energy"] = ak.values_astype(ak.Array(energy), np.float32)
+    with uproot.recreate(bad) as file:
+        file.mktree("events", {name: array.type.content for name, array in columns.items()}).extend(columns)
+    with pytest.raises(InputError, match=r"bad\.root, entry 2"):
+        run(bad, sample_dir / "gamma1_val_small.root", "-o", out)
+    with pytest.warns(BadEntriesWarning, match="1 of 4 entries"):
+        assert run(bad, sample_dir / "gamma1_val_small.root", "-o", out, "--on-error", "skip") == 0
+    n_hits = ak.num(read_events(out).hits).tolist()
+    assert [n > 0 for n in n_hits] == [True, True, False, True]

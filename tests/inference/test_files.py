@@ -14,7 +14,7 @@ import pflow
 from pflow.cli.reconstruct import add_arguments
 from pflow.errors import ConfigError, InputError, OutputError
 from pflow.event.events import Flag
-from pflow.inference.chunks import _counterpart
+from pflow.inference.events import _counterpart
 from pflow.inference.files import reconstruct_files
 from pflow.io.events_root import write_events
 from pflow.io.particles_root import read_provenance, read_reco

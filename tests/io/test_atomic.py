@@ -215,3 +215,30 @@ def test_what_dead_processes_left_is_removed(tmp_path):
     with replacing_folder(tmp_path / "model"):
         pass
     assert sorted(os.listdir(tmp_path)) == sorted([*stay, "out.txt", "model"])
+
+
+def test_a_folder_of_the_same_kind_is_replaced_by_force_alone(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "a.txt").write_text("earlier")
+    with pytest.raises(ConfigError, match="--force"), replacing_folder(folder, replace=["a.txt"]):
+        pytest.fail("the work began")
+    with pytest.raises(OutputError), replacing_folder(folder, replace=["a.txt"], force=True) as partial:
+        (partial / "nowhere" / "a.txt").write_text("half")
+    assert (folder / "a.txt").read_text() == "earlier"
+    with replacing_folder(folder, replace=["a.txt"], force=True) as partial:
+        (partial / "a.txt").write_text("whole")
+    assert (folder / "a.txt").read_text() == "whole"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_folder_with_other_files_or_of_the_input_is_never_replaced(tmp_path):
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ConfigError, match="it is the input"):
+        check_folder(tmp_path, inputs=[tmp_path], replace=["a.txt"], force=True)
+    (tmp_path / "mine.txt").write_text("")
+    with (
+        pytest.raises(ConfigError, match=r"it holds mine\.txt"),
+        replacing_folder(tmp_path, replace=["a.txt"], force=True),
+    ):
+        pytest.fail("the work began")

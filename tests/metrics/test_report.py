@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from pflow.errors import ConfigError
+from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, Settings
-from pflow.metrics.glossary import DEFINITIONS, definition_of
 from pflow.metrics.match import Matching, match
 from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
 from pflow.metrics.stats import Number, Series, leaves

@@ -81,7 +81,7 @@ def test_options_for_all_come_last_and_win(tmp_path):
 def test_set_ups_are_trained_once_and_with_one_budget(samples, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))  # undone after the test
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    places = ["--data", samples, "--out", tmp_path / "out", "--results", tmp_path]
+    places = ["--data-dir", samples, "--output", tmp_path / "out", "--results", tmp_path]
 
     def run(*options: str) -> str:
         results.main([str(word) for word in ("ablation", *places, *options, "--override", *TINY)])
@@ -99,7 +99,9 @@ def test_set_ups_are_trained_once_and_with_one_budget(samples, tmp_path, monkeyp
 @pytest.mark.slow
 def test_the_shipped_models_are_measured_with_and_without_refinement(samples, tmp_path, capsys):
     before = REPORT.read_bytes()
-    options = [str(word) for word in ("--split", "val", "--out", tmp_path, "--data", samples, "--samples", "gammasep")]
+    options = [
+        str(word) for word in ("--split", "val", "--output", tmp_path, "--data-dir", samples, "--samples", "gammasep")
+    ]
     results.main(["flagship", *options])
     folder = tmp_path / "val"
     found = read_json(folder / "flagship.json")["samples"]

@@ -80,7 +80,7 @@ def test_links_are_compared(wanted):
 @pytest.mark.slow
 def test_all_settings_that_change_something_are_compared(sample_dir, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sameness, "FILES", {MODEL: [f"{sample_dir.name}/{SAMPLE}"]})
-    options = ["--data", str(sample_dir.parent), "--models", MODEL, "--n-events", "4", "--results", str(tmp_path)]
+    options = ["--data-dir", str(sample_dir.parent), "--models", MODEL, "--events", "4", "--results", str(tmp_path)]
     results.main(["sameness", *options])
     found = read_json(tmp_path / "sameness.json")
     settings = [row["setting"] for row in found["rows"]]

@@ -158,7 +158,8 @@ def _partners(pairs: Pairs, samples: Sequence[HitSample]) -> dict[str, str]:
 def _choose_links(pairs: Pairs, sources: Iterable[str], targets: Iterable[str]) -> tuple[str, ...]:
     """Collections of links from the sources to the targets: for each source one, so that no link counts twice.
 
-    Those whose name begins with MC, for links of which the weight is a share of the particle, come last.
+    Those whose name begins with MC come last: their weights are fractions of the particle (e.g. of all its hits),
+    not of the hit or track.
     """
     sources, targets = set(sources), set(targets)
     chosen: list[str] = []

@@ -19,18 +19,18 @@ __all__ = ["TimeWindow", "measure_time_window"]
 LATEST = (1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 1000)
 """Times that are tried, ns: those that people choose."""
 EARLIEST = -1.0
-"""Nothing comes before: times are relative to a straight flight at c."""
+"""Earliest possible time, ns, relative to a straight flight at c."""
 SAME_ENERGY = 1e-3
 """Relative difference of a cell's energies that counts as agreement."""
 MIN_LATE_CELLS = 5
-"""Cells that a time must explain beyond those that need none."""
+"""Cells that a time window must explain beyond those that are explained without one."""
 MIN_EXPLAINED = 0.9
-"""Fraction of the cells that it must explain: with fewer, digitisation did something else."""
+"""Fraction of the cells that it must explain; with fewer, digitisation did something else."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TimeWindow:
-    """Latest time that counts, ns after a straight flight at c; how many cells it explains, and any time, of all."""
+    """Latest time that counts, ns after a straight flight at c; cells explained with it, without it, and in all."""
 
     latest: float
     explained: int
@@ -57,8 +57,8 @@ def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop
 
     Returns
     -------
-    None where no time explains most cells, and more than none does; or where the file has no contributions
-    that can be followed.
+    None where no time explains most cells and `MIN_LATE_CELLS` more than no time window does, or where the file has no
+    contributions that can be followed.
     """
     digitised = join_samples([sample for sample in group.of(simulated=False) if len(sample)])
     times = np.array([*LATEST, np.inf])

@@ -21,10 +21,10 @@ NAME = "manifest.json"
 """Name of the file in the folder."""
 
 FORMAT = 1
-"""Raised whenever shards are laid out otherwise, or reading the same files gives other events."""
+"""Version; to be raised when the layout of shards changes, or when reading the same files gives other events."""
 
 MARK = '"pflow": "prepared events"'
-"""By which such a file is known."""
+"""Text by which a manifest is recognised."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def check_arrow() -> None:
 
 
 def write_shard(path: str | Path, blocks: Iterable[Events]) -> ShardContent:
-    """Write blocks of events, at least one, all with the same parts; the file is there at once, not only when whole."""
+    """Write blocks of events, at least one, all with the same parts; the file is visible before it is whole."""
     import pyarrow as pa
 
     checksums = []

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from pflow.calibration.fit import UncertaintyFit
+from pflow.calibration.fit_uncertainty import UncertaintyFit
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError, check_choice
-from pflow.inference.events import MAX_HITS, finite_events, generate, usable_events
+from pflow.event.events import Flag
+from pflow.event.refused import without_refused
+from pflow.inference.events import (
+    BATCH_SIZE,
+    MAX_HITS,
+    finite_events,
+    generate,
+    usable_events,
+    with_detector,
+)
 from pflow.io.open import iterate_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
 from pflow.model.api import DecodingConfig
+from pflow.physics.detector import Detector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.encode import target_particles
 
@@ -87,7 +98,12 @@ def calibrate(
     inputs: Sequence[str | Path],
     decodings: Sequence[DecodingConfig],
     *,
+    detector: str | Path | Detector | None = None,
+    schema: str | None = None,
+    layout: str | Path | None = None,
     truth_tracks: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
+    batch_size: int = BATCH_SIZE,
     chunk_size: int = 256,
     device: str = "auto",
 ) -> list[Calibrated]:
@@ -101,11 +117,15 @@ def calibrate(
         Validation files with truth: neither training nor test files.
     decodings
         Configurations to compare.
-    truth_tracks
-        As for `pflow.open_events`.
+    detector, schema, layout, truth_tracks
+        As for `pflow.open_events`. Files are read as `detector` even if the model was trained on another; without it,
+        files of another detector are refused.
+    on_error
+        For entries that cannot be used: ``raise``, or ``skip``: leave them out, with a warning. Particles of events for
+        which the model gives numbers that are not finite are dropped and count as not found.
     chunk_size
         Events in memory at a time.
-    device
+    batch_size, device
         As for `pflow.reconstruct`.
 
     Returns
@@ -118,18 +138,30 @@ def calibrate(
     ConfigError
         The model predicts no uncertainties.
     InputError
-        A file that cannot be used.
+        A file, or with ``raise`` an entry, that cannot be used.
+
+    Warns
+    -----
+    BadEntriesWarning
+        Entries were left out.
     """
+    reading: dict[str, Any] = {"detector": detector, "schema": schema, "layout": layout, "truth_tracks": truth_tracks}
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
+    encode = functools.partial(model.tokeniser.encode, truth=False)
     for number, path in enumerate(inputs):
-        for events in iterate_events(path, truth_tracks=truth_tracks, chunk_size=chunk_size):
-            truth = ParticleTable.from_records(target_particles(events, model.tokeniser.recipe))
-            tokens = model.tokeniser.encode(usable_events(events, MAX_HITS, "raise"), truth=False)
+        for chunk in iterate_events(path, **reading, chunk_size=chunk_size, on_error=on_error):
+            usable = usable_events(chunk, MAX_HITS, on_error)
+            events = usable if detector is None else with_detector(usable, model.tokeniser.detector)
+            tokens, events = without_refused(events, encode, on_error)
+            # The truth rule takes the geometry of the detector that the file is read as.
+            with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
+            truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.recipe))
             for decoding, fit, of_files in zip(decodings, fits, metrics, strict=True):
-                generated = generate(tokens, model, decoding=decoding, device=device).tokens()
+                collector = generate(tokens, model, decoding=decoding, batch_size=batch_size, device=device)
+                generated = collector.tokens()
                 found = model.tokeniser.decode(generated)
-                particles = finite_events(found, ~generated.finite(), events, model.path, "raise").particles
+                particles = finite_events(found, ~generated.finite(), events, model.path, on_error).particles
                 reco = ParticleTable.from_records(particles)
                 matches = match(truth, reco, Matching())
                 of_files[number].update(truth, reco, matches)

@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.calibration.fit import MIN_PULLS, UncertaintyFit, fit_curve
+from pflow.calibration.fit_uncertainty import MIN_PULLS, UncertaintyFit, fit_curve
 from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.event.build import make_particles
 from pflow.event.events import Events

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pflow.calibration.thresholds import Calibrated, best, decoding_grid
+from pflow.calibration.decoding_options import Calibrated, best, decoding_grid
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.errors import ConfigError
 from pflow.model.api import DecodingConfig
