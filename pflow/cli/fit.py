@@ -48,6 +48,7 @@ CHATTER = (
     r".*ended before the epoch ended and your dataloader is not resumable.*",
     r".*A single task has no `requires_grad`.*",
     r".*number of training batches .* is smaller than the logging interval.*",
+    r".*`srun` command is available on your system but is not used.*",  # on any machine where Slurm is installed
     r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
     r".*checkpoint was not created with WeightAveraging.*",
 )
