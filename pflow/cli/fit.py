@@ -203,13 +203,16 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            A value of an option that its class refuses.
+            A value of an option that its class refuses, or devices and nodes that are not those of the Slurm job.
         """
         try:
             super().instantiate_classes()
+            environment = getattr(self.trainer.strategy, "cluster_environment", None)
+            if environment is not None:
+                environment.validate_settings(self.trainer.num_devices, self.trainer.num_nodes)
         except PflowError:
             raise
-        except (TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
 
     def after_instantiate_classes(self) -> None:
