@@ -48,6 +48,7 @@ CHATTER = (
     r".*ended before the epoch ended and your dataloader is not resumable.*",
     r".*A single task has no `requires_grad`.*",
     r".*number of training batches .* is smaller than the logging interval.*",
+    r".*`srun` command is available on your system but is not used.*",  # on any machine where Slurm is installed
     r".*using the WeightAveraging callback with a model that overrides the configure_model.*",
     r".*checkpoint was not created with WeightAveraging.*",
 )
@@ -211,13 +212,16 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         Raises
         ------
         ConfigError
-            A value of an option that its class refuses.
+            A value of an option that its class refuses, or devices and nodes that are not those of the Slurm job.
         """
         try:
             super().instantiate_classes()
+            environment = getattr(self.trainer.strategy, "cluster_environment", None)
+            if environment is not None:
+                environment.validate_settings(self.trainer.num_devices, self.trainer.num_nodes)
         except PflowError:
             raise
-        except (TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(str(error)) from error
 
     def after_instantiate_classes(self) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from pflow.data.files import Chunk
 from pflow.errors import ConfigError, InputError, first_line, missing_package
-from pflow.inference.batch_system import load_batch_system
+from pflow.inference.batch_system import BatchJobs, load_batch_system
 from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.jobs import Outcome, Unit
 
@@ -20,6 +22,9 @@ CHUNKS_PER_THREAD = 3
 
 TIMEOUT = "10s"
 """Time to wait for a scheduler."""
+
+LOOK_EVERY = 30.0
+"""Seconds between two looks whether the cluster has processes; a second one without them is told."""
 
 LOCAL = {
     # By default dask's processes return freed memory at once, and spent half of their time on getting it again.
@@ -39,7 +44,8 @@ def run_on_cluster(
     """Outcomes of the units, in their order.
 
     The chunks of a process that dies are done again by another one. A chunk with which several processes die, as one
-    that needs more memory than they have, has an error as its outcome.
+    that needs more memory than they have, has an error as its outcome. While the cluster has no processes, the chunks
+    wait, with a warning.
 
     Parameters
     ----------
@@ -57,7 +63,8 @@ def run_on_cluster(
     Raises
     ------
     ConfigError
-        dask is not installed, the name is none of these, or the scheduler does not answer or is lost.
+        dask is not installed, the name is none of these, the scheduler does not answer or is lost, or the batch system
+        does not take the jobs.
     """
     try:
         from dask.distributed import Client
@@ -65,10 +72,12 @@ def run_on_cluster(
         raise missing_package("dask", "clusters", extra="cluster") from error
     with ExitStack() as stack:
         target = _started(cluster, stack)
+        jobs = target if isinstance(target, BatchJobs) else None
         try:
-            client = stack.enter_context(Client(target, timeout=TIMEOUT))
+            client = stack.enter_context(Client(target if jobs is None else jobs.cluster, timeout=TIMEOUT))
         except (OSError, ValueError) as error:
             raise ConfigError(f"cluster '{cluster}' does not answer: {error}") from error
+        watch = _Watch(client, cluster, jobs)
         in_flight: deque[tuple[Unit, Any]] = deque()
         for unit in units:
             future = None
@@ -77,13 +86,13 @@ def run_on_cluster(
             in_flight.append((unit, future))
             # Jobs of a batch system begin one after the other.
             if len(in_flight) >= CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())):
-                yield _outcome(*in_flight.popleft())
+                yield _outcome(*in_flight.popleft(), watch)
         while in_flight:
-            yield _outcome(*in_flight.popleft())
+            yield _outcome(*in_flight.popleft(), watch)
 
 
 def _started(cluster: str, stack: ExitStack) -> Any:
-    """A cluster that was started, which `stack` ends; the address of one that runs already as it is."""
+    """`BatchJobs` or a local cluster, which `stack` ends; the address of a cluster that runs already as it is."""
     import dask
     from dask.distributed import LocalCluster
 
@@ -99,7 +108,56 @@ def _started(cluster: str, stack: ExitStack) -> Any:
         return stack.enter_context(LocalCluster(n_workers=int(number), threads_per_worker=1, dashboard_address=None))
 
 
-def _outcome(unit: Unit, future: Any) -> Outcome:
+class _Watch:
+    """Waits for results, and meanwhile looks whether the cluster has processes.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`.
+    cluster
+        What the user calls the cluster.
+    jobs
+        Its jobs if it is on a batch system.
+    """
+
+    def __init__(self, client: Any, cluster: str, jobs: BatchJobs | None) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._jobs = jobs
+        self._next = time.monotonic() + LOOK_EVERY
+        self._empty = 0
+
+    def result(self, future: Any) -> Any:
+        """Result of a future, as soon as it is there."""
+        from distributed import CancelledError, TimeoutError, wait
+
+        while not future.done():
+            with suppress(TimeoutError, CancelledError):
+                wait([future], timeout=LOOK_EVERY)  # type: ignore[no-untyped-call]
+            self._look()
+        self._look()
+        return future.result()
+
+    def _look(self) -> None:
+        """Have ended jobs replaced, and tell if there are no processes; once for each time that there are none."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + LOOK_EVERY
+        if self._jobs is not None:
+            try:
+                self._jobs.replace_ended()
+            except ConfigError as error:
+                warnings.warn(f"{error}; trying again", stacklevel=2)
+        self._empty = 0 if self._client.nthreads() else self._empty + 1
+        if self._empty == 2:
+            them = "processes" if self._jobs is None else self._jobs
+            warnings.warn(
+                f"cluster '{self._cluster}' has had no process for {LOOK_EVERY:.0f} s: waiting for {them}", stacklevel=2
+            )
+
+
+def _outcome(unit: Unit, future: Any, watch: _Watch) -> Outcome:
     """Wait for what becomes of a unit."""
     from dask.distributed import CancelledError, KilledWorker
     from distributed.comm.core import CommClosedError
@@ -107,7 +165,7 @@ def _outcome(unit: Unit, future: Any) -> Outcome:
     if unit.chunk is None or unit.job.error is not None:
         return Outcome(unit)
     try:
-        return Outcome(unit, future.result())
+        return Outcome(unit, watch.result(future))
     except InputError as error:
         return Outcome(unit, error=error)
     except KilledWorker:

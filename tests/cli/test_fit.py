@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import warnings
 from pathlib import Path
 
 import awkward as ak
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning_fabric.utilities.warnings import PossibleUserWarning
+from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
-from pflow.cli.fit import main
+from pflow.cli.fit import CHATTER, main
 from pflow.cli.main import main as main_with_exit_code
 from pflow.errors import ConfigError, InputError
 from pflow.inference.events import reconstruct
@@ -281,6 +284,37 @@ def test_a_fit_can_add_layers_to_a_trained_model_that_change_nothing_at_first(fi
     theirs, ours = (reconstruct(events, model).particles for model in (old, new))
     assert ak.all(ak.num(theirs) == ak.num(ours))
     np.testing.assert_allclose(ak.flatten(ours.energy), ak.flatten(theirs.energy), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SLURM_NTASKS": "2"}, "Use `--ntasks-per-node=2`"),
+        ({"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1"}, "Set `devices=1`"),
+        ({"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "2"}, "Set `num_nodes=2`"),
+    ],
+)
+def test_devices_that_are_not_the_tasks_of_the_slurm_job_are_refused(
+    tiny, small, tmp_path, monkeypatch, variables, message
+):
+    variables |= {"SLURM_JOB_NAME": "fit", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path / 'new'}"]
+    with pytest.raises(ConfigError, match=message):
+        main(["fit", *tiny, *data, "--trainer.accelerator=cpu", "--trainer.devices=2"])
+
+
+def test_nobody_is_told_to_use_srun_on_a_login_node(tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PossibleUserWarning, match="srun"):
+            SLURMEnvironment.detect()
+        for message in CHATTER:
+            warnings.filterwarnings("ignore", message=message)
+        assert not SLURMEnvironment.detect()
 
 
 def test_random_weights_are_not_frozen(small, tmp_path):

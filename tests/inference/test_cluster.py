@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import signal
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
 from pflow.inference.chunks import Settings
-from pflow.inference.cluster import _outcome, _started, _worker
+from pflow.inference.cluster import _outcome, _started, _Watch, _worker
 from pflow.inference.files import reconstruct_files
 from pflow.inference.jobs import Job, Unit
 from pflow.io.particles_root import read_reco
@@ -117,10 +118,49 @@ def test_a_process_that_is_killed_costs_its_chunk(checkpoint, sample_dir, tmp_pa
     assert one.particles.tolist() == two.particles.tolist()
 
 
-def test_a_chunk_that_ends_every_process_is_the_error_of_its_file():
-    killed = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3)))
+@pytest.fixture
+def watch():
+    return _Watch(SimpleNamespace(nthreads=dict), "mine", None)
+
+
+def test_a_cluster_without_processes_is_told(monkeypatch):
+    monkeypatch.setattr("pflow.inference.cluster.LOOK_EVERY", 0.2)
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        threading.Timer(1.0, cluster.scale, [1]).start()
+        with pytest.warns(UserWarning, match="'mine' has had no process for 0 s: waiting for processes") as told:
+            assert _Watch(client, "mine", None).result(client.submit(int, "7")) == 7
+    assert len(told) == 1
+
+
+def test_jobs_that_ended_are_replaced_at_each_look(monkeypatch):
+    """A batch system that fails for a while is no error: other jobs go on."""
+    monkeypatch.setattr("pflow.inference.cluster.LOOK_EVERY", 0.0)
+    looks = []
+
+    def replace_ended():
+        looks.append(1)
+        if len(looks) == 2:
+            raise ConfigError("batch system slurm: a job was refused")
+
+    client = SimpleNamespace(nthreads=lambda: {"tcp://worker": 1})
+    watch = _Watch(client, "mine", SimpleNamespace(replace_ended=replace_ended))
+    done = SimpleNamespace(done=lambda: True, result=lambda: 7)
+    assert watch.result(done) == 7
+    with pytest.warns(UserWarning, match="a job was refused; trying again"):
+        assert watch.result(done) == 7
+    assert watch.result(done) == 7
+    assert len(looks) == 3
+
+
+def test_a_chunk_that_ends_every_process_is_the_error_of_its_file(watch):
+    killed = SimpleNamespace(
+        done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3))
+    )
     unit = Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12))
-    error = _outcome(unit, killed).error
+    error = _outcome(unit, killed, watch).error
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
 
 
@@ -133,7 +173,7 @@ def test_a_process_keeps_its_worker_from_chunk_to_chunk(checkpoint):
     assert _worker(str(checkpoint), dataclasses.replace(one, batch_size=2)) is not worker
 
 
-def test_a_scheduler_that_ends_is_said():
-    lost = SimpleNamespace(result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
+def test_a_scheduler_that_ends_is_said(watch):
+    lost = SimpleNamespace(done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
     with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
-        _outcome(Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1)), lost)
+        _outcome(Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1)), lost, watch)
