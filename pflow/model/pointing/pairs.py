@@ -72,7 +72,8 @@ class Pairs(NamedTuple):
 
     def columns(self, values: Tensor) -> Tensor:
         """Values [F, B * T] of particles at their pairs, [F, P]."""
-        return _columns(values.t(), self.particle_of, values.dtype)
+        # Rows of a transposed view are taken one element at a time: fifteen times as long on a CPU.
+        return _columns(values.t().contiguous(), self.particle_of, values.dtype)
 
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
         """Values float [P] in a tensor of zeros [B, T, M]."""
