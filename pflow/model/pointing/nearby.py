@@ -18,7 +18,16 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["LOG_ROUNDING", "MAX_NEARNESS", "MAX_WIDE", "ROWS", "OrderedDirections", "attend_nearby", "jet_axis", "nearness_of"]
+__all__ = [
+    "LOG_ROUNDING",
+    "MAX_NEARNESS",
+    "MAX_WIDE",
+    "ROWS",
+    "OrderedDirections",
+    "attend_nearby",
+    "jet_axis",
+    "nearness_of",
+]
 
 ROWS = 128
 """Tokens whose attention is computed at a time."""
@@ -135,9 +144,7 @@ def attend_nearby(
     return attended
 
 
-def _attend_widely(
-    query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: float, scale: float
-) -> Tensor:
+def _attend_widely(query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: float, scale: float) -> Tensor:
     """`attend_nearby` of one head of small strength, float [S, D]: its products of directions may be rounded.
 
     They are a part of the products of queries and keys, as in training, and the fused kernel computes all.
