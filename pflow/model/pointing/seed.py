@@ -45,7 +45,8 @@ class SeedPointer(nn.Module):
 
     def project(self, memory: Tensor) -> Tensor:
         """What is multiplied by states, of a memory float [B, S, W]; float [B, 3, hidden, S]."""
-        keys = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
+        weight = self.token.weight.expand(len(memory), -1, -1)
+        keys = torch.baddbmm(self.token.bias[:, None], weight, memory.transpose(1, 2))
         return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
 
     def forward(self, state: Tensor, memory: Tensor, scene: Scene, assigned: Tensor) -> Tensor:
