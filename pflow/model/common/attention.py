@@ -261,7 +261,7 @@ class AbsorbedCrossAttention(nn.Module):
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values [B, H, S, D] of a memory float [B, S, W]: for many calls with few queries each on a CPU."""
-        size, length, width = memory.shape
+        size, length, _ = memory.shape
         # [B, W, S], as products of one query want both; `matmul` would make [B, S, W] and copy.
         parts = (
             torch.bmm(part.expand(size, -1, -1), memory.transpose(1, 2)) for part in self.key_value.weight.chunk(2)
