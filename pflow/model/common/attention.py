@@ -261,12 +261,12 @@ class AbsorbedCrossAttention(nn.Module):
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values [B, H, S, D] of a memory float [B, S, W]: for many calls with few queries each on a CPU."""
-        size, length, _ = memory.shape
+        size, length, width = memory.shape
         # [B, W, S], as products of one query want both; `matmul` would make [B, S, W] and copy.
         parts = (
             torch.bmm(part.expand(size, -1, -1), memory.transpose(1, 2)) for part in self.key_value.weight.chunk(2)
         )
-        return KeyValue(*(part.view(size, self.heads, -1, length).transpose(2, 3) for part in parts))
+        return KeyValue(*(part.view(size, self.heads, width // self.heads, length).transpose(2, 3) for part in parts))
 
     def forward(self, x: Tensor, memory: Tensor | KeyValue, bias: Tensor) -> Tensor:
         """Attend.
@@ -290,7 +290,7 @@ class AbsorbedCrossAttention(nn.Module):
             weight = torch.baddbmm(bias.flatten(0, 1), of_heads.flatten(0, 1), keys).softmax(-1)
             attended = torch.bmm(weight, memory.value.flatten(0, 1)).view(of_heads.shape)
             return self.out(_join(attended) + value_bias)  # type: ignore[no-any-return]
-        if x.shape[1] >= MANY_QUERIES and evaluates_on_cpu(x):
+        if evaluates_on_cpu(x) and x.shape[1] >= MANY_QUERIES:
             key, value = functional.linear(memory, self.key_value.weight).chunk(2, dim=-1)
             of_heads = (query.transpose(1, 2), _split(key, self.heads), _split(value, self.heads))
             attended = scaled_dot_product_attention(*of_heads, attn_mask=bias, scale=1.0)
