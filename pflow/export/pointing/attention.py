@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.export.attention_scan import AttentionInBlocks
-from pflow.model.pointing.nearby import LOG_ROUNDING, MAX_WIDE, ROWS, jet_axis
+from pflow.model.pointing.nearby import LOG_ROUNDING, ROWS, jet_axis
 
 __all__ = ["DirectionalAttention", "Directions"]
 
@@ -23,6 +23,9 @@ MARGIN = 1e-3
 
 STEP = 16
 """Tokens in whose steps the slices of those that count begin and end."""
+
+MAX_WIDE = LOG_ROUNDING / 2.0
+"""Largest strength of a head for which all tokens count, be they back to back."""
 
 MAX_SINGLE = 1000.0
 """Largest strength of a head whose preference for directions is computed in single precision, which rounds its logits

@@ -105,7 +105,7 @@ class EncoderGraph(nn.Module):
         """What all decoder steps read of the event."""
         layers = self.weights.layers
         width = states.shape[1] // layers[0].heads
-        weight = torch.cat([layer.key_value for layer in layers])
+        weight = torch.cat([part for one in layers for part in (one.key_weight, one.value_weight)])
         heads = torch.matmul(states, weight.t()).view(-1, weight.shape[0] // width, width).transpose(0, 1)
         names = [f"memory_{part}_{i}" for i in range(len(layers)) for part in ("key", "value")]
         memory = zip(names, torch.split(heads, layers[0].heads), strict=True)  # [H, S, D] each

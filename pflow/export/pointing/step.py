@@ -78,8 +78,6 @@ class DecoderStepGraph(nn.Module):
         self.frame = frame_widths(network)
         bias, weight = self.weights.embed  # made for half of a GELU
         self.embed = (bias, torch.cat([2.0 * weight[: self.width], weight[self.width :]]))
-        bias, weight = self.weights.head
-        self.head = (bias, 2.0 * weight)
         describe: Any = network.head.describe
         bias, weight = describe[0].bias, describe[0].weight
         others = [weight[:, : 2 * self.width], describing_weight(weight[:, 2 * self.width :])]
@@ -186,7 +184,7 @@ class DecoderStepGraph(nn.Module):
         described = torch.cat([query, pooled, proxies.features.float()], dim=1)
         described = functional.gelu(torch.addmm(self.describe[0], described, self.describe[1]))
         described = functional.gelu(head.describe[3](described))
-        outputs = torch.addmm(self.head[0], described, self.head[1])
+        outputs = torch.addmm(self.weights.head[0], described, self.weights.head[1])
         pdg_logits, others = torch.split(outputs, [head.n_pdg, N_CHARGE + 8], dim=1)
         pdg = pdg_logits.argmax(1)  # [1]
         of_code = event["token_codes"].index_select(0, seed).index_select(1, pdg).view(1, -1)

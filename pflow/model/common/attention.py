@@ -11,16 +11,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.cache import Cache, KeyValue
-from pflow.model.common.mode import evaluates_on_cpu
 
 __all__ = ["AbsorbedCrossAttention", "CrossAttention", "SelfAttention", "absorbed_products", "attend"]
-
-MANY_QUERIES = 16
-"""Queries from which on a CPU maps of the memory and the fused kernel take less time than absorbed maps."""
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -261,12 +256,12 @@ class AbsorbedCrossAttention(nn.Module):
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values [B, H, S, D] of a memory float [B, S, W]: for many calls with few queries each on a CPU."""
+        key_weight, value_weight = self.key_value.weight.chunk(2)  # [W, W] each
         size, length, width = memory.shape
-        # [B, W, S], as products of one query want both; `matmul` would make [B, S, W] and copy.
-        parts = (
-            torch.bmm(part.expand(size, -1, -1), memory.transpose(1, 2)) for part in self.key_value.weight.chunk(2)
-        )
-        return KeyValue(*(part.view(size, self.heads, width // self.heads, length).transpose(2, 3) for part in parts))
+        shape = (size, self.heads, width // self.heads, length)
+        key = torch.matmul(key_weight, memory.transpose(1, 2)).view(shape)  # [B, H, D, S], as products want it
+        value = torch.matmul(memory, value_weight.t()).view(size, length, *shape[1:3]).transpose(1, 2)
+        return KeyValue(key.transpose(2, 3), value.contiguous())
 
     def forward(self, x: Tensor, memory: Tensor | KeyValue, bias: Tensor) -> Tensor:
         """Attend.
@@ -289,11 +284,6 @@ class AbsorbedCrossAttention(nn.Module):
             keys = memory.key.transpose(2, 3).flatten(0, 1)  # [B * H, D, S]
             weight = torch.baddbmm(bias.flatten(0, 1), of_heads.flatten(0, 1), keys).softmax(-1)
             attended = torch.bmm(weight, memory.value.flatten(0, 1)).view(of_heads.shape)
-            return self.out(_join(attended) + value_bias)  # type: ignore[no-any-return]
-        if evaluates_on_cpu(x) and x.shape[1] >= MANY_QUERIES:
-            key, value = functional.linear(memory, self.key_value.weight).chunk(2, dim=-1)
-            of_heads = (query.transpose(1, 2), _split(key, self.heads), _split(value, self.heads))
-            attended = scaled_dot_product_attention(*of_heads, attn_mask=bias, scale=1.0)
             return self.out(_join(attended) + value_bias)  # type: ignore[no-any-return]
         key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
         weight = absorbed_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]

@@ -109,10 +109,7 @@ class TwoLayers:
 
     def hidden(self, x: Tensor) -> Tensor:
         """Twice the hidden layer, [1, hidden]."""
-        return self.twice_gelu(torch.addmm(self.first_bias, x, self.first_weight))
-
-    def twice_gelu(self, x: Tensor) -> Tensor:
-        """Twice the GELU of a row, [1, width]."""
+        x = torch.addmm(self.first_bias, x, self.first_weight)
         return torch.mul(x, self.inverse_sqrt2).erf_().add_(self.one).mul_(x)
 
 
@@ -166,15 +163,16 @@ class LayerWeights:
         self.query_key_value = (bias * scale, weight * scale)
         self.out = _linear(own.out)
         self.query = _linear(memory.query, self.scale)
-        self.key_value = memory.key_value.weight  # [2 W, W]
+        self.key_weight, self.value_weight = memory.key_value.weight.chunk(2)  # [W, W] each
         bias = memory.key_value.bias.chunk(2)[1]
         self.memory_out = (memory.out.bias + memory.out.weight @ bias, memory.out.weight.t())
         self.feedforward = TwoLayers(layer.feedforward)
 
     def memory(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys [H, D, S] and values [H, S, D] of states [S, W]."""
-        key, value = (self.key_value @ states.t()).view(2, self.heads, -1, len(states)).unbind()
-        return key, value.transpose(1, 2)  # in memory as the keys, as products with one row want it
+        key = (self.key_weight @ states.t()).view(self.heads, -1, len(states))
+        value = (states @ self.value_weight.t()).view(len(states), self.heads, -1).transpose(0, 1).contiguous()
+        return key, value
 
 
 class StepWeights:
@@ -195,8 +193,7 @@ class StepWeights:
         pointer = decoder.pointer
         self.pointer_width = pointer.hidden_width
         self.pointer_state = _linear(pointer.state, pointer.hidden_width**-0.5)
-        self.pointer_token = (pointer.token.bias[:, None], pointer.token.weight)
-        self.pointer_offset = pointer.offset[:, None, None]
+        self.pointer_token, self.pointer_offset = pointer.token, pointer.offset[:, None, None]
         self.eos = TwoLayers(pointer.eos)
         self.query = TwoLayers(assignment.query)
         pairs = assignment.pair_logits
@@ -214,8 +211,8 @@ class StepWeights:
         self.pair_out = _linear(pairs.out[-1])  # type: ignore[arg-type]
         self.describe = TwoLayers(head.describe)
         self.masses, self.charged = head.get_buffer("masses").tolist(), head.get_buffer("charged").tolist()
-        heads = _linear(head.identity), _linear(head.correct)  # of twice the GELU
-        self.head = (torch.cat([bias for bias, _ in heads]), 0.5 * torch.cat([weight for _, weight in heads], dim=1))
+        heads = _linear(head.identity), _linear(head.correct)
+        self.head = (torch.cat([bias for bias, _ in heads]), torch.cat([weight for _, weight in heads], dim=1))
         self.embed_particle = TwoLayers(decoder.embed_particle)
         parts = (self.embed_particle.weight, decoder.embed_seed.weight.t(), decoder.embed_pooled.weight.t())
         self.embed = (self.embed_particle.bias, torch.cat(parts))
@@ -253,8 +250,7 @@ class EventDecoder:
         n_tokens, n_items, width = len(tokens), len(items), self.states.shape[1]
         self.first_track = n_tokens - (n_items - self.n_hits)  # tracks are the last of the tokens as of the items
         self.memory = [layer.memory(self.states) for layer in weights.layers]
-        bias, weight = weights.pointer_token
-        self.pointer_keys = torch.addmm(bias, weight, self.states.t()).view(3, weights.pointer_width, -1)
+        self.pointer_keys = weights.pointer_token(self.states).t().contiguous().view(3, weights.pointer_width, -1)
         self._make_tables(scene, tokens, items)
         self.items = source.items[0, items]
         self.energy = scene.token_energy[0, tokens]  # [S]
@@ -349,8 +345,7 @@ class EventDecoder:
         """One decoder layer: x [1, W], bias [H, 1, S]."""
         heads, end = layer.heads, self.n_steps + 1
         y = torch.addmm(layer.query_key_value[0], _norm(x, layer.norms[0]), layer.query_key_value[1])
-        y = y.view(3, heads, -1)
-        query, new = y.narrow(0, 0, 1), y.narrow(0, 1, 2)
+        query, new = torch.split(y.view(3, heads, -1), [1, 2])
         if end > self.cache[i].shape[2]:
             self.cache[i] = torch.cat([self.cache[i], torch.empty_like(self.cache[i])], dim=2)
         self.cache[i][:, :, self.n_steps] = new
@@ -378,7 +373,7 @@ class EventDecoder:
 
         sums, directions, shape = self._proxies(seed, index, fraction)
         features = query.new_tensor([proxy_features(sums, directions, shape)])
-        described = weights.describe.twice_gelu(weights.describe(torch.cat([query, pooled, features], dim=1)))
+        described = gelu(weights.describe(torch.cat([query, pooled, features], dim=1)))
         outputs = torch.addmm(weights.head[0], described, weights.head[1])[0].tolist()
         n_pdg = network.head.n_pdg
         split = HeadOutputs(outputs[:n_pdg], outputs[n_pdg : n_pdg + N_CHARGE], outputs[n_pdg + N_CHARGE :])
@@ -393,8 +388,9 @@ class EventDecoder:
         )
         self._assign(seed, index, fraction, on_tokens)
         is_particle = particle.log_energy >= network.min_log_energy
-        has_items = sums.energy >= self.min_deposit or bool((self.hit_fraction[-1][self.n_hits :] >= 0.5).any())
-        self.n_empty = 0 if is_particle and has_items else self.n_empty + 1
+        row = self.hit_fraction[-1]
+        has_track = bool((row[self.n_hits :] >= 0.5).any())
+        self.n_empty = 0 if is_particle and (sums.energy >= self.min_deposit or has_track) else self.n_empty + 1
         self.x = self._embed(particle, seed_state, pooled, deposit=sums.energy, at_track=track >= 0)
         self.n_steps += 1
         self.particles.append((particle, seed, is_particle))
@@ -421,12 +417,11 @@ class EventDecoder:
         torch.addmm(weights.pair_query[0], query, weights.pair_query[1], out=self.pair_query)
         features = self.features[:, : len(index)]  # [F, P], in the order of `_pair_weights`
         rows = features.unbind()
-        geometry = self.geometry.index_select(0, index)
-        position, unit, token = geometry.narrow(1, 0, 3), geometry.narrow(1, 3, 3), geometry.select(1, 6)
+        position, unit, token = torch.split(self.geometry.index_select(0, index), [3, 3, 1], dim=1)
         axis = self.token_axis[seed]
         offset = position - self.token_position[seed]  # mm
         along = torch.mv(offset, axis)
-        torch.eq(token, seed, out=rows[SAME_TOKEN])
+        torch.eq(token[:, 0], seed, out=rows[SAME_TOKEN])
         known = torch.index_select(self.assigned, 0, index, out=rows[KNOWN])
         torch.clamp(along, -900.0, 1500.0, out=rows[ALONG])
         torch.linalg.vector_norm(torch.addr(offset, along, axis, alpha=-1.0), dim=1, out=rows[NEAR])  # across, mm

@@ -49,7 +49,6 @@ class Scene(NamedTuple):
     item_mask : bool [B, M], True = real item
     n_hits : N
     token_geometry : float [B, S, 9], position, axis and unit vector of each token
-    item_direction : double [B, 3, M], unit vector of each item
     item_geometry : float [B, M, 7], position, unit vector and token of each item
     item_deposit : float [B, M, 4], position and energy of each item
     item_sums : float [B, M, 7 + 2 D]
@@ -74,7 +73,6 @@ class Scene(NamedTuple):
     item_mask: Tensor
     n_hits: int
     token_geometry: Tensor
-    item_direction: Tensor
     item_geometry: Tensor
     item_deposit: Tensor
     item_sums: Tensor
@@ -98,7 +96,6 @@ class Scene(NamedTuple):
         return cls(
             **fields,
             token_geometry=torch.cat([fields[f"token_{name}"] for name in ("position", "axis", "unit")], dim=-1),
-            item_direction=unit.double().transpose(1, 2).contiguous(),
             # Indices of tokens are exact in single precision up to 2^24.
             item_geometry=torch.cat([position, unit, token[..., None].to(unit.dtype)], dim=-1),
             item_deposit=torch.cat([position, fields["item_energy"][..., None]], dim=-1),
@@ -117,7 +114,7 @@ class Scene(NamedTuple):
         """Cosines of the angles between tokens int64 [B, T] and all items as seen from the vertex, double [B, T, M]."""
         # Products in double precision: what is within an angle must not depend on their rounding.
         with torch.autocast(token.device.type, enabled=False):
-            return gather(self.token_unit, token).double() @ self.item_direction
+            return gather(self.token_unit, token).double() @ self.item_unit.double().transpose(1, 2)
 
     def copy(self) -> Scene:
         """A copy that shares no storage."""

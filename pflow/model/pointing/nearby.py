@@ -16,27 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = [
-    "LOG_ROUNDING",
-    "MAX_NEARNESS",
-    "MAX_WIDE",
-    "ROWS",
-    "OrderedDirections",
-    "attend_nearby",
-    "jet_axis",
-    "nearness_of",
-]
+__all__ = ["LOG_ROUNDING", "MAX_NEARNESS", "ROWS", "OrderedDirections", "attend_nearby", "jet_axis", "nearness_of"]
 
 ROWS = 128
 """Tokens whose attention is computed at a time."""
 
 LOG_ROUNDING = 26.0 * math.log(2.0)
 """Minus the logarithm of the largest share of a token's attention that may be left out: a quarter of the rounding."""
-
-MAX_WIDE = LOG_ROUNDING / 2.0
-"""Largest strength of a head for which all tokens count, be they back to back."""
 
 MARGIN = 1e-6
 """Added to the angle within which tokens count, for the rounding of angles; rad."""
@@ -107,7 +94,7 @@ def attend_nearby(
     scale
         Factor of the products of queries and keys.
     """
-    length = len(query)
+    length, heads = len(query), len(strength)
     first = torch.arange(0, length, ROWS)
     last = (first + ROWS).clamp(max=length) - 1
     reach = _reach(query, key, strength=strength, scale=scale)[:, None] + MARGIN
@@ -115,22 +102,16 @@ def attend_nearby(
     starts = torch.searchsorted(angle, angle[first] - reach).tolist()  # [H, blocks]
     stops = torch.searchsorted(angle, angle[last] + reach, right=True).tolist()
     factors = strength.tolist()
-    wide = [head for head, factor in enumerate(factors) if factor <= MAX_WIDE]
-    narrow = [head for head, factor in enumerate(factors) if factor > MAX_WIDE]
     attended = torch.empty_like(value, memory_format=torch.contiguous_format)
-    if wide:
-        unit = directions.unit.float()
-    for head in wide:
-        of_head = query[:, head], key[:, head], value[:, head]
-        attended[:, head] = _attend_widely(*of_head, unit, strength=factors[head], scale=scale)
-    for block, row in enumerate(first.tolist() if narrow else ()):
+    for block, row in enumerate(first.tolist()):
         rows = slice(row, row + ROWS)
+        begin = min(start[block] for start in starts)
         if directions.near is None:
-            begin, end = min(starts[head][block] for head in narrow), max(stops[head][block] for head in narrow)
+            end = max(stop[block] for stop in stops)
             near = nearness_of(directions.unit[rows], directions.unit[begin:end])
         else:
             near, begin = directions.near[rows], 0
-        for head in narrow:
+        for head in range(heads):
             start, stop = starts[head][block], stops[head][block]
             logits = torch.addmm(
                 near[:, start - begin : stop - begin],
@@ -142,24 +123,6 @@ def attend_nearby(
             torch.softmax(logits, -1, out=logits)
             torch.mm(logits, value[start:stop, head], out=attended[rows, head])
     return attended
-
-
-def _attend_widely(query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: float, scale: float) -> Tensor:
-    """`attend_nearby` of one head of small strength, float [S, D]: its products of directions may be rounded.
-
-    They are a part of the products of queries and keys, as in training, and the fused kernel computes all.
-
-    Parameters
-    ----------
-    query, key : float [S, K]
-    value : float [S, D]
-    unit : float [S, 3]
-    strength, scale
-        As of `attend_nearby`, of the head.
-    """
-    query, key = torch.cat([scale * query, strength * unit], dim=1), torch.cat([key, unit], dim=1)
-    query, key, value = (part[None, None] for part in (query, key, value))
-    return scaled_dot_product_attention(query, key, value, scale=1.0)[0, 0]
 
 
 def _reach(query: Tensor, key: Tensor, *, strength: Tensor, scale: float) -> Tensor:

@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from pflow.model.common.cache import where
-from pflow.model.common.mode import evaluates_on_cpu
 from pflow.model.pointing.geometry import Scene
 
 __all__ = ["Pairs", "select_pairs"]
@@ -74,8 +72,7 @@ class Pairs(NamedTuple):
 
     def columns(self, values: Tensor) -> Tensor:
         """Values [F, B * T] of particles at their pairs, [F, P]."""
-        # Rows of a transposed view are taken one element at a time: fifteen times as long on a CPU.
-        return _columns(values.t().contiguous(), self.particle_of, values.dtype)
+        return _columns(values.t(), self.particle_of, values.dtype)
 
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
         """Values float [P] in a tensor of zeros [B, T, M]."""
@@ -88,18 +85,6 @@ class Pairs(NamedTuple):
         at = self.particle_of * n_tokens + self.at_items(scene.item_token)
         summed = values.new_zeros(shape[0] * shape[1] * n_tokens).index_add(0, at, values)
         return summed.view(*shape, n_tokens)
-
-    def pooled(self, weight: Tensor, states: Tensor, scene: Scene, shape: tuple[int, int]) -> Tensor:
-        """Mean of states float [B, S, W] over the tokens of a particle's items by weights float [P], [B, T, W]."""
-        if evaluates_on_cpu(states):  # the few tokens with weight alone
-            n_tokens, size = states.shape[1], shape[0] * shape[1]
-            token = self.event * n_tokens + self.at_items(scene.item_token)
-            begin = torch.searchsorted(self.particle_of, torch.arange(size))  # pairs are in the order of the particles
-            weight = weight.to(states.dtype)
-            summed = embedding_bag(token, states.flatten(0, 1), begin, mode="sum", per_sample_weights=weight)
-            return (summed / self.sums(weight, size).clamp(min=1e-9)[:, None]).view(*shape, states.shape[2])
-        on_tokens = self.on_tokens(weight, scene, shape)
-        return on_tokens @ states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)
 
     def sums(self, values: Tensor, size: int) -> Tensor:
         """Sum of values float [P, ...] over the items of each of `size` = B * T particles."""

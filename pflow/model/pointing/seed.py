@@ -45,8 +45,7 @@ class SeedPointer(nn.Module):
 
     def project(self, memory: Tensor) -> Tensor:
         """What is multiplied by states, of a memory float [B, S, W]; float [B, 3, hidden, S]."""
-        weight = self.token.weight.expand(len(memory), -1, -1)
-        keys = torch.baddbmm(self.token.bias[:, None], weight, memory.transpose(1, 2))
+        keys = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
         return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
 
     def forward(self, state: Tensor, memory: Tensor, scene: Scene, assigned: Tensor) -> Tensor:
