@@ -37,22 +37,21 @@ def run(args: argparse.Namespace) -> int:
         An option that the format does not have.
     """
     from pflow.errors import ConfigError
-    from pflow.io.atomic import check_folder
 
     if args.half and args.format != "weights":
         raise ConfigError("--half is an option of --format weights")
     if args.format == "weights":
-        from pflow.checkpoint import save
+        from pflow.checkpoint.save import write_weights
 
-        check_folder(args.output, inputs=[args.checkpoint], replace=save.FILES, force=args.force)
-        written = save.write_weights(args.checkpoint, args.output, half=args.half, force=args.force)
+        written = write_weights(args.checkpoint, args.output, half=args.half, force=args.force)
     else:
-        from pflow.checkpoint import onnx_folder
         from pflow.checkpoint.load import load_model
+        from pflow.checkpoint.onnx_folder import FILES
         from pflow.export.convert import require_onnx
         from pflow.export.folder import export_model
+        from pflow.io.atomic import check_folder
 
-        check_folder(args.output, replace=onnx_folder.FILES, force=args.force)
+        check_folder(args.output, replace=FILES, force=args.force)  # before the model is loaded
         require_onnx()
         written = export_model(load_model(args.checkpoint), args.output, force=args.force)
     for path in written:

@@ -30,17 +30,8 @@ __all__ = ["DecoderStepGraph"]
 
 EVENT = (
     *("states", "pointer_keys", "item_logits", "item_direction", "item_geometry", "item_sums", "item_token"),
-    *(
-        "item_order",
-        "item_square",
-        "token_item",
-        "token_energy",
-        "token_inverse_energy",
-        "token_frame",
-        "token_codes",
-        "nothing",
-    ),
-    *("first_track", "track_items", "track_tokens", "track_limits"),
+    *("item_order", "item_square", "token_item", "token_energy", "token_inverse_energy", "token_frame", "token_codes"),
+    *("nothing", "first_track", "track_items", "track_tokens", "track_limits"),
 )
 """Outputs of the encoder that all steps read, beside keys and values of each layer."""
 
