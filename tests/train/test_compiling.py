@@ -79,8 +79,8 @@ class Near(torch.nn.Module):
     def training_step(self, batch):
         scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
         seed = torch.zeros_like(batch.target.pdg)
-        nothing = torch.zeros_like(torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1))
-        pairs = Pairs.where(select_pairs(scene, seed, nothing, batch.target.mask, min_cosine=0.9))
+        unassigned = torch.ones_like(torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1))
+        pairs = Pairs.where(select_pairs(scene, seed, unassigned, batch.target.mask, min_cosine=0.9))
         energy = pairs.sums(self.weight * pairs.at_items(scene.item_energy), seed.numel())
         losses = {"total": energy.square().mean()}
         target = batch.target

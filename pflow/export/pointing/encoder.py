@@ -139,7 +139,7 @@ class EncoderGraph(nn.Module):
             "first_track": first_track,  # its token, if there is one
             "track_items": torch.cat([tracks - first_track + n_hits, none]),
             "track_tokens": torch.cat([tracks, none]),
-            "track_limits": torch.cat([torch.full_like(tracks, 0.5, dtype=torch.float32), none.float() - 1.0]),
+            "track_limits": torch.cat([torch.full_like(tracks, 0.5, dtype=torch.float32), none.float() + 2.0]),
         }
         return {
             **of_tracks,
@@ -219,7 +219,7 @@ class EncoderGraph(nn.Module):
             "embedded": torch.zeros_like(first) + self.network.decoder.bos,
             **{f"past_key_{i}": memory[f"memory_key_{i}"][:, :0] for i in layers},
             **{f"past_value_{i}": memory[f"memory_value_{i}"][:, :0] for i in layers},
-            "assigned": torch.zeros_like(scene.item_energy[0]),
+            "unassigned": torch.ones_like(scene.item_energy[0]),
             "assigned_energy": torch.zeros_like(scene.token_energy[0]),
             "empty_steps": torch.zeros_like(first[:, 0], dtype=torch.int64),
         }

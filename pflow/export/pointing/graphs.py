@@ -42,7 +42,7 @@ AXES: dict[str, tuple[str | None, ...]] = {
     "track_items": ("tracks_and_none",),
     "track_tokens": ("tracks_and_none",),
     "track_limits": ("tracks_and_none",),
-    "assigned": ("items",),
+    "unassigned": ("items",),
     "assigned_energy": ("tokens",),
     "hit_fraction": ("decoded", "items"),
     "row_hit_fraction": (None, "items"),

@@ -23,7 +23,7 @@ from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.event_decoder import StepWeights
 from pflow.model.pointing.head import ENERGY_LOG_SIGMA
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH
+from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH
 from pflow.model.pointing.seed import MASKED_LOGIT
 
 __all__ = ["DecoderStepGraph"]
@@ -35,7 +35,7 @@ EVENT = (
 )
 """Outputs of the encoder that all steps read, beside keys and values of each layer."""
 
-STATE = ("embedded", "assigned", "assigned_energy", "empty_steps")
+STATE = ("embedded", "unassigned", "assigned_energy", "empty_steps")
 """What one step hands to the next, beside keys and values of each layer."""
 
 ROWS = ("embedded", "query", "seed", "log_energy", "direction", "hit_fraction")
@@ -134,7 +134,7 @@ class DecoderStepGraph(nn.Module):
         seed = logits.argmax(0, keepdim=True)
         if not self.decoding.require_all_tracks:
             return ended, torch.zeros_like(ended), seed
-        open_tracks = event["assigned"].index_select(0, event["track_items"]) < event["track_limits"]
+        open_tracks = event["unassigned"].index_select(0, event["track_items"]) > event["track_limits"]
         of_tracks = torch.where(open_tracks, logits.index_select(0, event["track_tokens"]), MASKED_LOGIT)
         best = of_tracks.argmax(0, keepdim=True)
         any_open = open_tracks.index_select(0, best)
@@ -156,15 +156,15 @@ class DecoderStepGraph(nn.Module):
         query = network.assignment.query(torch.cat([state, seed_state], dim=1))  # [1, W]
         unit = frame["unit"].double()  # [1, 3]
         cosine = torch.matmul(unit, event["item_direction"]).view(-1)
-        near = (cosine > network.assignment.min_cosine) & (event["assigned"] <= MAX_ASSIGNED)
+        near = (cosine > network.assignment.min_cosine) & (event["unassigned"] >= MIN_UNASSIGNED)
         # With an item of the seed in any case: an empty axis ends onnxruntime. It gets nothing if it is assigned.
         own = event["token_item"].index_select(0, seed)
         near = near.scatter(0, own, torch.ones_like(own, dtype=torch.bool))
         index = torch.masked_select(event["item_order"], near)  # [P]
         at = event["item_token"].index_select(0, index)
-        known = event["assigned"].index_select(0, index)
-        free, squares = 1.0 - known, event["item_square"].index_select(0, index)
-        fraction = self._fractions(event, frame, query, index, known, (at == seed).float()) * free
+        unassigned = event["unassigned"].index_select(0, index)
+        squares = event["item_square"].index_select(0, index)
+        fraction = self._fractions(event, frame, query, index, unassigned, (at == seed).float())
         weight = fraction * squares
         pooled = torch.matmul(weight.view(1, -1), event["states"].index_select(0, at))
         pooled = pooled / weight.sum(0, keepdim=True).clamp(min=1e-9)
@@ -189,16 +189,15 @@ class DecoderStepGraph(nn.Module):
         hidden = functional.gelu(torch.addmm(self.embed_particle[0], features, self.embed_particle[1]))
         embedded = torch.addmm(self.embed[0], torch.cat([hidden, seed_state, pooled], dim=1), self.embed[1])
 
-        taken = torch.minimum(fraction, free)
-        deposit = weight
+        assigned, deposit = fraction, weight
         if self.decoding.require_all_tracks:  # the seed's track is the particle's in any case
             is_forced = forced & (index == own)
             fraction = torch.where(is_forced, 1.0, fraction)
-            taken = torch.where(is_forced, free, taken)
-            deposit = torch.where(is_forced, free * squares, weight)
-        next_assigned, next_energy = event["assigned"], event["assigned_energy"]
+            assigned = torch.where(is_forced, unassigned, assigned)
+            deposit = torch.where(is_forced, unassigned * squares, weight)
+        next_unassigned, next_energy = event["unassigned"], event["assigned_energy"]
         if network.coverage:
-            next_assigned = next_assigned.scatter_add(0, index, taken)
+            next_unassigned = next_unassigned.scatter(0, index, unassigned - assigned)
             next_energy = next_energy.scatter_add(0, at, deposit)
         is_particle = log_energy.view(1) >= network.min_log_energy  # [1]
         has_track = torch.where(at >= event["first_track"], fraction, 0.0).amax(0, keepdim=True) >= 0.5
@@ -220,7 +219,7 @@ class DecoderStepGraph(nn.Module):
         }
         following = {
             "next_embedded": embedded + 0.0,  # another output of the same name is not possible
-            "next_assigned": next_assigned,
+            "next_unassigned": next_unassigned,
             "next_assigned_energy": next_energy,
             "next_empty_steps": torch.where(counts, 0, event["empty_steps"] + 1),
         }
@@ -232,10 +231,10 @@ class DecoderStepGraph(nn.Module):
         frame: dict[str, Tensor],
         query: Tensor,
         index: Tensor,
-        known: Tensor,
+        unassigned: Tensor,
         same: Tensor,
     ) -> Tensor:
-        """Assigned fractions float [P] of what is free of items int64 [P].
+        """Assigned fractions float [P] of items int64 [P].
 
         Parameters
         ----------
@@ -243,7 +242,7 @@ class DecoderStepGraph(nn.Module):
             Of all steps, and of the token of the seed.
         query : float [1, W]
         index : int64 [P], the items
-        known : float [P], fraction of each that is assigned
+        unassigned : float [P], fraction of each that no particle has
         same : float [P], whether they are of the seed's token
 
         Notes
@@ -261,13 +260,14 @@ class DecoderStepGraph(nn.Module):
         of_log, of_exp = torch.split(torch.addmm(offsets, arguments, sizes), [2, len(offsets) - 2])
         falling = of_exp.exp()
         along, *others = torch.split(projected, [1, 2] if pairs.delta_features else [1])
-        features = [of_log.log(), falling, along.clamp(-900.0, 1500.0), same.view(1, -1), known.view(1, -1)]
+        features = [of_log.log(), falling, along.clamp(-900.0, 1500.0), same.view(1, -1), 1.0 - unassigned.view(1, -1)]
         for angles in others:
             turns = angles.asinh()
             features += [turns, falling[-1:] * turns[1:].abs()]
         hidden = torch.addmm(event["item_logits"].index_select(0, index), torch.cat(features).t(), geometry)
         fraction = pairs.out(functional.gelu(hidden + pairs.query(query).view(-1))).view(-1).sigmoid()
-        return fraction * ((MAX_ASSIGNED - known) / MAX_ASSIGNED_WIDTH).clamp(0.0, 1.0)  # type: ignore[no-any-return]
+        available = ((unassigned - MIN_UNASSIGNED) / MIN_UNASSIGNED_WIDTH).clamp(0.0, 1.0)
+        return fraction * available * unassigned  # type: ignore[no-any-return]
 
 
 def frame_widths(network: PointingNetwork) -> dict[str, int]:

@@ -17,8 +17,8 @@ from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
-from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH, Pairs, select_pairs
-from pflow.model.pointing.showers import falling_step
+from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs, select_pairs
+from pflow.model.pointing.showers import rising_step
 
 __all__ = ["N_DELTA_FEATURES", "Assignment", "AssignmentLogits", "ParticleAssignment", "delta_theta_phi_features"]
 
@@ -73,16 +73,16 @@ class ParticleAssignment(nn.Module):
             delta_features=config.delta_theta_phi_features,
         )
 
-    def select(self, seed: Tensor, source: EncodedSource, assigned: Tensor, mask: Tensor) -> Tensor:
+    def select(self, seed: Tensor, source: EncodedSource, unassigned: Tensor, mask: Tensor) -> Tensor:
         """The pairs that `forward` looks at, bool [B, T, M]."""
-        return select_pairs(source.scene, seed, assigned, mask, min_cosine=self.min_cosine)
+        return select_pairs(source.scene, seed, unassigned, mask, min_cosine=self.min_cosine)
 
     def forward(
         self,
         state: Tensor,
         seed: Tensor,
         source: EncodedSource,
-        assigned: Tensor,
+        unassigned: Tensor,
         mask: Tensor,
         pairs: Pairs | None = None,
     ) -> Assignment:
@@ -94,17 +94,18 @@ class ParticleAssignment(nn.Module):
         seed : int64 [B, T]
         source
             Encoded source of the batch.
-        assigned : float [B, T, M], assigned fraction of each item before the particle
+        unassigned : float [B, T, M], unassigned fraction of each item before the particle
         mask : bool [B, T], True = real particle
         pairs
             Those of `select`, where they are at hand.
         """
         query = self.query(torch.cat([state, gather(source.states, seed)], dim=-1))
         if pairs is None:
-            pairs = Pairs.where(self.select(seed, source, assigned, mask))
-        known = pairs.at(assigned)
-        logits = self.pair_logits(query, source.items, source.scene, seed, known[:, None], pairs)
-        available = (1.0 - known) * falling_step(known, MAX_ASSIGNED, width=MAX_ASSIGNED_WIDTH)
+            pairs = Pairs.where(self.select(seed, source, unassigned, mask))
+        left = pairs.at(unassigned)
+        logits = self.pair_logits(query, source.items, source.scene, seed, (1.0 - left)[:, None], pairs)
+        width = MIN_UNASSIGNED_WIDTH
+        available = left * rising_step(left, MIN_UNASSIGNED + width, width=width)
         return Assignment(query, pairs, logits, logits.sigmoid() * available)
 
 

@@ -65,7 +65,7 @@ class PointingDecoder:
         self.draws = sampler.draws
         self.choose = functools.partial(sampler, batch=batch)
         self.min_deposit = decoding.min_deposit_fraction * math.exp(network.min_log_energy)  # GeV
-        self.assigned = torch.zeros_like(source.scene.item_energy)  # [B', M]
+        self.unassigned = torch.ones_like(source.scene.item_energy)  # [B', M]
         self.empty_steps = torch.zeros(batch, dtype=torch.int64, device=source.states.device)  # [B'], in a row
         self.limits = decoding.limits(source.scene.item_mask, source.scene.n_hits)  # [B]
         n_hits = source.scene.n_hits
@@ -81,7 +81,7 @@ class PointingDecoder:
         """Next decoder state and seed probabilities; bool [B'], True = one more particle."""
         decoding = self.decoding
         self.states, self.pointer = self.network.decoder(
-            self.x, self.source, self.assigned[:, None], self.caches, self.projected
+            self.x, self.source, 1.0 - self.unassigned[:, None], self.caches, self.projected
         )
         ended = (self.pointer[:, 0, -1].exp() >= decoding.eos_threshold) | (
             self.empty_steps >= decoding.max_empty_steps
@@ -97,14 +97,14 @@ class PointingDecoder:
         if goes_on.device.type == "cpu":
             return torch.empty(0, dtype=torch.int64)
         mask = goes_on[:, None]
-        self.selected = self.network.assignment.select(self.seed, self.source, self.assigned[:, None], mask)
+        self.selected = self.network.assignment.select(self.seed, self.source, self.unassigned[:, None], mask)
         return self.selected.sum().view(1)
 
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended."""
-        self.states, self.assigned, self.empty_steps, self.open_tracks, self.seed = (
+        self.states, self.unassigned, self.empty_steps, self.open_tracks, self.seed = (
             compaction.apply(part)
-            for part in (self.states, self.assigned, self.empty_steps, self.open_tracks, self.seed)
+            for part in (self.states, self.unassigned, self.empty_steps, self.open_tracks, self.seed)
         )
         if self.selected is not None:
             self.selected = compaction.apply(self.selected)
@@ -115,16 +115,16 @@ class PointingDecoder:
 
     def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""
-        network, source, assigned, seed = self.network, self.source, self.assigned[:, None], self.seed
+        network, source, unassigned, seed = self.network, self.source, self.unassigned[:, None], self.seed
         forced = self.open_tracks.any(1, keepdim=True)
         pairs = None if self.selected is None else Pairs.where(self.selected, *sizes)
         real = torch.ones_like(seed, dtype=torch.bool)
-        assignment = network.assignment(self.states, seed, source, assigned, real, pairs)
+        assignment = network.assignment(self.states, seed, source, unassigned, real, pairs)
         particles = network.predict(assignment, seed, source)
         pdg = self.choose(particles.pdg[:, 0], rows=rows)[:, None]
         if self.draws:
             particles = network.predict(assignment, seed, source, pdg=pdg)
-        hit_fraction = assignment.pairs.dense(assignment.hit_fraction, assigned.shape)
+        hit_fraction = assignment.pairs.dense(assignment.hit_fraction, unassigned.shape)
         at_open_track = (forced & (source.scene.item_token == seed))[:, None]
         hit_fraction = torch.where(at_open_track, 1.0, hit_fraction)
         charge = network.head.choose_charge(particles, pdg, seed, source)
@@ -132,7 +132,7 @@ class PointingDecoder:
         empty = ~(particles.log_energy[:, 0] >= network.min_log_energy) | self._is_empty(hit_fraction[:, 0])
         self.empty_steps = torch.where(empty, self.empty_steps + 1, 0)
         if network.coverage:
-            self.assigned = (self.assigned + hit_fraction[:, 0]).clamp(max=1.0)
+            self.unassigned = (self.unassigned - hit_fraction[:, 0]).clamp(min=0.0)
         self.x = network.decoder.embed(particles.as_previous(seed, pdg=pdg, charge=charge), source)
         columns = {"is_particle": is_particle, "seed": seed, "embedded": self.x, "query": assignment.query}
         return {name: values[:, 0] for name, values in (columns | particles.columns(pdg, charge, hit_fraction)).items()}
@@ -140,9 +140,9 @@ class PointingDecoder:
     def _unassigned_tracks(self) -> Tensor:
         """Which tokens are tracks of which less than half is assigned, bool [B', S]."""
         scene = self.source.scene
-        free = scene.item_mask[:, scene.n_hits :] & (self.assigned[:, scene.n_hits :] < 0.5)
+        tracks = scene.item_mask[:, scene.n_hits :] & (self.unassigned[:, scene.n_hits :] > 0.5)
         # Tracks are the last of the tokens as of the items.
-        return functional.pad(free, (scene.token_mask.shape[1] - free.shape[1], 0))
+        return functional.pad(tracks, (scene.token_mask.shape[1] - tracks.shape[1], 0))
 
     def _is_empty(self, hit_fraction: Tensor) -> Tensor:
         """Whether particles with float [B', M] of the items have no track and next to no hits, bool [B']."""

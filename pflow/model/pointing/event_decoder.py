@@ -36,7 +36,7 @@ from pflow.model.pointing.event_head import (
 )
 from pflow.model.pointing.geometry import ITEM_FEATURES, LAYER, Scene
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import MAX_ASSIGNED, MAX_ASSIGNED_WIDTH
+from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH
 from pflow.model.pointing.proxies import CORE_RADIUS, CORE_RADIUS_WIDTH
 from pflow.model.pointing.showers import LOG_WEIGHT
 
@@ -203,9 +203,9 @@ class StepWeights:
         number = self.pair_geometry.new_tensor
         self.exp_scale = number([-1 / 10, -1 / 50, -1 / 50, -1 / 0.02, -1.0][: 4 + pairs.delta_features])[:, None]
         self.log_scale, self.log_offset = number([1 / 10, 1.0])[:, None], number([1.0, 1e-3])[:, None]
-        self.one, self.max_assigned = number(1.0), number(MAX_ASSIGNED)
+        self.one, self.min_unassigned = number(1.0), number(MIN_UNASSIGNED)
         self.min_cosine = torch.tensor(assignment.min_cosine, dtype=torch.float64)
-        self.inverse_width, self.eps_energy = number(1.0 / MAX_ASSIGNED_WIDTH), number(1e-3)
+        self.inverse_width, self.eps_energy = number(1.0 / MIN_UNASSIGNED_WIDTH), number(1e-3)
         self.eps_remaining = number(1.0 + MIN_REMAINING)
         self.pair_hidden = _linear(pairs.out[0])  # type: ignore[arg-type]
         self.pair_out = _linear(pairs.out[-1])  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ class EventDecoder:
         self.cache = [
             self.states.new_empty(2, layer.heads, FIRST_STEPS, width // layer.heads) for layer in weights.layers
         ]
-        self.assigned = self.states.new_zeros(n_items)
+        self.unassigned = self.states.new_ones(n_items)
         self.assigned_weight = self.states.new_zeros(n_tokens)  # GeV
         self.logits = self.states.new_empty(n_tokens + 1)
         self.features = self.states.new_ones(len(weights.pair_geometry), n_items)
@@ -334,7 +334,7 @@ class EventDecoder:
         if ended or self.n_empty >= self.decoding.max_empty_steps:
             if not self.decoding.require_all_tracks:
                 return None
-            tracks = (self.assigned[self.n_hits :] < 0.5).nonzero().squeeze(1) + self.first_track
+            tracks = (self.unassigned[self.n_hits :] > 0.5).nonzero().squeeze(1) + self.first_track
             if not len(tracks):
                 return None
             self.forced = True
@@ -364,7 +364,7 @@ class EventDecoder:
         seed_state = self.states[seed : seed + 1]
         query = weights.query(torch.cat([self.state, seed_state], dim=1))  # [1, W]
         near = torch.mv(self.item_unit, self.item_unit.new_tensor(self.token_unit[seed])) > weights.min_cosine
-        index = near.logical_and_(self.assigned <= weights.max_assigned).nonzero().squeeze(1)  # [P]
+        index = near.logical_and_(self.unassigned >= weights.min_unassigned).nonzero().squeeze(1)  # [P]
         fraction = self._fractions(query, seed, index)
         weight = fraction * self.item_weight.index_select(0, index)
         on_tokens = torch.zeros_like(self.assigned_weight)
@@ -399,16 +399,16 @@ class EventDecoder:
 
     def _assign(self, seed: int, index: Tensor, fraction: Tensor, on_tokens: Tensor) -> None:
         """Note what the particle has: fractions [P] of items int64 [P], and their weight on tokens [S]."""
-        row = torch.zeros_like(self.assigned).index_copy_(0, index, fraction)
+        row = torch.zeros_like(self.unassigned).index_copy_(0, index, fraction)
         self.hit_fraction.append(row)
         if self.forced:
             row[self.n_hits + seed - self.first_track] = 1.0
         if not self.network.coverage:
             return
         if self.forced:  # a part of the track was assigned before
-            row = torch.minimum(row, 1.0 - self.assigned)
+            row = torch.minimum(row, self.unassigned)
             on_tokens = torch.zeros_like(on_tokens).index_add_(0, self.item_token, row * self.item_weight)
-        self.assigned += row
+        self.unassigned -= row
         self.assigned_weight += on_tokens
 
     def _fractions(self, query: Tensor, seed: int, index: Tensor) -> Tensor:
@@ -422,7 +422,8 @@ class EventDecoder:
         offset = position - self.token_position[seed]  # mm
         along = torch.mv(offset, axis)
         torch.eq(token[:, 0], seed, out=rows[SAME_TOKEN])
-        known = torch.index_select(self.assigned, 0, index, out=rows[KNOWN])
+        unassigned = self.unassigned.index_select(0, index)
+        torch.sub(weights.one, unassigned, out=rows[KNOWN])
         torch.clamp(along, -900.0, 1500.0, out=rows[ALONG])
         torch.linalg.vector_norm(torch.addr(offset, along, axis, alpha=-1.0), dim=1, out=rows[NEAR])  # across, mm
         rows[WIDE].copy_(rows[NEAR])
@@ -446,8 +447,8 @@ class EventDecoder:
         hidden = torch.addmm(self.items.index_select(0, index), features.t(), self.pair_geometry)
         hidden = torch.addmm(weights.pair_hidden[0], gelu(hidden), weights.pair_hidden[1])
         fraction = torch.addmm(weights.pair_out[0], gelu(hidden), weights.pair_out[1]).squeeze(1).sigmoid_()
-        available = (weights.max_assigned - known).mul_(weights.inverse_width).clamp_(0.0, 1.0)
-        return fraction.mul_(available).mul_(weights.one - known)
+        available = (unassigned - weights.min_unassigned).mul_(weights.inverse_width).clamp_(0.0, 1.0)
+        return fraction.mul_(available).mul_(unassigned)
 
     def _proxies(self, seed: int, index: Tensor, fraction: Tensor) -> tuple[Sums, Directions, Shape]:
         """Sums over the items int64 [P] by their fractions [P], and what follows from them."""
@@ -524,7 +525,7 @@ class EventDecoder:
             "energy_sigma": numbers("energy_sigma"),
             "direction_sigma": numbers("direction_sigma"),
             "by_track": numbers("by_track", dtype=torch.bool),
-            "hit_fraction": torch.stack(self.hit_fraction) if n else self.assigned.new_zeros(0, len(self.assigned)),
+            "hit_fraction": torch.stack(self.hit_fraction) if n else self.unassigned.new_zeros(0, len(self.unassigned)),
         }
 
 

@@ -16,9 +16,9 @@ from pflow.model.pointing.geometry import Scene
 
 __all__ = ["Pairs", "select_pairs"]
 
-MAX_ASSIGNED, MAX_ASSIGNED_WIDTH = 0.99, 0.005
-"""Items of which more is assigned are in no pair: there are ever fewer pairs in the course of the decoding. The width
-is that of the assigned fraction over which what can be assigned of the rest falls to none."""
+MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH = 0.01, 0.005
+"""Items of which less is unassigned are in no pair: there are ever fewer pairs in the course of the decoding. The width
+is that of the unassigned fraction over which what can be assigned of it falls to none."""
 
 
 class Pairs(NamedTuple):
@@ -110,18 +110,18 @@ def _columns(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     return columns.reshape(-1).index_select(0, (begin[:, None] + index).view(-1)).view(n, -1).to(dtype)
 
 
-def select_pairs(scene: Scene, seed: Tensor, assigned: Tensor, mask: Tensor, *, min_cosine: float) -> Tensor:
-    """The items within an angle of each seed of which at most `MAX_ASSIGNED` is assigned, bool [B, T, M].
+def select_pairs(scene: Scene, seed: Tensor, unassigned: Tensor, mask: Tensor, *, min_cosine: float) -> Tensor:
+    """The items within an angle of each seed of which at least `MIN_UNASSIGNED` is unassigned, bool [B, T, M].
 
     Parameters
     ----------
     scene
         Of the batch.
     seed : int64 [B, T], index of a token
-    assigned : float [B, T, M], assigned fraction of each item
+    unassigned : float [B, T, M], unassigned fraction of each item
     mask : bool [B, T], True = real particle
     min_cosine
         Cosine of the largest angle between the directions of seed and item from the origin.
     """
     near = scene.cosines(seed) > min_cosine
-    return near & (assigned <= MAX_ASSIGNED) & mask[..., None] & scene.item_mask[:, None]
+    return near & (unassigned >= MIN_UNASSIGNED) & mask[..., None] & scene.item_mask[:, None]

@@ -134,7 +134,7 @@ def _run(
     x = torch.cat([decoder.first(len(assigned)), decoder.embed(previous, source)], dim=1)
     states, pointer = decoder(x, source, assigned)
     seed = _choose_seeds(pointer[:, :-1, :-1].detach(), weight, source, random=network.training)
-    assignment = network.assignment(states[:, :-1], seed, source, assigned[:, :-1], target.mask)
+    assignment = network.assignment(states[:, :-1], seed, source, 1.0 - assigned[:, :-1], target.mask)
     return _Pass(pointer, seed, assignment, network.predict(assignment, seed, source, pdg=target.pdg))
 
 

@@ -16,8 +16,8 @@ from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.pairs import Pairs, select_pairs
 from pflow.model.pointing.seed import SeedPointer
 
-NOTHING = torch.zeros(1, 1, 1)
-"""Is assigned: of any items."""
+ALL = torch.ones(1, 1, 1)
+"""Is unassigned: of any items."""
 
 
 def scene_of(batch):
@@ -36,9 +36,9 @@ def fan(by_hand):
 
 
 def test_pairs_are_within_the_cone_of_the_seed_and_of_items_that_are_not_assigned(fan):
-    for assigned, expected in ((NOTHING, [0, 1, 2]), (torch.tensor([[[0.0, 0.98, 0.995, 0.0, 0.0]]]), [0, 1])):
+    for unassigned, expected in ((ALL, [0, 1, 2]), (torch.tensor([[[1.0, 0.02, 0.005, 1.0, 1.0]]]), [0, 1])):
         pairs = Pairs.where(
-            select_pairs(fan, torch.tensor([[0]]), assigned, torch.tensor([[True]]), min_cosine=math.cos(0.3))
+            select_pairs(fan, torch.tensor([[0]]), unassigned, torch.tensor([[True]]), min_cosine=math.cos(0.3))
         )
         assert pairs.item.tolist() == expected
 
@@ -46,7 +46,7 @@ def test_pairs_are_within_the_cone_of_the_seed_and_of_items_that_are_not_assigne
 def test_padding_has_no_pairs(batch):
     scene = scene_of(batch)
     mask = torch.tensor([[True, False]] * 4)
-    pairs = Pairs.where(select_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), NOTHING, mask, min_cosine=-1.1))
+    pairs = Pairs.where(select_pairs(scene, torch.zeros(4, 2, dtype=torch.int64), ALL, mask, min_cosine=-1.1))
     assert set(pairs.particle.tolist()) == {0}
     assert scene.item_mask[pairs.event, pairs.item].all()
     assert len(pairs.item) == int(scene.item_mask.sum())
@@ -57,9 +57,7 @@ def several(batch):
     """Pairs of two particles an event, and a number for each."""
     scene = scene_of(batch)
     seed = torch.tensor([[0, 1], [1, 0], [0, 5], [3, 2]])
-    pairs = Pairs.where(
-        select_pairs(scene, seed, NOTHING, torch.ones(4, 2, dtype=torch.bool), min_cosine=math.cos(0.6))
-    )
+    pairs = Pairs.where(select_pairs(scene, seed, ALL, torch.ones(4, 2, dtype=torch.bool), min_cosine=math.cos(0.6)))
     return scene, pairs, torch.rand(len(pairs.item), generator=torch.Generator().manual_seed(0))
 
 
@@ -96,7 +94,7 @@ def test_geometry_by_hand(by_hand):
     """From a seed at (2000, 0, 0) to a hit at (2030, 40, 0): 30 mm along the axis and 40 mm across."""
     scene = scene_of(by_hand(energy=[1.0, 1.0], position=[[2000, 0, 0], [2030, 40, 0]], token=[0, 1]))
     seed = torch.tensor([[0]])
-    pairs = Pairs.where(select_pairs(scene, seed, NOTHING, torch.tensor([[True]]), min_cosine=0.9))
+    pairs = Pairs.where(select_pairs(scene, seed, ALL, torch.tensor([[True]]), min_cosine=0.9))
     found = _relative_position(scene, seed, pairs, delta_features=False).t()
     angle = 2 * math.sin(0.5 * math.atan2(40, 2030))  # the chord
     expected = [

@@ -24,7 +24,7 @@ def uncached(network, batch, *, max_particles):
             break
         seed = pointer[:, -1:, :-1].argmax(-1)
         real = torch.ones_like(seed, dtype=torch.bool)
-        assignment = network.assignment(states[:, -1:], seed, source, assigned[-1], real)
+        assignment = network.assignment(states[:, -1:], seed, source, 1.0 - assigned[-1], real)
         particles = network.predict(assignment, seed, source)
         fraction = assignment.pairs.dense(assignment.hit_fraction, assigned[-1].shape)
         pdg = particles.pdg.argmax(-1)
@@ -208,8 +208,8 @@ def test_a_charged_particle_has_the_charge_of_its_track(model, batch):
     network = model.network
     source = network.encode(batch)
     seed = torch.full((4, 1), batch.hits.mask.shape[1])
-    nothing = torch.zeros(4, 1, source.scene.item_mask.shape[1])
-    assignment = network.assignment(torch.zeros(4, 1, 24), seed, source, nothing, seed > 0)
+    unassigned = torch.ones(4, 1, source.scene.item_mask.shape[1])
+    assignment = network.assignment(torch.zeros(4, 1, 24), seed, source, unassigned, seed > 0)
     pdg = torch.full((4, 1), PION)
     particles = network.predict(assignment, seed, source, pdg=pdg)
     found = network.head.choose_charge(particles, pdg, seed, source)[:, 0]

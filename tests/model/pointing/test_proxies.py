@@ -12,8 +12,8 @@ SHARES = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
 """Of three hits and a track."""
 
 
-NOTHING = torch.zeros(1, 1, 1)
-"""Is assigned: of any items."""
+ALL = torch.ones(1, 1, 1)
+"""Is unassigned: of any items."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def readout(by_hand):
 def proxies(batch, shares, *, seed=0, min_cosine=0.5):
     scene = make_scene(batch, n_subdetectors=2)
     seeds = torch.tensor([[seed]])
-    pairs = Pairs.where(select_pairs(scene, seeds, NOTHING, torch.ones(1, 1, dtype=torch.bool), min_cosine=min_cosine))
+    pairs = Pairs.where(select_pairs(scene, seeds, ALL, torch.ones(1, 1, dtype=torch.bool), min_cosine=min_cosine))
     share = torch.tensor([shares.get(item, 0.0) for item in pairs.item.tolist()])
     return make_proxies(share, pairs, scene, seeds)
 
@@ -93,7 +93,7 @@ def test_features_do_not_jump_where_hits_or_tracks_begin_to_count(readout, item,
 def test_a_particle_that_is_padding_has_finite_proxies(readout):
     scene = make_scene(readout, n_subdetectors=2)
     seed, mask = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]])
-    pairs = Pairs.where(select_pairs(scene, seed, NOTHING, mask, min_cosine=0.5))
+    pairs = Pairs.where(select_pairs(scene, seed, ALL, mask, min_cosine=0.5))
     made = make_proxies(torch.ones(len(pairs.item)), pairs, scene, seed)
     assert made.energy[0, 1] == 0.0
     assert made.features.isfinite().all()

@@ -28,7 +28,7 @@ def one_particle(model, batch, seed, pdg=None):
         seeds, real = torch.tensor([[seed]]), torch.ones(1, 1, dtype=torch.bool)
         nothing = torch.zeros(1, 1, source.scene.item_mask.shape[1])
         states, _ = network.decoder(network.decoder.first(1), source, nothing)
-        assignment = network.assignment(states, seeds, source, nothing, real)
+        assignment = network.assignment(states, seeds, source, 1.0 - nothing, real)
         assignment = assignment._replace(hit_fraction=torch.ones(len(assignment.pairs.item)))
         return network.predict(assignment, seeds, source, pdg=None if pdg is None else torch.tensor([[pdg]]))
 
