@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import glob
 import os
@@ -23,6 +24,9 @@ DISK_ERRORS = {
     *(errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENODEV, errno.ENXIO, errno.EBUSY),
 }
 """Error numbers of a file system on which nothing can be written: full, over quota, read-only, gone."""
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux' ``fcntl.h`` and ``stdio.h``: paths are taken from the working directory; both names stay, exchanged."""
 
 
 def check_output(
@@ -135,6 +139,8 @@ def check_folder(
 ) -> Path:
     """Check, before any work, that a folder can be made at `folder`; return it as a Path.
 
+    First of all, a folder that a process of this machine put aside to replace it, and was killed, is put back.
+
     Parameters
     ----------
     folder
@@ -153,6 +159,7 @@ def check_folder(
         written beside it.
     """
     folder = Path(folder)
+    _put_back(_target(folder))
     for source in inputs:
         if folder.exists() and Path(source).exists() and folder.samefile(source):
             raise ConfigError(f"cannot write {folder}: it is the input {source}")
@@ -176,10 +183,13 @@ def check_folder(
 def replacing_folder(folder: str | Path, *, replace: Collection[str] = (), force: bool = False) -> Iterator[Path]:
     """Yield a new folder beside `folder`; rename it to `folder` at the end, or remove it if anything fails.
 
+    A folder that is replaced is exchanged with the new one and then removed. On a file system that cannot exchange two
+    names at once it is put aside for a moment; if the process is killed then, the next one puts it back.
+
     Parameters
     ----------
     folder, replace, force
-        As of `check_folder`. A folder that is replaced is moved aside at the end and then removed.
+        As of `check_folder`.
 
     Raises
     ------
@@ -208,29 +218,69 @@ def _target(path: Path) -> Path:
 
 
 def _exchange(partial: Path, target: Path) -> None:
-    """Put a folder in the place of another, which is removed."""
-    earlier = target.with_name(f"{target.name}.earlier-{socket.gethostname()}-{os.getpid()}")
-    os.replace(target, earlier)
+    """Exchange two folders."""
+    if _exchange_at_once(partial, target):
+        return
+    aside = _beside(target, "earlier", os.getpid())
     try:
+        os.replace(target, aside)
         os.replace(partial, target)
-    except BaseException:
-        os.replace(earlier, target)
-        raise
-    shutil.rmtree(earlier, ignore_errors=True)
+    finally:
+        with suppress(OSError):
+            os.replace(aside, partial if target.exists() else target)
+
+
+def _exchange_at_once(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; False, and nothing done, where the system or the file system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError):  # not Linux, or an older C library
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return bool(renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0)
+
+
+def _put_back(target: Path) -> None:
+    """Put a folder back that a dead process of this machine put aside; remove it if another is there now."""
+    for process, aside in _left(target, "earlier"):
+        if not aside.is_dir():
+            continue
+        partial = _beside(target, "tmp", process)
+        _remove(partial)
+        with suppress(OSError):
+            target.rmdir()  # if it is empty, nothing has taken the place
+        with suppress(OSError):
+            # Renamed before it is removed: what is left of a removal that is killed must not be put back.
+            os.replace(aside, partial if target.is_dir() else target)
+            _remove(partial)
 
 
 def _partial(target: Path) -> Path:
     """Where to write before the rename; removes what dead processes of this machine left there."""
-    beginning = f"{target.name}.tmp-{socket.gethostname()}-"
-    for left in target.parent.glob(f"{glob.escape(beginning)}*"):
-        number = left.name.removeprefix(beginning)
-        if number.isdecimal() and not _is_alive(int(number)):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                with suppress(OSError):
-                    left.unlink()
-    return target.with_name(f"{beginning}{os.getpid()}")
+    for _, left in _left(target, "tmp"):
+        _remove(left)
+    return _beside(target, "tmp", os.getpid())
+
+
+def _beside(target: Path, kind: str, process: int) -> Path:
+    """What a process of this machine has beside `target`: ``tmp``, being written, or ``earlier``, put aside."""
+    return target.with_name(f"{target.name}.{kind}-{socket.gethostname()}-{process}")
+
+
+def _left(target: Path, kind: str) -> list[tuple[int, Path]]:
+    """What dead processes of this machine left beside `target`, with their numbers."""
+    beginning = f"{target.name}.{kind}-{socket.gethostname()}-"
+    found = ((path.name.removeprefix(beginning), path) for path in target.parent.glob(f"{glob.escape(beginning)}*"))
+    numbered = [(int(number), path) for number, path in found if number.isdecimal()]
+    return [(process, path) for process, path in numbered if not _is_alive(process)]
+
+
+def _remove(left: Path) -> None:
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            left.unlink(missing_ok=True)
 
 
 def _is_alive(process: int) -> bool:

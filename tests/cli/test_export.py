@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 
 import pytest
@@ -73,6 +74,17 @@ def test_a_missing_checkpoint_is_named(tmp_path):
     with pytest.raises(InputError, match=r"missing\.ckpt.*no such checkpoint"):
         run("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("form", "name"), [("onnx", "tokens.json"), ("weights", "model.json")])
+def test_what_a_killed_export_put_aside_is_back_even_if_the_next_one_fails(tmp_path, form, name, monkeypatch):
+    monkeypatch.setattr("pflow.export.convert.require_onnx", lambda: None)
+    aside = tmp_path / f"model.earlier-{socket.gethostname()}-{2**22 + 1}"
+    aside.mkdir()
+    (aside / name).write_text("earlier")
+    with pytest.raises(InputError, match=r"nowhere.*no such checkpoint"):
+        run("--checkpoint", tmp_path / "nowhere", "-o", tmp_path / "model", "--format", form, "--force")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")] == [f"model/{name}"]
 
 
 @pytest.mark.parametrize("form", ["onnx", "weights"])
