@@ -10,8 +10,9 @@ from pflow.cli.options import add_file_options, add_option, add_options, file_op
 
 if TYPE_CHECKING:
     from pflow.calibration.uncertainty import UncertaintyCalibration
+    from pflow.model.api import DecodingConfig
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "compared", "run"]
 
 
 CHOICES: dict[str, tuple[type, str, str]] = {
@@ -79,23 +80,19 @@ def run(args: argparse.Namespace) -> int:
     ConfigError
         The folder cannot be made there, or the model has no such options or predicts no uncertainties.
     """
-    from pflow.calibration.decoding_options import best, calibrate, decoding_grid
+    from pflow.calibration.decoding_options import best, calibrate
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import FILES, write_weights
     from pflow.data.files import matching
-    from pflow.errors import ConfigError
     from pflow.io.atomic import check_folder
 
     check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
     model = load_model(args.checkpoint)
-    choices = {name: getattr(args, name) for name in CHOICES}
-    for name in REFINEMENT:
-        if choices[name] and not model.reconstructor.first_stage_modules:
-            raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
-    decodings = decoding_grid(model.reconstructor.decoding, **choices)
+    refined = bool(model.reconstructor.first_stage_modules)
+    decodings = compared(args, model.reconstructor.decoding, refined=refined)
     options = {name: getattr(args, name) for name in ("on_error", "batch_size", "chunk_size", "device")}
     trials = calibrate(model, matching(args.inputs), decodings, **file_options(args), **options)
-    shown = [name for name in CHOICES if choices[name] or name in ("eos_threshold", "existence_threshold")]
+    shown = [name for name in CHOICES if getattr(args, name) or name in ("eos_threshold", "existence_threshold")]
     for trial in trials:
         plain = dataclasses.asdict(trial.decoding)
         values = [f"{name} {plain[name]}" for name in shown if name in plain]
@@ -112,6 +109,33 @@ def run(args: argparse.Namespace) -> int:
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
+
+
+def compared(args: argparse.Namespace, decoding: DecodingConfig, *, refined: bool) -> list[DecodingConfig]:
+    """The decoding options that are compared, of a model with some of its own.
+
+    Parameters
+    ----------
+    args
+        Of `add_arguments`.
+    decoding
+        The model's own.
+    refined
+        Whether the model has a refinement.
+
+    Raises
+    ------
+    ConfigError
+        The model has no such options, or a value is out of range; names the option.
+    """
+    from pflow.calibration.decoding_options import decoding_grid
+    from pflow.errors import ConfigError
+
+    choices = {name: getattr(args, name) for name in CHOICES}
+    for name in REFINEMENT:
+        if choices[name] and not refined:
+            raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
+    return decoding_grid(decoding, **choices)
 
 
 def _print_curves(calibration: UncertaintyCalibration) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
@@ -37,7 +37,7 @@ from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
 from pflow.train.transfer import transfer_tokeniser
 
-__all__ = ["TrainingCLI", "main"]
+__all__ = ["TrainingCLI", "checked", "main"]
 
 CHATTER = (
     r".*does not have many workers.*",
@@ -288,6 +288,24 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             print(f"best model: {best}")
 
 
+class Refusing(DashesInHelp):
+    """A parser whose errors are exceptions."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise a ConfigError with the message of the parser."""
+        raise ConfigError(message) from ex
+
+
+class CheckedCLI(TrainingCLI):
+    """A command line that makes trainer, module and data, and runs nothing."""
+
+    def _set_seed(self) -> None:
+        pass
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        pass
+
+
 def _check_run_folder(folder: Path) -> None:
     """Refuse a folder that cannot be made, or in which something would be lost that no run wrote."""
     there = next(part for part in (folder, *folder.absolute().parents) if part.exists())
@@ -353,6 +371,22 @@ def _last_checkpoint(folder: str) -> ModelCheckpoint:
     return ModelCheckpoint(dirpath=folder, filename="last", enable_version_counter=False)
 
 
+def checked(argv: list[str]) -> TrainingCLI:
+    """What one of Lightning's verbs would run with some options, none of which is wrong; nothing is run.
+
+    Parameters
+    ----------
+    argv
+        As of `main`.
+
+    Raises
+    ------
+    PflowError
+        An option that the verb does not have, a value that it does not take, or a checkpoint that cannot be used.
+    """
+    return _command_line(argv, CheckedCLI, Refusing)
+
+
 def main(argv: list[str]) -> int:
     """Run one of Lightning's verbs.
 
@@ -373,6 +407,20 @@ def main(argv: list[str]) -> int:
     KeyboardInterrupt
         The training was interrupted.
     """
+    try:
+        _command_line(argv, TrainingCLI, DashesInHelp)
+    except SIGTERMException:  # a SystemExit without a code, as if all were done
+        print(f"pflow {argv[0]}: terminated", file=sys.stderr)
+        return 143
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, KeyboardInterrupt):  # Lightning's exit, after which it ignores SIGINT
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt from None
+        return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+    return 0
+
+
+def _command_line(argv: list[str], kind: type[TrainingCLI], parser: type[DashesInHelp]) -> TrainingCLI:
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
     defaults = str(config_dir() / "base.yaml")
     with warnings.catch_warnings():
@@ -381,24 +429,14 @@ def main(argv: list[str]) -> int:
             warnings.filterwarnings("ignore", category=category)
         for message in CHATTER:
             warnings.filterwarnings("ignore", message=message)
-        try:
-            TrainingCLI(
-                ParticleFlow,
-                ParticleFlowData,
-                save_config_callback=SaveConfig,
-                parser_class=DashesInHelp,
-                seed_everything_default=1,
-                auto_configure_optimizers=False,
-                load_from_checkpoint_support=False,
-                parser_kwargs={verb: {"default_config_files": [defaults]} for verb in TrainingCLI.subcommands()},
-                args=argv,
-            )
-        except SIGTERMException:  # a SystemExit without a code, as if all were done
-            print(f"pflow {argv[0]}: terminated", file=sys.stderr)
-            return 143
-        except SystemExit as leaving:
-            if isinstance(leaving.__context__, KeyboardInterrupt):  # Lightning's exit, after which it ignores SIGINT
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                raise KeyboardInterrupt from None
-            return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
-    return 0
+        return kind(
+            ParticleFlow,
+            ParticleFlowData,
+            save_config_callback=SaveConfig,
+            parser_class=parser,
+            seed_everything_default=1,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            parser_kwargs={verb: {"default_config_files": [defaults]} for verb in TrainingCLI.subcommands()},
+            args=argv,
+        )

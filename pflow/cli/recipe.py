@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pflow.cli.options import add_option
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from pflow.cli.fit import TrainingCLI
+    from pflow.tokens.recipe import Recipe
+
+__all__ = ["add_arguments", "check", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +36,94 @@ def run(args: argparse.Namespace) -> int:
         load_recipe(args.recipe),
         output=args.output,
         pflow=main,
+        check=check,
         data_dir=args.data_dir,
         variant=args.variant,
         options=args.options,
         ship=args.ship,
     )
+
+
+def check(commands: Mapping[str, Sequence[str]]) -> None:
+    """Refuse what would be an error after hours only: wrong options of a later stage or of the calibration.
+
+    Parameters
+    ----------
+    commands
+        Words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the names that
+        messages give them. Of the models that they take, only that of the first one need be there.
+
+    Raises
+    ------
+    ConfigError
+        An option that a command does not have, a value that it does not take, or a stage with other tokens than the one
+        before it.
+    """
+    from pflow.cli.fit import checked
+    from pflow.errors import ConfigError
+
+    first: TrainingCLI | None = None
+    stage: TrainingCLI | None = None
+    for name, words in commands.items():
+        try:
+            if words[0] == "calibrate":
+                _check_calibration(words[1:], stage)
+                continue
+            if first is None:
+                first = stage = checked([*words])
+            else:
+                # In place of the model of the stage before, which is not there yet: its options are those of the model
+                # that the first stage begins with, but for those that stages set, and these come again here.
+                begins_with = first.config["fit"]["start_from"] or "null"
+                stage = checked([*words, "--start-from", begins_with])
+                _check_tokens(stage.datamodule.recipe, first.datamodule.recipe)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+
+
+def _check_tokens(ours: Recipe, theirs: Recipe) -> None:
+    """Refuse other tokens than those of the stages before."""
+    from pflow.errors import ConfigError
+    from pflow.plain import to_plain
+
+    before = to_plain(theirs)
+    changed = [
+        f"data.{name} is {value}, and that of the stages before {before[name]}"
+        for name, value in to_plain(ours).items()
+        if value != before[name]
+    ]
+    if changed:
+        raise ConfigError("; ".join(changed))
+
+
+class _Refusing(argparse.ArgumentParser):
+    """A parser whose errors are exceptions."""
+
+    def error(self, message: str) -> NoReturn:
+        from pflow.errors import ConfigError
+
+        raise ConfigError(message)
+
+
+def _check_calibration(words: Sequence[str], stage: TrainingCLI | None) -> None:
+    """Refuse options that `pflow calibrate` does not have, or not for the model of the last stage."""
+    from pflow.cli import calibrate
+    from pflow.errors import ConfigError, nearest
+    from pflow.model.api import DecodingConfig
+
+    parser = _Refusing(allow_abbrev=False)
+    calibrate.add_arguments(parser)
+    args, others = parser.parse_known_args([*words])
+    for word in others:
+        if word.startswith("--"):
+            close = nearest(word, parser._option_string_actions)
+            raise ConfigError(f"`pflow calibrate` has no option {word}", suggestions=close)
+    if others:
+        raise ConfigError(f"`pflow calibrate` does not take {' '.join(others)}")
+    if stage is None:  # all are finished
+        return
+    options: Mapping[str, Any] = getattr(stage.model.make_reconstructor, "keywords", {})
+    decoding = options.get("decoding")
+    if isinstance(decoding, DecodingConfig):
+        refined = getattr(options.get("network"), "refine_layers", 1) > 0
+        calibrate.compared(args, decoding, refined=refined)

@@ -15,8 +15,9 @@ import yaml
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from pflow.checkpoint.load import read_checkpoint
-from pflow.errors import ConfigError, InputError, nearest
+from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.io.atomic import replacing
+from pflow.plain import from_plain
 from pflow.resources import config_dir
 
 __all__ = ["TrainingRecipe", "load_recipe", "run_recipe", "training_summary"]
@@ -25,6 +26,9 @@ SUMMARY = "training.json"
 
 SKIPPED = 3
 """Exit code of a command that is done but skipped entries; the recipe goes on."""
+
+SPLITS = ("train", "val", "test", "predict")
+"""Splits of which `pflow fit` takes files."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,12 +45,14 @@ class TrainingRecipe:
     variants
         Named changes of all stages, of which one is chosen.
     calibrate
-        Options of `pflow calibrate` for the last stage's model; None: it is not calibrated.
+        Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
+        takes none. Its files are the samples of ``val``. None: it is not calibrated.
 
     Raises
     ------
     ConfigError
-        No stages.
+        No stages, or one that is no configuration; an unknown split, or one without a list of names; a calibration
+        without samples of ``val``, or with options that the recipe gives itself.
     """
 
     stages: Sequence[Mapping[str, Any]]
@@ -57,6 +63,25 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         if not self.stages:
             raise ConfigError("a recipe needs at least one stage")
+        if not isinstance(self.stages, list | tuple):
+            raise ConfigError(f"'stages' must be a list of configurations of `pflow fit`, found {self.stages!r}")
+        for number, stage in enumerate(self.stages, 1):
+            if not isinstance(stage, Mapping):
+                raise ConfigError(f"stage {number} must be a configuration of `pflow fit`, found {stage!r}")
+        check_fields(self.samples, SPLITS, "samples")
+        for split, names in self.samples.items():
+            if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+                raise ConfigError(f"samples: '{split}' must be a list of names, found {names!r}")
+        if self.calibrate is None:
+            return
+        if not self.samples.get("val"):
+            raise ConfigError(
+                "'calibrate' needs validation files: name their samples under 'samples' as 'val', or leave out "
+                "'calibrate' and run `pflow calibrate` on the last stage's model"
+            )
+        for name in ("checkpoint", "output"):
+            if name in self.calibrate:
+                raise ConfigError(f"calibrate: leave out '{name}', which the recipe gives itself")
 
     def configurations(self, stage: int, variant: str | None = None) -> list[Mapping[str, Any]]:
         """Configurations of a stage, counted from 0: each changes those before it.
@@ -87,6 +112,15 @@ class TrainingRecipe:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")
             words += ["--config", str(path)]
+        return words
+
+    def calibrate_words(self) -> list[str]:
+        """The options of `pflow calibrate` that `calibrate` names, with their values."""
+        words = []
+        for name, value in (self.calibrate or {}).items():
+            if value is not False:
+                values = value if isinstance(value, list | tuple) else [] if value is True else [value]
+                words += [f"--{name}", *map(str, values)]
         return words
 
     def files(self, data_dir: str | Path) -> dict[str, list[str]]:
@@ -128,8 +162,8 @@ def load_recipe(source: str | Path) -> TrainingRecipe:
         path = known[str(source)]
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return TrainingRecipe(**content)
-    except (yaml.YAMLError, TypeError, ConfigError) as error:
+        return from_plain(TrainingRecipe, content, "top level")
+    except (yaml.YAMLError, ConfigError) as error:
         raise InputError(f"not a recipe: {error}", file=path) from error
 
 
@@ -138,6 +172,7 @@ def run_recipe(
     *,
     output: str | Path,
     pflow: Callable[[list[str]], int],
+    check: Callable[[Mapping[str, list[str]]], None] | None = None,
     data_dir: str | Path | None = None,
     variant: str | None = None,
     options: Sequence[str] = (),
@@ -156,6 +191,9 @@ def run_recipe(
         Folder of all that is written.
     pflow
         Runs a command, e.g. `pflow.cli.main.main`; returns its exit code.
+    check
+        Gets all commands that are to run, by the names that messages give them, before the first one runs; raises a
+        ConfigError if one is wrong. The model that a later one takes is not there yet.
     data_dir
         Folder of the samples, where the recipe names some.
     variant
@@ -173,49 +211,60 @@ def run_recipe(
     Raises
     ------
     ConfigError
-        The recipe needs a folder of samples, or has no such variant.
+        The recipe needs a folder of samples, has no such variant, or makes no model to copy to `ship`, which may be no
+        file; or a command that `check` refuses.
     InputError
         A file of the samples is missing.
     """
     if recipe.samples and data_dir is None:
         raise ConfigError("the recipe names samples: say where they are with --data-dir")
+    if ship is not None and recipe.calibrate is None:
+        raise ConfigError("--ship: there is no final model to copy, as the recipe has no 'calibrate'")
+    if ship is not None and Path(ship).exists() and not Path(ship).is_dir():
+        raise ConfigError(f"cannot write to {ship}: expected a folder, found a file")
     files = {} if data_dir is None else recipe.files(data_dir)
     data = [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
-    before: Path | None = None
-    skipped = False
-    for number in range(len(recipe.stages)):
-        folder = Path(output) / f"stage_{number + 1}"
-        words = ["fit", *recipe.write(folder / "recipe", number, variant), *data, *options, "--output", str(folder)]
-        if before is not None:
-            words += ["--start-from", str(before / "last.ckpt")]
+    folders = [Path(output) / f"stage_{number}" for number in range(1, len(recipe.stages) + 1)]
+    last, weights = folders[-1] / "last.ckpt", Path(output) / "weights"
+    commands = {}
+    for number, folder in enumerate(folders):
         if (folder / SUMMARY).exists():
-            print(f"== stage {number + 1}: finished, see {folder / SUMMARY}")
-        else:
-            print(f"== stage {number + 1}: training in {folder}")
-            if (folder / "last.ckpt").exists():
-                words += ["--checkpoint", str(folder / "last.ckpt")]
-            code = pflow(words)
-            if code not in (0, SKIPPED):
-                return code
-            skipped |= code == SKIPPED
-            summary = training_summary(folder)
-            if before is not None:
-                summary["before"] = json.loads((before / SUMMARY).read_text("utf-8"))
-            with replacing(folder / SUMMARY) as partial:
-                partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
-        before = folder
-    assert before is not None  # a recipe has stages
+            continue
+        words = ["fit", *recipe.write(folder / "recipe", number, variant), *data, *options, "--output", str(folder)]
+        if number > 0:
+            words += ["--start-from", str(folders[number - 1] / "last.ckpt")]
+        if (folder / "last.ckpt").exists():
+            words += ["--checkpoint", str(folder / "last.ckpt")]
+        commands[f"stage {number + 1}"] = words
+    if recipe.calibrate is not None:
+        words = ["calibrate", *files["val"], "--checkpoint", str(last), "--output", str(weights)]
+        commands["calibrate"] = [*words, *recipe.calibrate_words()]
+    if check is not None:
+        check(commands)
+    skipped = False
+    for number, folder in enumerate(folders):
+        name = f"stage {number + 1}"
+        if name not in commands:
+            print(f"== {name}: finished, see {folder / SUMMARY}")
+            continue
+        print(f"== {name}: training in {folder}")
+        code = pflow(commands[name])
+        if code not in (0, SKIPPED):
+            return code
+        skipped |= code == SKIPPED
+        summary = training_summary(folder)
+        if number > 0:
+            summary["before"] = json.loads((folders[number - 1] / SUMMARY).read_text("utf-8"))
+        with replacing(folder / SUMMARY) as partial:
+            partial.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     if recipe.calibrate is None:
         return SKIPPED if skipped else 0
-    weights = Path(output) / "weights"
     print(f"== weights to {weights}")
     shutil.rmtree(weights, ignore_errors=True)
-    chosen = [word for name, value in recipe.calibrate.items() for word in (f"--{name}", str(value))]
-    words = ["calibrate", *files["val"], "--checkpoint", str(before / "last.ckpt"), "--output", str(weights), *chosen]
-    code = pflow(words)
+    code = pflow(commands["calibrate"])
     if code not in (0, SKIPPED):
         return code
-    shutil.copy(before / SUMMARY, weights)
+    shutil.copy(folders[-1] / SUMMARY, weights)
     if ship is not None:
         shutil.copytree(weights, ship, dirs_exist_ok=True)
     return SKIPPED if skipped or code else 0

@@ -1,6 +1,15 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
 from pflow.cli.main import main
+from pflow.cli.recipe import check
+from pflow.train.recipe import TrainingRecipe, load_recipe, run_recipe
 
 
 def test_options_of_fit_follow_after_two_dashes(monkeypatch):
@@ -9,3 +18,103 @@ def test_options_of_fit_follow_after_two_dashes(monkeypatch):
     assert main(["recipe", "paper", "--variant", "v1_kind", "-o", "out", "--", "--data.train", "a.root"]) == 0
     assert given["options"] == ["--data.train", "a.root"]
     assert (given["variant"], given["output"]) == ("v1_kind", "out")
+
+
+def run_checked(recipe: TrainingRecipe, folder: Path, **options: Any) -> list[str]:
+    """Check a recipe on empty files; returns the words of its first command, which fails."""
+    calls: list[list[str]] = []
+    for split, names in recipe.samples.items():
+        for name in names:
+            (folder / f"{name}_{split}.root").touch()
+
+    def pflow(words: list[str]) -> int:
+        calls.append(words)
+        return 1
+
+    data_dir = folder if recipe.samples else None
+    assert run_recipe(recipe, output=folder / "out", data_dir=data_dir, pflow=pflow, check=check, **options) == 1
+    return calls[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [*((name, None) for name in ("photon", "general", "cld", "disturbed")), ("paper", "v1_flags")],
+)
+def test_the_recipes_that_come_with_pflow_pass_the_check(name, variant, tmp_path):
+    assert run_checked(load_recipe(name), tmp_path, variant=variant)[0] == "fit"
+
+
+def network(**options: object) -> dict[str, Any]:
+    path = "pflow.model.pointing.PointingReconstructor"
+    return {"model": {"reconstructor": {"class_path": path, "init_args": {"network": options}}}}
+
+
+STAGES = [network(width=16, heads=2), network(refine_layers=1)]
+SAMPLES = {"train": ["zqq"], "val": ["zqq"]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ({"model": {"larning": 1}}, "does not accept option 'model.larning'"),
+        ({"trainr": {"max_steps": 1}}, "does not accept option 'trainr"),
+        (network(widht=8), "does not accept option 'widht'"),
+        ({"model": {"lr": -1.0}}, "expected lr > 0"),
+        ({"trainer": {"max_steps": "many"}}, "max_steps"),
+        ({"data": {"hit_features": ["x", "y", "z"]}}, "data.hit_features is ['x', 'y', 'z'], and that of the stages"),
+    ],
+)
+def test_a_stage_that_would_fail_is_told_before_the_first_one_runs(stage, message, tmp_path, capsys):
+    text = yaml.safe_dump({"stages": [*STAGES, stage]})
+    (tmp_path / "mine.yaml").write_text(text)
+    words = ["recipe", tmp_path / "mine.yaml", "-o", tmp_path / "out", "--", "--data.train=nowhere"]
+    assert main([str(word) for word in words]) == 1
+    shown = capsys.readouterr()
+    assert "pflow recipe: error: stage 3: " in shown.err
+    assert message in shown.err
+    assert "== stage 1" not in shown.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eos-treshold": 0.9}, "has no option --eos-treshold (nearest matches: --eos-threshold"),
+        ({"eos_threshold": 0.9}, "has no option --eos_threshold (nearest matches: --eos-threshold"),
+        ({"eos-threshold": "high"}, "argument --eos-threshold: invalid float value: 'high'"),
+        ({"eos-threshold": True}, "argument --eos-threshold: expected at least one argument"),
+        ({"eos-threshold": 7}, "eos_threshold: 7"),
+        ({"energy-cut": "none"}, "energy_cut"),
+        ({"choose-by": "speed"}, "argument --choose-by: invalid choice: 'speed'"),
+        ({"on-error": ["skip", "raise"]}, "does not take raise"),
+    ],
+)
+def test_wrong_options_of_the_calibration_are_told_before_the_first_stage(options, message, tmp_path, capsys):
+    text = yaml.safe_dump({"stages": STAGES, "samples": SAMPLES, "calibrate": options})
+    (tmp_path / "mine.yaml").write_text(text)
+    for split in SAMPLES:
+        (tmp_path / f"zqq_{split}.root").touch()
+    words = ["recipe", tmp_path / "mine.yaml", "-o", tmp_path / "out", "--data-dir", tmp_path]
+    assert main([str(word) for word in words]) == 1
+    shown = capsys.readouterr()
+    assert "pflow recipe: error: calibrate: " in shown.err
+    assert message in shown.err
+    assert "== stage 1" not in shown.out
+
+
+def test_options_of_a_refinement_need_one(tmp_path):
+    options = {"existence-threshold": [0.1, 0.5]}
+    with pytest.raises(ValueError, match=r"calibrate: --existence-threshold: .* has no refinement"):
+        run_checked(TrainingRecipe(stages=STAGES[:1], samples=SAMPLES, calibrate=options), tmp_path)
+    assert run_checked(TrainingRecipe(stages=STAGES, samples=SAMPLES, calibrate=options), tmp_path)
+
+
+def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):
+    stages = [{"start_from": "ild-g4-general"}, {"start_from": None, "model": {"lr": 1.0e-4}}]
+    options = {"existence-threshold": 0.5, "truth-tracks": True}
+    assert run_checked(TrainingRecipe(stages=stages, samples=SAMPLES, calibrate=options), tmp_path)
+
+
+def test_a_check_leaves_nothing_but_the_configurations(tmp_path):
+    run_checked(TrainingRecipe(stages=STAGES, samples=SAMPLES), tmp_path)
+    assert sorted(os.listdir(tmp_path / "out")) == ["stage_1", "stage_2"]
+    assert [os.listdir(folder) for folder in (tmp_path / "out").iterdir()] == [["recipe"], ["recipe"]]

@@ -136,11 +136,66 @@ def test_an_unknown_recipe_is_an_error_with_the_nearest_match():
         load_recipe("foton")
 
 
-@pytest.mark.parametrize("text", ["stages: []", "steps: []", "[", "- 1"])
+@pytest.mark.parametrize("text", ["stages: []", "steps: []", "[", "- 1", "stages: [{}]\nvariants: [1]"])
 def test_a_file_that_is_no_recipe_is_an_error_that_names_it(tmp_path, text):
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(InputError, match=r"mine\.yaml: not a recipe"):
         load_recipe(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stage: [{}]", r"unknown field 'stage' \(nearest matches: stages"),
+        ("samples: {}", "field 'stages' is missing"),
+        ("stages: {lr: 1}", "'stages' must be a list of configurations of `pflow fit`"),
+        ("stages: [{}, 7]", "stage 2 must be a configuration of `pflow fit`, found 7"),
+        ("stages: [{}]\nsamples: {vall: [zqq]}", r"samples: unknown field 'vall' \(nearest matches: val\)"),
+        ("stages: [{}]\nsamples: {val: zqq}", "samples: 'val' must be a list of names, found 'zqq'"),
+        ("stages: [{}]\ncalibrate: {}", "'calibrate' needs validation files: name their samples under 'samples'"),
+        ("stages: [{}]\nsamples: {train: [zqq]}\ncalibrate: {}", "'calibrate' needs validation files"),
+        ("stages: [{}]\nsamples: {val: [zqq]}\ncalibrate: {output: x}", "calibrate: leave out 'output'"),
+    ],
+)
+def test_an_error_in_a_recipe_says_what_is_wrong(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError, match=rf"mine\.yaml: not a recipe: .*{message}"):
+        load_recipe(tmp_path / "mine.yaml")
+
+
+def test_options_of_the_calibration_are_values_lists_or_flags():
+    options = {"eos-threshold": [0.9, 0.97], "energy-cut": "predicted", "truth-tracks": True, "force": False}
+    found = TrainingRecipe(stages=[{}], samples={"val": ["zqq"]}, calibrate=options).calibrate_words()
+    assert found == ["--eos-threshold", "0.9", "0.97", "--energy-cut", "predicted", "--truth-tracks"]
+
+
+def test_all_that_is_to_run_is_checked_before_it_runs(samples, pflow, tmp_path):
+    checked = []
+
+    def check(commands: dict[str, list[str]]) -> None:
+        checked.append(commands)
+        if len(checked) == 1:
+            raise ConfigError("stage 3: wrong")
+
+    options = {"output": tmp_path / "out", "data_dir": samples, "pflow": pflow, "check": check}
+    with pytest.raises(ConfigError, match="stage 3: wrong"):
+        run_recipe(load_recipe("photon"), **options)
+    assert pflow.calls == []
+    assert run_recipe(load_recipe("photon"), **options) == 0
+    assert [*checked[1].values()] == pflow.calls
+    run_recipe(load_recipe("photon"), **options)
+    assert [[*commands] for commands in checked] == [["stage 1", "stage 2", "stage 3", "calibrate"]] * 2 + [
+        ["calibrate"]
+    ]
+
+
+def test_a_final_model_that_cannot_be_shipped_is_told_before_any_training(samples, pflow, tmp_path):
+    with pytest.raises(ConfigError, match="--ship: there is no final model"):
+        run_recipe(load_recipe("paper"), output=tmp_path, variant="v1_kind", pflow=pflow, ship=tmp_path / "ship")
+    (tmp_path / "ship").touch()
+    with pytest.raises(ConfigError, match=r"ship: expected a folder, found a file"):
+        run_recipe(load_recipe("photon"), output=tmp_path, data_dir=samples, pflow=pflow, ship=tmp_path / "ship")
+    assert pflow.calls == []
 
 
 def test_a_recipe_of_ones_own_is_read(tmp_path):
