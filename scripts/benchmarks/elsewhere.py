@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 import pflow
 from pflow.model.pointing import reconstructor as reconstructor_module
-from pflow.model.pointing.decoder_step import generate
+from pflow.model.pointing.generate import generate
 
 GPU = torch.device("meta")
 

@@ -26,7 +26,7 @@ from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import event_arrays
 from pflow.io.open import open_events
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.decoder_step import decode_first_stage
+from pflow.model.pointing.generate import decode_first_stage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from pflow.event.events import Events, Flag
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.decoder_step import decode_first_stage
+from pflow.model.pointing.generate import decode_first_stage
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from pflow.data.collate import collate
 from pflow.data.dataset import LabelledBatch
 from pflow.io.open import read_events
 from pflow.model.pointing import reconstructor as reconstructor_module
-from pflow.model.pointing.decoder_step import generate
+from pflow.model.pointing.generate import generate
 from pflow.resources import shipped_models
 from pflow.train.module import ParticleFlow
 

@@ -21,7 +21,7 @@ from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.refinement import refine
+from pflow.model.pointing.refined_particles import refine
 from pflow.model.pointing.refiner import DecodedParticles
 
 __all__ = ["RefinementGraph"]
@@ -78,7 +78,7 @@ class RefinementGraph(nn.Module):
 
     def _refined(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Pairs, Tensor]:
         """Columns [T, ...] of the refined particles, their pairs with items, and the fraction of the item of each pair;
-        see `pflow.model.pointing.decoder_step.generate`."""
+        see `pflow.model.pointing.generate`."""
         network = self.network
         assert network.refiner is not None
         scene, states = scene_of(values), values["states"][None]

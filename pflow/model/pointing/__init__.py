@@ -1,4 +1,18 @@
-"""The pointing model: each decoded particle points at the hits and tracks that it is made of."""
+"""The pointing model: each decoded particle points at the hits and tracks that it is made of.
+
+Interface: `reconstructor`, with the options of `config`. The whole way from a batch to its particles: `generate`.
+
+First stage: `encoder`; `decoder`, with `seed` (where the next particle starts), `assignment` (its hits and tracks) and
+`head` (what it is). Step by step: `batch_decoder` for batches, `event_decoder` for one event on a CPU.
+
+Refinement: `refiner` reassigns the hits of all decoded particles at once; `refined_particles` decides what these then
+are and which of them are kept.
+
+Training: `teacher_forcing` of the first stage, `refine_training` of the refinement, `loss`.
+
+Shared: `network` (all modules), `geometry` (tokens, hits and tracks in space), `pairs` (of particles and items),
+`showers`, `proxies`.
+"""
 
 from pflow.model.pointing.config import (
     PointingDecodingConfig,

@@ -1,4 +1,6 @@
-"""From the particles so far to the next decoder state and its seed.
+"""The decoder's modules: from the particles so far to the next decoder state and its seed.
+
+Decoding with them, step by step: `pflow.model.pointing.batch_decoder` and `pflow.model.pointing.event_decoder`.
 
 Letters: B batch, T particles, S source tokens, M items (hits, then tracks), W width.
 """

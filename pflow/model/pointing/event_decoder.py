@@ -1,6 +1,6 @@
 """Decoder steps of one event on a CPU, with few and small operations.
 
-The same as `pflow.model.pointing.decoder_step.PointingDecoder`, which decodes batches, but for rounding. What does not
+The same as `pflow.model.pointing.batch_decoder.BatchDecoder`, which decodes batches, but for rounding. What does not
 change is made once an event: keys and values of the memory, tables of the items' geometry, buffers. What a step has of
 its one particle are plain numbers.
 

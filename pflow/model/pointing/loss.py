@@ -12,7 +12,7 @@ from torch.nn import functional
 from pflow.data.batch import Target
 from pflow.model.common.losses import LossConfig, masked_mean, with_total
 from pflow.model.pointing.head import EnergyScale, Particles
-from pflow.model.pointing.refine_training import Refinement
+from pflow.model.pointing.refine_training import RefinementOutput
 from pflow.model.pointing.teacher_forcing import TeacherForcing
 
 __all__ = ["LOSSES", "PointingLoss"]
@@ -64,10 +64,10 @@ class PointingLoss(nn.Module):
         self.weights = config.complete(LOSSES)
         self.energy_scale = energy_scale
 
-    def forward(self, output: TeacherForcing | Refinement) -> dict[str, Tensor]:
+    def forward(self, output: TeacherForcing | RefinementOutput) -> dict[str, Tensor]:
         """Each loss by name, unweighted, and ``total``; scalars."""
         mask = output.target.mask
-        if isinstance(output, Refinement):
+        if isinstance(output, RefinementOutput):
             losses = {
                 "refined_assignment": _refined_assignment(output),
                 "existence": _existence(output),
@@ -117,20 +117,20 @@ def _assignment(output: TeacherForcing) -> Tensor:
     return masked_mean(cost.view_as(mask), mask)
 
 
-def _refined_assignment(output: Refinement) -> Tensor:
+def _refined_assignment(output: RefinementOutput) -> Tensor:
     refined, item_weight = output.refined, output.item_weight
     of_pairs = refined.pairs.at_items(item_weight) * output.target_fraction * refined.log_fraction
     unassigned = item_weight * output.target_unassigned * refined.log_unassigned
     return -(of_pairs.sum() + unassigned.sum()) / item_weight.sum().clamp(min=1e-6)
 
 
-def _existence(output: Refinement) -> Tensor:
+def _existence(output: RefinementOutput) -> Tensor:
     exists = output.target.mask.float()
     cost = functional.binary_cross_entropy_with_logits(output.refined.existence_logit, exists, reduction="none")
     return masked_mean(cost, output.decoded)
 
 
-def _visible_energy(output: Refinement) -> Tensor:
+def _visible_energy(output: RefinementOutput) -> Tensor:
     energy = output.particles.log_energy.exp() * output.refined.existence_logit.sigmoid() * output.decoded  # GeV
     difference = ((energy.sum(1) + EPS_VISIBLE) / (output.visible_energy + EPS_VISIBLE)).log()
     return difference.abs().mean()

@@ -22,12 +22,12 @@ from pflow.model.pointing.config import (
     PointingNetworkConfig,
     PointingTrainingConfig,
 )
-from pflow.model.pointing.decoder_step import generate
+from pflow.model.pointing.generate import generate
 from pflow.model.pointing.geometry import ITEM_FEATURES
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
-from pflow.model.pointing.refine_training import Refinement, decode_and_match, refinement
+from pflow.model.pointing.refine_training import RefinementOutput, decode_and_match, refine_matched
 from pflow.model.pointing.teacher_forcing import TeacherForcing, teacher_forcing
 
 __all__ = ["PointingReconstructor"]
@@ -97,7 +97,7 @@ class PointingReconstructor(Reconstructor):
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
         source = self.network.encode(batch)
-        output: TeacherForcing | Refinement
+        output: TeacherForcing | RefinementOutput
         first: dict[str, Tensor] = {}
         if self.network.refiner is None:
             output = teacher_forcing(self.network, source, batch.target, self.training_config)
@@ -105,7 +105,7 @@ class PointingReconstructor(Reconstructor):
             if self.training_config.joint:
                 first = self.loss(teacher_forcing(self.network, source, batch.target, self.training_config))
             found = self._decode_and_match(self.network, source, batch.target, self._decoding(None))
-            output = refinement(self.network, source, batch.target, *found)
+            output = refine_matched(self.network, source, batch.target, *found)
         losses = self.loss(output)
         if first:
             total = losses["total"] + first["total"]

@@ -1,4 +1,4 @@
-"""Training of the refinement: the network decodes, and decoded particles are matched to target particles.
+"""Training of the refinement: decode, match decoded particles to target particles, refine.
 
 Letters: B batch, T decoded particles, R target particles, M items (hits, then tracks), S source tokens, P pairs.
 """
@@ -16,15 +16,15 @@ from torch.nn import functional
 from pflow.data.batch import Target
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decoder_step import decode_first_stage
 from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
 from pflow.model.pointing.teacher_forcing import target_fractions
 
-__all__ = ["Refinement", "decode_and_match", "match", "refinement"]
+__all__ = ["RefinementOutput", "decode_and_match", "match", "refine_matched"]
 
 MIN_OVERLAP = 0.1
 """Smallest common energy of a matched pair, as a fraction of the energy that one or both have."""
@@ -33,14 +33,14 @@ EXTRA_PARTICLES = 20
 """Decoding stops after so many more particles than the longest target sequence has."""
 
 
-class Refinement(NamedTuple):
-    """Predictions of the refinement and their targets.
+class RefinementOutput(NamedTuple):
+    """Predictions of the refinement and their targets, as `TeacherForcing` of the first stage.
 
     Parameters
     ----------
     target
         Target of each decoded particle; padding: it is matched to none.
-    decoded : bool [B, T]
+    decoded : bool [B, T], True = decoded, False = padding
     refined
         The refined assignment.
     target_fraction : float [P], true fraction of the item of each pair
@@ -98,10 +98,10 @@ def decode_and_match(
     return match(DecodedParticles.of(columns, mask), fraction, target, source)
 
 
-def refinement(
+def refine_matched(
     network: PointingNetwork, source: EncodedSource, target: Target, decoded: DecodedParticles, matched: Target
-) -> Refinement:
-    """Predict the refined particles; no gradients reach the first stage's decoding.
+) -> RefinementOutput:
+    """Refine decoded and matched particles; no gradients reach the first stage's decoding.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def refinement(
     refined = network.refiner(decoded, source)
     particles = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg)
     energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
-    return Refinement(
+    return RefinementOutput(
         target=matched,
         decoded=decoded.mask,
         refined=refined,

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pflow.model.common.decode import decode
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.decoder_step import PointingDecoder
+from pflow.model.pointing.batch_decoder import BatchDecoder
 from pflow.model.pointing.event_decoder import decode_event
 
 MAX_OPERATIONS = 270
@@ -19,7 +19,7 @@ def both(model, batch, **options):
     with torch.inference_mode():
         source, decoding = model.network.encode(batch), model.decoding
         one = decode_event(model.network, source, decoding)
-        batched = PointingDecoder(model.network, source.copy(), decoding, Sampler())
+        batched = BatchDecoder(model.network, source.copy(), decoding, Sampler())
         return one, decode(batched, batch=1, max_particles=decoding.max_particles, device=torch.device("cpu"))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.model.pointing.network import FIRST_STAGE
-from pflow.model.pointing.refine_training import decode_and_match, match, refinement
+from pflow.model.pointing.refine_training import decode_and_match, match, refine_matched
 from pflow.model.pointing.refiner import DecodedParticles
 
 PHOTON, PION, NEUTRON = 0, 1, 3
@@ -55,7 +55,7 @@ def matched(model, batch, fraction, seed, *, n=None):
 def refined(model, batch):
     source = model.network.encode(batch)
     found = decode_and_match(model.network, source, batch.target, model.decoding)
-    return refinement(model.network, source, batch.target, *found)
+    return refine_matched(model.network, source, batch.target, *found)
 
 
 def test_pieces_and_false_particles_come_last(model, three):

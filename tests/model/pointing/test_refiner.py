@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing import decoder_step, refinement
-from pflow.model.pointing.decoder_step import decode_first_stage
+from pflow.model.pointing.generate import decode_first_stage
+from pflow.model.pointing.refined_particles import refine as refined_particles
 from pflow.model.pointing.refiner import CLAIM_WIDTH, EPS_FRACTION, MIN_COSINE, DecodedParticles, _min_probability
 
 
@@ -66,16 +66,6 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     expected = strength / (strength.sum() + rest)
     torch.testing.assert_close(refined.log_fraction[mine].exp(), expected)
     torch.testing.assert_close(refined.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
-
-
-def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch):
-    model = awake(make_model(refine_layers=1, pairwise_messages=True))
-    expected, sizes = model.decode(batch), []
-    monkeypatch.setattr(decoder_step, "CACHED_FRACTIONS", 1)
-    model.network.refiner.register_forward_pre_hook(lambda _, arguments: sizes.append(len(arguments[0].mask)))
-    found = model.decode(batch)
-    assert sizes == [1] * len(batch)
-    torch.testing.assert_close(vars(found), vars(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_initially_refined_particles_are_those_of_the_head(make_model, batch):
@@ -211,12 +201,12 @@ def test_initially_there_are_no_messages(make_model, batch):
 def test_a_small_change_of_direction_is_not_made(model, batch):
     decoded, source = first_stage(model, batch)
     with torch.no_grad():
-        changed = refinement.refine(model.network, decoded, source, model.decoding, Sampler()).particles
+        changed = refined_particles(model.network, decoded, source, model.decoding, Sampler()).particles
         change = (changed.direction - decoded.direction).norm(dim=-1)
         changes = change[~changed.by_track].sort().values
         limit = float(changes[len(changes) // 2 :][:2].mean())  # between two, where rounding decides nothing
         decoding = dataclasses.replace(model.decoding, min_direction_change=limit)
-        found = refinement.refine(model.network, decoded, source, decoding, Sampler()).particles
+        found = refined_particles(model.network, decoded, source, decoding, Sampler()).particles
     kept = ~changed.by_track & (change < limit)
     assert 0 < kept.sum() < kept.numel()
     torch.testing.assert_close(found.direction[kept], decoded.direction[kept], rtol=0, atol=0)

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.decoder_step import decode_first_stage
-from pflow.model.pointing.refinement import refine
+from pflow.model.pointing.generate import decode_first_stage
+from pflow.model.pointing.refined_particles import refine
 from pflow.model.pointing.refiner import DecodedParticles
 
 

@@ -1,6 +1,7 @@
-"""The refinement: hits of decoded particles are reassigned by the refiner, then it is decided what to keep.
+"""Refined particles: what they are once their hits are reassigned, and which of them are kept.
 
-In torch and in exported graphs alike.
+`pflow.model.pointing.refiner` reassigns the hits. Here the head predicts the particles of the new assignment, and the
+decoding options decide on identities, energies, directions and existence. In torch and in exported graphs alike.
 
 Letters: B batch, T particles.
 """
@@ -35,7 +36,7 @@ class RefinedParticles(NamedTuple):
     pdg, charge : int64 [B, T], indices into the vocabularies
     assignment
         Of hits and tracks.
-    is_particle : bool [B, T], True = one to keep
+    is_particle : bool [B, T], True = kept
     """
 
     particles: Particles
@@ -52,7 +53,7 @@ def refine(
     decoding: PointingDecodingConfig,
     sampler: Sampler,
 ) -> RefinedParticles:
-    """Refine decoded particles, choose their identities, and decide which of them to keep.
+    """Reassign the hits of decoded particles, choose identities, and decide which particles are kept.
 
     An energy that no track measures is the expected one: the predicted energy times the existence probability, as in
     the loss ``visible_energy``. A shower that is decoded in pieces, each with the energy of the whole, would count
@@ -65,7 +66,7 @@ def refine(
     decoded, source
         Particles of the first stage, and encoded source of the batch.
     decoding
-        Decides.
+        Thresholds and options of `PointingDecodingConfig` from ``existence_threshold`` on.
     sampler
         Chooses identities.
     """
@@ -88,19 +89,19 @@ def refine(
     else:
         too_small = predicted < network.min_log_energy
         expected = expected.clamp(min=network.min_log_energy)
-    is_particle = refined.kept & ~too_small  # NaN is one: who decodes must see it
+    is_particle = refined.kept & ~too_small  # NaN is kept: the caller must see it
     if decoding.min_trackless_energy:
         is_charged = head.get_buffer("charged")[pdg]
         is_particle = is_particle & ~(is_charged & ~by_track & (expected < math.log(decoding.min_trackless_energy)))
     if decoding.min_photon_existence:
-        least = math.log(decoding.min_photon_existence / (1.0 - decoding.min_photon_existence))
-        is_particle = is_particle & ~(is_photon & (refined.existence_logit < least))
+        smallest_logit = math.log(decoding.min_photon_existence / (1.0 - decoding.min_photon_existence))
+        is_particle = is_particle & ~(is_photon & (refined.existence_logit < smallest_logit))
 
     direction = particles.direction
     if decoding.min_direction_change:
         change = (direction - decoded.direction).square().sum(-1)  # rad^2, as the angle is small
-        stays = ~by_track & (change < decoding.min_direction_change**2)
-        direction = torch.where(stays[..., None], decoded.direction.to(direction.dtype), direction)
+        unchanged = ~by_track & (change < decoding.min_direction_change**2)
+        direction = torch.where(unchanged[..., None], decoded.direction.to(direction.dtype), direction)
     if decoding.photon_depth:
         showers, depth = particles.proxies.showers, decoding.photon_depth
         direction = with_front_direction(direction, is_photon, showers, refined.pairs, depth=depth)
