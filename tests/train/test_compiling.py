@@ -81,7 +81,7 @@ class Near(torch.nn.Module):
         seed = torch.zeros_like(batch.target.pdg)
         unassigned = torch.ones_like(torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1))
         pairs = Pairs.where(select_pairs(scene, seed, unassigned, batch.target.mask, min_cosine=0.9))
-        energy = pairs.sums(self.weight * pairs.at_items(scene.item_energy), seed.numel())
+        energy = pairs.particle_sums(self.weight * pairs.item_values(scene.item_energy), seed.numel())
         losses = {"total": energy.square().mean()}
         target = batch.target
         parts = (target.charge, target.pdg, target.energy, target.direction, target.mask)

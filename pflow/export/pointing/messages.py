@@ -51,7 +51,7 @@ class DenseMessages(nn.Module):
         """Features of the slopes of both showers, double [T, T, 4]."""
         full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
         pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
-        fraction = pairs.at(hit_fraction)
+        fraction = pairs.pair_values(hit_fraction)
         fraction = fraction * rising_step(fraction, full, width=SLOPE_FRACTION_WIDTH)
         n = hit_fraction.shape[1]
         slope = shower_slopes(Showers.of(fraction.double(), pairs, scene, n), pairs, (1, n))[0]

@@ -58,7 +58,7 @@ class RefinementGraph(nn.Module):
         if self.network.refiner is None:
             columns = {name.removeprefix(UNREFINED): column for name, column in values.items()}
             pairs = Pairs.where(values["hit_fraction"][None] >= MIN_HIT_FRACTION)
-            fraction = pairs.at(values["hit_fraction"][None])
+            fraction = pairs.pair_values(values["hit_fraction"][None])
         else:
             columns, pairs, fraction = self._refined(values)
         is_particle, hit_index = columns["is_particle"], values["hit_index"]

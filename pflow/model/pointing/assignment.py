@@ -102,7 +102,7 @@ class ParticleAssignment(nn.Module):
         query = self.query(torch.cat([state, gather(source.states, seed)], dim=-1))
         if pairs is None:
             pairs = Pairs.where(self.select(seed, source, unassigned, mask))
-        left = pairs.at(unassigned)
+        left = pairs.pair_values(unassigned)
         logits = self.pair_logits(query, source.items, source.scene, seed, (1.0 - left)[:, None], pairs)
         width = MIN_UNASSIGNED_WIDTH
         available = left * rising_step(left, MIN_UNASSIGNED + width, width=width)
@@ -161,7 +161,7 @@ class AssignmentLogits(nn.Module):
             Pairs of particles and items.
         """
         features = _relative_position(scene, seed, pairs, delta_features=self.delta_features)
-        hidden = pairs.at_particles(self.query(query)) + pairs.at_items(items)
+        hidden = pairs.particle_values(self.query(query)) + pairs.item_values(items)
         hidden = hidden + self.geometry(torch.cat([features, known.t()]).t())
         return self.out(gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
 
@@ -169,8 +169,8 @@ class AssignmentLogits(nn.Module):
 def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs, *, delta_features: bool) -> Tensor:
     """Features float [`N_GEOMETRY` or with `N_DELTA_FEATURES`, P] of the positions of items relative to seeds."""
     starts = torch.cat([gather(scene.token_geometry, seed), seed[..., None].to(scene.token_geometry.dtype)], dim=-1)
-    start, axis, unit, token = torch.split(pairs.columns(starts.flatten(0, 1).t()), [3, 3, 3, 1])
-    position, item_unit, item_token = torch.split(pairs.item_columns(scene.item_geometry), [3, 3, 1])
+    start, axis, unit, token = torch.split(pairs.particle_rows(starts.flatten(0, 1).t()), [3, 3, 3, 1])
+    position, item_unit, item_token = torch.split(pairs.item_rows(scene.item_geometry), [3, 3, 1])
     offset = position - start  # mm
     along = (offset * axis).sum(0)
     across = (offset - along * axis).square().sum(0).sqrt()

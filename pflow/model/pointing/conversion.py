@@ -49,18 +49,18 @@ def shower_slopes(showers: Showers, pairs: Pairs, shape: tuple[int, int]) -> Ten
     # A shower of many small hits has no weights.
     centre = torch.where(showers.norm > 0, showers.centre, showers.linear_centre).t()
     direction = functional.normalize(centre, dim=-1)
-    axes = pairs.columns(torch.cat([direction, *tangent_basis(direction)], dim=1).t()).view(3, 3, -1)
+    axes = pairs.particle_rows(torch.cat([direction, *tangent_basis(direction)], dim=1).t()).view(3, 3, -1)
     depth, off_theta, off_phi = (axes * position).sum(1).unbind(0)  # [P] each, mm
     ahead = depth > 1.0
     off = torch.stack([off_theta, off_phi]) * (ahead / depth.clamp(min=1.0))  # [2, P], rad
     core = fraction * ahead * falling_step(off.square().sum(0).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
-    norm, depths = pairs.column_sums(torch.stack([core, core * depth]), size).unbind(0)
+    norm, depths = pairs.particle_row_sums(torch.stack([core, core * depth]), size).unbind(0)
     norm = norm.clamp(min=1e-9)
     mean = depths / norm
-    norm_of, mean_of = pairs.columns(torch.stack([norm, mean])).unbind(0)
+    norm_of, mean_of = pairs.particle_rows(torch.stack([norm, mean])).unbind(0)
     beyond = depth - mean_of
     away = core / norm_of * beyond
-    spread, *slopes = pairs.column_sums(torch.cat([(away * beyond)[None], away * off]), size).unbind(0)
+    spread, *slopes = pairs.particle_row_sums(torch.cat([(away * beyond)[None], away * off]), size).unbind(0)
     slope = torch.stack(slopes, dim=-1) * (mean / (spread + EPS_DEPTH**2))[:, None]  # spread in mm^2
     return slope.view(*shape, 2).float()
 

@@ -225,8 +225,8 @@ class ParticleHead(nn.Module):
         scene = source.scene
         precise = hit_fraction if self.training else hit_fraction.double()
         proxies = make_proxies(precise, pairs, scene, seed)
-        weight = hit_fraction * pairs.at_items(scene.item_weight).square()
-        on_tokens = pairs.on_tokens(weight, scene, (seed.shape[0], seed.shape[1]))
+        weight = hit_fraction * pairs.item_values(scene.item_weight).square()
+        on_tokens = pairs.token_sums(weight, scene, (seed.shape[0], seed.shape[1]))
         pooled = on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)
         features = torch.cat([query, pooled, proxies.features], dim=-1)
         described = self.describe(features)

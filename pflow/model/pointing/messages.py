@@ -80,7 +80,7 @@ class PairwiseMessages(nn.Module):
         features = [delta_theta_phi_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)]
         if self.slopes:
             pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
-            fraction = pairs.at(hit_fraction)
+            fraction = pairs.pair_values(hit_fraction)
             full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
             fraction = fraction * rising_step(fraction, full, width=SLOPE_FRACTION_WIDTH)
             showers = Showers.of(fraction if self.training else fraction.double(), pairs, scene, len(x) * n)

@@ -24,6 +24,9 @@ is that of the unassigned fraction over which what can be assigned of it falls t
 class Pairs(NamedTuple):
     """Pairs of a particle and an item.
 
+    ``*_values`` look up a value for each pair, along the first axis of the result; ``*_rows`` along its last axis, each
+    feature in a row of its own. ``*_sums`` add up values of pairs.
+
     Parameters
     ----------
     event, particle, item : int64 [P]
@@ -51,63 +54,63 @@ class Pairs(NamedTuple):
             return cls(event, particle, item, particle, item)
         return cls(event, particle, item, event * selected.shape[1] + particle, event * selected.shape[2] + item)
 
-    def at(self, values: Tensor) -> Tensor:
-        """Values [B, T, M] at the pairs, [P]; their second axis may be longer than T."""
+    def pair_values(self, values: Tensor) -> Tensor:
+        """Of values [B, T, M] those of the pairs, [P]; the second axis may be longer than T."""
         # One index along one axis: with several indices it takes three times as long on a CPU.
         row = self.particle if len(values) == 1 else self.event * values.shape[1] + self.particle
         at = row * values.shape[2] + self.item
         return values.flatten().index_select(0, at)
 
-    def at_items(self, values: Tensor) -> Tensor:
-        """Values [B, M, ...] of the pairs' items, [P, ...]."""
+    def item_values(self, values: Tensor) -> Tensor:
+        """Of values [B, M, ...] that of each pair's item, [P, ...]."""
         return values.flatten(0, 1).index_select(0, self.item_of)
 
-    def at_particles(self, values: Tensor) -> Tensor:
-        """Values [B, T, ...] of the pairs' particles, [P, ...]."""
-        return self.each(values.flatten(0, 1))
+    def particle_values(self, values: Tensor) -> Tensor:
+        """Of values [B, T, ...] that of each pair's particle, [P, ...]."""
+        return self.flat_particle_values(values.flatten(0, 1))
 
-    def item_columns(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Values [B, M, F] of the pairs' items, each of the F in a row of its own, [F, P] of `dtype`."""
-        return _columns(values.flatten(0, 1), self.item_of, values.dtype if dtype is None else dtype)
+    def flat_particle_values(self, values: Tensor) -> Tensor:
+        """Of values [B * T, ...] that of each pair's particle, [P, ...]."""
+        return values.index_select(0, self.particle_of)
 
-    def columns(self, values: Tensor) -> Tensor:
-        """Values [F, B * T] of particles at their pairs, [F, P]."""
-        return _columns(values.t(), self.particle_of, values.dtype)
+    def item_rows(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Of values [B, M, F] that of each pair's item, [F, P] of `dtype`."""
+        return _rows(values.flatten(0, 1), self.item_of, values.dtype if dtype is None else dtype)
+
+    def particle_rows(self, values: Tensor) -> Tensor:
+        """Of values [F, B * T] that of each pair's particle, [F, P]."""
+        return _rows(values.t(), self.particle_of, values.dtype)
 
     def dense(self, values: Tensor, shape: Sequence[int]) -> Tensor:
-        """Values float [P] in a tensor of zeros [B, T, M]."""
+        """Values float [P] of the pairs in a tensor of zeros [B, T, M]."""
         at = self.particle_of * shape[2] + self.item
         return values.new_zeros(shape[0] * shape[1] * shape[2]).scatter(0, at, values).view(*shape)
 
-    def on_tokens(self, values: Tensor, scene: Scene, shape: tuple[int, int]) -> Tensor:
-        """Sum of values float [P] over the items of each token, [B, T, S]; `shape` is (B, T)."""
+    def token_sums(self, values: Tensor, scene: Scene, shape: tuple[int, int]) -> Tensor:
+        """Sum of values float [P] over a particle's items in each token, [B, T, S]; `shape` is (B, T)."""
         n_tokens = scene.token_mask.shape[1]
-        at = self.particle_of * n_tokens + self.at_items(scene.item_token)
+        at = self.particle_of * n_tokens + self.item_values(scene.item_token)
         summed = values.new_zeros(shape[0] * shape[1] * n_tokens).index_add(0, at, values)
         return summed.view(*shape, n_tokens)
 
-    def sums(self, values: Tensor, size: int) -> Tensor:
-        """Sum of values float [P, ...] over the items of each of `size` = B * T particles."""
+    def particle_sums(self, values: Tensor, size: int) -> Tensor:
+        """Sum of values float [P, ...] over the items of each of `size` = B * T particles, [size, ...]."""
         return values.new_zeros(size, *values.shape[1:]).index_add(0, self.particle_of, values)
 
-    def column_sums(self, values: Tensor, size: int) -> Tensor:
+    def particle_row_sums(self, values: Tensor, size: int) -> Tensor:
         """Sum of values float [F, P] over the items of each of `size` = B * T particles, [F, size]."""
-        return self.sums(values.t(), size).t()
-
-    def each(self, values: Tensor) -> Tensor:
-        """Values [B * T, ...] of particles at their pairs, [P, ...]."""
-        return values.index_select(0, self.particle_of)
+        return self.particle_sums(values.t(), size).t()
 
 
-def _columns(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows of values [N, F] at an index [P], transposed: [F, P]."""
+def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values [N, F] at an index [P], each of the F in a row of its own: [F, P]."""
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return torch.stack(values.index_select(0, index).unbind(1)).to(dtype)  # faster than a transposed copy
     # Element by element: onnxruntime takes as long for each short row as for ten elements.
-    columns = values.t()
-    n = len(columns)  # a constant: the other length is none
+    rows = values.t()
+    n = len(rows)  # a constant: the other length is none
     begin = values.shape[0] * torch.arange(n)
-    return columns.reshape(-1).index_select(0, (begin[:, None] + index).view(-1)).view(n, -1).to(dtype)
+    return rows.reshape(-1).index_select(0, (begin[:, None] + index).view(-1)).view(n, -1).to(dtype)
 
 
 def select_pairs(scene: Scene, seed: Tensor, unassigned: Tensor, mask: Tensor, *, min_cosine: float) -> Tensor:

@@ -52,15 +52,15 @@ def front_direction(showers: Showers, pairs: Pairs, shape: tuple[int, int], *, d
     position, size = showers.position, shape[0] * shape[1]
 
     def towards(weight: Tensor) -> Tensor:
-        return functional.normalize(pairs.column_sums(weight * position, size), dim=0)  # [3, B * T]
+        return functional.normalize(pairs.particle_row_sums(weight * position, size), dim=0)  # [3, B * T]
 
     axis = functional.normalize(showers.centre, dim=0)
     mean = (showers.linear_centre * axis).sum(0, keepdim=True)  # along the axis, mm
     falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)[None]
-    columns = pairs.columns(torch.cat([axis, mean, falls_over]))  # [5, P]
+    columns = pairs.particle_rows(torch.cat([axis, mean, falls_over]))  # [5, P]
     ahead = columns[3] - (position * columns[:3]).sum(0)
     weight = showers.weight * (ahead / columns[4]).clamp(max=MAX_EXPONENT).exp()
-    axis = pairs.columns(towards(weight))
+    axis = pairs.particle_rows(towards(weight))
     off = (position - (position * axis).sum(0) * axis).square().sum(0).sqrt()
     core = falling_step(off, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
     return towards(weight * core).t().reshape(*shape, 3)

@@ -80,9 +80,9 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor)
     showers = Showers.of(hit_fraction, pairs, scene, size)
     energy, fraction = showers.energy, showers.fraction
 
-    items = pairs.at_items(scene.item_sums)
+    items = pairs.item_values(scene.item_sums)
     weighted = [hit_fraction[:, None] * items[:, :7], fraction[:, None] * items[:, 7:]]
-    sums = pairs.sums(torch.cat(weighted, dim=1), size)
+    sums = pairs.particle_sums(torch.cat(weighted, dim=1), size)
     momenta = sums[:, :3]
     track_energy, charge, n_tracks, n_hits = sums[:, 3:7].unbind(1)
 
@@ -97,13 +97,13 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor)
     theta, phi = tangent_basis(direction)
 
     mean_along = (linear_centre * direction).sum(-1, keepdim=True)
-    axis = pairs.columns(torch.cat([direction, mean_along], dim=-1).t())  # [4, P]
+    axis = pairs.particle_rows(torch.cat([direction, mean_along], dim=-1).t())  # [4, P]
     position = showers.position
     along = (position * axis[:3]).sum(0)
     across = (position - along * axis[:3]).square().sum(0).sqrt()  # mm
     core = falling_step(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
     beyond = (along - axis[3]).square()
-    shape = pairs.column_sums(fraction * torch.stack([across, core, beyond, fraction]), size)
+    shape = pairs.particle_row_sums(fraction * torch.stack([across, core, beyond, fraction]), size)
     width, in_core, spread, concentration = shape.unbind(0)
     columns = [
         (energy + EPS_ENERGY).log() / 2.0,

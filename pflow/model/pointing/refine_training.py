@@ -123,7 +123,7 @@ def refine_matched(
         target=matched,
         decoded=decoded.mask,
         refined=refined,
-        target_fraction=refined.pairs.at(true),
+        target_fraction=refined.pairs.pair_values(true),
         target_unassigned=(1.0 - true.sum(1)).clamp(min=0.0),
         item_weight=source.scene.item_weight * source.scene.item_mask,
         visible_energy=energies.sum(1),

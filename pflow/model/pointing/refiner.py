@@ -181,15 +181,15 @@ class Refiner(nn.Module):
         near = scene.cosines(seed) > MIN_COSINE
         within = near | (fraction > EPS_FRACTION)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
-        own = pairs.at(fraction)
+        own = pairs.pair_values(fraction)
         claim = rising_step(own, EPS_FRACTION + CLAIM_WIDTH, width=CLAIM_WIDTH)
-        claim = torch.where(pairs.at(near), 1.0, claim.clamp(min=EPS_CLAIM))
-        others = pairs.at_items(assigned) - own
+        claim = torch.where(pairs.pair_values(near), 1.0, claim.clamp(min=EPS_CLAIM))
+        others = pairs.item_values(assigned) - own
         items = self.pair_logits.items(states, scene)
         logits = self.pair_logits(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
-        exists = pairs.at_particles(functional.logsigmoid(existence_logit))
+        exists = pairs.particle_values(functional.logsigmoid(existence_logit))
         logits = logits + (claim * (own + EPS_FRACTION)).log() + exists
-        logits = logits.masked_fill(pairs.at_particles(~kept), NO_CLAIM)
+        logits = logits.masked_fill(pairs.particle_values(~kept), NO_CLAIM)
         unassigned = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
         total = _log_sum(logits, pairs.item_of, unassigned.flatten())
         log_fraction = logits - total.index_select(0, pairs.item_of)

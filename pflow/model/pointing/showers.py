@@ -68,11 +68,11 @@ class Showers(NamedTuple):
 
         All is in the precision of the fractions.
         """
-        columns = pairs.item_columns(scene.item_deposit, hit_fraction.dtype)  # [4, P]
+        columns = pairs.item_rows(scene.item_deposit, hit_fraction.dtype)  # [4, P]
         position, deposit = columns[:3], hit_fraction * columns[3]  # GeV; 0 for tracks
-        energy = pairs.sums(deposit, size)
+        energy = pairs.particle_sums(deposit, size)
         presence = rising_step(energy, DEPOSIT, width=DEPOSIT_WIDTH)
-        fraction = deposit * pairs.each(presence / energy.clamp(min=1e-9))
+        fraction = deposit * pairs.flat_particle_values(presence / energy.clamp(min=1e-9))
         weight = log_weights(fraction)
-        sums = pairs.column_sums(torch.cat([weight * position, weight[None], fraction * position]), size)
+        sums = pairs.particle_row_sums(torch.cat([weight * position, weight[None], fraction * position]), size)
         return cls(position, fraction, weight, energy, presence, sums[:3], sums[3], sums[4:] / presence.clamp(min=1e-9))

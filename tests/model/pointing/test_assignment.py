@@ -68,13 +68,15 @@ def test_values_at_pairs_are_those_of_their_particles_and_items(several, n_parti
     generator = torch.Generator().manual_seed(1)
     values = torch.rand(4, n_particles, scene.item_mask.shape[1], generator=generator)
     of_particles = torch.rand(4, 2, 3, generator=generator)
-    assert torch.equal(pairs.at(values), values[pairs.event, pairs.particle, pairs.item])
-    assert torch.equal(pairs.at_items(scene.item_unit), scene.item_unit[pairs.event, pairs.item])
-    assert torch.equal(pairs.at_particles(of_particles), of_particles[pairs.event, pairs.particle])
-    assert torch.equal(pairs.each(of_particles.flatten(0, 1)), of_particles[pairs.event, pairs.particle])
-    assert torch.equal(pairs.item_columns(scene.item_unit), scene.item_unit[pairs.event, pairs.item].t())
+    assert torch.equal(pairs.pair_values(values), values[pairs.event, pairs.particle, pairs.item])
+    assert torch.equal(pairs.item_values(scene.item_unit), scene.item_unit[pairs.event, pairs.item])
+    assert torch.equal(pairs.particle_values(of_particles), of_particles[pairs.event, pairs.particle])
+    assert torch.equal(
+        pairs.flat_particle_values(of_particles.flatten(0, 1)), of_particles[pairs.event, pairs.particle]
+    )
+    assert torch.equal(pairs.item_rows(scene.item_unit), scene.item_unit[pairs.event, pairs.item].t())
     columns = of_particles.flatten(0, 1).t()
-    assert torch.equal(pairs.columns(columns), of_particles[pairs.event, pairs.particle].t())
+    assert torch.equal(pairs.particle_rows(columns), of_particles[pairs.event, pairs.particle].t())
 
 
 def test_dense_values_and_sums_over_items_and_tokens(several):
@@ -84,10 +86,10 @@ def test_dense_values_and_sums_over_items_and_tokens(several):
         dense[b, t, m] = value
         on_tokens[b, t, scene.item_token[b, m]] += value
     assert torch.equal(pairs.dense(values, dense.shape), dense)
-    torch.testing.assert_close(pairs.sums(values, 8).view(4, 2), dense.sum(-1))
-    sums = pairs.column_sums(torch.stack([values, 2.0 * values]), 8)
+    torch.testing.assert_close(pairs.particle_sums(values, 8).view(4, 2), dense.sum(-1))
+    sums = pairs.particle_row_sums(torch.stack([values, 2.0 * values]), 8)
     torch.testing.assert_close(sums.view(2, 4, 2), torch.stack([dense.sum(-1), 2.0 * dense.sum(-1)]))
-    torch.testing.assert_close(pairs.on_tokens(values, scene, (4, 2)), on_tokens)
+    torch.testing.assert_close(pairs.token_sums(values, scene, (4, 2)), on_tokens)
 
 
 def test_geometry_by_hand(by_hand):

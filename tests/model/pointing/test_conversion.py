@@ -41,7 +41,7 @@ def scene_of(by_hand, *showers, stray=()):
 def slopes_of(scene, share):
     """The slopes of particles, of shares [B, T, M]."""
     pairs = Pairs.where(share > 0)
-    showers = Showers.of(pairs.at(share), pairs, scene, share.shape[0] * share.shape[1])
+    showers = Showers.of(pairs.pair_values(share), pairs, scene, share.shape[0] * share.shape[1])
     return shower_slopes(showers, pairs, tuple(share.shape[:2]))
 
 
@@ -121,7 +121,7 @@ def azimuth(correction, scene, share, arc):
     direction = torch.tensor([[[math.cos(arc), math.sin(arc), 0.0]]])
     pairs = Pairs.where(share > 0)
     with torch.no_grad():
-        showers = Showers.of(pairs.at(share), pairs, scene, 1)
+        showers = Showers.of(pairs.pair_values(share), pairs, scene, 1)
         turned = correction(torch.zeros(1, 1, 5), direction, showers, pairs)
     torch.testing.assert_close(turned.norm(dim=-1), torch.ones(1, 1))
     return math.atan2(float(turned[0, 0, 1]), float(turned[0, 0, 0]))

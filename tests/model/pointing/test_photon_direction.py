@@ -36,7 +36,7 @@ def scene_of(by_hand, *showers):
 def front_of(scene, share, *, depth=DEPTH):
     """Directions to the fronts, and the showers' energies."""
     pairs = Pairs.where(torch.ones_like(share, dtype=torch.bool))
-    showers = Showers.of(pairs.at(share), pairs, scene, share.shape[1])
+    showers = Showers.of(pairs.pair_values(share), pairs, scene, share.shape[1])
     return front_direction(showers, pairs, tuple(share.shape[:2]), depth=depth), showers.energy
 
 
@@ -48,7 +48,7 @@ def test_the_front_is_nearer_to_the_line_than_the_barycentre(by_hand):
     scene, share = scene_of(by_hand, shower())
     pairs = Pairs.where(share > 0)
     seed = torch.zeros(1, 1, dtype=torch.int64)
-    barycentre = make_proxies(pairs.at(share), pairs, scene, seed).direction
+    barycentre = make_proxies(pairs.pair_values(share), pairs, scene, seed).direction
     front, energy = front_of(scene, share)
     assert float(energy) == pytest.approx(0.4)
     assert float(angles(front)) < 0.05 * float(angles(barycentre))
@@ -101,7 +101,7 @@ def test_the_front_replaces_the_directions_of_soft_photons_nearby(by_hand, energ
     pairs = Pairs.where(share > 0)
     front, _ = front_of(scene, share)
     before = normalize(front + torch.tensor([0.0, 0.0, off * MAX_CHANGE]), dim=-1)
-    showers = Showers.of(pairs.at(share), pairs, scene, 1)
+    showers = Showers.of(pairs.pair_values(share), pairs, scene, 1)
     found = with_front_direction(before, torch.tensor([[is_photon]]), showers, pairs, depth=DEPTH)
     moved = (found - before).norm() / (front - before).norm()
     assert float(moved) == pytest.approx(expected, abs=0.01)

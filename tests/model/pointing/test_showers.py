@@ -16,7 +16,7 @@ def test_energies_weights_and_barycentres_by_hand(by_hand):
     scene = make_scene(by_hand(energy=[3.0, 2.0, 1.0], position=position.tolist(), token=[0, 1, 2]), n_subdetectors=2)
     share = torch.tensor([[[1.0, 0.5, 0.0], [0.0, 0.5, 1.0]]], dtype=torch.float64)
     pairs = Pairs.where(share > 0)
-    showers = Showers.of(pairs.at(share), pairs, scene, 2)
+    showers = Showers.of(pairs.pair_values(share), pairs, scene, 2)
     assert showers.position.dtype == torch.float64
     assert torch.equal(showers.position, position.double()[[0, 1, 1, 2]].t())
     assert showers.energy.tolist() == [4.0, 2.0]

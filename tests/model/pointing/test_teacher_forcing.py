@@ -155,7 +155,7 @@ def test_the_seed_is_a_good_one(model, batch):
     """In training too, where it is drawn."""
     for training in (False, True):
         made = forced(model.train(training), batch)
-        first = made.pairs.sums(torch.ones(len(made.pairs.item)), batch.target.mask.numel())
+        first = made.pairs.particle_sums(torch.ones(len(made.pairs.item)), batch.target.mask.numel())
         assert (first.view_as(batch.target.mask)[batch.target.mask] > 0).all()
         at_track = made.particles.by_track
         expected = (
