@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.export.pointing.particle import ALONE, COMPARED, N_CHOSEN, chosen_particle, describing_weight, proxies_of
-from pflow.model.pointing.attention import MIN_REMAINING
+from pflow.model.pointing.attention import EPS_UNASSIGNED
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.event_decoder import StepWeights
@@ -95,8 +95,8 @@ class DecoderStepGraph(nn.Module):
     def _state(self, event: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Decoder state [1, W], and keys and values [H, T, D] of all particles so far."""
         weights, x = self.weights, event["embedded"]
-        log_remaining = (1.0 + MIN_REMAINING - self._on_tokens(event)).clamp(min=MIN_REMAINING).log()
-        bias = torch.split(weights.strength * log_remaining, [layer.heads for layer in weights.layers])  # [H, 1, S]
+        log_unassigned = (1.0 + EPS_UNASSIGNED - self._on_tokens(event)).clamp(min=EPS_UNASSIGNED).log()
+        bias = torch.split(weights.strength * log_unassigned, [layer.heads for layer in weights.layers])  # [H, 1, S]
         past: dict[str, Tensor] = {}
         for i, layer in enumerate(weights.layers):
             y = torch.addmm(layer.query_key_value[0], _norm(x, layer.norms[0]), layer.query_key_value[1])

@@ -39,7 +39,7 @@ class Assignment(NamedTuple):
     pairs
         Pairs of particles and items.
     logits : float [P]
-        Logit of the fraction of the remaining item that is the particle's.
+        Logit of the particle's fraction of what is unassigned of the item.
     hit_fraction : float [P]
         Fraction of the item that is the particle's.
     """
@@ -102,10 +102,10 @@ class ParticleAssignment(nn.Module):
         query = self.query(torch.cat([state, gather(source.states, seed)], dim=-1))
         if pairs is None:
             pairs = Pairs.where(self.select(seed, source, unassigned, mask))
-        left = pairs.pair_values(unassigned)
-        logits = self.pair_logits(query, source.items, source.scene, seed, (1.0 - left)[:, None], pairs)
+        of_pairs = pairs.pair_values(unassigned)
+        logits = self.pair_logits(query, source.items, source.scene, seed, (1.0 - of_pairs)[:, None], pairs)
         width = MIN_UNASSIGNED_WIDTH
-        available = left * rising_step(left, MIN_UNASSIGNED + width, width=width)
+        available = of_pairs * rising_step(of_pairs, MIN_UNASSIGNED + width, width=width)
         return Assignment(query, pairs, logits, logits.sigmoid() * available)
 
 

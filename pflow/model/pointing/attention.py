@@ -18,14 +18,14 @@ from pflow.model.common.attention import AbsorbedCrossAttention, attend
 from pflow.model.common.cache import KeyValue
 from pflow.model.pointing.nearby import OrderedDirections, attend_nearby, nearness_of
 
-__all__ = ["CoverageAttention", "CoveredMemory", "DirectionalSelfAttention"]
+__all__ = ["CoverageAttention", "CoverageMemory", "DirectionalSelfAttention"]
 
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
 """Initial strengths of the widest and the narrowest head: attention falls by e at an angle of sqrt(2 / strength) rad,
 0.8 rad and 26 mrad."""
 
-MIN_REMAINING = 0.02
-"""Added to the remaining fraction of a token before the logarithm: fully assigned tokens are still attended to."""
+EPS_UNASSIGNED = 0.02
+"""Added to the unassigned fraction of a token before the logarithm: fully assigned tokens are still attended to."""
 
 PADDING_LOGIT = -1e4
 """Added to the logits of padding: finite, so that an event without tokens has a result."""
@@ -183,29 +183,29 @@ def _attend(
     return torch.cat(attended, dim=2)
 
 
-class CoveredMemory(NamedTuple):
-    """A memory of which a part is assigned.
+class CoverageMemory(NamedTuple):
+    """Encoder states to attend to, and which fraction of each token no particle has yet.
 
     Parameters
     ----------
     states : float [B, S, W], or their keys and values
-    log_remaining : float [B, T, S], logarithm of the remaining fraction of each token
+    log_unassigned : float [B, T, S], logarithm of the unassigned fraction of each token, `EPS_UNASSIGNED` added
     padding : float [B, S], `PADDING_LOGIT` for padding, else 0
     """
 
     states: Tensor | KeyValue
-    log_remaining: Tensor
+    log_unassigned: Tensor
     padding: Tensor
 
     @classmethod
-    def of(cls, states: Tensor, assigned: Tensor, mask: Tensor) -> CoveredMemory:
+    def of(cls, states: Tensor, assigned: Tensor, mask: Tensor) -> CoverageMemory:
         """From the states, the assigned fraction float [B, T, S] of each token, and the mask bool [B, S]."""
-        log_remaining = (1.0 - assigned + MIN_REMAINING).clamp(min=MIN_REMAINING).log()
-        return cls(states, log_remaining, torch.where(mask, 0.0, PADDING_LOGIT).to(log_remaining.dtype))
+        log_unassigned = (1.0 - assigned + EPS_UNASSIGNED).clamp(min=EPS_UNASSIGNED).log()
+        return cls(states, log_unassigned, torch.where(mask, 0.0, PADDING_LOGIT).to(log_unassigned.dtype))
 
 
 class CoverageAttention(nn.Module):
-    """Attention to a `CoveredMemory`: a head's logits gain s_h ln(remaining fraction), s_h learned and initially 1.
+    """Attention to a `CoverageMemory`: a head's logits gain s_h ln(unassigned fraction), s_h learned and initially 1.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class CoverageAttention(nn.Module):
         self.strength.fill_(1.0)
 
     def forward(
-        self, x: Tensor, memory: CoveredMemory, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None
+        self, x: Tensor, memory: CoverageMemory, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None
     ) -> Tensor:
         """Attend from x float [B, T, W]; the memory knows its mask, and nothing is packed.
 
@@ -239,8 +239,8 @@ class CoverageAttention(nn.Module):
             A mask or lengths are given.
         """
         if mask is not None or lengths is not None:
-            raise ValueError("mask, lengths: a CoveredMemory holds its own mask and is not packed")
+            raise ValueError("mask, lengths: a CoverageMemory holds its own mask and is not packed")
         bias = (
-            self.strength[:, None, None] * memory.log_remaining[:, None] + memory.padding[:, None, None]
+            self.strength[:, None, None] * memory.log_unassigned[:, None] + memory.padding[:, None, None]
         )  # [B, H, T, S]
         return self.attention(x, memory.states, bias)  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from pflow.model.api import ModelInputs
 from pflow.model.common.attention import SelfAttention
 from pflow.model.common.cache import Cache, Compaction, KeyValue, KVCache
 from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, stack
-from pflow.model.pointing.attention import CoverageAttention, CoveredMemory
+from pflow.model.pointing.attention import CoverageAttention, CoverageMemory
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.geometry import gather
@@ -107,7 +107,7 @@ class CoverageDecoder(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: CoveredMemory,
+        memory: CoverageMemory,
         *,
         mask: Tensor | None = None,
         caches: Sequence[Cache] | None = None,
@@ -226,7 +226,7 @@ class ParticleDecoder(nn.Module):
             Log probabilities of the next seed and, last, of the end of the sequence.
         """
         on_tokens = source.scene.on_tokens(assigned)
-        memory = CoveredMemory.of(source.states, on_tokens, source.scene.token_mask)
+        memory = CoverageMemory.of(source.states, on_tokens, source.scene.token_mask)
         if projected is None:
             states = self.stack(x, memory, caches=caches)
             return states, self.pointer(states, source.states, source.scene, on_tokens)

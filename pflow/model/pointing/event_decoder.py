@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pflow.model.common.activation import gelu
 from pflow.model.common.decode import DecodedSequence
-from pflow.model.pointing.attention import MIN_REMAINING
+from pflow.model.pointing.attention import EPS_UNASSIGNED
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.encoder import EncodedSource
@@ -206,7 +206,7 @@ class StepWeights:
         self.one, self.min_unassigned = number(1.0), number(MIN_UNASSIGNED)
         self.min_cosine = torch.tensor(assignment.min_cosine, dtype=torch.float64)
         self.inverse_width, self.eps_energy = number(1.0 / MIN_UNASSIGNED_WIDTH), number(1e-3)
-        self.eps_remaining = number(1.0 + MIN_REMAINING)
+        self.one_plus_eps = number(1.0 + EPS_UNASSIGNED)
         self.pair_hidden = _linear(pairs.out[0])  # type: ignore[arg-type]
         self.pair_out = _linear(pairs.out[-1])  # type: ignore[arg-type]
         self.describe = TwoLayers(head.describe)
@@ -315,9 +315,9 @@ class EventDecoder:
         """Next decoder state; the token of the next seed, or None at the end of the sequence."""
         weights, x = self.weights, self.x
         on_tokens = self.assigned_weight * self.inverse_energy  # [S]
-        remaining = weights.one - on_tokens
-        log_remaining = (weights.eps_remaining - on_tokens).clamp_(min=MIN_REMAINING).log_()
-        biases = weights.strength * log_remaining  # [layers * H, 1, S]
+        unassigned = weights.one - on_tokens
+        log_unassigned = (weights.one_plus_eps - on_tokens).clamp_(min=EPS_UNASSIGNED).log_()
+        biases = weights.strength * log_unassigned  # [layers * H, 1, S]
         for i, layer in enumerate(weights.layers):
             x = self._layer(i, layer, x, biases[i * layer.heads : (i + 1) * layer.heads])
         self.state = _norm(x, weights.norm)
@@ -325,7 +325,7 @@ class EventDecoder:
         plain, of_assigned, of_energy = torch.baddbmm(
             weights.pointer_offset, query.view(3, 1, weights.pointer_width), self.pointer_keys
         ).unbind()  # [1, S] each
-        log_energy = torch.addcmul(weights.eps_energy, self.energy, remaining).log_()
+        log_energy = torch.addcmul(weights.eps_energy, self.energy, unassigned).log_()
         torch.addcmul(plain.addcmul_(of_assigned, on_tokens)[0], of_energy[0], log_energy, out=self.logits[:-1])
         self.logits[-1:] = weights.eos(self.state)[0]
         pointer = self.logits.log_softmax(-1)

@@ -38,8 +38,8 @@ class PointingLoss(nn.Module):
     ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how suitable it is.
     ``eos``: the same of the end, summed over events and divided by the number of particles like the pointer's: with
     equal weights both are the likelihood of the sequence, and the probability of the end is calibrated.
-    ``assignment``: binary cross-entropy of the fraction of the remaining item, weighted by the remaining fraction times
-    the square root of the energy, normalised for each particle.
+    ``assignment``: binary cross-entropy of the fraction of what is unassigned of each item, weighted by the unassigned
+    fraction times the square root of the energy, normalised for each particle.
 
     Refinement:
 

@@ -1,8 +1,8 @@
-"""Refinement: hits and tracks are assigned anew to all decoded particles at once, and particles that do not exist drop.
+"""The refiner: hits and tracks are reassigned to all decoded particles at once; particles that do not exist get none.
 
-In decoding, earlier particles take hits that a later one may have a better claim to. The refinement sees all particles:
-each has a logit for each item, these and that of no particle are normalised item by item, and particles with a small
-existence probability get nothing.
+In decoding, hits are assigned to earlier particles before later ones, to which they may fit better, are known. The
+refiner sees all particles: each has a logit for each item, these and that of no particle are normalised item by item,
+and particles with a small existence probability get nothing.
 
 Letters: B batch, T decoded particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item,
 W width.
@@ -21,7 +21,7 @@ from pflow.model.api import ModelInputs
 from pflow.model.common.activation import gelu
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.assignment import AssignmentLogits
-from pflow.model.pointing.attention import CoveredMemory
+from pflow.model.pointing.attention import CoverageMemory
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.conversion import ConversionDirectionCorrection
 from pflow.model.pointing.decoder import CoverageDecoder
@@ -35,16 +35,20 @@ from pflow.model.pointing.showers import rising_step
 __all__ = ["DecodedParticles", "RefinedAssignment", "Refiner"]
 
 MIN_COSINE = math.cos(0.15)
-"""Cosine of the largest angle between a seed and items that its particle had no part of and may get."""
+"""Cosine of the angle to a seed within which all items are in its particle's pairs; items beyond are far."""
 
-EPS_FRACTION, CLAIM_WIDTH = 0.01, 0.002
-"""Added to fractions before the logarithm; items of which a particle has more are in its pairs. The width is that over
-which its claim to those that are far from its seed rises, from none: rounding would take away a whole one."""
+EPS_FRACTION = 0.01
+"""Added to the first stage's fractions before the logarithm. Far items of which a particle had more are in its
+pairs."""
 
-EPS_CLAIM = 1e-6
-"""Smallest claim of those."""
+FAR_WEIGHT_WIDTH = 0.002
+"""The weight of far items rises from 0 to 1 as their fraction rises from `EPS_FRACTION` by this width: with a jump
+there, rounding could add or remove an item."""
 
-NO_CLAIM = -1e4
+MIN_FAR_WEIGHT = 1e-6
+"""Smallest weight of far items in pairs, as its logarithm is added to the logit."""
+
+DROPPED_LOGIT = -1e4
 """Logit of the items of a particle that is not kept."""
 
 MIN_EXPECTED_EXISTENCE = 0.5
@@ -107,7 +111,7 @@ class RefinedAssignment(NamedTuple):
 
 
 class Refiner(nn.Module):
-    """Attention among all decoded particles and to the source, and new logits of all items.
+    """Reassign hits and tracks: attention among all decoded particles and to the source, and new logits of all items.
 
     Initially the fractions are those of the first stage.
     """
@@ -150,7 +154,7 @@ class Refiner(nn.Module):
     def forward(
         self, particles: DecodedParticles, source: EncodedSource, *, existence_threshold: float = 0.0
     ) -> RefinedAssignment:
-        """Refine.
+        """Reassign.
 
         Parameters
         ----------
@@ -170,8 +174,8 @@ class Refiner(nn.Module):
         x = particles.embedded
         if self.messages is not None:
             x = x + self.messages(x, particles.log_energy, particles.direction, mask, particles.hit_fraction, scene)
-        memory = CoveredMemory.of(states, scene.on_tokens(assigned[:, None]), scene.token_mask)
-        memory = memory._replace(log_remaining=memory.log_remaining.expand(-1, seed.shape[1], -1))
+        memory = CoverageMemory.of(states, scene.on_tokens(assigned[:, None]), scene.token_mask)
+        memory = memory._replace(log_unassigned=memory.log_unassigned.expand(-1, seed.shape[1], -1))
         x = self.stack(x + self.embed_query(particles.query), memory, mask=mask)
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
@@ -182,20 +186,19 @@ class Refiner(nn.Module):
         within = near | (fraction > EPS_FRACTION)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
         own = pairs.pair_values(fraction)
-        claim = rising_step(own, EPS_FRACTION + CLAIM_WIDTH, width=CLAIM_WIDTH)
-        claim = torch.where(pairs.pair_values(near), 1.0, claim.clamp(min=EPS_CLAIM))
+        weight = rising_step(own, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
+        weight = torch.where(pairs.pair_values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
         others = pairs.item_values(assigned) - own
         items = self.pair_logits.items(states, scene)
         logits = self.pair_logits(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
         exists = pairs.particle_values(functional.logsigmoid(existence_logit))
-        logits = logits + (claim * (own + EPS_FRACTION)).log() + exists
-        logits = logits.masked_fill(pairs.particle_values(~kept), NO_CLAIM)
-        unassigned = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
-        total = _log_sum(logits, pairs.item_of, unassigned.flatten())
+        logits = logits + (weight * (own + EPS_FRACTION)).log() + exists
+        logits = logits.masked_fill(pairs.particle_values(~kept), DROPPED_LOGIT)
+        unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
+        total = _log_sum(logits, pairs.item_of, unassigned_logit.flatten())
         log_fraction = logits - total.index_select(0, pairs.item_of)
-        return RefinedAssignment(
-            query, pairs, log_fraction, unassigned - total.view_as(unassigned), existence_logit, kept
-        )
+        log_unassigned = unassigned_logit - total.view_as(unassigned_logit)
+        return RefinedAssignment(query, pairs, log_fraction, log_unassigned, existence_logit, kept)
 
 
 def _min_probability(probability: Tensor, mask: Tensor, threshold: float) -> Tensor:
@@ -206,8 +209,8 @@ def _min_probability(probability: Tensor, mask: Tensor, threshold: float) -> Ten
     return (MIN_EXPECTED_EXISTENCE / expected.clamp(min=1.0)).clamp(min=threshold)
 
 
-def _log_sum(logits: Tensor, item_of: Tensor, unassigned: Tensor) -> Tensor:
+def _log_sum(logits: Tensor, item_of: Tensor, unassigned_logit: Tensor) -> Tensor:
     """Logarithm of the sum of the exponentials of the logits of each item, float [B * M]."""
-    largest = unassigned.detach().scatter_reduce(0, item_of, logits.detach(), "amax")
-    summed = (unassigned - largest).exp().index_add(0, item_of, (logits - largest.index_select(0, item_of)).exp())
+    largest = unassigned_logit.detach().scatter_reduce(0, item_of, logits.detach(), "amax")
+    summed = (unassigned_logit - largest).exp().index_add(0, item_of, (logits - largest.index_select(0, item_of)).exp())
     return summed.log() + largest

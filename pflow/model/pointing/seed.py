@@ -19,8 +19,8 @@ class SeedPointer(nn.Module):
     """Probabilities of the next seed and of the end of the sequence.
 
     Each token has a logit that a particle starts there: the product of state and token, a second such product times the
-    token's assigned fraction, and a third times the logarithm of its remaining energy. The end has a logit of the state
-    alone. The probabilities of all tokens and of the end sum to 1.
+    token's assigned fraction, and a third times the logarithm of its unassigned energy. The end has a logit of the
+    state alone. The probabilities of all tokens and of the end sum to 1.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class SeedPointer(nn.Module):
             constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
             products = absorbed_products(query, key, memory, constant[..., None])
         plain, of_assigned, of_energy = products.unbind(1)  # [B, T, S] each
-        log_remaining = (scene.token_energy[:, None] * (1.0 - assigned) + 1e-3).log()
-        logits = plain + of_assigned * assigned + of_energy * log_remaining
+        log_unassigned_energy = (scene.token_energy[:, None] * (1.0 - assigned) + 1e-3).log()
+        logits = plain + of_assigned * assigned + of_energy * log_unassigned_energy
         logits = logits.masked_fill(~scene.token_mask[:, None], MASKED_LOGIT)
         return torch.cat([logits, self.eos(state)], dim=-1).log_softmax(-1)

@@ -108,14 +108,14 @@ def teacher_forcing(
         assigned = _assigned_before(own.assignment.pairs.dense(own.assignment.hit_fraction, fraction.shape), network)
     found = _run(network, source, target, previous, assigned, weight)
     pairs = found.assignment.pairs
-    remaining = 1.0 - pairs.pair_values(assigned)
+    unassigned = 1.0 - pairs.pair_values(assigned)
     return TeacherForcing(
         target=target,
         pointer=found.pointer,
         seed_weight=weight,
         logits=found.assignment.logits,
-        target_fraction=(pairs.pair_values(fraction) / remaining.clamp(min=1e-3)).clamp(max=1.0),
-        weight=pairs.item_values(source.scene.item_weight) * remaining,
+        target_fraction=(pairs.pair_values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
+        weight=pairs.item_values(source.scene.item_weight) * unassigned,
         pairs=pairs,
         particles=found.particles,
     )

@@ -190,7 +190,7 @@ def test_without_tokens_the_end_is_certain(pointer, by_hand):
     assert said.exp().tolist() == [[[1.0]]]
 
 
-def test_what_is_spoken_for_of_an_item_matters_to_its_own_logits_only(several, batch):
+def test_the_assigned_fraction_of_an_item_matters_to_its_own_logits_only(several, batch):
     torch.manual_seed(0)
     scene, pairs, _ = several
     logits = AssignmentLogits(width=12, hidden_width=8, n_subdetectors=2)

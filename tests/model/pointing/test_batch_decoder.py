@@ -77,21 +77,21 @@ def test_events_that_are_finished_leave_without_changing_others(model, events, b
 
 
 def test_what_has_less_energy_than_any_target_is_no_particle(make_model, batch):
-    """It takes its hits all the same, so that what is decoded after it stays as it is."""
+    """Its hits stay assigned to it all the same, so that what is decoded after it stays as it is."""
     whole = make_model().decode(batch, max_particles=8)
     energy = torch.exp(LN10 * (0.8 + 0.5 * whole.energy))
     below, above = energy[whole.mask].sort().values[2:4].tolist()
-    least = (below + above) / 2
-    cut = make_model(min_energy=least).decode(batch, max_particles=8)
-    kept = whole.mask & (energy > least)
+    smallest = (below + above) / 2
+    cut = make_model(min_energy=smallest).decode(batch, max_particles=8)
+    kept = whole.mask & (energy > smallest)
     assert cut.mask.sum(1).tolist() == kept.sum(1).tolist() != whole.mask.sum(1).tolist()
     for name in ("energy", "pdg", "hit_fraction", "track_fraction"):
         torch.testing.assert_close(getattr(cut, name)[cut.mask], getattr(whole, name)[kept], msg=name)
     assert not cut.truncated.any()
 
 
-def test_three_crumbs_one_after_the_other_end_an_event(make_model, batch):
-    """Without that an event of which only crumbs are left would go on to the maximum."""
+def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batch):
+    """Without that an event whose unassigned hits are all soft would go on to the maximum."""
     model = make_model(min_energy=1e9)
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
@@ -102,8 +102,8 @@ def test_three_crumbs_one_after_the_other_end_an_event(make_model, batch):
     assert model.decode(batch, max_particles=2).truncated.all()
 
 
-def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_given(make_model, batch):
-    """When all hits are assigned, the same may be decoded over and over, each with an energy above the least."""
+def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch):
+    """When all hits are assigned, the same may be decoded over and over, each with an energy above the smallest."""
     model = make_model(min_energy=0.005)  # below that of a particle of no hits before its correction
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.sub_(20.0)
@@ -119,7 +119,7 @@ def test_what_takes_nothing_three_times_ends_an_event_however_much_energy_it_is_
     assert model.decode(batch, max_particles=60).truncated.all()
 
 
-def test_no_track_is_passed_over(make_model, batch):
+def test_each_track_is_assigned(make_model, batch):
     """The end comes at once: without being told to, nothing is decoded."""
     model = make_model(require_all_tracks=False)
     with torch.no_grad():
@@ -136,7 +136,7 @@ def test_no_track_is_passed_over(make_model, batch):
     assert cut.truncated.tolist() == (decoded.mask.sum(1) > 1).tolist()
 
 
-def test_a_track_without_momentum_is_spoken_for_once(make_model, by_hand):
+def test_a_track_without_momentum_is_assigned_once(make_model, by_hand):
     model = make_model(require_all_tracks=True)
     with torch.no_grad():
         model.network.decoder.pointer.eos[-1].bias.add_(40.0)

@@ -46,8 +46,8 @@ def test_energies_are_the_predicted_ones_times_the_existence_probability(run, st
     probability = functional.logsigmoid(found.assignment.existence_logit)
     expected = predicted.log_energy + torch.where(predicted.by_track, 0.0, probability)
     torch.testing.assert_close(found.particles.log_energy, expected)
-    least = model.network.min_log_energy
-    assert torch.equal(found.is_particle, found.assignment.kept & (expected >= least))
+    smallest = model.network.min_log_energy
+    assert torch.equal(found.is_particle, found.assignment.kept & (expected >= smallest))
 
 
 def test_the_predicted_energy_may_decide(run, stage):
@@ -55,10 +55,10 @@ def test_the_predicted_energy_may_decide(run, stage):
     before, found = run(), run(energy_cut="predicted")
     with torch.no_grad():
         predicted = model.network.predict_refined(found.assignment, decoded.seed, source).log_energy
-    least = model.network.min_log_energy
-    assert torch.equal(found.is_particle, found.assignment.kept & (predicted >= least))
+    smallest = model.network.min_log_energy
+    assert torch.equal(found.is_particle, found.assignment.kept & (predicted >= smallest))
     assert found.is_particle.sum() > before.is_particle.sum()
-    torch.testing.assert_close(found.particles.log_energy, before.particles.log_energy.clamp(min=least))
+    torch.testing.assert_close(found.particles.log_energy, before.particles.log_energy.clamp(min=smallest))
 
 
 def test_soft_charged_particles_without_a_track_are_dropped(run, stage):

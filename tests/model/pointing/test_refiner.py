@@ -9,7 +9,7 @@ import torch
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.refined_particles import refine as refined_particles
-from pflow.model.pointing.refiner import CLAIM_WIDTH, EPS_FRACTION, MIN_COSINE, DecodedParticles, _min_probability
+from pflow.model.pointing.refiner import EPS_FRACTION, FAR_WEIGHT_WIDTH, MIN_COSINE, DecodedParticles, _min_probability
 
 
 def awake(model):
@@ -109,17 +109,17 @@ def test_padding_has_no_effect(model, batch):
     torch.testing.assert_close(padded.log_fraction, two.log_fraction)
 
 
-def test_a_claim_to_far_items_begins_slowly(model, batch):
+def test_fractions_of_far_items_rise_slowly(model, batch):
     """Of the fraction from which an item is in a pair, rounding must not decide."""
     decoded, source = first_stage(model, batch)
     far = source.scene.item_mask[:, None] & (source.scene.cosines(decoded.seed) < MIN_COSINE)
-    claims = []
-    for fraction in (EPS_FRACTION - 1e-6, EPS_FRACTION + 1e-6, EPS_FRACTION + CLAIM_WIDTH):
+    fractions = []
+    for fraction in (EPS_FRACTION - 1e-6, EPS_FRACTION + 1e-6, EPS_FRACTION + FAR_WEIGHT_WIDTH):
         decoded.hit_fraction[far] = fraction
-        claims.append(dense(refine(model, decoded, source), decoded)[far])
+        fractions.append(dense(refine(model, decoded, source), decoded)[far])
     assert far.sum() > 10
-    assert (claims[1] - claims[0]).abs().max() < 1e-3
-    assert claims[2].max() > 1e-2
+    assert (fractions[1] - fractions[0]).abs().max() < 1e-3
+    assert fractions[2].max() > 1e-2
 
 
 def test_improbable_particles_get_nothing(model, batch):
@@ -138,7 +138,7 @@ def test_improbable_particles_get_nothing(model, batch):
 
 
 @pytest.mark.parametrize(
-    ("probabilities", "keep", "least"),
+    ("probabilities", "keep", "smallest"),
     [
         ([0.9, 0.4], 0.1, 0.5 / 1.3),
         ([0.3, 0.1], 0.1, 0.5),
@@ -148,10 +148,10 @@ def test_improbable_particles_get_nothing(model, batch):
         ([0.9, 0.4], 0.0, 0.0),
     ],
 )
-def test_where_few_particles_are_expected_each_must_be_more_probable(probabilities, keep, least):
+def test_where_few_particles_are_expected_each_must_be_more_probable(probabilities, keep, smallest):
     probability = torch.tensor([[*probabilities, 0.99]])
     mask = torch.tensor([[True] * len(probabilities) + [False]])
-    assert float(_min_probability(probability, mask, keep)) == pytest.approx(least, rel=1e-5)
+    assert float(_min_probability(probability, mask, keep)) == pytest.approx(smallest, rel=1e-5)
 
 
 def test_the_output_is_the_refinement(make_model, events, batch, collate):
