@@ -116,6 +116,8 @@ class EncoderGraph(nn.Module):
         is_track = features[:, IS_TRACK : IS_TRACK + 1]
         subdetector = features[:, ITEM_FEATURES:]
         track_momentum = momentum[token] * is_track
+        # Columns of `item_sums`: energy of hits, momentum of tracks, number of hits, momentum (3), number of tracks,
+        # charge, position (3), 1, and by subdetector whether the item is in it, then its layer if it is.
         sums = [
             scene.item_energy[0].double()[:, None],
             track_momentum.square().sum(1, keepdim=True).sqrt(),
@@ -162,12 +164,23 @@ class EncoderGraph(nn.Module):
 
     def _limit(self, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
         """Largest number of particles, int64 [1]; see `pflow.model.pointing.config.PointingDecodingConfig.limits`."""
-        smallest, each = self.decoding.max_particles, self.decoding.hits_per_particle
-        by_size = n_tracks + n_hits // each if each else torch.zeros_like(n_tracks)
+        smallest, hits_per_particle = self.decoding.max_particles, self.decoding.hits_per_particle
+        by_size = n_tracks + n_hits // hits_per_particle if hits_per_particle else torch.zeros_like(n_tracks)
         return by_size.clamp(min=smallest)
 
     def _frames(self, scene: Scene) -> Tensor:
-        """What a step reads of the token of its seed, float [S, F]; see `pflow.export.pointing.step.frame_widths`."""
+        """What a step reads of the token of its seed, float [S, F]; see `pflow.export.pointing.step.frame_widths`.
+
+        Columns: n axes [n, 7], flattened; minus the products [n] of these with the token's own geometry; its unit
+        vector [3]. An axis is multiplied with the ``item_geometry`` of an item: position (3), unit vector (3), polar
+        angle (1) in units of 3 mrad. The product less that of the token is, one axis after the other
+
+        - the distance along the shower's axis, mm;
+        - with `delta_features`, the difference in polar angle in units of 3 mrad, and the arc in azimuth in units of 10
+          mrad;
+        - the components of the distance across the shower's axis, mm (3);
+        - the components of the difference of the unit vectors (3).
+        """
         position, unit, axis = scene.token_position[0], scene.token_unit[0], scene.token_axis[0]
         x, y, z = torch.split(unit, 1, dim=1)
         rho, none = torch.hypot(x, y), torch.zeros_like(unit)
@@ -186,10 +199,15 @@ class EncoderGraph(nn.Module):
         return torch.cat([axes_of.flatten(1), -projected, unit], dim=1)
 
     def _codes(self, scene: Scene) -> Tensor:
-        """What a particle has of its seed if it has a code, float [S, V, F]; see `pflow.export.pointing.particle`.
+        """What seed and code determine of a particle, float [S, V, F]; see `pflow.export.pointing.particle`.
 
-        Which of the numbers of `chosen_particle` it determines, these numbers, the code again, as 0 and 1, and whether
-        the seed is a track.
+        Columns, in the order of `Particle.chosen` where they are of its numbers:
+
+        - whether energy and direction (4) are those of the seed's track, and whether the charge (`N_CHARGE`) is known,
+          as that of the track or as neutral;
+        - the values of these: ln(E / GeV) (1), unit vector (3), and for each charge whether it is that (`N_CHARGE`);
+        - the code (V), as 0 and 1;
+        - whether the seed is a track (1).
         """
         momentum = scene.token_momentum[0][:, None]  # [S, 1, 3]
         is_track = scene.token_is_track[0].float()[:, None, None]

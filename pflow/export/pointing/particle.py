@@ -20,32 +20,69 @@ from pflow.model.pointing.proxies import (
     CORE_RADIUS,
     CORE_RADIUS_WIDTH,
     EPS_ENERGY,
+    PROXY_FEATURES,
     TRACK_MOMENTUM,
     TRACK_MOMENTUM_WIDTH,
 )
 from pflow.model.pointing.showers import DEPOSIT, DEPOSIT_WIDTH, LOG_WEIGHT
 
-__all__ = ["ALONE", "COMPARED", "N_CHOSEN", "Particle", "Proxies", "chosen_particle", "describing_weight", "proxies_of"]
+__all__ = [
+    "COMPARED",
+    "LOG_DEPOSIT",
+    "N_CHOSEN",
+    "Particle",
+    "Proxies",
+    "chosen_particle",
+    "describing_weight",
+    "proxies_of",
+]
 
 N_CHOSEN = 4 + N_CHARGE
-"""Of a particle: logarithm of the energy, unit vector, and which charge it has."""
+"""Numbers of a particle: logarithm of the energy, unit vector, and which charge it has, as 0 and 1."""
 
-LOGS = (
-    *((0, 1.0, EPS_ENERGY), (1, 1.0, EPS_ENERGY), (0, 1.0, 0.05), (1, 1.0, 0.05)),
-    *((2, 1.0, 1.0), (3, 1 / 10, 1.0), (4, 1 / 50, 1.0), (0, 1.0, 1e-3)),
+LOG_ARGUMENTS = ("energy", "track_energy", "n_hits", "width", "spread")
+"""Energy of the hits and of the tracks [GeV], number of hits, width and spread of the shower [mm]."""
+
+LOGS = {
+    "log_energy": ("energy", 1.0, EPS_ENERGY),
+    "log_track_energy": ("track_energy", 1.0, EPS_ENERGY),
+    "log_compared_energy": ("energy", 1.0, 0.05),
+    "log_compared_track_energy": ("track_energy", 1.0, 0.05),
+    "log_n_hits": ("n_hits", 1.0, 1.0),
+    "log_width": ("width", 1 / 10, 1.0),
+    "log_spread": ("spread", 1 / 50, 1.0),
+    "log_deposit": ("energy", 1.0, 1e-3),
+}
+"""Columns of `Proxies.logs`: ln(factor x + offset) of an argument x; argument, factor and offset of each."""
+
+COMPARED, LOG_DEPOSIT = (list(LOGS).index(name) for name in ("log_compared_energy", "log_deposit"))
+"""Columns of `Proxies.logs` that the embedding reads: the first less the logarithm of the particle's energy."""
+
+FEATURES = (
+    *LOGS,
+    *("core", "concentration", "theta_off", "phi_off", "abs_z", "z_squared", "track_off", "n_tracks", "charge"),
 )
-"""Logarithms of features: which of energy, momenta of tracks, number of hits, width and spread; factor, and offset."""
+"""Columns of `Proxies.features` before those by subdetector: terms of `PROXY_FEATURES` without their factors."""
 
-COMPARED, ALONE = 2, 7
-"""Those of the energy that are features of the embedding."""
-
-# A feature of `proxies_of`, the feature of the network that it is part of, and its factor; without subdetectors.
+# One of `FEATURES`, the one of `PROXY_FEATURES` that it is a term of, and its factor in it.
 _FACTORS = (
-    *((0, 0, 0.5), (1, 1, 0.5), (2, 2, 1.0), (3, 2, -1.0), (4, 3, 0.5), (5, 6, 1.0), (6, 8, 1.0)),
-    *((8, 7, 1.0 / CORE_RADIUS_WIDTH), (9, 11, 1.0), (10, 12, 1.0 / ANGLE_UNIT), (11, 13, 1.0 / ANGLE_UNIT)),
-    *((12, 9, 1.0), (13, 10, 1.0), (14, 14, 1.0 / ANGLE_UNIT), (15, 4, 1.0), (16, 5, 1.0)),
+    ("log_energy", "log_energy", 0.5),
+    ("log_track_energy", "log_track_energy", 0.5),
+    ("log_compared_energy", "log_ratio", 1.0),
+    ("log_compared_track_energy", "log_ratio", -1.0),
+    ("log_n_hits", "log_n_hits", 0.5),
+    ("log_width", "log_width", 1.0),
+    ("log_spread", "log_spread", 1.0),
+    ("core", "core", 1.0 / CORE_RADIUS_WIDTH),
+    ("concentration", "concentration", 1.0),
+    ("theta_off", "theta_off", 1.0 / ANGLE_UNIT),
+    ("phi_off", "phi_off", 1.0 / ANGLE_UNIT),
+    ("abs_z", "abs_z", 1.0),
+    ("z_squared", "z_squared", 1.0),
+    ("track_off", "track_off", 1.0 / ANGLE_UNIT),
+    ("n_tracks", "n_tracks", 1.0),
+    ("charge", "charge", 1.0),
 )
-_N_FEATURES, _N_OF_NETWORK = 17, 15
 
 
 class Proxies(NamedTuple):
@@ -57,7 +94,7 @@ class Proxies(NamedTuple):
     momentum : [1, 3], of the tracks, GeV
     directions : [3, 3], to the log-weighted and to the linear barycentre, and of the tracks
     logs : [1, 8], see `LOGS`
-    features : [1, F]
+    features : [1, F], `FEATURES`, and by subdetector fractions of the deposit, and fractions times layer
     """
 
     energy: Tensor
@@ -72,7 +109,7 @@ class Particle(NamedTuple):
 
     Parameters
     ----------
-    chosen : float [1, `N_CHOSEN`]
+    chosen : float [1, `N_CHOSEN`], logarithm of the energy, unit vector, and which charge it has
     energy_log_sigma, direction_sigma : double [1, 1]
     by_track : bool [1], True = charged, with the momentum of a track
     """
@@ -91,7 +128,7 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     fraction : double [P]
         Fraction of each item that is the particle's.
     items : double [P, 12 + 2 R]
-        ``item_sums`` of the encoder's graph.
+        ``item_sums`` of the encoder's graph, see `pflow.export.pointing.encoder`.
     seed_unit : double [1, 3]
     n_subdetectors
         R.
@@ -102,28 +139,30 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     both, n_hits, momentum, charges, _ = torch.split(sums, [2, 1, 3, 2, 4 + depths], dim=1)
     energies, _, position, _ = torch.split(items, [1, 7, 3, 1 + depths], dim=1)
     energy = both[:, :1]
-    end = torch.tensor([[DEPOSIT, TRACK_MOMENTUM]], dtype=both.dtype)
-    width = torch.tensor([[DEPOSIT_WIDTH, TRACK_MOMENTUM_WIDTH]], dtype=both.dtype)
-    counts = 1.0 - ((end - both) / width).clamp(0.0, 1.0).view(2, 1)  # the presence of hits, and of tracks
-    share = energies.view(1, -1) * row * (counts[:1] / energy.clamp(min=1e-9))  # [1, P]
-    by_log = ((share + 1e-12).log() + LOG_WEIGHT).clamp(min=0.0)
-    weighted = torch.matmul(torch.cat([by_log, share]), items)  # [2, 12 + 2 R]
+    ends = torch.tensor([[DEPOSIT, TRACK_MOMENTUM]], dtype=both.dtype)
+    widths = torch.tensor([[DEPOSIT_WIDTH, TRACK_MOMENTUM_WIDTH]], dtype=both.dtype)
+    presence = 1.0 - ((ends - both) / widths).clamp(0.0, 1.0).view(2, 1)  # of hits, and of tracks
+    deposit_fraction = energies.view(1, -1) * row * (presence[:1] / energy.clamp(min=1e-9))  # [1, P]
+    log_weight = ((deposit_fraction + 1e-12).log() + LOG_WEIGHT).clamp(min=0.0)
+    weighted = torch.matmul(torch.cat([log_weight, deposit_fraction]), items)  # [2, 12 + 2 R]
     _, towards, _, depth = torch.split(weighted, [8, 3, 1, depths], dim=1)
     candidates = functional.normalize(torch.cat([towards, momentum + 1e-6 * seed_unit]))
     by_hits, rest = torch.split(candidates, [1, 2])
-    axis = functional.normalize(candidates[2:] + counts[:1] * (by_hits - candidates[2:]))
-    directions = torch.cat([axis, functional.normalize(axis + counts * (rest - axis))])  # [3, 3]
+    axis = functional.normalize(candidates[2:] + presence[:1] * (by_hits - candidates[2:]))
+    directions = torch.cat([axis, functional.normalize(axis + presence * (rest - axis))])  # [3, 3]
 
     frame = torch.cat([axis, _tangents(axis)])
     along, off = torch.split(torch.matmul(frame, position.t()), [1, 2])  # [1, P], [2, P], mm
     across = torch.linalg.vector_norm(off, dim=0, keepdim=True)
     core = (CORE_RADIUS - across).clamp(0.0, CORE_RADIUS_WIDTH)
-    shape = torch.matmul(share, torch.cat([core, share, across, along, along.square()]).t())
+    per_hit = torch.cat([core, deposit_fraction, across, along, along.square()])
+    shape = torch.matmul(deposit_fraction, per_hit.t())
     core_and_concentration, width, mean, square = torch.split(shape, [2, 1, 1, 1], dim=1)
-    spread = (square - mean.square() / counts[:1].clamp(min=1e-9)).clamp(min=0.0).sqrt()
-    scales = torch.tensor([[factor * (of == i) for of, factor, _ in LOGS] for i in range(5)], dtype=both.dtype)
-    offsets = torch.tensor([[offset for *_, offset in LOGS]], dtype=both.dtype)
-    logs = torch.addmm(offsets, torch.cat([both, n_hits, width, spread], dim=1), scales).log()
+    spread = (square - mean.square() / presence[:1].clamp(min=1e-9)).clamp(min=0.0).sqrt()
+    scales = [[factor * (of == name) for of, factor, _ in LOGS.values()] for name in LOG_ARGUMENTS]
+    offsets = torch.tensor([[offset for *_, offset in LOGS.values()]], dtype=both.dtype)
+    arguments = torch.cat([both, n_hits, width, spread], dim=1)  # `LOG_ARGUMENTS`
+    logs = torch.addmm(offsets, arguments, torch.tensor(scales, dtype=both.dtype)).log()
 
     # In the frame of the axis: of the linear barycentre along the tangents, and the cosine to the tracks.
     turned = torch.matmul(directions[1:], frame.t()).view(1, -1)
@@ -131,17 +170,18 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     z = axis[:, 2:]
     track_off = ((2.0 + 1e-8) - 2.0 * cosine).clamp(min=1e-8).sqrt()
     sizes = torch.cat([phi_off, z], dim=1).abs()
+    # `FEATURES`, then those by subdetector
     features = [logs, core_and_concentration, theta_off, sizes, z.square(), track_off, charges, depth[1:]]
     return Proxies(energy, momentum, directions, logs, torch.cat(features, dim=1))
 
 
 def describing_weight(weight: Tensor) -> Tensor:
     """Weights [.., W] of the network's features of a particle for those of `proxies_of`."""
-    n_others = weight.shape[1] - _N_OF_NETWORK
-    factors = torch.zeros(_N_OF_NETWORK + n_others, _N_FEATURES + n_others)
-    for row, column, factor in _FACTORS:
-        factors[column, row] = factor
-    factors[_N_OF_NETWORK:, _N_FEATURES:] = torch.eye(n_others)
+    n_others = weight.shape[1] - len(PROXY_FEATURES)  # those by subdetector
+    factors = torch.zeros(len(PROXY_FEATURES) + n_others, len(FEATURES) + n_others)
+    for feature, network_feature, factor in _FACTORS:
+        factors[PROXY_FEATURES.index(network_feature), FEATURES.index(feature)] = factor
+    factors[len(PROXY_FEATURES) :, len(FEATURES) :] = torch.eye(n_others)
     return weight @ factors
 
 

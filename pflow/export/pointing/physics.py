@@ -53,9 +53,10 @@ class PhysicalParticles(nn.Module):
         own, mass = self.charges[index], self.masses[index]
         sign = torch.where(own * (columns["charge"] - 1) < 0, -1, 1)
         predicted = columns["log_energy"].double().exp()
-        least = REST_MOMENTUM * mass
+        smallest_momentum = REST_MOMENTUM * mass
         squared = predicted.square() - mass.square()
-        p = torch.where(squared >= least.square(), squared.clamp(min=0.0).sqrt(), least)
+        above = squared >= smallest_momentum.square()
+        p = torch.where(above, squared.clamp(min=0.0).sqrt(), smallest_momentum)
         energy = (p.square() + mass.square()).sqrt()
         unit = _unit(columns["direction"].double())
         energy_sigma, direction_sigma = columns["energy_sigma"].double(), columns["direction_sigma"].double()

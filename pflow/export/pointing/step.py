@@ -16,7 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.export.pointing.particle import ALONE, COMPARED, N_CHOSEN, chosen_particle, describing_weight, proxies_of
+from pflow.export.pointing.particle import (
+    COMPARED,
+    LOG_DEPOSIT,
+    N_CHOSEN,
+    chosen_particle,
+    describing_weight,
+    proxies_of,
+)
+from pflow.model.pointing.assignment import feature_columns
 from pflow.model.pointing.attention import EPS_UNASSIGNED
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
@@ -127,10 +135,12 @@ class DecoderStepGraph(nn.Module):
         tokens = plain + of_assigned * self._on_tokens(event) + of_energy * log_energy
         return tokens.view(-1), self.network.decoder.pointer.eos(state).view(1)
 
-    def _seed(self, event: dict[str, Tensor], logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _seed(self, event: dict[str, Tensor], logits: Tensor, eos_logit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whether there is no particle, whether its seed must be an open track, bool [1], and the seed, int64 [1]."""
-        end = torch.cat([logits, end]).softmax(0)[-1:]
-        ended = (end >= self.decoding.eos_threshold) | (event["empty_steps"] >= self.decoding.max_empty_steps)
+        eos_probability = torch.cat([logits, eos_logit]).softmax(0)[-1:]
+        ended = (eos_probability >= self.decoding.eos_threshold) | (
+            event["empty_steps"] >= self.decoding.max_empty_steps
+        )
         seed = logits.argmax(0, keepdim=True)
         if not self.decoding.require_all_tracks:
             return ended, torch.zeros_like(ended), seed
@@ -181,11 +191,11 @@ class DecoderStepGraph(nn.Module):
         of_code = event["token_codes"].index_select(0, seed).index_select(1, pdg).view(1, -1)
         of_code, code = torch.split(of_code, [2 * N_CHOSEN, head.n_pdg + 1], dim=1)
         particle = chosen_particle(others, proxies, of_code)
-        log_energy, direction, _ = torch.split(particle.chosen, [1, 3, N_CHARGE], dim=1)
+        log_energy, direction, charge = torch.split(particle.chosen, [1, 3, N_CHARGE], dim=1)
         # As input of the decoder
         logs = proxies.logs.float()
         compared = (logs[:, COMPARED : COMPARED + 1] - log_energy).clamp(-4.0, 4.0)
-        features = torch.cat([particle.chosen, code, compared, logs[:, ALONE : ALONE + 1]], dim=1)
+        features = torch.cat([particle.chosen, code, compared, logs[:, LOG_DEPOSIT : LOG_DEPOSIT + 1]], dim=1)
         hidden = functional.gelu(torch.addmm(self.embed_particle[0], features, self.embed_particle[1]))
         embedded = torch.addmm(self.embed[0], torch.cat([hidden, seed_state, pooled], dim=1), self.embed[1])
 
@@ -211,7 +221,7 @@ class DecoderStepGraph(nn.Module):
             "row_hit_fraction": event["nothing"].scatter(0, index, fraction)[None],
             "row_decoded_is_particle": is_particle,
             "row_decoded_pdg": pdg,
-            "row_decoded_charge": particle.chosen[:, 4:].argmax(1),
+            "row_decoded_charge": charge.argmax(1),
             "row_decoded_pdg_logits": pdg_logits,
             "row_decoded_energy_sigma": particle.energy_log_sigma.clamp(*ENERGY_LOG_SIGMA).exp().float().view(1),
             "row_decoded_direction_sigma": particle.direction_sigma.float().view(1),
@@ -281,10 +291,11 @@ def frame_widths(network: PointingNetwork) -> dict[str, int]:
 
 
 def _pair_features(pairs: Any) -> tuple[Any, Any, Any]:
-    """Constants of the features of pairs: of the arguments of two logarithms and of exponentials, and weights.
+    """Constants of the features of pairs: factors and offsets of arguments, and weights of the features.
 
-    Arguments are those of ln(1 + across / 10), ln(angle + 1e-3) and of exponentials of across (two), angle, along and,
-    with differences, theta.
+    Rows of the factors are across, angle, along and, with differences, those of theta and azimuth. Columns are the
+    arguments of the logarithms ln(1 + across / 10) and ln(angle + 1e-3) and of the exponentials of across (two), angle,
+    along and, with differences, theta.
     """
     exponents = [(0, -1 / 10), (0, -1 / 50), (1, -1 / 0.02), (2, -1 / 50), (3, -1.0)][
         : 5 if pairs.delta_features else 4
@@ -296,19 +307,22 @@ def _pair_features(pairs: Any) -> tuple[Any, Any, Any]:
     offsets = np.zeros((1, arguments.shape[1]), dtype=np.float32)
     offsets[0, :2] = 1.0, 1e-3
     weight = pairs.geometry.weight.detach().numpy().copy()
-    weight[:, 3] /= 300.0
-    weight[:, 5] /= 2.0
-    n = weight.shape[1] - 1
-    order = [0, 5, 1, 2, 6, 4, *([9] if pairs.delta_features else []), 3, 7, n]
-    order += [8, 10, 11] if pairs.delta_features else []
+    along, log_angle = feature_columns("along", "log_angle", delta_features=pairs.delta_features)
+    weight[:, along] /= 300.0
+    weight[:, log_angle] /= 2.0
+    names = ["log_across", "log_angle", "near", "wide", "angle", "depth", "along", "same_token", "known"]
+    if pairs.delta_features:
+        names.insert(6, "near_theta")
+        names += ["theta", "arc", "near_theta_arc"]
+    order = feature_columns(*names, delta_features=pairs.delta_features)
     return np.ascontiguousarray(arguments.T), np.ascontiguousarray(offsets.T), np.ascontiguousarray(weight[:, order].T)
 
 
 def _embedding(linear: Any, n_pdg: int) -> tuple[Tensor, Tensor]:
     """Bias, and weights [F, W] of the embedding for features in the order in which a step has them."""
     sizes = [n_pdg, N_CHARGE, 1, 1, 1, 1, 3]
-    code, charge, log_energy, compared, alone, is_track, direction = torch.split(linear.weight.t(), sizes)
-    rows = [log_energy / 2.0, direction, charge, code, is_track, compared, alone / 2.0]
+    code, charge, log_energy, compared, deposit, is_track, direction = torch.split(linear.weight.t(), sizes)
+    rows = [log_energy / 2.0, direction, charge, code, is_track, compared, deposit / 2.0]
     return linear.bias, torch.cat(rows)
 
 

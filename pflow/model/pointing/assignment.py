@@ -20,13 +20,24 @@ from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
 from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs, select_pairs
 from pflow.model.pointing.showers import rising_step
 
-__all__ = ["N_DELTA_FEATURES", "Assignment", "AssignmentLogits", "ParticleAssignment", "delta_theta_phi_features"]
+__all__ = [
+    "N_DELTA_FEATURES",
+    "Assignment",
+    "AssignmentLogits",
+    "ParticleAssignment",
+    "delta_theta_phi_features",
+    "feature_columns",
+]
 
-N_GEOMETRY = 8
-"""Number of features of the position of an item relative to a seed."""
+POSITION_FEATURES = ("log_across", "near", "wide", "along", "depth", "log_angle", "angle", "same_token")
+"""Features of the position of an item relative to a seed. Of the distance across the shower's axis: logarithm, and
+exponentials over a short and a long distance; of that along the axis: itself, and exponential; of the angle: logarithm,
+and exponential; and whether the item is in the seed's token."""
 
-N_DELTA_FEATURES = 4
-"""Number of `delta_theta_phi_features`."""
+DELTA_FEATURES = ("theta", "near_theta", "arc", "near_theta_arc")
+"""`delta_theta_phi_features`: difference in polar angle, exponential of it, arc in azimuth, product of these two."""
+
+N_DELTA_FEATURES = len(DELTA_FEATURES)
 
 
 class Assignment(NamedTuple):
@@ -138,7 +149,7 @@ class AssignmentLogits(nn.Module):
         self.query = nn.Linear(width, hidden_width)
         self.token = nn.Linear(width, hidden_width, bias=False)
         self.item = nn.Linear(ITEM_FEATURES + n_subdetectors, hidden_width, bias=False)
-        n_features = N_GEOMETRY + N_DELTA_FEATURES * delta_features + n_known
+        n_features = len(POSITION_FEATURES) + N_DELTA_FEATURES * delta_features + n_known
         self.geometry = nn.Linear(n_features, hidden_width, bias=False)
         self.out = FullyConnected((hidden_width, 16, 1), activation="gelu")
 
@@ -167,7 +178,7 @@ class AssignmentLogits(nn.Module):
 
 
 def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs, *, delta_features: bool) -> Tensor:
-    """Features float [`N_GEOMETRY` or with `N_DELTA_FEATURES`, P] of the positions of items relative to seeds."""
+    """`POSITION_FEATURES`, and with `delta_features` `DELTA_FEATURES`, float [F, P]."""
     starts = torch.cat([gather(scene.token_geometry, seed), seed[..., None].to(scene.token_geometry.dtype)], dim=-1)
     start, axis, unit, token = torch.split(pairs.particle_rows(starts.flatten(0, 1).t()), [3, 3, 3, 1])
     position, item_unit, item_token = torch.split(pairs.item_rows(scene.item_geometry), [3, 3, 1])
@@ -188,6 +199,12 @@ def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs, *, delta_featur
     if delta_features:
         features += _delta_theta_phi_features(unit.unbind(0), item_unit.unbind(0))
     return torch.stack(features)
+
+
+def feature_columns(*names: str, delta_features: bool) -> list[int]:
+    """Indices of features in the input of `AssignmentLogits.geometry`; ``known`` is that of one known fraction."""
+    features = (*POSITION_FEATURES, *(DELTA_FEATURES if delta_features else ()), "known")
+    return [features.index(name) for name in names]
 
 
 def delta_theta_phi_features(start: Tensor, end: Tensor) -> Tensor:

@@ -95,25 +95,26 @@ class PointingDecodingConfig(DecodingConfig):
     Parameters
     ----------
     max_particles
-        Largest number of decoder steps, and so of particles, of an event; larger events may have more.
+        Largest number of decoder steps, and so of particles, of an event; see `hits_per_particle` for large events.
     hits_per_particle
-        An event with more than `max_particles` tracks and particles of so many hits may have as many. 0: none may. True
-        particles have no fewer than 70 hits each in the mean over an event with jets.
+        An event may have more than `max_particles` particles: one for each track and one for each so many hits. 0: none
+        may. In events with jets, the mean number of hits of a true particle is at least 70.
     eos_threshold
-        Probability of the end of the sequence from which decoding stops.
+        Decoding stops at the step at which the probability of the end of the sequence is at least this value.
     existence_threshold
         Smallest existence probability of a particle that the refinement keeps; see
         `pflow.model.pointing.refiner.Refiner`. 0: all are kept.
     require_all_tracks
         Whether decoding continues while a track is not assigned; needs `coverage`.
     max_empty_steps
-        Decoding stops after so many steps in a row whose particle has less than the smallest energy of a target, or no
-        track and next to no hits.
+        Decoding stops after this number of steps in a row whose particle has less energy than any target, or no track
+        and next to no hits.
     min_deposit_fraction
         A particle has next to no hits if their energy is less than this fraction of the smallest energy of a target.
     min_direction_change
-        The refinement changes the direction of a particle without a track by at least this angle, rad; else that of the
-        first stage, which is the better one of an unchanged shower, stays. 0: it always changes.
+        Smallest angle, rad, by which the refinement changes the direction of a particle without a track. If its new
+        direction is nearer to that of the first stage, it keeps the latter, which is the better one for an unchanged
+        shower. 0: it always has the new one.
     photon_depth
         Directions of soft photons are those to the fronts of their showers, with weights of hits that fall by e over
         this depth for 1 GeV, mm (`pflow.model.pointing.photon_direction`). 0: they are the network's.
@@ -121,11 +122,12 @@ class PointingDecodingConfig(DecodingConfig):
         Added to the logit of the electron before the refinement chooses the most probable identity. The stated
         probabilities do not change.
     energy_cut
-        A refined particle is dropped if this energy is below the smallest of a target: ``expected``, which is the
-        predicted one times the existence probability, or ``predicted``; then the expected one is at least the smallest.
+        Which energy of a refined particle decides whether it is dropped, because it is below the smallest energy of a
+        target: ``expected``, the predicted energy times the existence probability, or ``predicted``. With the latter,
+        expected energies below the smallest are set to it.
     min_trackless_energy
-        The refinement drops charged particles without a track of which less is expected, GeV: most are pieces of the
-        showers of others.
+        Charged particles without a track are dropped if their expected energy is below this value, GeV: most are pieces
+        of other particles' showers. 0: none are dropped.
     min_photon_existence
         Smallest existence probability of photons. Unlike `existence_threshold` it is applied after the hits are
         assigned, whatever the number of particles. 0: all are kept.

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pflow.model.common.activation import gelu
 from pflow.model.common.decode import DecodedSequence
+from pflow.model.pointing.assignment import feature_columns
 from pflow.model.pointing.attention import EPS_UNASSIGNED
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
@@ -113,19 +114,26 @@ class TwoLayers:
         return torch.mul(x, self.inverse_sqrt2).erf_().add_(self.one).mul_(x)
 
 
-SAME_TOKEN, KNOWN, ALONG, LOG_ACROSS, LOG_ANGLE, NEAR, WIDE, DEPTH, ANGLE = range(1, 10)
-"""Rows of the features of pairs that a step computes: see `_pair_weights`. From `NEAR` on they become exponentials."""
+HIT_ENERGY = 0
+"""Column of `EventDecoder.by_fraction`."""
 
-NEAR_THETA, THETA, ARC, THETA_ARC = range(10, 14)
-"""Those of the differences in polar angle and azimuth, the last a product of two."""
+POSITION, NORM, SUBDETECTORS = slice(0, 3), 3, 4
+"""Columns of `EventDecoder.by_deposit`: positions, ones, and the first of those by subdetector."""
+
+SAME_TOKEN, KNOWN, ALONG, LOG_ACROSS, LOG_ANGLE, NEAR, WIDE, DEPTH, ANGLE = range(1, 10)
+ROW_FEATURES = ("same_token", "known", "along", "log_across", "log_angle", "near", "wide", "depth", "angle")
+"""Features of pairs that a step computes, and their rows, behind a row of ones. From `NEAR` on they become
+exponentials."""
+
+NEAR_THETA, THETA, ARC, NEAR_THETA_ARC = range(10, 14)
+DELTA_ROW_FEATURES = ("near_theta", "theta", "arc", "near_theta_arc")
+"""Those of the differences in polar angle and azimuth, the first an exponential, the last a product."""
 
 
 def _pair_weights(geometry: Tensor, *, delta_features: bool) -> Tensor:
-    """Weights [F, hidden] of the features of pairs in the order in which a step computes them.
+    """Weights [F, hidden] of 1 (set to the query's at each step), `ROW_FEATURES` and `DELTA_ROW_FEATURES`.
 
-    1 (the weights are the query's, set at each step), same token, known fraction, distance along the axis [mm],
-    logarithms of distance across and angle, four exponentials; exponential and two inverse hyperbolic sines of the
-    differences in polar angle and azimuth, and a product.
+    A step computes the distance along the axis in mm, and whole logarithms: the network's units are in the weights.
 
     Parameters
     ----------
@@ -134,9 +142,11 @@ def _pair_weights(geometry: Tensor, *, delta_features: bool) -> Tensor:
         Whether it has those of the differences.
     """
     scaled = geometry.clone()
-    scaled[:, 3] /= 300.0
-    scaled[:, 5] /= 2.0
-    order = [7, geometry.shape[1] - 1, 3, 0, 5, 1, 2, 4, 6] + [9, 8, 10, 11] * delta_features
+    along, log_angle = feature_columns("along", "log_angle", delta_features=delta_features)
+    scaled[:, along] /= 300.0
+    scaled[:, log_angle] /= 2.0
+    names = (*ROW_FEATURES, *(DELTA_ROW_FEATURES if delta_features else ()))
+    order = feature_columns(*names, delta_features=delta_features)
     return torch.cat([torch.zeros_like(geometry[:, :1]), scaled[:, order]], dim=1).t().contiguous()
 
 
@@ -277,7 +287,8 @@ class EventDecoder:
         n_subdetectors = self.network.n_subdetectors
         position, unit = scene.item_position[0, items], scene.item_unit[0, items]
         self.item_unit = unit.double()
-        theta = torch.atan2(torch.hypot(self.item_unit[:, 0], self.item_unit[:, 1]), self.item_unit[:, 2])
+        x, y, z = self.item_unit.unbind(1)
+        theta = torch.atan2(torch.hypot(x, y), z)
         self.item_theta = theta / 0.003
         self.item_token = (scene.token_mask[0].cumsum(0) - 1)[scene.item_token[0, items]]
         columns = (position, unit, self.item_token[:, None].to(unit.dtype))
@@ -295,7 +306,8 @@ class EventDecoder:
         depth = features[:, LAYER : LAYER + 1] * subdetector
         is_track = (items >= scene.n_hits).double()[:, None]
         momentum = token_momentum[self.item_token] * is_track
-        # Sums over items with the assigned fraction, and with the fraction of the deposit.
+        # What is summed over a particle's items, with their assigned fractions: energy of hits, momentum (3) of tracks,
+        # its norm, charge, number of tracks and of hits.
         self.by_fraction = torch.cat(
             [
                 scene.item_energy[0, items].double()[:, None],
@@ -307,6 +319,7 @@ class EventDecoder:
             ],
             dim=1,
         )  # [M, 8]
+        # With the items' fractions of the particle's deposit: position (3), 1, and by subdetector 1 and the layer.
         self.by_deposit = torch.cat(
             [position.double(), torch.ones_like(is_track), subdetector, depth], dim=1
         )  # [M, 4 + 2 R]
@@ -343,13 +356,13 @@ class EventDecoder:
 
     def _layer(self, i: int, layer: LayerWeights, x: Tensor, bias: Tensor) -> Tensor:
         """One decoder layer: x [1, W], bias [H, 1, S]."""
-        heads, end = layer.heads, self.n_steps + 1
+        heads, n_positions = layer.heads, self.n_steps + 1
         y = torch.addmm(layer.query_key_value[0], _norm(x, layer.norms[0]), layer.query_key_value[1])
         query, new = torch.split(y.view(3, heads, -1), [1, 2])
-        if end > self.cache[i].shape[2]:
+        if n_positions > self.cache[i].shape[2]:
             self.cache[i] = torch.cat([self.cache[i], torch.empty_like(self.cache[i])], dim=2)
         self.cache[i][:, :, self.n_steps] = new
-        key, value = self.cache[i][:, :, :end].unbind()  # [H, T, D]
+        key, value = self.cache[i][:, :, :n_positions].unbind()  # [H, T, D]
         weight = torch.bmm(query.view(heads, 1, -1), key.transpose(1, 2)).softmax(-1)
         x = x + torch.addmm(layer.out[0], torch.bmm(weight, value).view(1, -1), layer.out[1])
         query = torch.addmm(layer.query[0], _norm(x, layer.norms[1]), layer.query[1])
@@ -440,10 +453,10 @@ class EventDecoder:
             torch.abs(rows[THETA], out=rows[NEAR_THETA])
             arc = 100.0 / max(rho, 1e-3)
             torch.mv(difference[:, :2], axis.new_tensor((-y * arc, x * arc)), out=rows[ARC])
-            features[THETA:THETA_ARC].asinh_()
+            features[THETA:NEAR_THETA_ARC].asinh_()
         features[NEAR : NEAR + len(weights.exp_scale)].mul_(weights.exp_scale).exp_()
         if weights.delta_features:
-            torch.abs(rows[ARC], out=rows[THETA_ARC]).mul_(rows[NEAR_THETA])
+            torch.abs(rows[ARC], out=rows[NEAR_THETA_ARC]).mul_(rows[NEAR_THETA])
         hidden = torch.addmm(self.items.index_select(0, index), features.t(), self.pair_geometry)
         hidden = torch.addmm(weights.pair_hidden[0], gelu(hidden), weights.pair_hidden[1])
         fraction = torch.addmm(weights.pair_out[0], gelu(hidden), weights.pair_out[1]).squeeze(1).sigmoid_()
@@ -456,12 +469,15 @@ class EventDecoder:
         values = self.by_fraction.index_select(0, index)  # [P, 8]
         energy, px, py, pz, track_energy, charge, n_tracks, n_hits = torch.mv(values.t(), precise).tolist()
         positions = self.by_deposit.index_select(0, index)  # [P, 4 + 2 R]
-        weights, there = precise.new_empty(2, len(index)), presence(energy)
-        share = torch.mul(values[:, 0], precise, out=weights[0]).mul_(there / max(energy, 1e-9))
-        torch.add(share, 1e-12, out=weights[1]).log_().add_(LOG_WEIGHT).clamp_(min=0.0)
+        weights, shower_presence = precise.new_empty(2, len(index)), presence(energy)
+        deposit_fraction = torch.mul(values[:, HIT_ENERGY], precise, out=weights[0])
+        deposit_fraction.mul_(shower_presence / max(energy, 1e-9))
+        torch.add(deposit_fraction, 1e-12, out=weights[1]).log_().add_(LOG_WEIGHT).clamp_(min=0.0)
         linear, by_log = torch.mm(weights, positions).tolist()
         n_subdetectors = self.network.n_subdetectors
-        total = max(by_log[3], 1e-9)
+        total = max(by_log[NORM], 1e-9)
+        x, y, z = linear[POSITION]
+        log_x, log_y, log_z = by_log[POSITION]
         sums = Sums(
             energy=energy,
             momentum=(px, py, pz),
@@ -469,22 +485,23 @@ class EventDecoder:
             charge=charge,
             n_tracks=n_tracks,
             n_hits=n_hits,
-            linear_centre=(linear[0], linear[1], linear[2]),
-            log_centre=(by_log[0] / total, by_log[1] / total, by_log[2] / total),
-            by_subdetector=linear[4 : 4 + n_subdetectors],
-            depth=linear[4 + n_subdetectors :],
+            linear_centre=(x, y, z),
+            log_centre=(log_x / total, log_y / total, log_z / total),
+            by_subdetector=linear[SUBDETECTORS : SUBDETECTORS + n_subdetectors],
+            depth=linear[SUBDETECTORS + n_subdetectors :],
         )
         directions = proxy_directions(sums, self.token_unit[seed])
         axis = precise.new_tensor(directions.log)
-        position = positions[:, :3]
+        position = positions[:, POSITION]
         along = torch.mv(position, axis)
-        mean_along = sum(a * b for a, b in zip(linear, directions.log, strict=False)) / max(there, 1e-9)
+        mean_along = sum(a * b for a, b in zip((x, y, z), directions.log, strict=True))
+        mean_along /= max(shower_presence, 1e-9)
         shapes = precise.new_empty(4, len(index))
         across = torch.linalg.vector_norm(torch.addr(position, along, axis, alpha=-1.0), dim=1, out=shapes[0])
         torch.sub(CORE_RADIUS, across, out=shapes[1]).div_(CORE_RADIUS_WIDTH).clamp_(0.0, 1.0)
         torch.sub(along, mean_along, out=shapes[2]).square_()
-        shapes[3] = share
-        return sums, directions, Shape(*torch.mv(shapes, share).tolist())
+        shapes[3] = deposit_fraction
+        return sums, directions, Shape(*torch.mv(shapes, deposit_fraction).tolist())
 
     def _embed(
         self, particle: Particle, seed_state: Tensor, pooled: Tensor, *, deposit: float, at_track: bool

@@ -16,7 +16,18 @@ from torch.nn import functional
 from pflow.data.batch import Batch
 from pflow.model.common.cache import Compaction
 
-__all__ = ["IS_TRACK", "ITEM_FEATURES", "LAYER", "Scene", "gather", "make_scene"]
+__all__ = [
+    "BY_DEPOSIT",
+    "BY_FRACTION",
+    "DEPOSIT_ENERGY",
+    "DEPOSIT_POSITION",
+    "IS_TRACK",
+    "ITEM_FEATURES",
+    "LAYER",
+    "Scene",
+    "gather",
+    "make_scene",
+]
 
 FAR = 2000.0
 """Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
@@ -26,6 +37,13 @@ ITEM_FEATURES = 3
 
 LAYER, IS_TRACK = 1, 2
 """Columns of `Scene.item_features`."""
+
+DEPOSIT_POSITION, DEPOSIT_ENERGY = slice(0, 3), 3
+"""Columns of `Scene.item_deposit`."""
+
+BY_FRACTION, BY_DEPOSIT = slice(0, 7), slice(7, None)
+"""Columns of `Scene.item_sums`: those that are summed with the assigned fractions of the items; and those by
+subdetector, which are summed with the items' fractions of the particle's deposit."""
 
 
 class Scene(NamedTuple):
@@ -52,8 +70,8 @@ class Scene(NamedTuple):
     item_geometry : float [B, M, 7], position, unit vector and token of each item
     item_deposit : float [B, M, 4], position and energy of each item
     item_sums : float [B, M, 7 + 2 D]
-        What is summed over a particle's items: momentum (3), its norm, charge, number of tracks and of hits, and of
-        each of the D subdetectors whether the item is of it, and its layer.
+        What is summed over a particle's items: momentum (3), its norm, charge, number of tracks and of hits; and for
+        each of the D subdetectors whether the item is in it, then for each the item's layer if it is.
     """
 
     token_position: Tensor

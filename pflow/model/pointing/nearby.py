@@ -1,9 +1,13 @@
 """`DirectionalSelfAttention` of one event on a CPU, without the pairs of tokens that are too far apart to count.
 
-A head of strength lambda takes lambda |n_i - n_j|^2 / 2 from the logit of tokens i and j. Where that is more than the
-products of queries and keys can make up for, the weight of j vanishes in the rounding of single precision. Two tokens
-are at least as far apart as their angles to any axis differ: ordered by that angle, the tokens that count for some that
-follow each other lie in one slice.
+A head of strength lambda subtracts lambda |n_i - n_j|^2 / 2 from the logit of tokens i and j. Beyond some angle this is
+more than any product of query and key can add, and the weight of j is below the rounding of single precision: such
+pairs are not computed.
+
+To find the others without looking at all pairs, tokens are ordered by their angle to one axis. The angle between two
+tokens is at least the difference of their angles to the axis. So for each block of `ROWS` consecutive tokens, all
+tokens within the angle that counts lie in one slice of that order, and the attention of the block is computed with this
+slice alone.
 
 Letters: S tokens, H heads, D width of a value, K width of a key.
 """
@@ -23,7 +27,7 @@ ROWS = 128
 """Tokens whose attention is computed at a time."""
 
 LOG_ROUNDING = 26.0 * math.log(2.0)
-"""Minus the logarithm of the largest share of a token's attention that may be left out: a quarter of the rounding."""
+"""Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding."""
 
 MARGIN = 1e-6
 """Added to the angle within which tokens count, for the rounding of angles; rad."""

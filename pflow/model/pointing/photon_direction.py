@@ -25,13 +25,16 @@ MAX_EXPONENT = 50.0
 """Largest exponent of a weight: a stray hit far ahead of a shower must not overflow."""
 
 CORE_RADIUS, CORE_RADIUS_WIDTH = 20.0, 10.0
-"""Distance from the axis from which hits do not count, and over which their weight falls, mm."""
+"""Distance from the axis from which hits do not count; their weight falls from 1 to 0 over the width before it, mm."""
 
 FULL_ENERGY = 8.0
 """Energy at which the front and the network's own direction have equal weights, GeV."""
 
 MAX_CHANGE = 0.02
 """Angle between the two from which the network's stays, rad: the hits of a converted photon are not around its line."""
+
+_AXIS, _MEAN_ALONG, _DEPTH = slice(0, 3), 3, 4
+"""Rows of what pairs read of their shower: axis, mean position along it, and depth over which weights fall by e, mm."""
 
 
 def front_direction(showers: Showers, pairs: Pairs, shape: tuple[int, int], *, depth: float) -> Tensor:
@@ -57,9 +60,9 @@ def front_direction(showers: Showers, pairs: Pairs, shape: tuple[int, int], *, d
     axis = functional.normalize(showers.centre, dim=0)
     mean = (showers.linear_centre * axis).sum(0, keepdim=True)  # along the axis, mm
     falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)[None]
-    columns = pairs.particle_rows(torch.cat([axis, mean, falls_over]))  # [5, P]
-    ahead = columns[3] - (position * columns[:3]).sum(0)
-    weight = showers.weight * (ahead / columns[4]).clamp(max=MAX_EXPONENT).exp()
+    shower = pairs.particle_rows(torch.cat([axis, mean, falls_over]))  # [5, P]
+    ahead = shower[_MEAN_ALONG] - (position * shower[_AXIS]).sum(0)
+    weight = showers.weight * (ahead / shower[_DEPTH]).clamp(max=MAX_EXPONENT).exp()
     axis = pairs.particle_rows(towards(weight))
     off = (position - (position * axis).sum(0) * axis).square().sum(0).sqrt()
     core = falling_step(off, CORE_RADIUS, width=CORE_RADIUS_WIDTH)

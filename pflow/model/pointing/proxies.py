@@ -12,30 +12,45 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
-from pflow.model.pointing.geometry import Scene, gather
+from pflow.model.pointing.geometry import BY_DEPOSIT, BY_FRACTION, Scene, gather
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.showers import Showers, falling_step, rising_step
 
-__all__ = ["Proxies", "make_proxies", "n_proxy_features"]
+__all__ = ["PROXY_FEATURES", "Proxies", "make_proxies", "n_proxy_features"]
 
 EPS_ENERGY = 1e-3
 """Added to energies before a logarithm, GeV."""
 
 TRACK_MOMENTUM, TRACK_MOMENTUM_WIDTH = 0.075, 0.05
-"""Momentum of tracks from which they alone give their direction, and over which they begin to, GeV."""
+"""Momentum of tracks, GeV, from which `Proxies.track_direction` is theirs. Over the width below it, it turns there from
+`Proxies.direction`."""
 
 ANGLE_UNIT = 0.03
 """Unit of the angles between the directions, rad."""
 
 CORE_RADIUS, CORE_RADIUS_WIDTH = 16.5, 3.0
-"""Distance from the shower's axis from which hits do not count as its core, and over which their weight falls, mm."""
+"""Distance from the shower's axis from which hits are not in its core; their weight falls from 1 to 0 over the width
+before it, mm."""
 
-_SHAPE_FEATURES = 15
+PROXY_FEATURES = (
+    *("log_energy", "log_track_energy", "log_ratio", "log_n_hits", "n_tracks", "charge", "log_width", "core"),
+    *("log_spread", "abs_z", "z_squared", "concentration", "theta_off", "phi_off", "track_off"),
+)
+"""Columns of `Proxies.features` before those by subdetector. Width and spread are the shower's extent across and along
+its axis, `core` is the fraction of its energy near the axis, `concentration` the sum of the squares of the hits'
+fractions. z is the cosine of the axis' polar angle. The last three are angles from the axis: two components of that to
+the linear barycentre, and that to the tracks' direction."""
+
+_MOMENTUM, _TRACKS_AND_HITS = slice(0, 3), slice(3, 7)
+"""Columns of the sums over a particle's items, as of `Scene.item_sums`."""
+
+_AXIS, _MEAN_ALONG = slice(0, 3), 3
+"""Rows of what pairs read of their particle: unit vector of the axis, and mean position along it, mm."""
 
 
 def n_proxy_features(n_subdetectors: int) -> int:
     """Number of features that `make_proxies` computes."""
-    return _SHAPE_FEATURES + 2 * n_subdetectors
+    return len(PROXY_FEATURES) + 2 * n_subdetectors
 
 
 class Proxies(NamedTuple):
@@ -81,10 +96,10 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor)
     energy, fraction = showers.energy, showers.fraction
 
     items = pairs.item_values(scene.item_sums)
-    weighted = [hit_fraction[:, None] * items[:, :7], fraction[:, None] * items[:, 7:]]
+    weighted = [hit_fraction[:, None] * items[:, BY_FRACTION], fraction[:, None] * items[:, BY_DEPOSIT]]
     sums = pairs.particle_sums(torch.cat(weighted, dim=1), size)
-    momenta = sums[:, :3]
-    track_energy, charge, n_tracks, n_hits = sums[:, 3:7].unbind(1)
+    momenta = sums[:, _MOMENTUM]
+    track_energy, charge, n_tracks, n_hits = sums[:, _TRACKS_AND_HITS].unbind(1)
 
     seed_unit = gather(scene.token_unit, seed).flatten(0, 1).to(momenta.dtype)
     along_tracks = functional.normalize(momenta + 1e-6 * seed_unit, dim=-1)
@@ -99,13 +114,13 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor)
     mean_along = (linear_centre * direction).sum(-1, keepdim=True)
     axis = pairs.particle_rows(torch.cat([direction, mean_along], dim=-1).t())  # [4, P]
     position = showers.position
-    along = (position * axis[:3]).sum(0)
-    across = (position - along * axis[:3]).square().sum(0).sqrt()  # mm
+    along = (position * axis[_AXIS]).sum(0)
+    across = (position - along * axis[_AXIS]).square().sum(0).sqrt()  # mm
     core = falling_step(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
-    beyond = (along - axis[3]).square()
+    beyond = (along - axis[_MEAN_ALONG]).square()
     shape = pairs.particle_row_sums(fraction * torch.stack([across, core, beyond, fraction]), size)
     width, in_core, spread, concentration = shape.unbind(0)
-    columns = [
+    columns = [  # in the order of `PROXY_FEATURES`
         (energy + EPS_ENERGY).log() / 2.0,
         (track_energy + EPS_ENERGY).log() / 2.0,
         ((energy + 0.05) / (track_energy + 0.05)).log(),
@@ -122,7 +137,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor)
         ((linear - direction) * phi).sum(-1).abs() / ANGLE_UNIT,
         ((by_tracks - direction).square().sum(-1) + 1e-8).sqrt() / ANGLE_UNIT,
     ]
-    joined = torch.cat([torch.stack(columns, dim=-1), sums[:, 7:]], dim=-1)
+    joined = torch.cat([torch.stack(columns, dim=-1), sums[:, BY_DEPOSIT]], dim=-1)
 
     def of_particles(values: Tensor) -> Tensor:
         return values.reshape(*seed.shape, *values.shape[1:])

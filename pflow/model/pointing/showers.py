@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.geometry import Scene
+from pflow.model.pointing.geometry import DEPOSIT_ENERGY, DEPOSIT_POSITION, Scene
 from pflow.model.pointing.pairs import Pairs
 
 __all__ = ["Showers", "falling_step", "log_weights", "rising_step"]
@@ -19,8 +19,13 @@ LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
 
 DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
-"""Energy of hits from which they make a shower, less than that of any one hit, and over which its shape and direction
-begin to count, GeV: what others leave of a hit is known to few digits only."""
+"""Energy of a particle's hits from which they are a shower, GeV; over the width below it, the weight of its shape and
+direction rises from 0. Any one hit has more. A fraction of a hit that is unassigned after several particles is a
+difference, rounded to few digits: so small an energy has no meaningful shape.
+"""
+
+_CENTRE, _NORM, _LINEAR_CENTRE = slice(0, 3), 3, slice(4, None)
+"""Rows of what is summed over the pairs of a particle."""
 
 
 def log_weights(fraction: Tensor) -> Tensor:
@@ -68,11 +73,13 @@ class Showers(NamedTuple):
 
         All is in the precision of the fractions.
         """
-        columns = pairs.item_rows(scene.item_deposit, hit_fraction.dtype)  # [4, P]
-        position, deposit = columns[:3], hit_fraction * columns[3]  # GeV; 0 for tracks
+        items = pairs.item_rows(scene.item_deposit, hit_fraction.dtype)  # [4, P]
+        position, deposit = items[DEPOSIT_POSITION], hit_fraction * items[DEPOSIT_ENERGY]  # mm, GeV; 0 GeV for tracks
         energy = pairs.particle_sums(deposit, size)
         presence = rising_step(energy, DEPOSIT, width=DEPOSIT_WIDTH)
         fraction = deposit * pairs.flat_particle_values(presence / energy.clamp(min=1e-9))
         weight = log_weights(fraction)
         sums = pairs.particle_row_sums(torch.cat([weight * position, weight[None], fraction * position]), size)
-        return cls(position, fraction, weight, energy, presence, sums[:3], sums[3], sums[4:] / presence.clamp(min=1e-9))
+        centre, norm = sums[_CENTRE], sums[_NORM]
+        linear_centre = sums[_LINEAR_CENTRE] / presence.clamp(min=1e-9)
+        return cls(position, fraction, weight, energy, presence, centre, norm, linear_centre)

@@ -7,7 +7,7 @@ import torch
 
 from pflow.model.pointing.assignment import (
     N_DELTA_FEATURES,
-    N_GEOMETRY,
+    POSITION_FEATURES,
     AssignmentLogits,
     _relative_position,
     delta_theta_phi_features,
@@ -109,7 +109,7 @@ def test_geometry_by_hand(by_hand):
         math.exp(-angle / 0.02),
         0.0,
     ]
-    assert found.shape == (2, N_GEOMETRY)
+    assert found.shape == (2, len(POSITION_FEATURES))
     torch.testing.assert_close(found[1], torch.tensor(expected), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[0], torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, math.log(1e-3) / 2, 1.0, 1.0]))
 
