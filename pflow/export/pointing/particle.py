@@ -136,12 +136,12 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     depths = 2 * n_subdetectors
     row = fraction.view(1, -1)
     sums = torch.matmul(row, items)
-    both, n_hits, momentum, charges, _ = torch.split(sums, [2, 1, 3, 2, 4 + depths], dim=1)
+    hit_and_track_energy, n_hits, momentum, charges, _ = torch.split(sums, [2, 1, 3, 2, 4 + depths], dim=1)
     energies, _, position, _ = torch.split(items, [1, 7, 3, 1 + depths], dim=1)
-    energy = both[:, :1]
-    ends = torch.tensor([[DEPOSIT, TRACK_MOMENTUM]], dtype=both.dtype)
-    widths = torch.tensor([[DEPOSIT_WIDTH, TRACK_MOMENTUM_WIDTH]], dtype=both.dtype)
-    presence = 1.0 - ((ends - both) / widths).clamp(0.0, 1.0).view(2, 1)  # of hits, and of tracks
+    energy = hit_and_track_energy[:, :1]
+    ends = torch.tensor([[DEPOSIT, TRACK_MOMENTUM]], dtype=torch.float64)
+    widths = torch.tensor([[DEPOSIT_WIDTH, TRACK_MOMENTUM_WIDTH]], dtype=torch.float64)
+    presence = 1.0 - ((ends - hit_and_track_energy) / widths).clamp(0.0, 1.0).view(2, 1)  # of hits, and of tracks
     deposit_fraction = energies.view(1, -1) * row * (presence[:1] / energy.clamp(min=1e-9))  # [1, P]
     log_weight = ((deposit_fraction + 1e-12).log() + LOG_WEIGHT).clamp(min=0.0)
     weighted = torch.matmul(torch.cat([log_weight, deposit_fraction]), items)  # [2, 12 + 2 R]
@@ -160,9 +160,9 @@ def proxies_of(fraction: Tensor, items: Tensor, seed_unit: Tensor, *, n_subdetec
     core_and_concentration, width, mean, square = torch.split(shape, [2, 1, 1, 1], dim=1)
     spread = (square - mean.square() / presence[:1].clamp(min=1e-9)).clamp(min=0.0).sqrt()
     scales = [[factor * (of == name) for of, factor, _ in LOGS.values()] for name in LOG_ARGUMENTS]
-    offsets = torch.tensor([[offset for *_, offset in LOGS.values()]], dtype=both.dtype)
-    arguments = torch.cat([both, n_hits, width, spread], dim=1)  # `LOG_ARGUMENTS`
-    logs = torch.addmm(offsets, arguments, torch.tensor(scales, dtype=both.dtype)).log()
+    offsets = torch.tensor([[offset for *_, offset in LOGS.values()]], dtype=torch.float64)
+    arguments = torch.cat([hit_and_track_energy, n_hits, width, spread], dim=1)  # `LOG_ARGUMENTS`
+    logs = torch.addmm(offsets, arguments, torch.tensor(scales, dtype=torch.float64)).log()
 
     # In the frame of the axis: of the linear barycentre along the tangents, and the cosine to the tracks.
     turned = torch.matmul(directions[1:], frame.t()).view(1, -1)

@@ -97,8 +97,9 @@ class PointingDecodingConfig(DecodingConfig):
     max_particles
         Largest number of decoder steps, and so of particles, of an event; see `hits_per_particle` for large events.
     hits_per_particle
-        An event may have more than `max_particles` particles: one for each track and one for each so many hits. 0: none
-        may. In events with jets, the mean number of hits of a true particle is at least 70.
+        The limit of an event is its number of tracks plus its number of hits divided by this value, where that is more
+        than `max_particles`. 0: it is `max_particles` for all. In events with jets, the mean number of hits of a true
+        particle is at least 70.
     eos_threshold
         Decoding stops at the step at which the probability of the end of the sequence is at least this value.
     existence_threshold
