@@ -1,4 +1,9 @@
-"""Definition and unit of each key of the results, for reports and metrics.json."""
+"""Definition and unit of each key of the results, for reports and metrics.json.
+
+They are computed in `pflow.metrics.particles` (matched pairs, classes), `pflow.metrics.counting` (numbers of
+particles), `pflow.metrics.event` (visible energy), `pflow.metrics.jets`, `pflow.metrics.pulls` (uncertainties) and
+`pflow.metrics.indexed` (``legacy``: the first paper's), with the statistics of `pflow.metrics.stats`.
+"""
 
 from __future__ import annotations
 

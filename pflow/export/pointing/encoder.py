@@ -19,7 +19,7 @@ from pflow.export.pointing.cells import Hits, merge_hits
 from pflow.export.pointing.features import hit_tokens, track_fields, track_tokens
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
-from pflow.model.pointing.event_decoder import StepWeights
+from pflow.model.pointing.decoder_steps_one_event import StepWeights
 from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, make_scene
 from pflow.model.pointing.network import PointingNetwork
 

@@ -1,4 +1,4 @@
-"""The particle of one decoder step: proxies and head, as in `pflow.model.pointing.event_head`, in double precision.
+"""The particle of one decoder step: proxies and head, as in `pflow.model.pointing.head_one_event`, in double precision.
 
 Few operators, as onnxruntime's time goes with their number: factors of features are in the weights of the next layer.
 

@@ -1,7 +1,7 @@
 """The graph of one decoder step: from what is decoded so far to the next particle, and whether there is one.
 
-The arithmetic of `pflow.model.pointing.event_decoder` without its choices in Python: the particle is decoded in any
-case, and `stop` says whether it counts.
+The arithmetic of `pflow.model.pointing.decoder_steps_one_event` without its choices in Python: the particle is decoded
+in any case, and `stop` says whether it counts.
 
 Letters: S tokens, M items (hits, then tracks), P items that the particle may be assigned, W width, H heads, V codes.
 """
@@ -28,7 +28,7 @@ from pflow.model.pointing.assignment import feature_columns
 from pflow.model.pointing.attention import EPS_UNASSIGNED
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
-from pflow.model.pointing.event_decoder import StepWeights
+from pflow.model.pointing.decoder_steps_one_event import StepWeights
 from pflow.model.pointing.head import ENERGY_LOG_SIGMA
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH

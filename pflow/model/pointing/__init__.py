@@ -3,7 +3,7 @@
 Interface: `reconstructor`, with the options of `config`. The whole way from a batch to its particles: `generate`.
 
 First stage: `encoder`; `decoder`, with `seed` (where the next particle starts), `assignment` (its hits and tracks) and
-`head` (what it is). Step by step: `batch_decoder` for batches, `event_decoder` for one event on a CPU.
+`head` (what it is). Step by step: `decoder_steps` for batches, `decoder_steps_one_event` for one event on a CPU.
 
 Refinement: `refiner` reassigns the hits of all decoded particles at once; `refined_particles` decides what these then
 are and which of them are kept.

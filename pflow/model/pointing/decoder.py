@@ -1,6 +1,7 @@
 """The decoder's modules: from the particles so far to the next decoder state and its seed.
 
-Decoding with them, step by step: `pflow.model.pointing.batch_decoder` and `pflow.model.pointing.event_decoder`.
+Decoding with them, step by step: `pflow.model.pointing.decoder_steps`, of batches, and, of one event,
+`pflow.model.pointing.decoder_steps_one_event`.
 
 Letters: B batch, T particles, S source tokens, M items (hits, then tracks), W width.
 """

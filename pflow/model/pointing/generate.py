@@ -12,10 +12,10 @@ from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
 from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.batch_decoder import BatchDecoder
 from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.decoder_steps import BatchDecoder
+from pflow.model.pointing.decoder_steps_one_event import decode_event
 from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.event_decoder import decode_event
 from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refined_particles import refine

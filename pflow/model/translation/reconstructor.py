@@ -14,7 +14,7 @@ from pflow.model.api import (
     TrainingOutput,
 )
 from pflow.model.translation.config import TranslationNetworkConfig
-from pflow.model.translation.decoder_step import generate
+from pflow.model.translation.decoder_steps import generate
 from pflow.model.translation.graphs import decoding_graphs
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.network import TranslationNetwork

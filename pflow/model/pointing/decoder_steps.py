@@ -1,6 +1,6 @@
 """Decoder steps of a batch of events, on any device.
 
-`pflow.model.pointing.event_decoder` decodes one event on a CPU; `pflow.model.pointing.generate` chooses between them.
+`pflow.model.pointing.decoder_steps_one_event` decodes one event on a CPU; `pflow.model.pointing.generate` chooses.
 
 Letters: B batch, B' events that go on, T particles, S source tokens, M items (hits, then tracks), N hits, W width.
 """

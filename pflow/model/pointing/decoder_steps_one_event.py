@@ -1,6 +1,6 @@
 """Decoder steps of one event on a CPU, with few and small operations.
 
-The same as `pflow.model.pointing.batch_decoder.BatchDecoder`, which decodes batches, but for rounding. What does not
+The same as `pflow.model.pointing.decoder_steps.BatchDecoder`, which decodes batches, but for rounding. What does not
 change is made once an event: keys and values of the memory, tables of the items' geometry, buffers. What a step has of
 its one particle are plain numbers.
 
@@ -24,7 +24,8 @@ from pflow.model.pointing.attention import EPS_UNASSIGNED
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.event_head import (
+from pflow.model.pointing.geometry import ITEM_FEATURES, LAYER, Scene
+from pflow.model.pointing.head_one_event import (
     Directions,
     HeadOutputs,
     Particle,
@@ -35,7 +36,6 @@ from pflow.model.pointing.event_head import (
     proxy_directions,
     proxy_features,
 )
-from pflow.model.pointing.geometry import ITEM_FEATURES, LAYER, Scene
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH
 from pflow.model.pointing.proxies import CORE_RADIUS, CORE_RADIUS_WIDTH

@@ -6,8 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pflow.model.common.decode import decode
 from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.batch_decoder import BatchDecoder
-from pflow.model.pointing.event_decoder import decode_event
+from pflow.model.pointing.decoder_steps import BatchDecoder
+from pflow.model.pointing.decoder_steps_one_event import decode_event
 
 MAX_OPERATIONS = 270
 """Most operations of torch of a step, views included."""
