@@ -33,6 +33,9 @@ HITS_AT_ONCE = 2**16
 LARGEST_CELL = 2**31 - 1
 """Largest number of a cell in each direction, farther out than any detector."""
 
+CHECKED = ("energy", "position.x", "position.y", "position.z")
+"""What hits are merged by, which must be finite."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge:
@@ -97,13 +100,15 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merge
     """
     counts = jagged.count(events.hits)
     columns = _checked(events, counts)
+    grid = _Grid.of(events.detector, merge)
     sums: list[dict[str, npt.NDArray[Any]]] = []
     cell_of = np.empty(int(counts.sum()), dtype=np.int64)
     n_cells = np.empty(len(counts), dtype=np.int64)
     for some, rows in _pieces(counts):
         hits = {name: values[rows] for name, values in columns.items()}
+        hits |= {name: hits[name].astype(np.float64) for name in CHECKED}
         event = np.repeat(np.arange(some.stop - some.start, dtype=np.int32), counts[some])
-        group, first_hit = _groups(event, *_cells(hits, events.detector, merge))
+        group, first_hit = _groups(event, *_cells(hits, grid))
         n_cells[some] = np.bincount(event[first_hit], minlength=some.stop - some.start)
         np.subtract(group, np.repeat(jagged.offsets(n_cells[some])[:-1], counts[some]), out=cell_of[rows])
         sums.append(_sums(hits, group, first_hit, with_time))
@@ -142,14 +147,11 @@ def _sums(
 ) -> dict[str, npt.NDArray[Any]]:
     """Columns of the sums of hits by group, given the index of the first hit of each group."""
     n = len(first)
-    energy = columns["energy"].astype(np.float64)
+    energy = columns["energy"].astype(np.float64, copy=False)
     total = np.bincount(group, energy, minlength=n)
     weight = energy if (total > 0).all() else np.where(total[group] > 0, energy, 1.0)
     norm = total if weight is energy else np.bincount(group, weight, minlength=n)
-    position = {
-        axis: np.bincount(group, weight * columns[f"position.{axis}"].astype(np.float64), minlength=n) / norm
-        for axis in "xyz"
-    }
+    position = {axis: np.bincount(group, weight * columns[f"position.{axis}"], minlength=n) / norm for axis in "xyz"}
     layer = columns["layer"].take(first)
     np.minimum.at(layer, group, columns["layer"])
     time = _earliest(columns["time"], group, n) if with_time else np.full(n, np.nan)
@@ -182,7 +184,7 @@ def _records(columns: Mapping[str, npt.NDArray[Any]], counts: Index) -> ak.Array
 def _checked(events: Events, counts: Index) -> dict[str, npt.NDArray[Any]]:
     """The flat columns of the hits, of which energies and positions are finite."""
     columns = jagged.columns(events.hits)
-    for name in ("energy", "position.x", "position.y", "position.z"):
+    for name in CHECKED:
         values = columns[name]
         finite = np.isfinite(values)
         if not finite.all():
@@ -207,28 +209,54 @@ def _pieces(counts: Index) -> Iterator[tuple[slice, slice]]:
         start = max(stop, 1)
 
 
-def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) -> tuple[Numbers, ...]:
-    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number."""
-    sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
-    radii = {
-        "ecal": detector.ecal_inner_radius,
-        "hcal": detector.ecal_outer_radius if detector.hcal_inner_radius is None else detector.hcal_inner_radius,
-    }
-    kinds = [calorimeter.kind for calorimeter in detector.calorimeters]
-    subdetector = hits["subdetector"].astype(np.int64)
-    size = np.array([sizes.get(kind, 1.0) for kind in kinds]).take(subdetector)
-    n_phi = [max(1, round(2 * np.pi * radii.get(kind, 1.0) / sizes.get(kind, 1.0))) for kind in kinds]
-    barrel = np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters]).take(subdetector)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Grid:
+    """The coarse cells of each subdetector of a detector, [subdetector] each."""
 
-    x, y, z = (hits[f"position.{axis}"].astype(np.float64) for axis in "xyz")
+    size: Values  # of a cell, mm
+    sectors: npt.NDArray[np.int32]  # number of cells around the axis in a barrel
+    barrel: npt.NDArray[np.bool_]
+    alone: npt.NDArray[np.bool_]  # whether hits are not merged
+    layers: int  # summed together
+
+    @classmethod
+    def of(cls, detector: Detector, merge: Merge) -> _Grid:
+        sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
+        radii = {
+            "ecal": detector.ecal_inner_radius,
+            "hcal": detector.ecal_outer_radius if detector.hcal_inner_radius is None else detector.hcal_inner_radius,
+        }
+        kinds = [calorimeter.kind for calorimeter in detector.calorimeters]
+        sectors = [max(1, round(2 * np.pi * radii.get(kind, 1.0) / sizes.get(kind, 1.0))) for kind in kinds]
+        return cls(
+            size=np.array([sizes.get(kind, 1.0) for kind in kinds]),
+            sectors=np.minimum(sectors, LARGEST_CELL).astype(np.int32),
+            barrel=np.array([calorimeter.region == "barrel" for calorimeter in detector.calorimeters]),
+            alone=np.array([kind not in sizes for kind in kinds]),
+            layers=merge.layers,
+        )
+
+
+def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: _Grid) -> tuple[Numbers, ...]:
+    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number.
+
+    Positions in float64.
+    """
+    subdetector = hits["subdetector"].astype(np.int64)
+    size, barrel = grid.size.take(subdetector), grid.barrel.take(subdetector)
+
+    x, y, z = (hits[f"position.{axis}"] for axis in "xyz")
     layer = hits["layer"].astype(np.int32)
     first = _floor(x / size)
     in_barrel = np.flatnonzero(barrel)
-    sectors = np.minimum(n_phi, LARGEST_CELL).astype(np.int32).take(subdetector.take(in_barrel))
-    sector = _floor(np.arctan2(y.take(in_barrel), x.take(in_barrel)) / (2 * np.pi) * sectors)
+    sectors = grid.sectors.take(subdetector.take(in_barrel))
+    turns = np.arctan2(y.take(in_barrel), x.take(in_barrel))
+    turns /= 2 * np.pi
+    turns *= sectors
+    sector = np.floor(turns, out=turns).astype(np.int32)
     first[in_barrel] = sector + sectors * (sector < 0)  # from 0: less work than the remainder of a division
     second = _floor(np.where(barrel, z, y) / size)
-    depth = layer // merge.layers
+    depth = layer // grid.layers
     unknown = np.flatnonzero(layer < 0)
     if len(unknown):
         beyond = np.where(barrel, np.hypot(x, y), np.abs(z))[unknown] / size[unknown]
@@ -238,14 +266,14 @@ def _cells(hits: dict[str, npt.NDArray[Any]], detector: Detector, merge: Merge) 
     depth *= 2
     depth += ~barrel & (z < 0)
     cells = (hits["subdetector"], depth, first, second)
-    if all(kind in sizes for kind in kinds):
+    if not grid.alone.any():
         return cells
-    alone = np.array([kind not in sizes for kind in kinds])[subdetector]
-    return (*cells, np.where(alone, np.arange(len(x), dtype=np.int32), 0))
+    return (*cells, np.where(grid.alone.take(subdetector), np.arange(len(x), dtype=np.int32), 0))
 
 
 def _floor(values: Values) -> Numbers:
-    floored = np.floor(values)
+    """Largest whole numbers that are no larger than the values, as far out as a cell can be; changes the values."""
+    floored = np.floor(values, out=values)
     if len(floored) and not -LARGEST_CELL <= floored.min() <= floored.max() <= LARGEST_CELL:
         floored = np.clip(floored, -LARGEST_CELL, LARGEST_CELL)
     return floored.astype(np.int32)
@@ -274,8 +302,7 @@ def _groups(*columns: Numbers) -> tuple[Index, Index]:
             key += column
             if low:
                 key -= low
-    order = _sorting(key, n_keys)
-    ordered = key.take(order)
+    order, ordered = _sorted(key, n_keys)
     is_new = np.ones(len(key), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
     group = np.empty(len(order), dtype=np.int64)
@@ -283,13 +310,18 @@ def _groups(*columns: Numbers) -> tuple[Index, Index]:
     return group, order.take(np.flatnonzero(is_new))  # faster than by a mask
 
 
-def _sorting(key: Numbers, n_keys: int) -> Index:
-    """Indices that sort integers from 0 to `n_keys` - 1; equal ones keep their order.
+def _sorted(key: Numbers, n_keys: int) -> tuple[Index, Numbers]:
+    """Indices that sort integers from 0 to `n_keys` - 1, and the sorted ones; equal ones keep their order.
 
-    By digits of 16 bits, which NumPy sorts by counting: several times as fast as sorting the integers.
+    Keys and indices share one integer where it has room for both: NumPy sorts numbers in a third of the time in which
+    it sorts indices.
     """
-    order = np.argsort(key.astype(np.uint16), kind="stable")
-    for shift in range(16, (n_keys - 1).bit_length(), 16):
-        digit = (key >> shift).astype(np.uint16)
-        order = order.take(np.argsort(digit.take(order), kind="stable"))
-    return order
+    n_bits = (len(key) - 1).bit_length()  # of an index
+    if (n_keys - 1).bit_length() + n_bits < 64:
+        both = key.astype(np.int64)
+        both <<= n_bits
+        both |= np.arange(len(key))
+        both.sort()
+        return both & ((1 << n_bits) - 1), both >> n_bits
+    order = np.argsort(key, kind="stable")
+    return order, key.take(order)
