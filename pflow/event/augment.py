@@ -184,8 +184,7 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
         nearby, n_steps = _others_nearby, events.detector.phi_symmetry
         if n_steps is not None:
             nearby = functools.partial(_others_nearby_by_steps, n_steps=n_steps)
-        theta, azimuth = _axes(events)
-        members, sizes, phi = nearby(theta[small], azimuth[small], sizes, options.cone, generator)
+        members, sizes, phi = nearby(*_axes(_some(events.hits, small)), sizes, options.cone, generator)
     phi[:, 0] = 0.0
     taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
     all_sizes = np.ones(len(events), dtype=np.int64)
@@ -283,12 +282,17 @@ def _others_nearby_by_steps(
     return members, sizes, steps[np.take_along_axis(step, members, axis=1)]
 
 
-def _axes(events: Events) -> tuple[Angles, Angles]:
+def _some(part: ak.Array, events: Index) -> ak.Array:
+    """Some of the events, rising; without a copy where they are all."""
+    return part if len(events) == len(part) else jagged.take(part, events)
+
+
+def _axes(hits: ak.Array) -> tuple[Angles, Angles]:
     """Polar angle and azimuth of the energy-weighted mean position of each event's hits, rad; NaN without energy."""
-    flat, counts = jagged.columns(events.hits), jagged.count(events.hits)
+    flat, counts = jagged.columns(hits), jagged.count(hits)
     weighted = np.concatenate([flat["energy"] * flat[f"position.{axis}"] for axis in "xyz"])
     sums = ak.sum(jagged.unflatten(weighted, np.tile(counts, 3)), axis=1)
-    x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(events))
+    x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(hits))
     unknown = (x == 0) & (y == 0) & (z == 0)
     theta, azimuth = np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)

@@ -232,8 +232,11 @@ def take(array: ak.Array, events: npt.NDArray[np.integer[Any]]) -> ak.Array:
     )
 
 
-def picked(records: ak.Array, index: Index) -> ak.Array:
-    """Some of a flat list of records, [N], in the order of their indices, int64 [n]."""
+def picked(records: ak.Array, index: Index | npt.NDArray[np.bool_]) -> ak.Array:
+    """Some of a flat list of records, [N], in the order of their indices, int64 [n], or by a mask, bool [N].
+
+    A mask is faster than indices where it keeps nearly all.
+    """
     return ak.Array(_carried(records.layout, index), behavior=records.behavior)
 
 
@@ -370,12 +373,15 @@ def _cut(content: Any, start: int, stop: int) -> Any:
     return content[start:stop]
 
 
-def _carried(content: Any, index: Index) -> Any:
-    """Layout of some of the objects of another, in this order."""
+def _carried(content: Any, index: Index | npt.NDArray[np.bool_]) -> Any:
+    """Layout of some of the objects of another, by their indices in this order or by a mask."""
+    is_mask = index.dtype == np.bool_
     if isinstance(content, ak.contents.NumpyArray):
         # `take` needs three quarters of the time of brackets.
-        return ak.contents.NumpyArray(content.data.take(index, axis=0), parameters=content.parameters)
+        values = content.data[index] if is_mask else content.data.take(index, axis=0)
+        return ak.contents.NumpyArray(values, parameters=content.parameters)
     if isinstance(content, ak.contents.RecordArray):
-        parts = [_carried(part, index) for part in content.contents]
-        return ak.contents.RecordArray(parts, content.fields, len(index), parameters=content.parameters)
+        parts = [_carried(_cut(part, 0, content.length), index) for part in content.contents]
+        n = int(np.count_nonzero(index)) if is_mask else len(index)
+        return ak.contents.RecordArray(parts, content.fields, n, parameters=content.parameters)
     return content[index]

@@ -166,19 +166,21 @@ def _near_others(
     and layer are hashed; collisions only keep a few extra hits.
     """
     sizes = np.bincount(group)
-    near = np.flatnonzero(np.repeat((sizes > 1)[group], counts))
+    is_joined = (sizes > 1)[group]  # of each event
+    near = np.flatnonzero(np.repeat(is_joined, counts))
     slab = np.maximum(SLAB * tolerances, MIN_SLAB).astype(np.float32).take(hits["subdetector"].take(near))
-    position = [hits[f"position.{axis}"].take(near) / slab for axis in "xyz"]
     layer = layer.take(near)
     n_buckets = 2 ** (4 * len(slab) // max(len(sizes), 1)).bit_length()
-    bucket = np.repeat(group * n_buckets, counts).take(near)  # the first one of the group
+    bucket = np.repeat(group[is_joined] * n_buckets, counts[is_joined])  # the first one of the group
     number = jagged.local_index(sizes).astype(np.min_scalar_type(sizes.max(initial=0)))  # of an event in its group
-    member = np.repeat(number, counts).take(near)
+    member = np.repeat(number[is_joined], counts[is_joined])
     last = np.empty(n_buckets * len(sizes), dtype=member.dtype)
-    for axis in 2 * (0, 1, 2):  # fewer hits are left the second time, and fewer collide
+    for axis in 2 * "xyz":  # fewer hits are left the second time, and fewer collide
+        position = hits[f"position.{axis}"].take(near)
+        position /= slab
         is_near = np.zeros(len(near), dtype=np.bool_)
         for shift in (0.0, 0.5):
-            key = np.floor(position[axis] + np.float32(shift)).astype(np.int32)
+            key = np.floor(position + np.float32(shift)).astype(np.int32)
             key *= PRIME
             key ^= layer
             key ^= key >> 15
@@ -189,8 +191,7 @@ def _near_others(
             is_shared[key.take(np.flatnonzero(last.take(key) != member))] = True
             is_near |= is_shared.take(key)
         left = np.flatnonzero(is_near)
-        near, layer, bucket, member = near[left], layer[left], bucket[left], member[left]
-        position = [values.take(left) for values in position]
+        near, slab, layer, bucket, member = (values.take(left) for values in (near, slab, layer, bucket, member))
     return near
 
 
@@ -199,38 +200,54 @@ def _with_shared_cells_summed(events: Events, hits: Index, first: Index) -> Even
     if not len(hits):
         return events
     counts = jagged.count(events.hits)
-    event = jagged.event_index(counts)
-    is_left = np.ones(len(event), dtype=np.bool_)
-    is_left[hits] = hits == first
-    cell = np.cumsum(is_left) - 1  # of each hit
+    event = np.searchsorted(jagged.offsets(counts), hits, side="right") - 1
+    is_left = np.ones(int(counts.sum()), dtype=np.bool_)
+    is_left[hits] = is_first = hits == first
+    cell = np.cumsum(is_left)  # of each hit
+    cell -= 1
     cell[hits] = cell[first]
-    left, shared = np.flatnonzero(is_left), np.unique(cell[hits])
-    n_cells = counts - np.bincount(event[hits[hits != first]], minlength=len(counts))
+    shared = np.unique(cell[hits])
+    n_shared = np.bincount(event, minlength=len(counts))  # hits
+    n_cells = counts - np.bincount(event[~is_first], minlength=len(counts))
 
     flat = jagged.flat_records(events.hits)
-    of_shared = jagged.unflatten(jagged.picked(flat, hits), np.bincount(event[hits], minlength=len(counts)))
+    of_shared = jagged.unflatten(jagged.picked(flat, hits), n_shared)
     sums = jagged.columns(sum_hits(of_shared, np.searchsorted(shared, cell[hits])))
-    summed = jagged.unflatten(jagged.picked(flat, left), n_cells)
+    summed = jagged.unflatten(jagged.picked(flat, is_left), n_cells)
     columns = jagged.columns(summed)  # copies
     for name, values in sums.items():
         columns[name][shared] = values
     links = events.hit_links
     if links is not None:
-        links = _summed_links(events.hits, links, cell, shared, n_cells)
+        links = _summed_links(events.hits, links, cell, shared, n_cells, n_shared > 0)
     return dataclasses.replace(events, hits=jagged.replaced(summed, columns), hit_links=links)
 
 
-def _summed_links(hits: ak.Array, links: ak.Array, cell: Index, shared: Index, n_cells: Index) -> ak.Array:
-    """Links of cells instead of hits; in a shared cell, weights follow the energies."""
-    hit = jagged.global_index(links.source, jagged.count(hits))
-    of_link = cell[hit]
-    source = of_link - np.repeat(jagged.offsets(n_cells)[:-1], jagged.count(links))
-    weight = jagged.flat(links.weight).copy()
+def _summed_links(
+    hits: ak.Array,
+    links: ak.Array,
+    cell: Index,
+    shared: Index,
+    n_cells: Index,
+    is_changed: npt.NDArray[np.bool_],
+) -> ak.Array:
+    """Links of cells instead of hits; in a shared cell, weights follow the energies.
+
+    Those of the events that have shared cells, `is_changed`; in the others each hit is its own cell.
+    """
+    n_links = jagged.count(links)
+    rows = np.flatnonzero(np.repeat(is_changed, n_links))
+    n_links = n_links[is_changed]
+    columns = {name: values.copy() for name, values in jagged.columns(links).items() if name != "particle"}
+    first_hit, first_cell = jagged.offsets(jagged.count(hits))[:-1], jagged.offsets(n_cells)[:-1]
+    hit = columns["source"].take(rows) + np.repeat(first_hit[is_changed], n_links)
+    of_link = cell.take(hit)
+    columns["source"][rows] = of_link - np.repeat(first_cell[is_changed], n_links)
     is_shared = np.zeros(len(cell), dtype=np.bool_)
     is_shared[shared] = True
-    changed = np.flatnonzero(is_shared[of_link])
+    changed = np.flatnonzero(is_shared.take(of_link))
     _, at = np.unique(of_link[changed], return_inverse=True)
-    energy = weight[changed].astype(np.float64) * jagged.flat(hits.energy)[hit[changed]]
+    energy = columns["weight"][rows[changed]].astype(np.float64) * jagged.columns(hits)["energy"][hit[changed]]
     total, equal = np.bincount(at, energy)[at], 1.0 / np.bincount(at)[at]
-    weight[changed] = np.divide(energy, total, out=equal, where=total > 0)
-    return jagged.replaced(links, {"source": source.astype(np.int32), "weight": weight})
+    columns["weight"][rows[changed]] = np.divide(energy, total, out=equal, where=total > 0)
+    return jagged.replaced(links, columns)
