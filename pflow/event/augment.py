@@ -38,6 +38,9 @@ VECTORS: Mapping[str, tuple[str, ...]] = {
 }
 """Fields of each part of the events that are vectors in space."""
 
+BLOCK = 2**15
+"""Vectors that are rotated at once: the caches of a processor hold them."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Overlay:
@@ -311,16 +314,25 @@ def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.
             if phi is not None:
                 cos, sin = np.repeat(np.cos(phi), counts), np.repeat(np.sin(phi), counts)
                 for first, second, _ in vectors:
-                    x, y = flat[first].astype(np.float64), flat[second].astype(np.float64)
-                    columns[first], columns[second] = x * cos - y * sin, x * sin + y * cos
+                    columns[first], columns[second] = _rotated(flat[first], flat[second], cos, sin)
                 if name == "tracks":
                     azimuth = flat["phi"].astype(np.float64) + np.repeat(phi, counts)
-                    columns["phi"] = np.pi - np.mod(np.pi - azimuth, 2 * np.pi)  # in (-pi, pi]
+                    # in (-pi, pi]
+                    columns["phi"] = (np.pi - np.mod(np.pi - azimuth, 2 * np.pi)).astype(flat["phi"].dtype)
             if reflected is not None:
-                sign = np.repeat(np.where(reflected, -1.0, 1.0), counts)
+                sign = np.repeat(np.where(reflected, -1, 1).astype(np.int8), counts)
                 for field in [vector[2] for vector in vectors] + (["z0", "tan_lambda"] if name == "tracks" else []):
                     columns[field] = flat[field] * sign
-            values[name] = jagged.replaced(
-                part, {field: column.astype(flat[field].dtype) for field, column in columns.items()}
-            )
+            values[name] = jagged.replaced(part, columns)
     return dataclasses.replace(events, **values)
+
+
+def _rotated(x: Values, y: Values, cos: Angles, sin: Angles) -> tuple[Values, Values]:
+    """Components of vectors, [N] each, rotated by an angle each; in their precision."""
+    rotated = np.empty_like(x), np.empty_like(y)
+    for start in range(0, len(x), BLOCK):
+        rows = slice(start, start + BLOCK)
+        x_rows, y_rows = x[rows].astype(np.float64), y[rows].astype(np.float64)
+        rotated[0][rows] = x_rows * cos[rows] - y_rows * sin[rows]
+        rotated[1][rows] = x_rows * sin[rows] + y_rows * cos[rows]
+    return rotated

@@ -248,8 +248,10 @@ class _AssignmentWeights:
         counts, n_links = jagged.count(sources), jagged.count(links)
         columns = jagged.columns(links)
         source, offsets = columns["source"], jagged.offsets(n_links)
-        flat_source = source + np.repeat(jagged.offsets(counts)[:-1], n_links)
-        particle = columns["particle"] + np.repeat(jagged.offsets(ancestry.counts)[:-1], n_links)
+        flat_source = np.repeat(jagged.offsets(counts)[:-1], n_links)
+        flat_source += source
+        particle = np.repeat(jagged.offsets(ancestry.counts)[:-1], n_links)
+        particle += columns["particle"]
         particle = assigned.take(particle)
         weight = columns["weight"].astype(np.float64)
         if (flat_source[1:] < flat_source[:-1]).any():
@@ -273,10 +275,11 @@ class _AssignmentWeights:
     def to_links(self, local_target: npt.NDArray[np.int32]) -> ak.Array:
         """Links to targets; `local_target` is each particle's index among the targets of its event, -1 for none."""
         target = local_target.take(self.particle)
-        rows = np.flatnonzero((target >= 0) & (self.weight > 0))  # faster than by a mask
-        columns = {"source": self.source.take(rows), "particle": target.take(rows)}
-        columns["weight"] = self.weight.take(rows).astype(np.float32)
-        return jagged.records(columns, np.diff(np.searchsorted(rows, self.offsets)))
+        is_kept = (target >= 0) & (self.weight > 0)  # nearly all: faster by a mask than by indices
+        dropped = np.flatnonzero(~is_kept)
+        columns = {"source": self.source[is_kept], "particle": target[is_kept]}
+        columns["weight"] = self.weight[is_kept].astype(np.float32)
+        return jagged.records(columns, np.diff(self.offsets - np.searchsorted(dropped, self.offsets)))
 
 
 def _dropped(

@@ -107,7 +107,9 @@ def _assignment(
         pairs = Assignment(source=none, target=none.astype(np.int64), weight=none.astype(np.float32))
         return pairs, np.zeros_like(targets.offsets)
     n_links, columns = jagged.count(links), jagged.columns(links)
-    target = targets.position.take(columns["particle"] + np.repeat(targets.offsets[:-1], n_links))
+    particle = np.repeat(targets.offsets[:-1], n_links)  # among those of all events
+    particle += columns["particle"]
+    target = targets.position.take(particle)
     source, weight = columns["source"].astype(np.int32, copy=False), columns["weight"].astype(np.float32, copy=False)
     if is_kept.all():
         return Assignment(source=source, target=target, weight=weight), jagged.offsets(n_links)
