@@ -187,7 +187,7 @@ def _random_groups(events: Events, options: Overlay, generator: np.random.Genera
         nearby, n_steps = _others_nearby, events.detector.phi_symmetry
         if n_steps is not None:
             nearby = functools.partial(_others_nearby_by_steps, n_steps=n_steps)
-        members, sizes, phi = nearby(*_axes(_some(events.hits, small)), sizes, options.cone, generator)
+        members, sizes, phi = nearby(*_axes(events.hits, is_small), sizes, options.cone, generator)
     phi[:, 0] = 0.0
     taken = np.arange(members.shape[1]) < sizes[:, np.newaxis]
     all_sizes = np.ones(len(events), dtype=np.int64)
@@ -285,17 +285,19 @@ def _others_nearby_by_steps(
     return members, sizes, steps[np.take_along_axis(step, members, axis=1)]
 
 
-def _some(part: ak.Array, events: Index) -> ak.Array:
-    """Some of the events, rising; without a copy where they are all."""
-    return part if len(events) == len(part) else jagged.take(part, events)
+def _axes(hits: ak.Array, which: npt.NDArray[np.bool_]) -> tuple[Angles, Angles]:
+    """Polar angle and azimuth of the energy-weighted mean position of the hits, rad; NaN without energy.
 
-
-def _axes(hits: ak.Array) -> tuple[Angles, Angles]:
-    """Polar angle and azimuth of the energy-weighted mean position of each event's hits, rad; NaN without energy."""
+    Of some of the events, `which`, one after the other.
+    """
     flat, counts = jagged.columns(hits), jagged.count(hits)
+    if not which.all():
+        of_these = np.repeat(which, counts)
+        flat = {name: flat[name][of_these] for name in ("energy", "position.x", "position.y", "position.z")}
+        counts = counts[which]
     weighted = np.concatenate([flat["energy"] * flat[f"position.{axis}"] for axis in "xyz"])
     sums = ak.sum(jagged.unflatten(weighted, np.tile(counts, 3)), axis=1)
-    x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(hits))
+    x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(counts))
     unknown = (x == 0) & (y == 0) & (z == 0)
     theta, azimuth = np.arctan2(np.hypot(x, y), z), np.arctan2(y, x)
     return np.where(unknown, np.nan, theta), np.where(unknown, np.nan, azimuth)

@@ -327,7 +327,9 @@ def offsets(counts: npt.NDArray[Any]) -> Index:
     >>> offsets(np.array([2, 0, 3])).tolist()
     [0, 2, 2, 5]
     """
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    bounds = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return bounds
 
 
 def event_index(counts: npt.NDArray[Any]) -> Index:

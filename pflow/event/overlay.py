@@ -13,8 +13,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
@@ -147,13 +145,24 @@ def _shared_cells(picked: Events, group: Index, ecal_tolerance: float, hcal_tole
     place = group[event] * (len(kinds) * n_layers) + layer[near]
     tolerance = tolerances[flat["subdetector"][near]]
     position = [flat[f"position.{axis}"][near] / tolerance for axis in "xyz"]
-    pairs = cKDTree(np.column_stack([*position, 10.0 * place])).query_pairs(1.0, output_type="ndarray")
+    tree = cKDTree(np.column_stack([*position, 10.0 * place]), balanced_tree=False)  # built in less time
+    pairs = tree.query_pairs(1.0, output_type="ndarray")
     pairs = pairs[event[pairs[:, 0]] != event[pairs[:, 1]]]
-    links = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(near),) * 2)
-    _, label = connected_components(links, directed=False)
-    _, first, cell, sizes = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
-    shared = np.flatnonzero(sizes[cell] > 1)
-    return near[shared], near[first[cell[shared]]]
+    first = _first_connected(pairs, len(near))
+    shared = np.unique(pairs)
+    return near[shared], near[first[shared]]
+
+
+def _first_connected(pairs: Index, n: int) -> Index:
+    """First of all of `n` objects that each is connected with, by chains of pairs [pair, 2]; itself where by none."""
+    first = np.arange(n)
+    one, other = pairs[:, 0], pairs[:, 1]
+    while (first[one] != first[other]).any():
+        lowest = np.minimum(first[one], first[other])
+        np.minimum.at(first, one, lowest)
+        np.minimum.at(first, other, lowest)
+        first = first[first]  # chains get shorter by half
+    return first
 
 
 def _near_others(
@@ -191,7 +200,8 @@ def _near_others(
             is_shared[key.take(np.flatnonzero(last.take(key) != member))] = True
             is_near |= is_shared.take(key)
         left = np.flatnonzero(is_near)
-        near, slab, layer, bucket, member = (values.take(left) for values in (near, slab, layer, bucket, member))
+        near, slab, layer = near.take(left), slab.take(left), layer.take(left)
+        bucket, member = bucket.take(left), member.take(left)
     return near
 
 
@@ -202,9 +212,9 @@ def _with_shared_cells_summed(events: Events, hits: Index, first: Index) -> Even
     counts = jagged.count(events.hits)
     event = np.searchsorted(jagged.offsets(counts), hits, side="right") - 1
     is_left = np.ones(int(counts.sum()), dtype=np.bool_)
-    is_left[hits] = is_first = hits == first
-    cell = np.cumsum(is_left)  # of each hit
-    cell -= 1
+    is_first = hits == first
+    is_left[hits] = is_first
+    cell = np.cumsum(is_left) - 1  # of each hit
     cell[hits] = cell[first]
     shared = np.unique(cell[hits])
     n_shared = np.bincount(event, minlength=len(counts))  # hits

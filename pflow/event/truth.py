@@ -254,9 +254,15 @@ class _AssignmentWeights:
         particle += columns["particle"]
         particle = assigned.take(particle)
         weight = columns["weight"].astype(np.float64)
-        if (flat_source[1:] < flat_source[:-1]).any():
-            order = np.argsort(flat_source, kind="stable")
-            source, flat_source, particle, weight = source[order], flat_source[order], particle[order], weight[order]
+        behind = np.flatnonzero(flat_source[1:] < flat_source[:-1])
+        if len(behind):  # in few events
+            is_unordered = np.zeros(len(n_links), dtype=np.bool_)
+            is_unordered[np.searchsorted(offsets, behind, side="right") - 1] = True
+            rows = np.flatnonzero(np.repeat(is_unordered, n_links))
+            order = rows[np.argsort(flat_source[rows], kind="stable")]
+            source = source.copy()
+            for values in (source, flat_source, particle, weight):
+                values[rows] = values[order]
         is_assigned = (particle >= 0) & (weight > 0)
         if not is_assigned.all():
             particle, weight = np.where(is_assigned, particle, 0), np.where(is_assigned, weight, 0.0)

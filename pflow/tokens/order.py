@@ -64,10 +64,11 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
     keys = [jagged.event_index(counts), -energy]
     if order == "tracks_first":
         keys[0] = 2 * keys[0] + ~((charge != 0) & (flat["n_tracks"] > 0))
-    sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
+    sorting = np.argsort(keys[1])  # of equal energies in any order, below by the other keys
+    sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
     if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
         keys += [np.abs(pdg), charge, *(flat[f"momentum.{axis}"] for axis in ("px", "py", "pz"))]
-        sorting = np.lexsort(keys[::-1])
+        sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)
     return OrderedTargets(targets=targets, offsets=jagged.offsets(counts), order=sorting, position=position)
