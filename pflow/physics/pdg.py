@@ -108,4 +108,5 @@ def class_index(pdg: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 def is_neutrino(pdg: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """True for each code that is a neutrino or antineutrino, same shape."""
-    return np.isin(np.abs(np.asarray(pdg)), NEUTRINOS)
+    absolute = np.abs(np.asarray(pdg))
+    return np.asarray(np.any([absolute == code for code in NEUTRINOS], axis=0))

@@ -106,8 +106,8 @@ def encode(
     target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     if targets is not None:
         offsets["target"] = targets.offsets
-        columns = jagged.columns(targets.targets.particles)
-        flat = {name: columns[name].take(targets.order) for name in ("pdg", "charge", "energy", *MOMENTUM)}
+        fields = ("pdg", "charge", "energy", *MOMENTUM)
+        flat = {field: targets.targets.column(field).take(targets.order) for field in fields}
         codes = flat["pdg"]
         target["pdg"], is_unknown = pdg.encode(codes)
         target["charge"] = charge_index(flat["charge"])

@@ -58,16 +58,16 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
     order
         One of `ORDERS`.
     """
-    counts = jagged.count(targets.particles)
-    flat = jagged.columns(targets.particles)
-    energy, pdg, charge = (flat[field].astype(np.float64) for field in ("energy", "pdg", "charge"))
+    counts = targets.counts
+    energy, charge = (targets.column(field).astype(np.float64) for field in ("energy", "charge"))
     keys = [jagged.event_index(counts), -energy]
     if order == "tracks_first":
-        keys[0] = 2 * keys[0] + ~((charge != 0) & (flat["n_tracks"] > 0))
+        keys[0] = 2 * keys[0] + ~((charge != 0) & (targets.column("n_tracks") > 0))
     sorting = np.argsort(keys[1])  # of equal energies in any order, below by the other keys
     sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
     if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
-        keys += [np.abs(pdg), charge, *(flat[f"momentum.{axis}"] for axis in ("px", "py", "pz"))]
+        pdg = np.abs(targets.column("pdg").astype(np.float64))
+        keys += [pdg, charge, *(targets.column(f"momentum.{axis}") for axis in ("px", "py", "pz"))]
         sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.truth import AssignmentWeights
 from pflow.physics.kinematics import unit_vector
 from pflow.tokens.order import OrderedTargets
 from pflow.tokens.tokens import Assignment, FlatReadout
@@ -58,12 +59,12 @@ def make_readout(
     assignments: dict[str, Any] = {}
     if targets is not None:
         all_tracks = np.ones(int(n_tracks.sum()), dtype=np.bool_)
-        track_links = None if tracks is None else targets.targets.track_links
-        for name, links, counts, kept in (
-            ("hit_assignment", targets.targets.hit_links, n_hits, is_kept),
-            ("track_assignment", track_links, n_tracks, all_tracks),
+        track_weights = None if tracks is None else targets.targets.tracks
+        for name, weights, counts, kept in (
+            ("hit_assignment", targets.targets.hits, n_hits, is_kept),
+            ("track_assignment", track_weights, n_tracks, all_tracks),
         ):
-            assignments[name], offsets[name] = _assignment(links, counts, kept, targets)
+            assignments[name], offsets[name] = _assignment(weights, counts, kept, targets)
     hits = jagged.columns(events.hits)
     if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
@@ -99,18 +100,16 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
 
 
 def _assignment(
-    links: ak.Array | None, n_sources: Index, is_kept: Mask, targets: OrderedTargets
+    weights: AssignmentWeights | None, n_sources: Index, is_kept: Mask, targets: OrderedTargets
 ) -> tuple[Assignment, Index]:
     """The pairs whose source is kept, and their offsets; their sources count the kept ones of the event."""
-    if links is None:
+    if weights is None:
         none = np.zeros(0, dtype=np.int32)
         pairs = Assignment(source=none, target=none.astype(np.int64), weight=none.astype(np.float32))
         return pairs, np.zeros_like(targets.offsets)
-    n_links, columns = jagged.count(links), jagged.columns(links)
-    particle = np.repeat(targets.offsets[:-1], n_links)  # among those of all events
-    particle += columns["particle"]
-    target = targets.position.take(particle)
-    source, weight = columns["source"].astype(np.int32, copy=False), columns["weight"].astype(np.float32, copy=False)
+    columns, n_links = targets.targets.pairs(weights, targets.position)
+    source, target, weight = (columns[name] for name in ("source", "particle", "weight"))
+    source = source.astype(np.int32, copy=False)
     if is_kept.all():
         return Assignment(source=source, target=target, weight=weight), jagged.offsets(n_links)
     first = np.repeat(jagged.offsets(n_sources)[:-1], n_links)

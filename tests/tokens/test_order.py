@@ -4,8 +4,9 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event.build import make_links, make_truth
-from pflow.event.truth import Targets
+from pflow.event import jagged
+from pflow.event.build import make_truth
+from pflow.event.truth import AssignmentWeights, Targets
 from pflow.tokens.order import ORDERS, sort_targets
 
 
@@ -13,9 +14,17 @@ def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets
     zero = ak.zeros_like(ak.Array(px))
     py, pz, charge, n_tracks = (zero if values is None else ak.Array(values) for values in (py, pz, charge, n_tracks))
     truth = make_truth(pdg=pdg, mass=zero, charge=charge, px=px, py=py, pz=pz)
-    particles = ak.with_field(truth, n_tracks, "n_tracks")
-    none = make_links(source=[[]] * len(px), particle=[[]] * len(px))
-    return Targets(rule="stable", particles=particles, list_dropped=lambda: particles, hit_links=none, track_links=None)
+    nothing = np.zeros(0, dtype=np.int64)
+    return Targets(
+        rule="stable",
+        counts=jagged.count(truth),
+        chosen=np.arange(ak.count(truth.pdg)),
+        truth=truth,
+        added={"n_tracks": jagged.flat(n_tracks)},
+        hits=AssignmentWeights(nothing, nothing, nothing, nothing, np.zeros(len(truth) + 1, dtype=np.int64)),
+        tracks=None,
+        list_dropped=lambda: truth,
+    )
 
 
 def test_by_energy_within_each_event():
