@@ -26,6 +26,9 @@ Index = npt.NDArray[np.int64]
 FRACTIONS = {"hit_assignment": "readout_hits", "track_assignment": "readout_tracks"}
 """Pairs that become dense, and what they assign."""
 
+BEYOND = np.iinfo(np.int64).max
+"""Index that stands for the last element, where indices are clipped."""
+
 LONG = 128
 """Mean length of an array in an event from which on copying event by event is faster than picking by indices."""
 
@@ -102,10 +105,10 @@ class Padder:
 
     @cached_property
     def _joined(self) -> dict[str, Array]:
-        """Short arrays of all parts."""
+        """Short arrays of all parts, and behind them zero, which padding is taken from."""
         arrays = {name: [part[name] for part in self._parts] for name in self._parts[0]}
         return {
-            name: parts[0] if len(parts) == 1 else np.concatenate(parts)
+            name: np.concatenate([*parts, np.zeros_like(parts[0], shape=(1, *parts[0].shape[1:]))])
             for name, parts in arrays.items()
             if sum(values.size for values in parts) < LONG * self._n_events
         }
@@ -119,7 +122,6 @@ class Padder:
             padded = parts[part][own].astype(dtype)[np.newaxis]
         elif name in self._joined:
             padded = self._joined[name].take(chosen.padded_index, axis=0, mode="clip").astype(dtype, copy=False)
-            padded.reshape(-1, *padded.shape[2:])[chosen.padding] = 0
         else:
             flat = np.zeros((n_rows * chosen.longest, *parts[0].shape[1:]), dtype=dtype)
             for (part, own), place in zip(chosen.places, chosen.padded_places, strict=True):
@@ -206,11 +208,6 @@ class _Chosen:
 
     @cached_property
     def padded_index(self) -> Index:
-        """The same, int64 [B, N], going on where the event ends."""
+        """The same, int64 [B, N], and beyond the end of the arrays where there is padding."""
         begin = self._objects.begin_joined[self._rows]
-        return np.asarray(begin[:, np.newaxis] + np.arange(self.longest))
-
-    @cached_property
-    def padding(self) -> Index:
-        """Which of the B x N are padding."""
-        return np.flatnonzero(~self.mask.numpy())
+        return np.where(self.mask.numpy(), begin[:, np.newaxis] + np.arange(self.longest), BEYOND)
