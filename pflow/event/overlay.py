@@ -33,7 +33,7 @@ cells of another event."""
 HCAL_TOLERANCE = 14.0
 """The same, mm, in all other calorimeters: the built-in detectors have cells of 30 mm."""
 
-SLAB = 4.0
+SLAB = 3.0
 """Thickness of the slabs of `_near_others`, in tolerances; above 2, so that at most one of the two grids separates
 hits closer than the tolerance."""
 
