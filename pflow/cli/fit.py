@@ -9,7 +9,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -20,6 +20,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveCon
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from pflow.checkpoint.load import load_model
+from pflow.cli.options import RaisesErrors
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.files import expand
 from pflow.errors import ConfigError, PflowError
@@ -288,12 +289,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             print(f"best model: {best}")
 
 
-class Refusing(DashesInHelp):
-    """A parser whose errors are exceptions."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a ConfigError with the message of the parser."""
-        raise ConfigError(message) from ex
+class CheckingParser(RaisesErrors, DashesInHelp):
+    """The parser of a command line that is only checked."""
 
 
 class CheckedCLI(TrainingCLI):
@@ -384,7 +381,7 @@ def checked(argv: list[str]) -> TrainingCLI:
     PflowError
         An option that the verb does not have, a value that it does not take, or a checkpoint that cannot be used.
     """
-    return _command_line(argv, CheckedCLI, Refusing)
+    return _command_line(argv, CheckedCLI, CheckingParser)
 
 
 def main(argv: list[str]) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_option
+from pflow.cli.options import RaisesErrors, add_option
 
 if TYPE_CHECKING:
     from pflow.cli.fit import TrainingCLI
@@ -96,13 +96,8 @@ def _check_tokens(ours: Recipe, theirs: Recipe) -> None:
         raise ConfigError("; ".join(changed))
 
 
-class _Refusing(argparse.ArgumentParser):
-    """A parser whose errors are exceptions."""
-
-    def error(self, message: str) -> NoReturn:
-        from pflow.errors import ConfigError
-
-        raise ConfigError(message)
+class _CheckingParser(RaisesErrors, argparse.ArgumentParser):
+    """The parser of options that are only checked."""
 
 
 def _check_calibration(words: Sequence[str], stage: TrainingCLI | None) -> None:
@@ -111,7 +106,7 @@ def _check_calibration(words: Sequence[str], stage: TrainingCLI | None) -> None:
     from pflow.errors import ConfigError, nearest
     from pflow.model.api import DecodingConfig
 
-    parser = _Refusing(allow_abbrev=False)
+    parser = _CheckingParser(allow_abbrev=False)
     calibrate.add_arguments(parser)
     args, others = parser.parse_known_args([*words])
     for word in others:
