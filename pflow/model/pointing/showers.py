@@ -20,9 +20,8 @@ LOG_WEIGHT = 4.0
 
 DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
 """Energy of a particle's hits from which they are a shower, GeV; over the width below it, the weight of its shape and
-direction rises from 0. Any one hit has more. A fraction of a hit that is unassigned after several particles is a
-difference, rounded to few digits: so small an energy has no meaningful shape.
-"""
+direction rises from 0. Any one hit has more: less is a small rest of hits that are assigned to others, whose shape has
+no meaning."""
 
 _CENTRE, _NORM, _LINEAR_CENTRE = slice(0, 3), 3, slice(4, None)
 """Rows of what is summed over the pairs of a particle."""
