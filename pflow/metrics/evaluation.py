@@ -13,7 +13,8 @@ from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
-from pflow.event.truth import RULES, Targets, select_targets
+from pflow.event.targets import Targets
+from pflow.event.truth import RULES, select_targets
 from pflow.metrics import jets
 from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics

@@ -16,7 +16,8 @@ from pflow.event import jagged
 from pflow.event.events import LINKED, Events
 from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
-from pflow.event.truth import Targets, select_targets
+from pflow.event.targets import Targets
+from pflow.event.truth import select_targets
 from pflow.physics.detector import Detector
 from pflow.physics.helix import length_to_cylinder, propagate
 from pflow.physics.kinematics import unit_vector

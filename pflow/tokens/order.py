@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.truth import Targets
+from pflow.event.targets import Targets
 
 __all__ = ["ORDERS", "OrderedTargets", "sort_targets"]
 

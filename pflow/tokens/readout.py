@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.truth import AssignmentWeights
+from pflow.event.targets import AssignmentWeights
 from pflow.physics.kinematics import unit_vector
 from pflow.tokens.order import OrderedTargets
 from pflow.tokens.tokens import Assignment, FlatReadout

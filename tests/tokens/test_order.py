@@ -6,7 +6,7 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.build import make_truth
-from pflow.event.truth import AssignmentWeights, Targets
+from pflow.event.targets import AssignmentWeights, Targets
 from pflow.tokens.order import ORDERS, sort_targets
 
 
