@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from measurements import (
+    both_detectors,
     cld,
     differences,
     engines,
@@ -104,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in setups.EXPERIMENTS:
         setups.add_options(add(name, setups.__doc__, functools.partial(setups.run, name=name)))
     for module in (
+        both_detectors,
         differences,
         engines,
         learning_curves,
