@@ -36,6 +36,7 @@ from pflow.train.history import read_history
 from pflow.train.logs import make_loggers, writing_logs
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
+from pflow.train.termination import Termination
 from pflow.train.transfer import transfer_tokeniser
 
 __all__ = ["TrainingCLI", "checked", "main"]
@@ -164,7 +165,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.subcommand == "fit":
             own += [EpochLine(), LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
-            own.append(_last_checkpoint(config["output"]))
+            own += [_last_checkpoint(config["output"]), Termination(Path(config["output"]) / "last.ckpt")]
             if config["ema"]["decay"] is not None:
                 own.append(AveragedWeights(config["ema"]["decay"]))
             if config["trainer"]["strategy"] == "auto" and _several_devices(config["trainer"]):

@@ -158,6 +158,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self._datasets: list[EventDataset] = []
         self._progress: EpochProgress | None = None
         self._group: Any = None  # the ranks, where there are several
+        self.told_to_end = False
+        """Whether this rank was told to end: then all ranks do, in place of their next batches."""
 
     def setup(self, stage: str) -> None:
         """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none.
@@ -349,7 +351,13 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             return loader
         if self._group is None:
             self._group = distributed.new_group(backend="gloo")
-        return RankLoader(loader, filler=dataset.filler, batch_size=self.batch_size, group=self._group)
+        return RankLoader(
+            loader,
+            filler=dataset.filler,
+            batch_size=self.batch_size,
+            group=self._group,
+            told_to_end=lambda: self.told_to_end,
+        )
 
     @property
     def _n_ranks(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import distributed
 
 from pflow.data.dataset import LabelledBatch
@@ -30,15 +31,24 @@ class RankLoader:
         Most events in a batch.
     group
         The ranks, as a process group on the CPU: what is exchanged never waits for a GPU.
+    told_to_end
+        Whether this rank was told to end. All ranks then end together, in place of their next batches.
     """
 
     def __init__(
-        self, loader: Iterable[LabelledBatch], *, filler: Callable[[], LabelledBatch], batch_size: int, group: Any
+        self,
+        loader: Iterable[LabelledBatch],
+        *,
+        filler: Callable[[], LabelledBatch],
+        batch_size: int,
+        group: Any,
+        told_to_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self.loader = loader
         self.filler = filler
         self.batch_size = batch_size
         self.group = group
+        self.told_to_end = told_to_end
 
     def __len__(self) -> int:
         """Number of steps in a pass, of the rank with the most batches.
@@ -51,23 +61,34 @@ class RankLoader:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[LabelledBatch]:
+        """The rank's batches.
+
+        Raises
+        ------
+        SIGTERMException
+            One of the ranks was told to end.
+        """
         batches = iter(self.loader)
         filler: LabelledBatch | None = None
         n_ranks = distributed.get_world_size(self.group)
         while True:
             batch = next(batches, None)
-            own = torch.zeros(2 + self.batch_size, dtype=torch.int64)  # events, target particles and ends, positions
+            # Whether to end; events, target particles and ends, positions.
+            own = torch.zeros(3 + self.batch_size, dtype=torch.int64)
+            own[0] = self.told_to_end()
             if batch is not None:
-                own[0] = len(batch.position)
-                own[1] = batch.n_target
-                own[2 : 2 + len(batch.position)] = batch.position
+                own[1] = len(batch.position)
+                own[2] = batch.n_target
+                own[3 : 3 + len(batch.position)] = batch.position
             ranks = [torch.empty_like(own) for _ in range(n_ranks)]
             distributed.all_gather(ranks, own, group=self.group)
-            if not any(int(rank[0]) for rank in ranks):
+            if any(bool(rank[0]) for rank in ranks):
+                raise SIGTERMException
+            if not any(int(rank[1]) for rank in ranks):
                 return
             if batch is None:
                 batch = filler = self.filler() if filler is None else filler
             yield batch._replace(
-                weight=n_ranks * int(own[1]) / sum(int(rank[1]) for rank in ranks),
-                position=torch.cat([rank[2 : 2 + int(rank[0])] for rank in ranks]),
+                weight=n_ranks * int(own[2]) / sum(int(rank[2]) for rank in ranks),
+                position=torch.cat([rank[3 : 3 + int(rank[1])] for rank in ranks]),
             )

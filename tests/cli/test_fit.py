@@ -558,6 +558,7 @@ def test_a_fit_that_is_told_to_end_is_not_done(tiny, small, tmp_path, monkeypatc
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
     assert main(["fit", *tiny, *data]) == 143
     assert "pflow fit: terminated" in capsys.readouterr().err
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 1
 
 
 def test_an_option_that_does_not_exist_is_wrong_usage(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytorch_lightning as pl
 
 
 class Recorder(pl.Callback):
-    """Writes down which events each rank trained on, a line a step: epoch, weight and entries.
+    """Writes down which events each rank trained on, a line a step: epoch, weight, entries and process.
 
     Parameters
     ----------
@@ -23,5 +24,6 @@ class Recorder(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, index: int) -> None:
         step = {"epoch": trainer.current_epoch, "weight": batch.weight, "entries": batch.entry.tolist()}
+        step["process"] = os.getpid()
         with (Path(self.folder) / f"rank{trainer.global_rank}.jsonl").open("a") as stream:
             stream.write(json.dumps(step) + "\n")

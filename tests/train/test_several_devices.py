@@ -6,9 +6,11 @@ import csv
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +48,19 @@ def options(small, tiny) -> list[str]:
 def fitted(options, tmp_path_factory) -> Path:
     """Folder of a fit on two devices."""
     folder = tmp_path_factory.mktemp("two")
+    assert started([*options, f"--trainer.max_steps={STEPS}"], folder).wait(timeout=300) == 0
+    return folder
+
+
+def started(options: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    """A fit on two devices, which is going on."""
     callback = ["--trainer.callbacks+=recorder.Recorder", f"--trainer.callbacks.folder={folder}"]
-    devices = ["--trainer.devices=2", f"--trainer.max_steps={STEPS}", f"--output={folder / 'run'}"]
+    devices = ["--trainer.devices=2", f"--output={folder / 'run'}"]
     paths = [str(Path(__file__).parent), *sys.path]
-    subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "pflow", *options, *callback, *devices],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=300,
     )
-    return folder
 
 
 def steps(folder: Path, rank: int) -> list[dict[str, Any]]:
@@ -91,6 +96,42 @@ def test_a_validation_on_two_devices_gives_the_numbers_of_one(fitted, small, cap
     assert {"val/loss", "val/pdg", "val/energy_error", "val/angle_deg"} < alone.keys()
     for key, value in alone.items():
         assert logged(fitted / "run", key)[-1] == pytest.approx(value, rel=1e-6), key
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["one", "each"])
+def test_all_ranks_end_and_keep_their_steps_when_one_is_told_to_end(options, tmp_path, ranks):
+    """As batch systems do, with SIGTERM. Lightning waits for ever, and keeps nothing since the last validation."""
+    fit = started([*options, "--trainer.val_check_interval=null", "--trainer.max_epochs=100000"], tmp_path)
+    try:
+        wait_for(lambda: all(lines(tmp_path, rank) > 20 for rank in (0, 1)))
+        for rank in ranks:
+            os.kill(steps(tmp_path, rank)[0]["process"], signal.SIGTERM)
+        assert fit.wait(timeout=60) == 143
+    finally:
+        fit.kill()
+    n_steps = lines(tmp_path, 0)
+    assert lines(tmp_path, 1) == n_steps
+    wait_for(lambda: not Path(f"/proc/{steps(tmp_path, 1)[0]['process']}").exists())
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == n_steps
+    words = [f"--checkpoint={tmp_path / 'run' / 'last.ckpt'}", f"--trainer.max_steps={n_steps + 3}"]
+    assert started([*options, *words, "--trainer.max_epochs=100000"], tmp_path).wait(timeout=120) == 0
+    assert lines(tmp_path, 0) == n_steps + 3
+    epochs = {step["epoch"] for step in steps(tmp_path, 0)}
+    for epoch in sorted(epochs)[:-1]:
+        assert sorted(entries(steps(tmp_path, 0), epoch) + entries(steps(tmp_path, 1), epoch)) == list(range(50))
+
+
+def wait_for(condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def lines(folder: Path, rank: int) -> int:
+    """Number of steps that a rank has begun."""
+    path = folder / f"rank{rank}.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
 
 
 def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options, small, tmp_path, monkeypatch):
