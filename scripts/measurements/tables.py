@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from measurements.both_detectors import table as both_detectors_table
 from measurements.engine_tables import (
     engines_table,
     latency_by_hits_table,
@@ -77,6 +78,7 @@ def report_tables(results: Path) -> dict[str, str]:
         "flagship": flagship,
         "speed": {"speed": speed_table},
         "large_events": {"large_events": large_events_table},
+        "both_detectors": {"both_detectors": both_detectors_table},
         "sameness": {"sameness": sameness_table},
         "attack": {"attack": attack_table},
         "interrupt": {"interrupt": interrupt_table},
