@@ -236,7 +236,8 @@ def test_a_name_goes_before_a_folder_of_that_name(shipped, tmp_path, monkeypatch
 def test_models_that_come_with_pflow_load_and_are_small():
     for name in shipped_models():
         assert load_model(name).reconstructor.decoding.max_particles >= 1
-        assert sum(path.stat().st_size for path in (weights_dir() / name).iterdir()) <= 4e6
+        largest = 8e6 if name == "cld-general" else 4e6  # bytes
+        assert sum(path.stat().st_size for path in (weights_dir() / name).iterdir()) <= largest
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
