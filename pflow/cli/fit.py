@@ -36,7 +36,7 @@ from pflow.train.history import read_history
 from pflow.train.logs import make_loggers, writing_logs
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
-from pflow.train.termination import Termination
+from pflow.train.termination import Termination, release_ranks
 from pflow.train.transfer import transfer_tokeniser
 
 __all__ = ["TrainingCLI", "checked", "main"]
@@ -165,9 +165,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.subcommand == "fit":
             own += [EpochLine(), LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
-            own += [_last_checkpoint(config["output"]), Termination(Path(config["output"]) / "last.ckpt")]
+            own.append(_last_checkpoint(config["output"]))
             if config["ema"]["decay"] is not None:
                 own.append(AveragedWeights(config["ema"]["decay"]))
+            own.append(Termination(Path(config["output"]) / "last.ckpt"))  # after what it stores is in order
             if config["trainer"]["strategy"] == "auto" and _several_devices(config["trainer"]):
                 # A batch may not use all of a model: e.g. no event of it has a track.
                 options["strategy"] = "ddp_find_unused_parameters_true"
@@ -278,6 +279,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     def after_fit(self) -> None:
         """Draw the training curves, and say where the best model is."""
+        release_ranks(self.trainer)  # they do not draw
         folder = Path(self.config["fit"]["output"])
         history = read_history(folder)
         if history and self.trainer.is_global_zero:

@@ -14,15 +14,16 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import distributed
 from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, spread_sample, survey
-from pflow.data.memory import keep_freed_memory
 from pflow.data.parallel import in_order
 from pflow.data.progress import EpochProgress
-from pflow.data.ranks import RankLoader
+from pflow.data.ranks import Ending, RankLoader
+from pflow.data.worker import begin_worker
 from pflow.errors import ConfigError, PflowError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.cells import Merge
@@ -158,8 +159,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self._datasets: list[EventDataset] = []
         self._progress: EpochProgress | None = None
         self._group: Any = None  # the ranks, where there are several
-        self.told_to_end = False
-        """Whether this rank was told to end: then all ranks do, in place of their next batches."""
+        self.ending = Ending()
+        """Whether to end in place of the next batch; of several ranks, together."""
 
     def setup(self, stage: str) -> None:
         """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none.
@@ -288,6 +289,18 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Batches of the test files, in their order."""
         return self._loader(self._dataset("test"))
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """End here, between two steps, if that is to be: Lightning has not counted the batch yet.
+
+        Raises
+        ------
+        SIGTERMException
+            One of the ranks was told to end.
+        """
+        if self.ending.agreed or (self.ending.told and self._n_ranks == 1):
+            raise SIGTERMException
+        return batch
+
     def teardown(self, stage: str) -> None:
         """Repeat here what workers warned of, and tell each rank what any of them skipped.
 
@@ -345,7 +358,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             batch_size=None,
             num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(),
-            worker_init_fn=keep_freed_memory,
+            worker_init_fn=begin_worker,
         )
         if self._n_ranks == 1:
             return loader
@@ -356,7 +369,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             filler=dataset.filler,
             batch_size=self.batch_size,
             group=self._group,
-            told_to_end=lambda: self.told_to_end,
+            ending=self.ending,
         )
 
     @property

@@ -16,8 +16,8 @@ LARGEST = 2**25
 """Largest array, bytes, for which kept memory is used; glibc accepts no larger value."""
 
 
-def keep_freed_memory(_: int = 0) -> None:
-    """Keep freed memory in this process, as a `DataLoader`'s ``worker_init_fn``; without glibc do nothing.
+def keep_freed_memory() -> None:
+    """Keep freed memory in this process; without glibc do nothing.
 
     By default glibc gives the arrays of a chunk back to the kernel, which clears each page before it gives it out
     again, which takes up to a quarter of the time of making tokens.

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import distributed
 
 from pflow.data.dataset import LabelledBatch
 
-__all__ = ["RankLoader"]
+__all__ = ["Ending", "RankLoader"]
+
+
+@dataclasses.dataclass
+class Ending:
+    """Whether the ranks are to end before all batches are used.
+
+    Parameters
+    ----------
+    told
+        Whether this rank was told to.
+    agreed
+        Whether all ranks know that one was told to; they learn it at the same batch.
+    """
+
+    told: bool = False
+    agreed: bool = False
 
 
 class RankLoader:
@@ -31,8 +47,8 @@ class RankLoader:
         Most events in a batch.
     group
         The ranks, as a process group on the CPU: what is exchanged never waits for a GPU.
-    told_to_end
-        Whether this rank was told to end. All ranks then end together, in place of their next batches.
+    ending
+        What this rank was told, and what is agreed with each batch.
     """
 
     def __init__(
@@ -42,13 +58,13 @@ class RankLoader:
         filler: Callable[[], LabelledBatch],
         batch_size: int,
         group: Any,
-        told_to_end: Callable[[], bool] = lambda: False,
+        ending: Ending,
     ) -> None:
         self.loader = loader
         self.filler = filler
         self.batch_size = batch_size
         self.group = group
-        self.told_to_end = told_to_end
+        self.ending = ending
 
     def __len__(self) -> int:
         """Number of steps in a pass, of the rank with the most batches.
@@ -61,13 +77,6 @@ class RankLoader:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[LabelledBatch]:
-        """The rank's batches.
-
-        Raises
-        ------
-        SIGTERMException
-            One of the ranks was told to end.
-        """
         batches = iter(self.loader)
         filler: LabelledBatch | None = None
         n_ranks = distributed.get_world_size(self.group)
@@ -75,15 +84,14 @@ class RankLoader:
             batch = next(batches, None)
             # Whether to end; events, target particles and ends, positions.
             own = torch.zeros(3 + self.batch_size, dtype=torch.int64)
-            own[0] = self.told_to_end()
+            own[0] = self.ending.told
             if batch is not None:
                 own[1] = len(batch.position)
                 own[2] = batch.n_target
                 own[3 : 3 + len(batch.position)] = batch.position
             ranks = [torch.empty_like(own) for _ in range(n_ranks)]
             distributed.all_gather(ranks, own, group=self.group)
-            if any(bool(rank[0]) for rank in ranks):
-                raise SIGTERMException
+            self.ending.agreed = any(bool(rank[0]) for rank in ranks)
             if not any(int(rank[1]) for rank in ranks):
                 return
             if batch is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 from pflow.errors import ConfigError, nearest
@@ -76,6 +77,11 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
         if any(getattr(callback, "save_weights_only", False) for callback in trainer.checkpoint_callbacks):
             raise ConfigError("ema.decay needs whole checkpoints: set model_checkpoint.save_weights_only to false")
         super().setup(trainer, pl_module, stage)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Where a validation is told to end, give the module its own weights back, which a checkpoint is to hold."""
+        if isinstance(exception, SIGTERMException) and trainer.validating:
+            self.on_validation_epoch_end(trainer, pl_module)
 
 
 class Freeze(pl.Callback):  # type: ignore[misc]

@@ -554,9 +554,9 @@ def test_shipped_configurations_are_valid(name, capsys):
 
 def test_a_fit_that_is_told_to_end_is_not_done(tiny, small, tmp_path, monkeypatch, capsys):
     """As batch systems do, with SIGTERM: a script must not take it for a finished training."""
-    monkeypatch.setattr(ParticleFlow, "on_train_start", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(ParticleFlow, "on_train_batch_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
-    assert main(["fit", *tiny, *data]) == 143
+    assert main_with_exit_code(["fit", *tiny, *data]) == 143
     assert "pflow fit: terminated" in capsys.readouterr().err
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 1
 
