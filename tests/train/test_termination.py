@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,7 +84,7 @@ def test_a_rank_may_end_with_another_exit_code_first():
     ended = subprocess.Popen(["false"])
     ended.wait()
     strategy = SimpleNamespace(launcher=SimpleNamespace(procs=[ended]))
-    watch = _ChildProcessObserver(main_pid=os.getpid(), child_processes=strategy.launcher.procs)
+    watch = _ChildProcessObserver(main_pid=ended.pid, child_processes=strategy.launcher.procs)  # it kills nothing
     trainer: Any = SimpleNamespace(strategy=strategy)
     release_ranks(trainer)
     assert watch._run()
