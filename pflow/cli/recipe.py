@@ -17,9 +17,10 @@ __all__ = ["add_arguments", "check", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow recipe`."""
-    parser.add_argument(
-        "recipe", metavar="RECIPE", help="cld, disturbed, general, paper, photon, or a YAML file of the same form"
-    )
+    from pflow.resources import builtin_names
+
+    names = ", ".join(builtin_names("recipes"))
+    parser.add_argument("recipe", metavar="RECIPE", help=f"{names}, or a YAML file of the same form")
     parser.add_argument(
         "options", nargs="*", metavar="-- OPTION", help="options of `pflow fit` for all stages, after a --"
     )

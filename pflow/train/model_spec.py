@@ -18,7 +18,7 @@ from pflow.physics.detector import Detector
 from pflow.plain import to_plain
 from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
-from pflow.train.transfer import nearest_subdetectors, transfer_subdetectors
+from pflow.train.transfer import transfer_checkpoint
 
 __all__ = ["ModelSpec", "NewParts"]
 
@@ -191,7 +191,7 @@ class ModelSpec:
             return NewParts()
         checkpoint = self.checkpoint
         if self.purpose == "start":
-            checkpoint = _for_detector(checkpoint, reconstructor, detector)
+            checkpoint = transfer_checkpoint(checkpoint, reconstructor, detector)
         new = _new_parts(reconstructor, checkpoint.state_dict) if self.purpose == "start" else {}
         weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
         checkpoint = dataclasses.replace(checkpoint, state_dict=weights)
@@ -222,14 +222,6 @@ def _read(source: str | Path) -> Checkpoint:
     checkpoint = read_checkpoint(source)
     check_weights(checkpoint)
     return checkpoint
-
-
-def _for_detector(checkpoint: Checkpoint, reconstructor: Reconstructor, detector: Detector) -> Checkpoint:
-    trained = checkpoint.header.tokeniser.detector
-    columns = {f"{PREFIX}{name}": value for name, value in reconstructor.subdetector_columns.items()}
-    nearest = nearest_subdetectors(detector, trained)
-    weights = transfer_subdetectors(checkpoint.state_dict, columns, nearest, len(trained.calorimeters))
-    return dataclasses.replace(checkpoint, state_dict=weights)
 
 
 def _differences(group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], *, ignored: str = "") -> list[str]:

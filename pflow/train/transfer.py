@@ -9,15 +9,40 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from pflow.checkpoint.load import PREFIX, Checkpoint
+from pflow.model.api import Reconstructor
 from pflow.physics.detector import Detector
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["nearest_subdetectors", "transfer_subdetectors", "transfer_tokeniser"]
+__all__ = ["nearest_subdetectors", "transfer_checkpoint", "transfer_subdetectors", "transfer_tokeniser"]
 
 TRANSVERSE = frozenset({"x", "y", "calo_x", "calo_y"})
 LONGITUDINAL = frozenset({"z", "calo_z"})
 DISTANCES = frozenset({"log_r", "calo_log_r"})
+
+
+def transfer_checkpoint(checkpoint: Checkpoint, reconstructor: Reconstructor, detector: Detector) -> Checkpoint:
+    """A trained model with the tokeniser and the weights for events of another detector; the same for its own.
+
+    Parameters
+    ----------
+    checkpoint
+        Trained on events of one detector.
+    reconstructor
+        Of its architecture, for any detector.
+    detector
+        The other detector.
+    """
+    tokeniser = checkpoint.header.tokeniser
+    trained = tokeniser.detector
+    columns = {f"{PREFIX}{name}": value for name, value in reconstructor.subdetector_columns.items()}
+    nearest = nearest_subdetectors(detector, trained)
+    return dataclasses.replace(
+        checkpoint,
+        header=dataclasses.replace(checkpoint.header, tokeniser=transfer_tokeniser(tokeniser, detector)),
+        state_dict=transfer_subdetectors(checkpoint.state_dict, columns, nearest, len(trained.calorimeters)),
+    )
 
 
 def transfer_tokeniser(tokeniser: Tokeniser, detector: Detector) -> Tokeniser:

@@ -8,7 +8,6 @@ a training for another; all else of the network is shared. Chosen between on val
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,18 +20,21 @@ import torch
 from measurements.commands import revision, run_pflow
 from measurements.evaluation import evaluate_file
 from measurements.files import DATA, REPORT, RESULTS, intervals, read_json, write_json
-from measurements.learning_curves import DECODING, QUANTITIES
-from measurements.markdown import fill
+from measurements.learning_curves import DECODING, MODEL, QUANTITIES
+from measurements.markdown import fill, table
 from pflow.checkpoint.format import KEY
-from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
+from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.cli.main import main
 from pflow.event.events import Events
+from pflow.io.open import open_events
 from pflow.metrics.evaluation import CLASSICAL
+from pflow.metrics.report import number_text
+from pflow.metrics.stats import Number
 from pflow.physics.detector import Detector
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import Tokens
 from pflow.train.recipe import load_recipe
-from pflow.train.transfer import nearest_subdetectors, transfer_subdetectors, transfer_tokeniser
+from pflow.train.transfer import nearest_subdetectors, transfer_checkpoint, transfer_tokeniser
 
 START = "ild-g4-general"
 FOLDERS = {"ild": "g4", "cld": "cld_g4"}
@@ -68,16 +70,15 @@ def run(args: argparse.Namespace) -> None:
     content = {"start": START, "steps": args.steps, "revision": revision(), "rows": rows}
     write_json(args.results / "both_detectors.json", content)
     if args.results == RESULTS:
-        fill(REPORT, {"both_detectors": table(content)})
+        fill(REPORT, {"both_detectors": both_detectors_table(content)})
 
 
 def _prepare(args: argparse.Namespace, detector: str) -> None:
     """Write the events of a detector's training and validation files to shards, which say what they are of."""
     samples = load_recipe("cld").samples
-    layout = ["--layout=cld_g4"] if detector == "cld" else []
     for split, names in samples.items():
         files = [args.data_dir / FOLDERS[detector] / f"{name}_{split}.root" for name in names]
-        run_pflow(args.output / "prepare.log", "prepare", *files, "-o", _shards(args, detector, split), "-q", *layout)
+        run_pflow(args.output / "prepare.log", "prepare", *files, "-o", _shards(args, detector, split), "-q")
 
 
 def _shards(args: argparse.Namespace, detector: str, split: str) -> Path:
@@ -132,52 +133,41 @@ def _check_same_order(detector: Detector, trained: Detector) -> None:
 def _numbers(args: argparse.Namespace, training: str, detector: str) -> dict[str, Any]:
     """Value and interval of each quantity of each sample, in percent, of the model and of Pandora."""
     checkpoint = args.output / training / "last.ckpt"
-    with_layout = ["--layout=cld_g4"] if detector == "cld" else []
-    tokeniser = load_model(checkpoint).tokeniser
-    target = load_model("cld-general" if detector == "cld" else START).tokeniser.detector
-    if tokeniser.other_geometry(target):
-        checkpoint = _for_detector(checkpoint, target)
+    with open_events(args.data_dir / FOLDERS[detector] / f"{EVALUATED[0]}_val.root") as file:
+        if load_model(checkpoint).tokeniser.other_geometry(file.detector):
+            checkpoint = _for_detector(checkpoint, file.detector)
+    keys = {key: path for key, (_, path) in QUANTITIES.items()}
     numbers = {}
     for sample in EVALUATED:
         truth, reco = args.data_dir / FOLDERS[detector] / f"{sample}_val.root", args.output / "reco.root"
-        if not truth.exists():
-            continue
-        words = ("--checkpoint", checkpoint, "-q", "--force", "-o", reco, *with_layout)
+        words = ("--checkpoint", checkpoint, "-q", "--force", "-o", reco)
         run_pflow(args.output / "reconstruct.log", "reconstruct", truth, *words)
-        evaluated = evaluate_file(truth, {"model": reco}, rule="stable")
-        keys = {key: path for key, (_, path) in QUANTITIES.items()}
-        numbers[sample] = {name: intervals(evaluated["algorithms"][name], keys, 100.0) for name in ("model", CLASSICAL)}
+        found = evaluate_file(truth, {MODEL: reco}, rule="stable")["algorithms"]
+        numbers[sample] = {name: intervals(found[name], keys, 100.0) for name in (MODEL, CLASSICAL)}
     return numbers
 
 
 def _for_detector(checkpoint: Path, detector: Detector) -> Path:
     """The same weights as a model of the other detector; without the subdetectors that it does not have."""
-    trained, model = read_checkpoint(checkpoint), load_model(checkpoint)
-    ours = trained.header.tokeniser.detector
-    columns = {f"{PREFIX}{name}": value for name, value in model.reconstructor.subdetector_columns.items()}
-    nearest = nearest_subdetectors(detector, ours)
-    weights = transfer_subdetectors(trained.state_dict, columns, nearest, len(ours.calorimeters))
-    header = dataclasses.replace(trained.header, tokeniser=transfer_tokeniser(model.tokeniser, detector))
+    found = transfer_checkpoint(read_checkpoint(checkpoint), load_model(checkpoint).reconstructor, detector)
     path = checkpoint.with_name(f"for_{detector.name}.ckpt")
-    torch.save({KEY: json.dumps(header.to_dict()), "state_dict": weights}, path)
+    torch.save({KEY: json.dumps(found.header.to_dict()), "state_dict": found.state_dict}, path)
     return path
 
 
-def table(content: dict[str, Any]) -> str:
-    """Markdown: a line for each quantity of each sample and detector, the model of its own beside that of both."""
+def both_detectors_table(content: dict[str, Any]) -> str:
+    """A line for each quantity of each sample and detector, the model of its own beside that of both."""
     found = {(row["training"], row["detector"]): row["numbers"] for row in content["rows"]}
-    lines = ["| detector | sample | quantity | its own model | model of both |", "| --- | --- | --- | ---: | ---: |"]
-    for detector in FOLDERS:
-        own, both = found[detector, detector], found["both", detector]
-        for sample in own:
-            for key, (title, _) in QUANTITIES.items():
-                cells = [_cell(numbers[sample]["model"].get(key)) for numbers in (own, both)]
-                lines.append(f"| {detector.upper()} | {sample} | {title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _cell(number: list[float] | None) -> str:
-    if number is None:
-        return "-"
-    value, low, high = number
-    return f"{value:.2f} ±{(high - low) / 2:.2f}"
+    head = ["detector", "sample", "quantity", "its own model", "model of both"]
+    rows = [
+        [
+            detector.upper(),
+            sample,
+            title,
+            *(number_text(Number(*found[name, detector][sample][MODEL][key])) for name in (detector, "both")),
+        ]
+        for detector in FOLDERS
+        for sample in found["both", detector]
+        for key, (title, _) in QUANTITIES.items()
+    ]
+    return table(head, rows, left=(0, 1, 2))

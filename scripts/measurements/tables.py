@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measurements.both_detectors import table as both_detectors_table
+from measurements.both_detectors import both_detectors_table
 from measurements.engine_tables import (
     engines_table,
     latency_by_hits_table,
