@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pflow.checkpoint.load import load_model as load_model
+    from pflow.config import shipped_models as shipped_models
     from pflow.event.events import Events as Events
     from pflow.event.particles import Reconstruction as Reconstruction
     from pflow.event.truth import select_targets as select_targets
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pflow.io.open import read_events as read_events
     from pflow.physics.detector import Detector as Detector
     from pflow.physics.detector import load_detector as load_detector
-    from pflow.resources import shipped_models as shipped_models
 
 _EXPORTS = {
     "Detector": "pflow.physics.detector",
@@ -29,7 +29,7 @@ _EXPORTS = {
     "read_events": "pflow.io.open",
     "reconstruct": "pflow.inference.events",
     "select_targets": "pflow.event.truth",
-    "shipped_models": "pflow.resources",
+    "shipped_models": "pflow.config",
 }
 
 __all__ = [

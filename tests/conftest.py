@@ -28,7 +28,7 @@ from pflow.model.api import DecodingConfig, ModelInputs, Reconstructor, describe
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -105,7 +105,7 @@ def photons() -> Callable[..., ParticleTable]:
 def model(sample_dir) -> Model:
     """A small model with random but fixed weights: what is done with it must not depend on how good it is."""
     training = read_events(sample_dir / "multi_test_small.root", entry_stop=20)
-    tokeniser = Tokeniser.fit([training], Recipe())
+    tokeniser = Tokeniser.fit([training], TokenConfig())
     torch.manual_seed(7)
     sizes = TranslationNetworkConfig(width=32, heads=4, encoder_layers=1, decoder_layers=1, feedforward=64)
     reconstructor = TranslationReconstructor(

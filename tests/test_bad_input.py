@@ -20,7 +20,7 @@ from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter, read_reco
 from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 
 N_EVENTS = 5
@@ -36,7 +36,7 @@ def good(sample_dir) -> Events:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory, good, make_model, save_model):
     """A checkpoint as `pflow fit` writes it, with random weights."""
-    tokeniser = Tokeniser.fit([good], Recipe())
+    tokeniser = Tokeniser.fit([good], TokenConfig())
     network = TranslationNetworkConfig(width=16, heads=2, encoder_layers=1, decoder_layers=1, feedforward=32)
     decoding = DecodingConfig(max_particles=4)
     model = make_model(tokeniser, TranslationReconstructor, network=network, decoding=decoding)

@@ -17,11 +17,10 @@ import yaml
 
 from pflow.checkpoint.load import load_model
 from pflow.cli.fit import main
+from pflow.config import config_dir, to_plain
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.model.api import Sampler
-from pflow.plain import to_plain
-from pflow.resources import config_dir
 from pflow.train.recipe import load_recipe
 
 TRACKS = ["log_p", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z"]

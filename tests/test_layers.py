@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pflow"
 
 LAYERS = (
     {"version", "errors"},
-    {"resources", "plain"},
+    {"config"},
     {"physics"},
     {"event", "calibration.uncertainty"},
     {"io", "tokens", "metrics", "data.batch"},
@@ -88,7 +88,7 @@ def test_heavy_libraries_stay_in_their_place(path):
 
 @pytest.mark.parametrize("path", [path for path in FILES if room(module(path)) in ("model", "data.batch")], ids=module)
 def test_models_know_torch_and_batches_only(path):
-    allowed = ("pflow.model", "pflow.data.batch", "pflow.errors", "pflow.plain")
+    allowed = ("pflow.model", "pflow.data.batch", "pflow.errors", "pflow.config")
     assert not [name for name in imports(path) if name.startswith("pflow.") and not name.startswith(allowed)]
 
 

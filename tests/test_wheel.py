@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pflow.resources import shipped_models
+from pflow.config import shipped_models
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -56,7 +56,7 @@ def test_it_is_the_wheel_that_runs(installed):
 
 
 def test_detectors_travel_in_it(installed):
-    code = "from pflow.resources import builtin_names; print(*builtin_names('detector'))"
+    code = "from pflow.config import builtin_names; print(*builtin_names('detector'))"
     assert run(installed, "-c", code).split() == ["cld", "clic", "ild", "ild_g4"]
 
 

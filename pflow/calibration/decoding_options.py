@@ -17,7 +17,7 @@ from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError, check_choice
 from pflow.event.events import Flag
-from pflow.event.refused import without_refused
+from pflow.event.skipped import without_refused
 from pflow.inference.events import (
     BATCH_SIZE,
     MAX_HITS,

@@ -14,8 +14,8 @@ from typing import Any
 
 from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.migrate import migrate_header
+from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError, InputError, first_line
-from pflow.plain import from_plain, to_plain
 from pflow.tokens.tokeniser import Tokeniser
 
 __all__ = ["FORMAT", "HEADER_FILE", "KEY", "WEIGHTS_FILE", "Header"]

@@ -19,9 +19,9 @@ from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.digest import read_checked
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
 from pflow.checkpoint.migrate import migrate_state_dict
+from pflow.config import shipped_models, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
-from pflow.resources import shipped_models, weights_dir
 from pflow.tokens.tokeniser import Tokeniser
 
 __all__ = ["PREFIX", "Checkpoint", "Model", "check_weights", "load_model", "load_weights", "read_checkpoint"]

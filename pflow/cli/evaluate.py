@@ -145,7 +145,7 @@ def _evaluate(args: argparse.Namespace, files: Mapping[str, Sequence[str]], tota
     from rich.progress import Progress
 
     from pflow.errors import InputError
-    from pflow.event.refused import BadEntriesWarning
+    from pflow.event.skipped import BadEntriesWarning
     from pflow.metrics.evaluation import Evaluation
 
     parts = _parts(files, args.truth)

@@ -21,6 +21,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from pflow.checkpoint.load import load_model
 from pflow.cli.options import RaisesErrors
+from pflow.config import config_dir
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.files import expand
 from pflow.errors import ConfigError, PflowError
@@ -29,7 +30,6 @@ from pflow.io.atomic import check_output, replacing
 from pflow.model.api import ModelInputs
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
-from pflow.resources import config_dir
 from pflow.train.callbacks import AveragedWeights, EpochLine, ProgressBar
 from pflow.train.checkpoint_io import AtomicCheckpointIO
 from pflow.train.history import read_history

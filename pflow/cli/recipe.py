@@ -10,14 +10,14 @@ from pflow.cli.options import RaisesErrors, add_option
 
 if TYPE_CHECKING:
     from pflow.cli.fit import TrainingCLI
-    from pflow.tokens.recipe import Recipe
+    from pflow.tokens.config import TokenConfig
 
 __all__ = ["add_arguments", "check", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow recipe`."""
-    from pflow.resources import builtin_names
+    from pflow.config import builtin_names
 
     names = ", ".join(builtin_names("recipes"))
     parser.add_argument("recipe", metavar="RECIPE", help=f"{names}, or a YAML file of the same form")
@@ -84,10 +84,10 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
             raise ConfigError(f"{name}: {error}") from error
 
 
-def _check_tokens(ours: Recipe, theirs: Recipe) -> None:
+def _check_tokens(ours: TokenConfig, theirs: TokenConfig) -> None:
     """Refuse other tokens than those of the stages before."""
+    from pflow.config import to_plain
     from pflow.errors import ConfigError
-    from pflow.plain import to_plain
 
     before = to_plain(theirs)
     changed = [

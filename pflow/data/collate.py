@@ -15,7 +15,7 @@ from torch import Tensor
 from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.tokens.recipe import PARTS
+from pflow.tokens.config import PARTS
 from pflow.tokens.tokens import OFFSETS, Tokens
 
 __all__ = ["Padder", "collate"]

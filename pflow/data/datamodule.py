@@ -22,14 +22,14 @@ from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, spread_sample, survey
 from pflow.data.parallel import in_order
 from pflow.data.progress import EpochProgress
-from pflow.data.ranks import Ending, RankLoader
+from pflow.data.ranks import RankLoader, StopRequest
 from pflow.data.worker import begin_worker
 from pflow.errors import ConfigError, PflowError, nearest
 from pflow.event.augment import Augmentation
-from pflow.event.cells import Merge
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.merge_hits import Merge
+from pflow.event.skipped import BadEntriesWarning
 from pflow.physics.detector import Detector
-from pflow.tokens.recipe import HIT_FEATURES, Recipe
+from pflow.tokens.config import HIT_FEATURES, TokenConfig
 from pflow.tokens.statistics import Statistics
 from pflow.tokens.tokeniser import Tokeniser
 
@@ -57,7 +57,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
     rule, e_min, order
         Truth rule (``stable``, ``calo``, ``entering``), smallest energy of a target in GeV, and order of the target
-        sequence (`pflow.tokens.recipe.ORDERS`).
+        sequence (`pflow.tokens.config.ORDERS`).
     hit_features, track_features, tracker_hit_features
         Features of the source tokens of each type (names in `pflow.tokens.features`); none: no such tokens.
     hit_energy_min
@@ -130,7 +130,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.options = FileOptions(
             detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error
         )
-        self.recipe = Recipe(
+        self.recipe = TokenConfig(
             rule=rule,
             e_min=e_min,
             order=order,
@@ -159,7 +159,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self._datasets: list[EventDataset] = []
         self._progress: EpochProgress | None = None
         self._group: Any = None  # the ranks, where there are several
-        self.ending = Ending()
+        self.ending = StopRequest()
         """Whether to end in place of the next batch; of several ranks, together."""
 
     def setup(self, stage: str) -> None:
@@ -383,7 +383,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return hashlib.sha256(json.dumps(chunks).encode()).hexdigest()
 
 
-def _statistics(chunk: Chunk, options: FileOptions, recipe: Recipe) -> Statistics:
+def _statistics(chunk: Chunk, options: FileOptions, recipe: TokenConfig) -> Statistics:
     """What the tokeniser is fitted on, of one chunk."""
     (events,) = read_chunks([chunk], options)
     return Statistics.of(events, recipe, on_error=options.on_error)

@@ -23,7 +23,7 @@ from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, augment
 from pflow.event.events import Events, Flag
-from pflow.event.refused import without_refused
+from pflow.event.skipped import without_refused
 from pflow.tokens.encode import unknown_pdg_message
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import Tokens

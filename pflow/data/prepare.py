@@ -12,11 +12,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pflow.config import to_plain
 from pflow.data.files import FileOptions
 from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
-from pflow.event.refused import BadEntriesWarning, refused_message
+from pflow.event.skipped import BadEntriesWarning, refused_message
 from pflow.io.atomic import check_folder, disk_errors, replacing
 from pflow.io.layout import Layout
 from pflow.io.open import BadEntry, EventFile
@@ -24,7 +25,6 @@ from pflow.io.prepared.manifest import NAME, Input, Manifest, Refused, Shard, lo
 from pflow.io.prepared.shard import check_arrow, is_whole, write_shard
 from pflow.io.remote import is_remote
 from pflow.physics.detector import Detector
-from pflow.plain import to_plain
 from pflow.version import VERSION, versions
 
 __all__ = ["BLOCK_SIZE", "SHARD_SIZE", "prepare_events"]

@@ -11,11 +11,11 @@ from torch import distributed
 
 from pflow.data.dataset import LabelledBatch
 
-__all__ = ["Ending", "RankLoader"]
+__all__ = ["RankLoader", "StopRequest"]
 
 
 @dataclasses.dataclass
-class Ending:
+class StopRequest:
     """Whether the ranks are to end before all batches are used.
 
     Parameters
@@ -58,7 +58,7 @@ class RankLoader:
         filler: Callable[[], LabelledBatch],
         batch_size: int,
         group: Any,
-        ending: Ending,
+        ending: StopRequest,
     ) -> None:
         self.loader = loader
         self.filler = filler

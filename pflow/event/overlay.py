@@ -17,8 +17,8 @@ from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.cells import sum_hits
 from pflow.event.events import LINKED, Events
+from pflow.event.merge_hits import sum_hits
 
 __all__ = ["ECAL_TOLERANCE", "HCAL_TOLERANCE", "overlay"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from pflow.checkpoint.load import Model
 from pflow.checkpoint.onnx_folder import FORMAT_OF_TRANSLATION
+from pflow.config import to_plain
 from pflow.export.graphs import Graph, TensorSpec
 from pflow.export.loop import Loop
 from pflow.physics.pdg import charges, masses, name_of
-from pflow.plain import to_plain
-from pflow.tokens.decode import REST_MOMENTUM
+from pflow.tokens.config import PARTS
 from pflow.tokens.features import FEATURES
-from pflow.tokens.recipe import PARTS
+from pflow.tokens.particles import REST_MOMENTUM
 from pflow.tokens.scale import LOG_FLOOR, Normaliser
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import CHARGES

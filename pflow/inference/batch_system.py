@@ -9,9 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pflow.config import from_plain, load_yaml, resolve
 from pflow.errors import ConfigError, check_choice, first_line, missing_package
-from pflow.plain import from_plain
-from pflow.resources import load_yaml, resolve
 
 __all__ = ["SYSTEMS", "BatchJobs", "BatchSystem", "load_batch_system"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pflow.checkpoint.load import read_checkpoint
+from pflow.config import shipped_models
 from pflow.errors import InputError
 from pflow.io.open import EventFile
-from pflow.resources import shipped_models
 
 __all__ = ["shipped_model"]
 

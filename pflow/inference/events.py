@@ -19,7 +19,7 @@ from pflow.errors import ConfigError, InputError, first_line
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
-from pflow.event.refused import BadEntriesWarning, refused_message, without_refused
+from pflow.event.skipped import BadEntriesWarning, refused_message, without_refused
 from pflow.inference.collect import ParticleCollector
 from pflow.model.api import DecodingConfig, Reconstructor, Sampler
 from pflow.physics.detector import Calorimeter, Detector

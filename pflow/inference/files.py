@@ -19,7 +19,7 @@ from pflow.data.files import Chunk, FileOptions, matching
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.choose_model import shipped_model
 from pflow.inference.chunks import Settings, Worker, load_for
 from pflow.inference.cluster import run_on_cluster

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from pflow.checkpoint.load import Model
+from pflow.config import to_plain
 from pflow.inference.chunks import Settings
 from pflow.inference.exported import ExportedModel
 from pflow.io.open import EventFile
 from pflow.physics.detector import Detector
-from pflow.plain import to_plain
 from pflow.version import VERSION, versions
 
 __all__ = ["changed_decoding", "command", "describe_input", "provenance"]

@@ -8,6 +8,7 @@ import math
 import awkward as ak
 import numpy as np
 
+from pflow.config import builtin_names
 from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events
@@ -15,7 +16,6 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.reader import Reader
 from pflow.physics.detector import Detector, load_detector
-from pflow.resources import builtin_names
 
 __all__ = [
     "DetectorMatch",

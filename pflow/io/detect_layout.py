@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from os import PathLike
 
+from pflow.config import builtin_names
 from pflow.errors import PflowError
 from pflow.io.detect_detector import first_events, geometry_fits
 from pflow.io.flat import FlatReader
 from pflow.io.layout import load_layout
 from pflow.physics.detector import Detector
-from pflow.resources import builtin_names
 
 __all__ = ["DEFAULT", "best_layout"]
 

@@ -10,6 +10,7 @@ import awkward as ak
 import numpy as np
 import uproot
 
+from pflow.config import builtin_names, to_plain
 from pflow.errors import ConfigError
 from pflow.event.events import LINKED, Events, Flag
 from pflow.event.links import assigned_particle
@@ -18,8 +19,6 @@ from pflow.io.flat import NOTE
 from pflow.io.layout import Branch, Layout, load_layout
 from pflow.io.rootfile import write_note
 from pflow.physics.detector import Detector, load_detector
-from pflow.plain import to_plain
-from pflow.resources import builtin_names
 
 __all__ = ["write_events"]
 

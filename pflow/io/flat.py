@@ -10,6 +10,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
+from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.event.build import (
@@ -27,7 +28,6 @@ from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
-from pflow.plain import from_plain
 
 __all__ = ["NOTE", "FlatReader", "missing_branches"]
 

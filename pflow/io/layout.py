@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pflow.config import from_plain, load_yaml, resolve
 from pflow.errors import ConfigError, InputError, check_fields, nearest
-from pflow.plain import from_plain
-from pflow.resources import load_yaml, resolve
 
 __all__ = ["FIELDS", "REQUIRED", "Branch", "Layout", "load_layout"]
 

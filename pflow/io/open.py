@@ -15,7 +15,7 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError, check_choice, reading
 from pflow.event.events import Events, concatenate
-from pflow.event.refused import BadEntriesWarning, refused_message
+from pflow.event.skipped import BadEntriesWarning, refused_message
 from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
 from pflow.io.detect_schema import SCHEMAS, sniff
 from pflow.io.edm4hep.collection_content import CollectionContent, collection_contents
@@ -24,7 +24,7 @@ from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.layout import Layout
 from pflow.io.prepared.reader import PreparedReader, is_prepared
 from pflow.io.reader import Reader
-from pflow.io.remote import patiently
+from pflow.io.remote import with_retries
 from pflow.physics.detector import Detector, load_detector
 
 __all__ = ["BadEntriesWarning", "BadEntry", "EventFile", "iterate_events", "open_events", "read_events"]
@@ -197,7 +197,9 @@ class EventFile:
     def _read_range(self, start: int, stop: int, *, truth: bool) -> Events:
         """Read without validating. What a damaged file makes other libraries raise is an error of the first entry."""
         with reading(DAMAGED, file=self.path, entry=start):
-            return patiently(self.path, lambda: self._reader.read(start, stop, truth=truth), again=self._connect_again)
+            return with_retries(
+                self.path, lambda: self._reader.read(start, stop, truth=truth), again=self._connect_again
+            )
 
     def _connect_again(self) -> None:
         """Open the file anew.
@@ -271,7 +273,7 @@ def open_events(
         return _open(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks)
 
     with reading(DAMAGED, file=path):
-        return EventFile(patiently(path, opened), reopen=opened)
+        return EventFile(with_retries(path, opened), reopen=opened)
 
 
 def _open(

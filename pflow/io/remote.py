@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pflow.errors import InputError, first_line
 
-__all__ = ["ATTEMPTS", "FIRST_WAIT", "forget_connections", "is_remote", "patiently"]
+__all__ = ["ATTEMPTS", "FIRST_WAIT", "forget_connections", "is_remote", "with_retries"]
 
 ATTEMPTS = 4
 """How often a file is opened or read, at most."""
@@ -34,7 +34,7 @@ def is_remote(path: str | PathLike[str]) -> bool:
     return "://" in str(path)
 
 
-def patiently(path: str | PathLike[str], work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
+def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
     """The result of `work` on a file; where the connection to its server fails, of another attempt.
 
     Parameters

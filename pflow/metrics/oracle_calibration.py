@@ -8,11 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from pflow.config import builtin_names, from_plain, load_yaml, resolve
 from pflow.errors import ConfigError
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
-from pflow.plain import from_plain
-from pflow.resources import builtin_names, load_yaml, resolve
 
 __all__ = ["KINDS", "Calibration", "CalibrationFit", "load_calibration", "shower_kind"]
 

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
+from pflow.config import from_plain
 from pflow.data.batch import Batch, Target
 from pflow.errors import check_fields
 from pflow.model.common.checks import check_positive, check_range
 from pflow.model.common.losses import LossConfig
 from pflow.model.common.sampler import Sampler
-from pflow.plain import from_plain
 
 __all__ = [
     "DecodingConfig",

@@ -7,9 +7,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from pflow.config import from_plain, load_yaml, resolve, to_plain
 from pflow.errors import ConfigError
-from pflow.plain import from_plain, to_plain
-from pflow.resources import load_yaml, resolve
 
 __all__ = ["Calorimeter", "Detector", "TruthTracking", "load_detector"]
 

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.cells import merge_hits
 from pflow.event.events import Events, Flag
+from pflow.event.merge_hits import merge_hits
 from pflow.event.truth import select_targets
+from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.features import FEATURES, feature_blocks
 from pflow.tokens.order import OrderedTargets, sort_targets
 from pflow.tokens.readout import make_readout
-from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokens import Tokens
 from pflow.tokens.vocab import PdgVocabulary, charge_index
@@ -29,7 +29,7 @@ __all__ = ["encode", "kept_hits", "select_hits", "target_particles", "unknown_pd
 MOMENTUM = ("momentum.px", "momentum.py", "momentum.pz")
 
 
-def select_hits(events: Events, recipe: Recipe) -> Events:
+def select_hits(events: Events, recipe: TokenConfig) -> Events:
     """The events with the hits that become tokens: those that the recipe keeps, summed into its cells.
 
     Links count hits and are dropped: select the targets before.
@@ -42,7 +42,7 @@ def select_hits(events: Events, recipe: Recipe) -> Events:
     return _select(events, recipe).tokens
 
 
-def kept_hits(events: Events, recipe: Recipe) -> ak.Array:
+def kept_hits(events: Events, recipe: TokenConfig) -> ak.Array:
     """Index of each hit that the recipe keeps, int64 [event, kept hit]: the order of the readout's hits."""
     counts = jagged.count(events.hits)
     is_kept = jagged.flat(events.hits.energy) > recipe.hit_energy_min
@@ -50,7 +50,7 @@ def kept_hits(events: Events, recipe: Recipe) -> ak.Array:
     return jagged.unflatten(jagged.local_index(counts)[is_kept], n_kept)
 
 
-def target_particles(events: Events, recipe: Recipe) -> ak.Array:
+def target_particles(events: Events, recipe: TokenConfig) -> ak.Array:
     """The target sequence of each event.
 
     Returns
@@ -69,7 +69,7 @@ def target_particles(events: Events, recipe: Recipe) -> ak.Array:
 
 def encode(
     events: Events,
-    recipe: Recipe,
+    recipe: TokenConfig,
     *,
     scales: Mapping[str, Normaliser],
     pdg: PdgVocabulary,
@@ -161,7 +161,7 @@ class _Selection(NamedTuple):
     token: npt.NDArray[np.int64]
 
 
-def _select(events: Events, recipe: Recipe, with_time: bool = True) -> _Selection:
+def _select(events: Events, recipe: TokenConfig, with_time: bool = True) -> _Selection:
     flat = jagged.columns(events.hits)["energy"] > recipe.hit_energy_min
     # Most often all of them are kept; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
@@ -172,7 +172,7 @@ def _select(events: Events, recipe: Recipe, with_time: bool = True) -> _Selectio
     return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of))
 
 
-def _targets(events: Events, recipe: Recipe) -> OrderedTargets:
+def _targets(events: Events, recipe: TokenConfig) -> OrderedTargets:
     use_tracks = bool(recipe.track_features)
     return sort_targets(
         select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=use_tracks), recipe.order

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event.events import Events
-from pflow.event.refused import without_refused
+from pflow.event.skipped import without_refused
 from pflow.physics.detector import Detector
+from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.encode import select_hits, target_particles
 from pflow.tokens.features import feature_matrix, feature_transforms
-from pflow.tokens.recipe import PARTS, Recipe
 from pflow.tokens.scale import Moments
 
 __all__ = ["Statistics"]
@@ -47,7 +47,7 @@ class Statistics:
     n_events: int
 
     @classmethod
-    def of(cls, events: Events, recipe: Recipe, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
+    def of(cls, events: Events, recipe: TokenConfig, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
         """Statistics of a chunk of events.
 
         Parameters
@@ -95,7 +95,7 @@ class Statistics:
         self.n_events += other.n_events
 
 
-def _measured(events: Events, recipe: Recipe) -> tuple[ak.Array, dict[str, npt.NDArray[np.float64]]]:
+def _measured(events: Events, recipe: TokenConfig) -> tuple[ak.Array, dict[str, npt.NDArray[np.float64]]]:
     """Flat target particles of events, and the features of each part that the recipe asks for."""
     particles = ak.flatten(target_particles(events, recipe), axis=1)
     kept = select_hits(events, recipe)

@@ -15,9 +15,9 @@ from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import charges, masses
-from pflow.tokens.decode import decode
+from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.encode import encode
-from pflow.tokens.recipe import PARTS, Recipe
+from pflow.tokens.particles import decode
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.statistics import Statistics
 from pflow.tokens.tokens import ParticleTokens, Tokens
@@ -28,7 +28,7 @@ __all__ = ["Tokeniser"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokeniser:
-    """Recipe, detector, vocabulary and normalisers, fitted on the training events (`fit`) or read from a checkpoint.
+    """Token configuration, detector, vocabulary and scales, fitted on the training events (`fit`) or read from a checkpoint.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Tokeniser:
         A normaliser of other features than the recipe's.
     """
 
-    recipe: Recipe
+    recipe: TokenConfig
     detector: Detector
     pdg: PdgVocabulary
     scales: Mapping[str, Normaliser]
@@ -71,7 +71,7 @@ class Tokeniser:
     def fit(
         cls,
         chunks: Iterable[Events],
-        recipe: Recipe | None = None,
+        recipe: TokenConfig | None = None,
         *,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> Tokeniser:
@@ -82,7 +82,7 @@ class Tokeniser:
         chunks
             Events with truth, all of one detector.
         recipe
-            Which tokens and targets to make; default: `Recipe()`.
+            Which tokens and targets to make; default: `TokenConfig()`.
         on_error
             For events without the values of a feature: ``raise``, or ``skip``: warn, and fit without them.
 
@@ -93,11 +93,11 @@ class Tokeniser:
         InputError
             Events without truth or without the values of a feature.
         """
-        recipe = Recipe() if recipe is None else recipe
+        recipe = TokenConfig() if recipe is None else recipe
         return cls.from_statistics((Statistics.of(events, recipe, on_error=on_error) for events in chunks), recipe)
 
     @classmethod
-    def from_statistics(cls, chunks: Iterable[Statistics], recipe: Recipe) -> Tokeniser:
+    def from_statistics(cls, chunks: Iterable[Statistics], recipe: TokenConfig) -> Tokeniser:
         """Fit on the statistics of chunks of training events, in their order.
 
         Raises
@@ -145,7 +145,7 @@ class Tokeniser:
         event: npt.ArrayLike | None = None,
         flags: npt.ArrayLike | None = None,
     ) -> Reconstruction:
-        """Turn target tokens, true or generated, into particles; see `pflow.tokens.decode.decode`."""
+        """Turn target tokens, true or generated, into particles; see `pflow.tokens.particles.decode`."""
         return decode(tokens, pdg=self.pdg, energy=self.energy, calibration=calibration, event=event, flags=flags)
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.tokens.recipe import PARTS
+from pflow.tokens.config import PARTS
 
 __all__ = ["OFFSETS", "Assignment", "FlatReadout", "ParticleTokens", "Tokens"]
 
@@ -179,7 +179,7 @@ def _with(part: Part, arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTokens:
-    """Particles of B events as a model gives them, padded to T: the input of `pflow.tokens.decode.decode`.
+    """Particles of B events as a model gives them, padded to T: the input of `pflow.tokens.particles.decode`.
 
     Parameters
     ----------

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from pflow.checkpoint.format import FORMAT
 from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weights, read_checkpoint
+from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import Reconstructor, describe
 from pflow.model.common.layers import DecoderLayer, EncoderLayer
 from pflow.physics.detector import Detector
-from pflow.plain import to_plain
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.train.transfer import transfer_checkpoint
 
@@ -142,7 +142,7 @@ class ModelSpec:
             if class_path not in (theirs, theirs.rpartition(".")[2]):
                 self._refuse([f"model.reconstructor.class_path is {class_path}, and that of the weights {theirs}"])
 
-    def check_recipe(self, recipe: Recipe) -> None:
+    def check_recipe(self, recipe: TokenConfig) -> None:
         """Refuse other tokens than those that the weights were trained with.
 
         Raises

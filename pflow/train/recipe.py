@@ -15,10 +15,9 @@ import yaml
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from pflow.checkpoint.load import read_checkpoint
+from pflow.config import config_dir, from_plain
 from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.io.atomic import replacing
-from pflow.plain import from_plain
-from pflow.resources import config_dir
 
 __all__ = ["TrainingRecipe", "load_recipe", "run_recipe", "training_summary"]
 

@@ -26,6 +26,7 @@ from attacks.mutate import Generator, altered, damaged
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model
 from pflow.cli.main import EXIT_CODES, main
+from pflow.config import config_dir, weights_dir
 from pflow.data.files import FileOptions
 from pflow.data.prepare import prepare_events
 from pflow.errors import ConfigError
@@ -41,7 +42,6 @@ from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter, read_provenance, read_reco
 from pflow.io.summary import inspect_file
 from pflow.physics.detector import load_detector
-from pflow.resources import config_dir, weights_dir
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 MODEL = "ild-g4-photon"

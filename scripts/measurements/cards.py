@@ -10,8 +10,8 @@ from measurements.markdown import fill, table
 from measurements.tables import confusion_table, loss_table, quantity_table
 from pflow.checkpoint.format import Header
 from pflow.checkpoint.load import read_checkpoint
-from pflow.resources import shipped_models, weights_dir
-from pflow.tokens.recipe import Recipe
+from pflow.config import shipped_models, weights_dir
+from pflow.tokens.config import TokenConfig
 
 
 def fill_cards(results: dict[str, Any], tables: Mapping[str, str] | None = None) -> None:
@@ -109,7 +109,7 @@ def _options(options: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _cells(recipe: Recipe) -> str:
+def _cells(recipe: TokenConfig) -> str:
     text = f"above {recipe.hit_energy_min:g} GeV" if recipe.hit_energy_min else "all"
     if recipe.merge is None:
         return f"{text}, a token each"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import yaml
 
+from pflow.config import to_plain
 from pflow.io.atomic import replacing
 from pflow.io.open import iterate_events
 from pflow.metrics.oracle import add_showers
 from pflow.metrics.oracle_calibration import CalibrationFit
 from pflow.physics.detector import load_detector
-from pflow.plain import to_plain
 
 HEADER = (
     "# Calibration of showers for the oracle. Written by scripts/results.py; see pflow/metrics/oracle_calibration.py.\n"

@@ -14,9 +14,9 @@ from pflow.io.open import read_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import four_momentum_covariance
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 
-RECIPE = Recipe()
+RECIPE = TokenConfig()
 LN_E, ANGLE = 0.02, 0.001
 
 

@@ -13,8 +13,8 @@ import torch
 from pflow.checkpoint.format import KEY
 from pflow.checkpoint.load import PREFIX, load_model, load_weights, read_checkpoint
 from pflow.checkpoint.save import write_weights
+from pflow.config import shipped_models, weights_dir
 from pflow.errors import InputError
-from pflow.resources import shipped_models, weights_dir
 
 
 def test_what_was_written_is_read_back(save, header):
@@ -204,7 +204,7 @@ def shipped(folder, tmp_path, monkeypatch):
     ships = tmp_path / "weights"
     ships.mkdir()
     folder.rename(ships / "toy-photon")
-    monkeypatch.setattr("pflow.resources.weights_dir", lambda: ships)
+    monkeypatch.setattr("pflow.config.weights_dir", lambda: ships)
     monkeypatch.setattr("pflow.checkpoint.load.weights_dir", lambda: ships)
     return ships
 

@@ -11,14 +11,14 @@ import uproot
 
 from pflow.checkpoint.load import load_model
 from pflow.cli import calibrate
+from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.resources import config_dir
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 
 
@@ -74,7 +74,7 @@ def untrained(sample_dir, tmp_path, make_model, save_model):
 
     def write(kind, *, readout=False, **options):
         events = read_events(sample_dir / "gamma1_val_small.root", entry_stop=5)
-        model = make_model(Tokeniser.fit([events], Recipe(readout=readout)), kind, **options)
+        model = make_model(Tokeniser.fit([events], TokenConfig(readout=readout)), kind, **options)
         return save_model(model, tmp_path / "untrained.ckpt")
 
     return write

@@ -546,7 +546,7 @@ def test_the_default_is_the_pointing_model(capsys):
 
 @pytest.mark.parametrize("name", ["gamma1", "demo"])
 def test_shipped_configurations_are_valid(name, capsys):
-    from pflow.resources import config_dir
+    from pflow.config import config_dir
 
     assert main(["fit", "--config", str(config_dir() / f"{name}.yaml"), "--print_config"]) == 0
     assert network(yaml.safe_load(capsys.readouterr().out))["special"] == "flags"

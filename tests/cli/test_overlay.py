@@ -9,7 +9,7 @@ import uproot
 
 from pflow.cli import overlay
 from pflow.errors import ConfigError, InputError
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.io.open import read_events
 
 

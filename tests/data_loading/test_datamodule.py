@@ -7,8 +7,8 @@ import torch
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.cells import Merge
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.merge_hits import Merge
+from pflow.event.skipped import BadEntriesWarning
 from pflow.io.open import read_events
 from pflow.tokens.tokeniser import Tokeniser
 

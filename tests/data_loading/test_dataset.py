@@ -16,9 +16,9 @@ from pflow.data.dataset import EventDataset
 from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.vocab import PdgVocabulary
 
@@ -242,7 +242,7 @@ def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons
     layers = [[0 if number != 5 else -1] * len(hits) for number, hits in enumerate(events.hits)]
     layers = ak.values_astype(ak.Array(layers), np.int32)
     write_events(tmp_path / "a.root", dataclasses.replace(events, hits=ak.with_field(events.hits, layers, "layer")))
-    recipe = Recipe(hit_features=("log_energy", "layer"))
+    recipe = TokenConfig(hit_features=("log_energy", "layer"))
     strict, skipping = FileOptions(), FileOptions(on_error="skip")
     chunks = survey([str(tmp_path / "a.root")], strict, 8)[0]
     with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):

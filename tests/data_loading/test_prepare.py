@@ -15,8 +15,8 @@ from pflow.data.prepare import prepare_events
 from pflow.errors import ConfigError, InputError
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay
-from pflow.event.cells import Merge
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.merge_hits import Merge
+from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
 from pflow.io.open import open_events, read_events
 from pflow.io.prepared.manifest import NAME, load_manifest

@@ -14,7 +14,7 @@ from pflow.checkpoint.load import Model
 from pflow.checkpoint.migrate import migrate_model_options
 from pflow.io.open import read_events
 from pflow.model.api import ModelInputs, build_reconstructor
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 
 TRACK_FEATURES = ("log_pt", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z")
@@ -127,9 +127,9 @@ def tokenisers(events):
     """By the source of the network."""
     tracks = {"track_features": TRACK_FEATURES}
     recipes = {
-        "hits": Recipe(hit_energy_min=0.01),
-        "cross": Recipe(**tracks),
-        "typed": Recipe(**tracks, tracker_hit_features=TRACKER_HIT_FEATURES),
+        "hits": TokenConfig(hit_energy_min=0.01),
+        "cross": TokenConfig(**tracks),
+        "typed": TokenConfig(**tracks, tracker_hit_features=TRACKER_HIT_FEATURES),
     }
     return {source: Tokeniser.fit([events], recipe) for source, recipe in recipes.items()}
 

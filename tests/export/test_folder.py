@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from pflow.config import to_plain
 from pflow.data.batch import Batch, TokenSet
 from pflow.errors import ConfigError
-from pflow.event.cells import Merge
+from pflow.event.merge_hits import Merge
 from pflow.export import folder as folder_module
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.model.api import GeneratedParticles, ModelInputs
-from pflow.plain import to_plain
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

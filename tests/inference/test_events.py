@@ -11,13 +11,13 @@ import torch
 import pflow
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.events import pick_device, reconstruct
 from pflow.io.open import read_events
 from pflow.model.api import DecodingConfig, Sampler
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 
 
@@ -158,7 +158,7 @@ def test_impossible_truth_does_not_matter(model, events):
 @pytest.fixture(scope="module")
 def reads_all(events, make_model):
     """A model that reads layers, and where tracks enter the calorimeter."""
-    recipe = Recipe(hit_features=("log_energy", "x", "y", "z", "layer"), track_features=("log_p", "calo_x"))
+    recipe = TokenConfig(hit_features=("log_energy", "x", "y", "z", "layer"), track_features=("log_p", "calo_x"))
     network = TranslationNetworkConfig(
         width=16, heads=2, encoder_layers=1, decoder_layers=1, feedforward=32, source="typed"
     )

@@ -14,7 +14,7 @@ import pytest
 from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, Flag
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.events import reconstruct
 from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import event_arrays, reconstruct_exported

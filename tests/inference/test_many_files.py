@@ -12,7 +12,7 @@ import pytest
 
 from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.chunks import Worker
 from pflow.inference.files import reconstruct_files
 from pflow.io.events_root import write_events

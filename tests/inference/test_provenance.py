@@ -8,11 +8,11 @@ import pytest
 import uproot
 
 from pflow.cli.main import main
+from pflow.config import config_dir
 from pflow.inference.files import reconstruct_files
 from pflow.inference.provenance import changed_decoding, command
 from pflow.io.particles_root import read_provenance
 from pflow.physics.detector import load_detector
-from pflow.resources import config_dir
 
 
 def contents(path) -> dict[str, list]:

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError
 from pflow.metrics.oracle_calibration import KINDS, Calibration, CalibrationFit, load_calibration, shower_kind
 from pflow.physics.detector import load_detector
-from pflow.plain import from_plain, to_plain
 
 DETECTOR = load_detector("ild_g4")
 NAMES = [calorimeter.name for calorimeter in DETECTOR.calorimeters]

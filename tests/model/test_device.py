@@ -13,12 +13,12 @@ import torch
 
 from benchmarks.elsewhere import GPU, Device, Elsewhere, move, without_autocast
 from pflow.checkpoint.load import load_model
+from pflow.config import shipped_models
 from pflow.data.collate import collate
 from pflow.data.dataset import LabelledBatch
 from pflow.io.open import read_events
 from pflow.model.pointing import reconstructor as reconstructor_module
 from pflow.model.pointing.generate import generate
-from pflow.resources import shipped_models
 from pflow.train.module import ParticleFlow
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from pflow.config import builtin_names, from_plain, to_plain
 from pflow.errors import ConfigError
 from pflow.physics.detector import Calorimeter, Detector, load_detector
-from pflow.plain import from_plain, to_plain
-from pflow.resources import builtin_names
 
 BUILTIN = builtin_names("detector")
 

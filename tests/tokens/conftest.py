@@ -7,7 +7,7 @@ import pytest
 from pflow.event.build import make_hits, make_links, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import Events
 from pflow.physics.detector import load_detector
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 
 
@@ -53,9 +53,9 @@ def events() -> Events:
 
 
 @pytest.fixture(scope="session")
-def recipe() -> Recipe:
+def recipe() -> TokenConfig:
     """Hits with everything the events have, tracks and tracker hits."""
-    return Recipe(
+    return TokenConfig(
         hit_features=("log_energy", "x", "y", "z", "time", "ecal"),
         track_features=("log_p", "nx", "ny", "nz", "charge"),
         tracker_hit_features=("x", "y", "z"),
@@ -63,5 +63,5 @@ def recipe() -> Recipe:
 
 
 @pytest.fixture(scope="session")
-def tokeniser(events: Events, recipe: Recipe) -> Tokeniser:
+def tokeniser(events: Events, recipe: TokenConfig) -> Tokeniser:
     return Tokeniser.fit([events[:1], events[1:]], recipe)

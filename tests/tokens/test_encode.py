@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
-from pflow.event.cells import Merge
+from pflow.event.merge_hits import Merge
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.encode import kept_hits
-from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
 
 def test_hits_without_energy_are_left_out_and_a_cut_on_it_does_not_change_the_targets(events, tokeniser):
     assert [len(tokeniser.encode(events)[i].hits) for i in range(3)] == [3, 2, 0]
-    cut = Tokeniser.fit([events], Recipe(hit_energy_min=4.0)).encode(events)
+    cut = Tokeniser.fit([events], TokenConfig(hit_energy_min=4.0)).encode(events)
     assert [len(cut[i].hits) for i in range(3)] == [3, 0, 0]
     assert [len(cut[i].charge) for i in range(3)] == [2, 2, 0]
 
 
 def test_kept_hits_are_those_of_the_readout(events):
-    recipe = Recipe(hit_energy_min=0.5, readout=True, merge=Merge(ecal_mm=50, hcal_mm=50, layers=3))
+    recipe = TokenConfig(hit_energy_min=0.5, readout=True, merge=Merge(ecal_mm=50, hcal_mm=50, layers=3))
     encoded = Tokeniser.fit([events], recipe).encode(events)
     for i, kept in enumerate(kept_hits(events, recipe)):
         expected = ak.to_numpy(events.hits.energy[i][kept])
@@ -64,9 +64,9 @@ def test_without_truth_there_is_no_target_and_asking_for_it_is_an_error(events, 
 
 def test_tracks_make_no_targets_where_they_are_no_source(events):
     track_only = dataclasses.replace(events, hits=events.hits[:, :0], hit_links=events.hit_links[:, :0])
-    with_tracks = Recipe(track_features=("log_p",))
+    with_tracks = TokenConfig(track_features=("log_p",))
     assert Tokeniser.fit([track_only], with_tracks).encode(track_only)[1].charge.size == 1
-    without = Tokeniser.fit([events], Recipe())
+    without = Tokeniser.fit([events], TokenConfig())
     assert without.encode(track_only)[1].charge.size == 0
 
 

@@ -8,18 +8,18 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.augment import Augmentation, Overlay, augment
-from pflow.event.cells import Merge
+from pflow.event.merge_hits import Merge
 from pflow.io.open import open_events
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.encode import select_hits, target_particles
-from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 
 MERGE = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5)
 
 
 @pytest.fixture(scope="module")
-def recipe() -> Recipe:
-    return Recipe(track_features=("log_p", "charge"), merge=MERGE, order="tracks_first", readout=True)
+def recipe() -> TokenConfig:
+    return TokenConfig(track_features=("log_p", "charge"), merge=MERGE, order="tracks_first", readout=True)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_a_track_unknown_at_the_calorimeter_has_a_null_position_and_the_directio
 
 
 def test_without_track_features_there_are_no_tracks(events):
-    tokens = encoded(events, Recipe(readout=True))
+    tokens = encoded(events, TokenConfig(readout=True))
     assert len(tokens[1].readout.track_momentum) == 0
     assert len(tokens[1].readout.track_assignment.weight) == 0
 

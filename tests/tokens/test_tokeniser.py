@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
+from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits, make_links, make_truth
 from pflow.event.events import Events
 from pflow.physics.detector import load_detector
-from pflow.plain import from_plain, to_plain
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import ParticleTokens
 
@@ -54,7 +54,7 @@ def test_fitting_on_nothing_is_an_error():
 
 def test_fitting_without_targets_is_an_error(events):
     with pytest.raises(ConfigError, match="none of the 3 training events has a target"):
-        Tokeniser.fit([events], Recipe(e_min=1000.0))
+        Tokeniser.fit([events], TokenConfig(e_min=1000.0))
 
 
 def test_training_events_of_two_detectors_are_an_error(events):

@@ -5,14 +5,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pflow.tokens.recipe import Recipe
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import OFFSETS, Tokens
 
 
 @pytest.fixture(scope="module")
 def tokens(events, recipe) -> Tokens:
-    recipe = Recipe(**{**vars(recipe), "readout": True})
+    recipe = TokenConfig(**{**vars(recipe), "readout": True})
     return Tokeniser.fit([events], recipe).encode(events)
 
 

@@ -13,8 +13,8 @@ from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.cli.main import main
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
+from pflow.tokens.config import TokenConfig
 from pflow.tokens.features import feature_matrix
-from pflow.tokens.recipe import Recipe
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.train.transfer import nearest_subdetectors, transfer_subdetectors, transfer_tokeniser
 
@@ -48,7 +48,7 @@ def test_columns_of_subdetectors_are_taken_block_by_block():
 
 def test_a_scaled_event_of_a_scaled_detector_has_the_same_features(ild_events):
     """The features of positions twice as far from the axis, and three times along it, in such a detector."""
-    tokeniser = Tokeniser.fit([ild_events], Recipe(hit_features=HITS))
+    tokeniser = Tokeniser.fit([ild_events], TokenConfig(hit_features=HITS))
     ild = ild_events.detector
     larger = dataclasses.replace(
         ild,

@@ -1,4 +1,4 @@
-"""Hits summed into the coarse cells of `pflow.event.cells`, in torch. Letters: N hits, S cells."""
+"""Hits summed into the coarse cells of `pflow.event.merge_hits`, in torch. Letters: N hits, S cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pflow.event.cells import Merge
+from pflow.event.merge_hits import Merge
 from pflow.physics.detector import Detector
 
 __all__ = ["Cells", "Hits", "merge_hits"]
@@ -74,7 +74,7 @@ def _count(values: Tensor) -> Tensor:
 
 
 def _cell_numbers(hits: Hits, merge: Merge, detector: Detector) -> Tensor:
-    """One number for each cell, int64 [N]; see `pflow.event.cells`."""
+    """One number for each cell, int64 [N]; see `pflow.event.merge_hits`."""
     sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
     radii = {
         "ecal": detector.ecal_inner_radius,

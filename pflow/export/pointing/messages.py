@@ -15,7 +15,7 @@ from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.messages import MIN_SLOPE_FRACTION, RANGE, SLOPE_FRACTION_WIDTH, PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import Showers, rising_step
+from pflow.model.pointing.showers import Showers, ramp_up
 
 __all__ = ["DenseMessages"]
 
@@ -52,7 +52,7 @@ class DenseMessages(nn.Module):
         full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
         pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
         fraction = pairs.pair_values(hit_fraction)
-        fraction = fraction * rising_step(fraction, full, width=SLOPE_FRACTION_WIDTH)
+        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
         n = hit_fraction.shape[1]
         slope = shower_slopes(Showers.of(fraction.double(), pairs, scene, n), pairs, (1, n))[0]
         theta, phi = (slope.double() / SLOPE_UNIT).asinh().unbind(-1)  # [T]

@@ -1,4 +1,4 @@
-"""From columns of decoded particles to physical ones, as in `pflow.tokens.decode`. Letters: P particles, V codes."""
+"""From columns of decoded particles to physical ones, as in `pflow.tokens.particles`. Letters: P particles, V codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pflow.calibration.uncertainty import Curve, curve_index, curves_of
 from pflow.checkpoint.load import Model
 from pflow.model.common.directions import tangent_basis
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
-from pflow.tokens.decode import REST_MOMENTUM
+from pflow.tokens.particles import REST_MOMENTUM
 
 __all__ = ["PhysicalParticles"]
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pflow.config import from_plain, to_plain
 from pflow.errors import InputError, reading
 from pflow.io.atomic import replacing
 from pflow.io.prepared.shard import ShardContent
 from pflow.physics.detector import Detector
-from pflow.plain import from_plain, to_plain
 
 __all__ = ["FORMAT", "NAME", "Input", "Manifest", "Refused", "Shard", "load_manifest", "write_manifest"]
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
+from pflow.config import to_plain
 from pflow.errors import InputError
 from pflow.event.events import Events, concatenate
 from pflow.io.layout import Layout, load_layout
 from pflow.io.prepared.manifest import NAME, Manifest, Shard, load_manifest
 from pflow.io.prepared.shard import check_arrow, read_shard
 from pflow.physics.detector import Detector
-from pflow.plain import to_plain
 
 __all__ = ["PreparedReader", "is_prepared", "prepared_inputs"]
 

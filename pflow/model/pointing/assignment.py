@@ -18,7 +18,7 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
 from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs, select_pairs
-from pflow.model.pointing.showers import rising_step
+from pflow.model.pointing.showers import ramp_up
 
 __all__ = [
     "N_DELTA_FEATURES",
@@ -116,7 +116,7 @@ class ParticleAssignment(nn.Module):
         of_pairs = pairs.pair_values(unassigned)
         logits = self.pair_logits(query, source.items, source.scene, seed, (1.0 - of_pairs)[:, None], pairs)
         width = MIN_UNASSIGNED_WIDTH
-        available = of_pairs * rising_step(of_pairs, MIN_UNASSIGNED + width, width=width)
+        available = of_pairs * ramp_up(of_pairs, MIN_UNASSIGNED + width, width=width)
         return Assignment(query, pairs, logits, logits.sigmoid() * available)
 
 

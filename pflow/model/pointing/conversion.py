@@ -16,7 +16,7 @@ from torch.nn import functional
 from pflow.model.common.directions import tangent_basis
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import Showers, falling_step
+from pflow.model.pointing.showers import Showers, ramp_down
 
 __all__ = ["CORE_ANGLE", "SLOPE_UNIT", "ConversionDirectionCorrection", "shower_slopes"]
 
@@ -53,7 +53,7 @@ def shower_slopes(showers: Showers, pairs: Pairs, shape: tuple[int, int]) -> Ten
     depth, off_theta, off_phi = (axes * position).sum(1).unbind(0)  # [P] each, mm
     ahead = depth > 1.0
     off = torch.stack([off_theta, off_phi]) * (ahead / depth.clamp(min=1.0))  # [2, P], rad
-    core = fraction * ahead * falling_step(off.square().sum(0).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
+    core = fraction * ahead * ramp_down(off.square().sum(0).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
     norm, depths = pairs.particle_row_sums(torch.stack([core, core * depth]), size).unbind(0)
     norm = norm.clamp(min=1e-9)
     mean = depths / norm

@@ -13,7 +13,7 @@ from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_theta_phi_fe
 from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
 from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import Showers, rising_step
+from pflow.model.pointing.showers import Showers, ramp_up
 
 __all__ = ["PairwiseMessages"]
 
@@ -82,7 +82,7 @@ class PairwiseMessages(nn.Module):
             pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
             fraction = pairs.pair_values(hit_fraction)
             full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
-            fraction = fraction * rising_step(fraction, full, width=SLOPE_FRACTION_WIDTH)
+            fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
             showers = Showers.of(fraction if self.training else fraction.double(), pairs, scene, len(x) * n)
             slope = shower_slopes(showers, pairs, (len(x), n)).flatten(0, 1)
             features.append(_slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import Showers, falling_step
+from pflow.model.pointing.showers import Showers, ramp_down
 
 __all__ = ["front_direction", "with_front_direction"]
 
@@ -65,7 +65,7 @@ def front_direction(showers: Showers, pairs: Pairs, shape: tuple[int, int], *, d
     weight = showers.weight * (ahead / shower[_DEPTH]).clamp(max=MAX_EXPONENT).exp()
     axis = pairs.particle_rows(towards(weight))
     off = (position - (position * axis).sum(0) * axis).square().sum(0).sqrt()
-    core = falling_step(off, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
+    core = ramp_down(off, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
     return towards(weight * core).t().reshape(*shape, 3)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from pflow.model.common.directions import tangent_basis
 from pflow.model.pointing.geometry import BY_DEPOSIT, BY_FRACTION, Scene, gather
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import Showers, falling_step, rising_step
+from pflow.model.pointing.showers import Showers, ramp_down, ramp_up
 
 __all__ = ["PROXY_FEATURES", "Proxies", "make_proxies", "n_proxy_features"]
 
@@ -107,7 +107,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor)
     centre, linear_unit = (functional.normalize(one, dim=-1) for one in (showers.centre.t(), linear_centre))
     direction = _between(along_tracks, centre, showers.presence)
     linear = _between(direction, linear_unit, showers.presence)
-    presence_of_tracks = rising_step(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
+    presence_of_tracks = ramp_up(track_energy, TRACK_MOMENTUM, width=TRACK_MOMENTUM_WIDTH)
     by_tracks = _between(direction, along_tracks, presence_of_tracks)
     theta, phi = tangent_basis(direction)
 
@@ -116,7 +116,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, scene: Scene, seed: Tensor)
     position = showers.position
     along = (position * axis[_AXIS]).sum(0)
     across = (position - along * axis[_AXIS]).square().sum(0).sqrt()  # mm
-    core = falling_step(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
+    core = ramp_down(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
     beyond = (along - axis[_MEAN_ALONG]).square()
     shape = pairs.particle_row_sums(fraction * torch.stack([across, core, beyond, fraction]), size)
     width, in_core, spread, concentration = shape.unbind(0)

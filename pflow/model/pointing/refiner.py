@@ -30,7 +30,7 @@ from pflow.model.pointing.geometry import gather
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.messages import PairwiseMessages
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import rising_step
+from pflow.model.pointing.showers import ramp_up
 
 __all__ = ["DecodedParticles", "RefinedAssignment", "Refiner"]
 
@@ -186,7 +186,7 @@ class Refiner(nn.Module):
         within = near | (fraction > EPS_FRACTION)
         pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
         own = pairs.pair_values(fraction)
-        weight = rising_step(own, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
+        weight = ramp_up(own, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
         weight = torch.where(pairs.pair_values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
         others = pairs.item_values(assigned) - own
         items = self.pair_logits.items(states, scene)

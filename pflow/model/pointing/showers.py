@@ -13,7 +13,7 @@ from torch import Tensor
 from pflow.model.pointing.geometry import DEPOSIT_ENERGY, DEPOSIT_POSITION, Scene
 from pflow.model.pointing.pairs import Pairs
 
-__all__ = ["Showers", "falling_step", "log_weights", "rising_step"]
+__all__ = ["Showers", "log_weights", "ramp_down", "ramp_up"]
 
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
@@ -32,14 +32,14 @@ def log_weights(fraction: Tensor) -> Tensor:
     return (LOG_WEIGHT + (fraction + 1e-12).log()).clamp(min=0.0)
 
 
-def falling_step(values: Tensor, end: float, *, width: float) -> Tensor:
+def ramp_down(values: Tensor, end: float, *, width: float) -> Tensor:
     """1 below ``end - width``, 0 from `end`, linear between: a cut at one value would turn rounding into a jump."""
     return ((end - values) / width).clamp(0.0, 1.0)
 
 
-def rising_step(values: Tensor, end: float, *, width: float) -> Tensor:
+def ramp_up(values: Tensor, end: float, *, width: float) -> Tensor:
     """0 below ``end - width``, 1 from `end`, linear between."""
-    return 1.0 - falling_step(values, end, width=width)
+    return 1.0 - ramp_down(values, end, width=width)
 
 
 class Showers(NamedTuple):
@@ -75,7 +75,7 @@ class Showers(NamedTuple):
         items = pairs.item_rows(scene.item_deposit, hit_fraction.dtype)  # [4, P]
         position, deposit = items[DEPOSIT_POSITION], hit_fraction * items[DEPOSIT_ENERGY]  # mm, GeV; 0 GeV for tracks
         energy = pairs.particle_sums(deposit, size)
-        presence = rising_step(energy, DEPOSIT, width=DEPOSIT_WIDTH)
+        presence = ramp_up(energy, DEPOSIT, width=DEPOSIT_WIDTH)
         fraction = deposit * pairs.flat_particle_values(presence / energy.clamp(min=1e-9))
         weight = log_weights(fraction)
         sums = pairs.particle_row_sums(torch.cat([weight * position, weight[None], fraction * position]), size)

@@ -8,7 +8,7 @@ import uproot
 
 from pflow.errors import InputError
 from pflow.event.events import Flag
-from pflow.event.refused import BadEntriesWarning
+from pflow.event.skipped import BadEntriesWarning
 from pflow.io.columns import open_tree
 from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter, iterate_reco, read_provenance, read_reco

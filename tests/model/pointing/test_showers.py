@@ -7,7 +7,7 @@ import torch
 
 from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.showers import LOG_WEIGHT, Showers, falling_step
+from pflow.model.pointing.showers import LOG_WEIGHT, Showers, ramp_down
 
 
 def test_energies_weights_and_barycentres_by_hand(by_hand):
@@ -30,4 +30,4 @@ def test_energies_weights_and_barycentres_by_hand(by_hand):
 
 
 def test_a_falling_step_is_linear_before_its_end():
-    assert falling_step(torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0]), 2.0, width=1.0).tolist() == [1.0, 1.0, 0.5, 0.0, 0.0]
+    assert ramp_down(torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0]), 2.0, width=1.0).tolist() == [1.0, 1.0, 0.5, 0.0, 0.0]

@@ -8,8 +8,8 @@ import pytest
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits
-from pflow.event.cells import Merge, merge_hits, sum_hits
 from pflow.event.events import Events
+from pflow.event.merge_hits import Merge, merge_hits, sum_hits
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
-from pflow.tokens.decode import decode
+from pflow.tokens.particles import decode
 from pflow.tokens.tokens import ParticleTokens
 
 

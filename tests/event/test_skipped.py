@@ -5,7 +5,7 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.event.events import Flag
-from pflow.event.refused import BadEntriesWarning, without_refused
+from pflow.event.skipped import BadEntriesWarning, without_refused
 
 
 def fewer_than(limit: int):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from pflow.config import from_plain
 from pflow.errors import ConfigError, check_choice
-from pflow.event.cells import Merge
+from pflow.event.merge_hits import Merge
 from pflow.event.truth import RULES
-from pflow.plain import from_plain
 from pflow.tokens.features import feature_transforms
 from pflow.tokens.order import ORDERS
 
-__all__ = ["HIT_FEATURES", "PARTS", "Recipe"]
+__all__ = ["HIT_FEATURES", "PARTS", "TokenConfig"]
 
 HIT_FEATURES = ("log_energy", "x", "y", "z")
 """The first paper's features of a hit, with the energy as a logarithm."""
@@ -21,7 +21,7 @@ PARTS = ("hits", "tracks", "tracker_hits")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TokenConfig:
     """Which tokens and targets are made from an event.
 
     Parameters

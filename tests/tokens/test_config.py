@@ -4,29 +4,29 @@ import json
 
 import pytest
 
+from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError
-from pflow.event.cells import Merge
-from pflow.plain import from_plain, to_plain
-from pflow.tokens.recipe import Recipe
+from pflow.event.merge_hits import Merge
+from pflow.tokens.config import TokenConfig
 
 
 def test_lists_as_yaml_gives_them_are_taken():
-    assert Recipe(hit_features=["x", "y"]).features("hits") == ("x", "y")
+    assert TokenConfig(hit_features=["x", "y"]).features("hits") == ("x", "y")
 
 
 def test_cells_as_yaml_gives_them_are_taken():
-    assert Recipe(merge={"ecal_mm": 10, "hcal_mm": 30.0}).merge.ecal_mm == 10.0
+    assert TokenConfig(merge={"ecal_mm": 10, "hcal_mm": 30.0}).merge.ecal_mm == 10.0
 
 
 def test_a_recipe_that_merges_survives_json():
-    merging = Recipe(merge=Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3))
-    assert from_plain(Recipe, json.loads(json.dumps(to_plain(merging))), where="recipe") == merging
+    merging = TokenConfig(merge=Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3))
+    assert from_plain(TokenConfig, json.loads(json.dumps(to_plain(merging))), where="recipe") == merging
 
 
 def test_a_recipe_from_before_merging_does_not_merge():
-    old = to_plain(Recipe())
+    old = to_plain(TokenConfig())
     del old["merge"]
-    assert from_plain(Recipe, old, where="recipe").merge is None
+    assert from_plain(TokenConfig, old, where="recipe").merge is None
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_a_recipe_from_before_merging_does_not_merge():
 )
 def test_options_that_cannot_work_are_errors(options, message):
     with pytest.raises(ConfigError, match=message):
-        Recipe(**options)
+        TokenConfig(**options)
