@@ -28,7 +28,7 @@ __all__ = ["Tokeniser"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokeniser:
-    """Token configuration, detector, vocabulary and scales, fitted on the training events (`fit`) or read from a checkpoint.
+    """Token configuration, detector, vocabulary and scales, fitted on training events (`fit`) or from a checkpoint.
 
     Parameters
     ----------
