@@ -1,4 +1,4 @@
-"""Turn the first paper's HDF5 files into ROOT files (flat ntuples), and any readable file into either."""
+"""Turn the first paper's HDF5 files, and any other readable file, into ROOT files (flat ntuples)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-ROOT = (".root",)
-HDF5 = (".h5", ".hdf5")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow convert`."""
     parser.add_argument("input", metavar="IN", help="HDF5 file of the first paper, EDM4hep file or flat ntuple")
-    parser.add_argument(
-        "output", metavar="OUT", help="OUT.root: flat ntuple in the layout g4; OUT.h5: the first paper's format"
-    )
+    parser.add_argument("output", metavar="OUT.root", help="flat ntuple in the layout g4")
     add_file_options(parser, detector="detector of the input (built-in name or YAML file)")
     add_option(
         parser,
@@ -41,20 +36,14 @@ def run(args: argparse.Namespace) -> int:
     from pflow.errors import ConfigError
     from pflow.io.atomic import check_output
     from pflow.io.events_root import write_events
-    from pflow.io.legacy_hdf5.writer import write_legacy
     from pflow.io.open import open_events
 
-    suffix = Path(args.output).suffix.lower()
-    if suffix not in ROOT + HDF5:
-        raise ConfigError(f"cannot tell the format of {args.output}: expected {', '.join(ROOT + HDF5)} at its end")
+    if Path(args.output).suffix.lower() != ".root":
+        raise ConfigError(f"cannot write {args.output}: expected a ROOT file, .root at its end")
     check_output(args.output, inputs=[args.input])
-    write = write_events if suffix in ROOT else write_legacy
     with open_events(args.input, **file_options(args)) as file:
-        if file.truth_tracks and suffix in HDF5:
-            raise ConfigError(f"{args.output}: the format cannot say that tracks were made from Monte Carlo particles")
-        written = write(
-            args.output, _chunks(file, args.chunk_size, args.on_error), inputs=[args.input], force=args.force
-        )
+        chunks = _chunks(file, args.chunk_size, args.on_error)
+        written = write_events(args.output, chunks, inputs=[args.input], force=args.force)
     made = ", with tracks made from Monte Carlo particles" if file.truth_tracks else ""
     print(f"{args.output}: {written} events of {file.detector.name}, from {args.input} ({file.schema}){made}")
     return 0

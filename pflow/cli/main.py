@@ -30,7 +30,7 @@ VERBS = {
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show what a file holds: schema, entries, collections, truth, which detector fits",
     "detector": "draft the description of the detector that a file is from, for --detector",
-    "convert": "turn the first paper's HDF5 files into ROOT files and back",
+    "convert": "turn the first paper's HDF5 files into ROOT files",
     "overlay": "join events of several files into one each: pile-up, background, large events",
     "reconstruct": "turn events into particles with a trained model: ROOT file in, ROOT file out",
     "evaluate": "compare reconstructed particles with the truth: metrics, table, plots, report",

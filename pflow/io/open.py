@@ -299,7 +299,7 @@ def _open(
         )
     wanted = None if detector is None else load_detector(detector)
     if schema == "legacy-hdf5":
-        from pflow.io.legacy_hdf5.reader import LegacyReader
+        from pflow.io.legacy_hdf5 import LegacyReader
 
         return LegacyReader(str(path), detector=wanted)
     if schema == "flat":

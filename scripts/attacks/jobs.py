@@ -18,7 +18,6 @@ import uproot
 # What the commands import when they run: a fork of this process then has it loaded.
 import pflow.cli.fit
 import pflow.inference.files
-import pflow.io.legacy_hdf5.writer
 import pflow.metrics.report  # noqa: F401
 from attacks.child import run_limited, run_signalled
 from pflow.checkpoint.load import load_model

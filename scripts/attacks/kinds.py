@@ -37,7 +37,6 @@ from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import reconstruct_exported
 from pflow.io.events_root import write_events
 from pflow.io.layout import load_layout
-from pflow.io.legacy_hdf5.writer import write_legacy
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter, read_provenance, read_reco
 from pflow.io.summary import inspect_file
@@ -54,7 +53,6 @@ def make_originals(folder: Path) -> None:
     """Write what is damaged: small files of every format that is read."""
     events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=3)
     write_events(folder / "flat.root", events)
-    write_legacy(folder / "legacy.h5", events)
     if importlib.util.find_spec("pyarrow") is not None:
         prepare_events([str(folder / "flat.root")], folder / "prepared", FileOptions())
     reconstruction = pflow.reconstruct(events, MODEL, device="cpu")
@@ -69,14 +67,18 @@ def make_originals(folder: Path) -> None:
         (folder / f"{name}.ckpt").write_bytes(content)
     if all(importlib.util.find_spec(package) for package in ("onnx", "onnxruntime")):
         export_model(load_model(MODEL), folder / "exported")
-    shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "edm4hep"
-    for name, target in EDM4HEP.items():
+    shared = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data"))
+    for name, target in REAL_FILES.items():
         if (shared / name).is_file():
             (folder / target).write_bytes((shared / name).read_bytes())
 
 
-EDM4HEP = {"cld_rec.edm4hep.root": "edm4hep_ttree.root", "ild_g4_zqq_rntuple.root": "edm4hep_rntuple.root"}
-"""Real EDM4hep files, and their names among the originals; left out where they are not found."""
+REAL_FILES = {
+    "edm4hep/cld_rec.edm4hep.root": "edm4hep_ttree.root",
+    "edm4hep/ild_g4_zqq_rntuple.root": "edm4hep_rntuple.root",
+    "legacy/gamma1_30.h5": "legacy.h5",
+}
+"""Real files, and their names among the originals; left out where they are not found."""
 
 
 def _events_of(name: str) -> Case:

@@ -219,7 +219,7 @@ def test_a_flat_file_is_read_with_its_own_detector(sample_dir):
 
 
 def test_the_paper_s_file_is_read(data_dir):
-    pytest.importorskip("pflow.io.legacy_hdf5.reader")
+    pytest.importorskip("pflow.io.legacy_hdf5")
     with open_events(data_dir / "legacy" / "gamma1_30.h5") as file:
         assert (file.schema, file.num_entries) == ("legacy-hdf5", 30)
 

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import awkward as ak
+import h5py
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
-from pflow.io.legacy_hdf5.buffers import TableReader, open_hdf5
 from pflow.physics.detector import Detector, load_detector
 from pflow.physics.kinematics import momentum_at_perigee
 
@@ -41,9 +41,10 @@ FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")
 LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")
 """Columns of the group ``label``."""
 
+DAMAGED = "cannot be read, damaged file"
+
 Rows = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class LegacyReader:
@@ -78,10 +79,13 @@ class LegacyReader:
         self.path = str(path)
         self.detector = load_detector("ild_g4" if detector is None else detector)
         _calorimeter_indices(self.detector)
-        self._file = open_hdf5(path)
+        if not Path(path).exists():
+            raise InputError("no such file", file=path)
+        with reading("expected an HDF5 file of the first paper, cannot open it", file=path):
+            self._file = h5py.File(path, "r")
         try:
-            self._features = TableReader(self._file, "feature", FEATURES, self.path)
-            self._labels = TableReader(self._file, "label", LABELS, self.path)
+            self._features = _Table(self._file, "feature", FEATURES, self.path)
+            self._labels = _Table(self._file, "label", LABELS, self.path)
             self.num_entries = len(self._features.offsets) - 1
             self._compare_lengths()
         except BaseException:
@@ -107,7 +111,7 @@ class LegacyReader:
         event = jagged.event_index(counts)
         track = column["track"] > 0.5
 
-        def by_event(values: npt.NDArray[Any], mask: Mask) -> ak.Array:
+        def by_event(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_]) -> ak.Array:
             return ak.unflatten(values[mask], np.bincount(event[mask], minlength=len(counts)))
 
         subdetector = subdetectors(column["x"], column["y"], column["z"], self.detector)
@@ -131,22 +135,13 @@ class LegacyReader:
         return Events(detector=self.detector, path=self.path, entry=entry, event=entry, **parts)
 
     def _compare_lengths(self) -> None:
-        features, labels = self._features.offsets, self._labels.offsets
+        features, labels = np.diff(self._features.offsets), np.diff(self._labels.offsets)
         if len(features) != len(labels):
-            raise InputError(
-                f"expected as many events as in 'feature', {len(features) - 1}, found {len(labels) - 1}",
-                file=self.path,
-                field="label",
-            )
-        different = np.flatnonzero(np.diff(features) != np.diff(labels))
-        if different.size:
-            at = int(different[0])
-            raise InputError(
-                f"expected as many rows as in 'feature', {np.diff(features)[at]}, found {np.diff(labels)[at]}",
-                file=self.path,
-                entry=at,
-                field="label",
-            )
+            message = f"expected as many events as in 'feature', {len(features)}, found {len(labels)}"
+            raise InputError(message, file=self.path, field="label")
+        for entry in np.flatnonzero(features != labels)[:1]:
+            message = f"expected as many rows as in 'feature', {features[entry]}, found {labels[entry]}"
+            raise InputError(message, file=self.path, entry=int(entry), field="label")
 
     def _tracks(self, at_calo: Mapping[str, ak.Array]) -> ak.Array:
         x, y, px, py, charge = (jagged.flat(at_calo[name], np.float64) for name in ("x", "y", "px", "py", "charge"))
@@ -223,3 +218,96 @@ def _calorimeter_indices(detector: Detector) -> npt.NDArray[np.int32]:
     except KeyError as error:
         raise ConfigError(f"detector '{detector.name}' has no {' '.join(error.args[0])}") from error
     return np.array(table, dtype=np.int32)
+
+
+class _Table:
+    """Rows of columns of one group, read a range of events at a time; `offsets` of the events, int64 [event + 1].
+
+    Ranges are read from the datasets of [event, row, column] with a fixed number of columns, as the paper's files have
+    them; an array of any other form is read as a whole.
+
+    Raises
+    ------
+    InputError
+        The group or one of its attributes is missing, or they and the buffers are not such an array.
+    """
+
+    def __init__(self, file: h5py.File, name: str, columns: tuple[str, ...], path: str) -> None:
+        self._where: dict[str, Any] = {"file": path, "field": name}
+        self._width = len(columns)
+        self._data: Any  # numbers, [row, column] or one row after the other
+        with reading(DAMAGED, **self._where):
+            group = file.get(name)
+            if not isinstance(group, h5py.Group):
+                raise self._error("no such group; expected groups 'feature' and 'label'", nearest(name, file))
+            form, length = self._attributes(group)
+            offsets, self._data, width = _in_place(form, group) or self._whole(form, length, group)
+            self.offsets: Index = np.asarray(offsets[()], dtype=np.int64)[: length + 1]
+        if width != self._width and self._data.size:
+            raise self._error(f"expected {self._width} columns ({', '.join(columns)}), found {width}")
+        rows = self._data.size // self._width
+        rise = (np.diff(self.offsets) >= 0).all()
+        if not (len(self.offsets) == length + 1 and rise and self.offsets[0] >= 0 and self.offsets[-1] <= rows):
+            raise self._error(f"the offsets do not fit: expected {length + 1} that rise up to at most {rows} rows")
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Rows of the events `start` to `stop` (exclusive), float64 [row, column].
+
+        Raises
+        ------
+        InputError
+            They cannot be read; names file, first entry and group.
+        """
+        numbers = self._width if self._data.ndim == 1 else 1
+        first, last = int(self.offsets[start]) * numbers, int(self.offsets[stop]) * numbers
+        with reading(f"events up to {stop} {DAMAGED}", entry=start, **self._where):
+            return np.asarray(self._data[first:last], dtype=np.float64).reshape(-1, self._width)
+
+    def _attributes(self, group: h5py.Group) -> tuple[ak.forms.Form, int]:
+        found: list[Any] = []
+        for name, what, convert in (
+            ("form", "an Awkward form as JSON", lambda text: ak.forms.from_json(text)),
+            ("length", "a number of events", int),
+        ):
+            if name not in group.attrs:
+                raise self._error(f"attribute '{name}' is missing", nearest(name, group.attrs))
+            try:
+                found.append(convert(group.attrs[name]))
+            except Exception as error:  # Awkward raises errors of many types
+                raise self._error(f"attribute '{name}' must be {what}: {first_line(error)}") from error
+        if found[1] < 0:
+            raise self._error(f"attribute 'length' must be a number of events, found {found[1]}")
+        return found[0], found[1]
+
+    def _whole(self, form: ak.forms.Form, length: int, group: h5py.Group) -> tuple[Index, npt.NDArray[Any], int]:
+        expected = "expected an Awkward array [event, row, column] of numbers as ak.to_buffers takes it apart"
+        try:
+            buffers = {key.removeprefix("part0-"): value[()] for key, value in group.items()}
+            numbers = {key: value for key, value in buffers.items() if value.dtype.kind in "fiu"}
+            array = ak.from_buffers(form, length, numbers)
+            flat = ak.to_numpy(ak.to_regular(ak.flatten(array, axis=1), axis=1))
+            offsets = jagged.offsets(ak.to_numpy(ak.num(array, axis=1)))
+        except Exception as error:  # whatever a form that does not fit its buffers makes Awkward raise
+            raise self._error(f"{expected}: {first_line(error)}") from error
+        if flat.ndim != 2 or flat.dtype.kind not in "fiu":
+            raise self._error(f"{expected}, found {array.type}")
+        return offsets, flat, flat.shape[1]
+
+    def _error(self, message: str, suggestions: list[str] | None = None) -> InputError:
+        return InputError(message, suggestions=suggestions or (), **self._where)
+
+
+def _in_place(form: ak.forms.Form, group: h5py.Group) -> tuple[Any, Any, int] | None:
+    """Datasets of offsets and numbers, and the number of columns, if the form is the paper's; else None."""
+    if not (form.is_list and form.content.is_regular and form.content.content.is_numpy):
+        return None
+    for prefix in ("", "part0-"):  # Awkward 1
+        offsets = group.get(f"{prefix}{form.form_key}-offsets")
+        data = group.get(f"{prefix}{form.content.content.form_key}-data")
+        if _is_vector(offsets, "iu") and _is_vector(data, "fiu"):
+            return offsets, data, int(form.content.size)
+    return None
+
+
+def _is_vector(dataset: Any, kinds: str) -> bool:
+    return isinstance(dataset, h5py.Dataset) and dataset.ndim == 1 and dataset.dtype.kind in kinds

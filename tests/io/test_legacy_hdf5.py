@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.io.legacy_hdf5.buffers import TableWriter
-from pflow.io.legacy_hdf5.reader import FEATURES, LABELS, LegacyReader, subdetectors
+from pflow.io.legacy_hdf5 import FEATURES, LABELS, LegacyReader, subdetectors
 from pflow.io.reader import Reader
 from pflow.physics.detector import load_detector
 
@@ -20,20 +20,35 @@ PHOTON = [22.0, 0.0, 0.0, 1.0, 2.0, 2.0, 0.0]
 PION = [211.0, 1.0, 0.139, 0.0, 3.0, 4.0, 1.0]
 HIT = [0.5, 1810.0, 10.0, -20.0, 6.5, 0.0, 0.0, 0.0, 0.0, 0.0]
 TRACK = [0.0, 1805.0, 30.0, 40.0, 0.0, 1.0, 1.0, 3.0, 0.25, 4.0]
+LABEL = [1.0, 0.0, *PHOTON]
 
 
-def stored(path: Path, features: list[Any], labels: list[Any], columns: tuple[int, int] = (10, 9)) -> Path:
-    """A file of the paper's with these rows [event][row][column]."""
+def rows(events: list[Any], width: int, dtype: type = np.float32) -> ak.Array:
+    """[event][row][column] with a fixed number of columns."""
+    flat = np.array([row for event in events for row in event], dtype=dtype).reshape(-1, width)
+    counts = np.array([len(event) for event in events], dtype=np.int64)
+    return ak.unflatten(ak.from_numpy(flat, regulararray=True), counts)
+
+
+def write(path: Path, feature: ak.Array, label: ak.Array, changes: Mapping[str, Any] | None = None) -> Path:
+    """A file of the paper's; `changes` to the attributes and datasets of ``feature``, by name."""
     with h5py.File(path, "w") as file:
-        for name, rows, width, dtype in (
-            ("feature", features, columns[0], "float32"),
-            ("label", labels, columns[1], "float64"),
-        ):
-            writer = TableWriter(file.create_group(name), width, dtype)
-            flat = [row for event in rows for row in event]
-            writer.append(np.array([len(event) for event in rows]), np.array(flat).reshape(-1, width))
-            writer.finish()
+        for name, array in (("feature", feature), ("label", label)):
+            form, length, buffers = ak.to_buffers(array)
+            stored = {"form": form.to_json(), "length": str(length), **buffers}
+            stored |= {} if name == "label" else dict(changes or {})
+            group = file.create_group(name)
+            for key, value in stored.items():
+                if key not in ("form", "length"):
+                    group.create_dataset(key, data=value)
+                elif value is not None:
+                    group.attrs[key] = value
     return path
+
+
+def stored(path: Path, features: list[Any], labels: list[Any]) -> Path:
+    """A file of the paper's with these rows [event][row][column]."""
+    return write(path, rows(features, 10), rows(labels, 9, np.float64))
 
 
 def two_events(folder: Path) -> Path:
@@ -141,25 +156,130 @@ class TestRowsByHand:
 
 class TestBadInput:
     def test_different_numbers_of_events(self, tmp_path):
-        path = stored(tmp_path / "in.h5", [[HIT], []], [[[1, 0, *PHOTON]]])
+        path = stored(tmp_path / "in.h5", [[HIT], []], [[[LABEL]]])
         with pytest.raises(InputError, match="'label': expected as many events as in 'feature', 2, found 1"):
             LegacyReader(path)
 
     def test_different_numbers_of_rows(self, tmp_path):
-        label = [1, 0, *PHOTON]
-        path = stored(tmp_path / "in.h5", [[HIT], [HIT]], [[label], [label, label]])
+        path = stored(tmp_path / "in.h5", [[HIT], [HIT]], [[LABEL], [LABEL, LABEL]])
         with pytest.raises(InputError, match="entry 1, 'label': expected as many rows as in 'feature', 1, found 2"):
             LegacyReader(path)
 
     @pytest.mark.parametrize("column", ["mcid", "pdg"])
     @pytest.mark.parametrize("value", [0.5, np.nan])
     def test_an_identity_that_is_no_whole_number(self, tmp_path, column, value):
-        good: list[float] = [1, 0, *PHOTON]
-        bad = list(good)
+        bad = list(LABEL)
         bad[LABELS.index(column)] = value
-        reader = LegacyReader(stored(tmp_path / "in.h5", [[HIT], [HIT]], [[good], [bad]]))
+        reader = LegacyReader(stored(tmp_path / "in.h5", [[HIT], [HIT]], [[LABEL], [bad]]))
         with pytest.raises(InputError, match=rf"entry 1, 'label': expected a whole number for {column}, found {value}"):
             reader.read(0, 2)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"form": None}, "attribute 'form' is missing"),
+            ({"length": None}, "attribute 'length' is missing"),
+            *(
+                ({"form": form}, "attribute 'form' must be an Awkward form")
+                for form in ("{broken", 3, '{"class": "No"}')
+            ),
+            ({"form": ak.to_buffers(ak.Array([{"x": 1.0}]))[0].to_json()}, "expected an Awkward array"),
+            ({"length": "many"}, "attribute 'length' must be a number of events"),
+            ({"length": "-1"}, "attribute 'length' must be a number of events, found -1"),
+            ({"length": "4"}, "the offsets do not fit: expected 5"),
+            ({"node0-offsets": np.array([0, 2, 2, 4])}, "the offsets do not fit: expected 4 .* at most 3 rows"),
+            ({"node0-offsets": np.array([0, 2, 1, 3])}, "the offsets do not fit"),
+            ({"node0-offsets": np.array([-1, 2, 2, 3])}, "the offsets do not fit"),
+            ({"node2-data": np.array([b"text"] * 30)}, "expected an Awkward array"),
+        ],
+    )
+    def test_what_a_group_cannot_be(self, tmp_path, changes, message):
+        path = write(tmp_path / "in.h5", rows(THREE, 10), rows(THREE_LABELS, 9, np.float64), changes)
+        with pytest.raises(InputError, match=message) as caught:
+            LegacyReader(path)
+        assert (caught.value.file, caught.value.field) == (str(path), "feature")
+
+    @pytest.mark.parametrize("array", [rows([[[1.0, 2.0]]], 2), ak.Array([[[1.0, 2.0]]])])
+    def test_another_number_of_columns(self, tmp_path, array):
+        with pytest.raises(InputError, match=r"expected 10 columns \(edep, x, .*\), found 2"):
+            LegacyReader(write(tmp_path / "in.h5", array, rows([[LABEL]], 9)))
+
+    def test_rows_of_different_lengths(self, tmp_path):
+        with pytest.raises(InputError, match="expected an Awkward array"):
+            LegacyReader(write(tmp_path / "in.h5", ak.Array([[HIT, HIT[:3]]]), rows([[LABEL] * 2], 9)))
+
+    def test_a_missing_group_names_the_nearest(self, tmp_path):
+        with h5py.File(tmp_path / "in.h5", "w") as file:
+            file.create_group("features")
+        with pytest.raises(InputError, match=r"'feature': no such group.*nearest matches: features"):
+            LegacyReader(tmp_path / "in.h5")
+
+    def test_a_dataset_is_no_group(self, tmp_path):
+        with h5py.File(tmp_path / "in.h5", "w") as file:
+            file["feature"] = np.zeros(3)
+        with pytest.raises(InputError, match="'feature': no such group"):
+            LegacyReader(tmp_path / "in.h5")
+
+    def test_no_such_file(self, tmp_path):
+        with pytest.raises(InputError, match=r"nowhere\.h5: no such file"):
+            LegacyReader(tmp_path / "nowhere.h5")
+
+    def test_what_is_no_hdf5_file(self, tmp_path, data_dir):
+        whole = (data_dir / "legacy" / "gamma1_30.h5").read_bytes()
+        for content in (b"hello", whole[:-500]):
+            (tmp_path / "in.h5").write_bytes(content)
+            with pytest.raises(InputError, match=r"in\.h5: expected an HDF5 file.*cannot open it"):
+                LegacyReader(tmp_path / "in.h5")
+
+    def test_damaged_numbers_name_file_entry_and_group(self, tmp_path):
+        path = stored(tmp_path / "in.h5", [[HIT] * 500, [HIT]], [[LABEL] * 500, [LABEL]])
+        with h5py.File(path, "a") as file:
+            numbers = file["feature/node2-data"][()]
+            del file["feature/node2-data"]
+            file["feature"].create_dataset("node2-data", data=numbers, chunks=(1000,), compression="gzip")
+            chunk = file["feature/node2-data"].id.get_chunk_info(2)
+        content = bytearray(path.read_bytes())
+        content[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xff" * chunk.size
+        path.write_bytes(content)
+        reader = LegacyReader(path)
+        assert len(reader.read(0, 0)) == 0
+        with pytest.raises(InputError, match="damaged file") as caught:
+            reader.read(0, 1)
+        assert (caught.value.file, caught.value.entry, caught.value.field) == (str(path), 0, "feature")
+
+
+THREE, THREE_LABELS = [[HIT, TRACK], [], [HIT]], [[LABEL, LABEL], [], [LABEL]]
+
+
+class TestForms:
+    """However Awkward stored the rows, they are read."""
+
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            lambda array: array,
+            lambda array: ak.Array(array.to_list()),
+            lambda array: ak.unflatten(ak.Array(ak.to_numpy(ak.flatten(array))), ak.num(array)),
+            lambda array: ak.values_astype(array, np.float64),
+        ],
+        ids=["regular", "jagged", "two-dimensional", "float64"],
+    )
+    @pytest.mark.parametrize("part", [slice(None), slice(1, None), slice(0, 0)])
+    def test_rows(self, tmp_path, shape, part):
+        features, labels = shape(rows(THREE, 10)), shape(rows(THREE_LABELS, 9, np.float64))
+        reader = LegacyReader(write(tmp_path / "in.h5", features[part], labels[part]))
+        events = reader.read(0, reader.num_entries)
+        assert events.hits.energy.to_list() == [[0.5], [], [0.5]][part]
+        assert events.tracks.charge.to_list() == [[1.0], [], []][part]
+
+    def test_buffers_named_by_the_first_awkward(self, tmp_path):
+        path = stored(tmp_path / "in.h5", THREE, THREE_LABELS)
+        with h5py.File(path, "a") as file:
+            for group in file.values():
+                group.attrs["form"] = group.attrs["form"].replace("ListOffsetArray", "ListOffsetArray64")
+                for name in list(group):
+                    group.move(name, f"part0-{name}")
+        assert LegacyReader(path).read(1, 3).hits.energy.to_list() == [[], [0.5]]
 
 
 class TestSubdetectors:

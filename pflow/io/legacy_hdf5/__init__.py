@@ -1,1 +1,0 @@
-"""The first paper's HDF5 files."""
