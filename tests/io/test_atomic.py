@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pflow.errors import ConfigError, OutputError, PflowError
-from pflow.io import atomic
 from pflow.io.atomic import check_folder, check_output, replacing, replacing_folder
 
 KINDS = {"file": (replacing, ""), "folder": (replacing_folder, "a.txt")}
@@ -174,11 +173,6 @@ def test_a_full_disk_is_one_clear_error(tmp_path, number, kind):
     assert not list(tmp_path.iterdir())
 
 
-def write_many(target: Path) -> None:
-    with replacing(target) as partial:
-        partial.write_bytes(bytes(5000))
-
-
 def test_a_limit_of_the_file_size_is_one_clear_error(tmp_path, largest_file):
     (tmp_path / "out.txt").write_text("before")
     with (
@@ -225,22 +219,6 @@ def test_what_dead_processes_left_is_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted([*stay, "out.txt", "model"])
 
 
-@pytest.fixture(params=["at once", "by two renames"])
-def exchange(request, tmp_path, monkeypatch) -> str:
-    """How two folders are exchanged."""
-    if request.param == "by two renames":
-        monkeypatch.setattr(atomic, "_exchange_at_once", lambda one, other: False)
-    else:
-        (tmp_path / "one").mkdir()
-        (tmp_path / "other").mkdir()
-        if not atomic._exchange_at_once(tmp_path / "one", tmp_path / "other"):
-            pytest.skip("this file system cannot exchange two names")
-        (tmp_path / "one").rmdir()
-        (tmp_path / "other").rmdir()
-    return request.param
-
-
-@pytest.mark.usefixtures("exchange")
 def test_a_folder_of_the_same_kind_is_replaced_by_force_alone(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
@@ -267,60 +245,31 @@ def replace_by_force(folder: Path) -> None:
         (partial / "a.txt").write_text("whole")
 
 
-def test_two_names_are_exchanged_or_nothing_is_done(tmp_path):
-    one, other = make(tmp_path / "one", "1"), make(tmp_path / "other", "2")
-    done = atomic._exchange_at_once(one, other)
-    assert ((one / "a.txt").read_text(), (other / "a.txt").read_text()) == (("2", "1") if done else ("1", "2"))
-    assert not atomic._exchange_at_once(one, tmp_path / "nowhere")
-    assert sorted(os.listdir(tmp_path)) == ["one", "other"]
-
-
 KILLED = """
-import os, shutil, signal, sys
+import os, signal, sys
 from pflow.io import atomic
 
-def then_killed(function):
-    def call(*args, **kwargs):
-        function(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return call
+def then_killed(*args):
+    rename(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
 
-if sys.argv[2] == "at once":
-    atomic._exchange_at_once = then_killed(atomic._exchange_at_once)
-else:
-    atomic._exchange_at_once = lambda one, other: False
-    os.replace = then_killed(os.replace)
+rename, os.replace = os.replace, then_killed
 with atomic.replacing_folder(sys.argv[1], replace=["a.txt"], force=True) as partial:
     (partial / "a.txt").write_text("whole")
 """
-"""Replaces a folder, and is killed right after the exchange or after the first of two renames."""
+"""Replaces a folder, and is killed right after the first of two renames."""
 
 
-def test_a_process_that_is_killed_while_it_replaces_a_folder_leaves_a_whole_one(tmp_path, exchange):
+def test_a_process_that_is_killed_while_it_replaces_a_folder_leaves_a_whole_one(tmp_path):
     folder = make(tmp_path / "model")
-    killed = subprocess.run([sys.executable, "-c", KILLED, folder, exchange], check=False)
+    killed = subprocess.run([sys.executable, "-c", KILLED, folder], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2
-    assert folder.exists() == (exchange == "at once")
     with pytest.raises(ConfigError, match="--force"):
         check_folder(folder, replace=["a.txt"])
-    assert contents(folder) == {"a.txt": "whole" if exchange == "at once" else "earlier"}
+    assert contents(tmp_path) == {"model/a.txt": "earlier"}
     replace_by_force(folder)
     assert contents(tmp_path) == {"model/a.txt": "whole"}
-    assert os.listdir(tmp_path) == ["model"]
-
-
-def test_a_folder_is_put_back_before_all_else(tmp_path):
-    for there in (False, True):
-        if there:
-            (tmp_path / "model").mkdir()
-        aside = make(tmp_path / f"model.earlier-{HOST}-{DEAD}")
-        with pytest.raises(ConfigError, match="it is the input"):
-            check_folder(tmp_path / "model", inputs=[tmp_path / "model"])
-        assert contents(tmp_path) == {"model/a.txt": "earlier"}
-        assert not aside.exists()
-        (tmp_path / "model" / "a.txt").unlink()
-        (tmp_path / "model").rmdir()
 
 
 def test_through_a_link_a_folder_is_put_back_where_the_link_points_to(tmp_path):
@@ -352,14 +301,6 @@ def test_what_a_process_put_aside_that_may_live_is_left_alone(tmp_path, owner, t
     assert contents(tmp_path / "model") == {"a.txt": "whole"}
 
 
-def test_a_file_in_the_place_of_a_folder_removes_nothing(tmp_path):
-    (tmp_path / "model").write_text("mine")
-    aside = make(tmp_path / f"model.earlier-{HOST}-{DEAD}")
-    with pytest.raises(ConfigError, match="it is a file"):
-        check_folder(tmp_path / "model")
-    assert contents(aside) == {"a.txt": "earlier"}
-
-
 def test_where_the_second_rename_fails_the_folder_is_put_back(tmp_path, monkeypatch):
     folder = make(tmp_path / "model")
     rename = os.replace
@@ -369,7 +310,6 @@ def test_where_the_second_rename_fails_the_folder_is_put_back(tmp_path, monkeypa
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         rename(source, target)
 
-    monkeypatch.setattr(atomic, "_exchange_at_once", lambda one, other: False)
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(OutputError, match="Input/output error"):
         replace_by_force(folder)
