@@ -90,5 +90,5 @@ def read():
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    error = missing_package("pyarrow", "prepared events", extra="prepare")
-    assert str(error) == "the package pyarrow, for prepared events, is not installed: pip install 'pflow[prepare]'"
+    error = missing_package("fastjet", "jets", extra="jets")
+    assert str(error) == "the package fastjet, for jets, is not installed: pip install 'pflow[jets]'"

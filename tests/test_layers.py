@@ -34,7 +34,7 @@ ONLY_IN = {
     "plotly": {"plots"},
     "fastjet": {"metrics"},
     "onnx": {"export"},
-    "safetensors": {"checkpoint"},
+    "safetensors": {"checkpoint", "io"},
     "pytorch_lightning": {"data", "train", "cli"},
     "jsonargparse": {"train", "cli"},
 }

@@ -26,7 +26,6 @@ VERBS = {
     "validate": "losses and errors of a checkpoint on the validation files",
     "test": "losses and errors of a checkpoint on the test files",
     "predict": "write the particles of the predict files to ROOT while logging as in training",
-    "prepare": "read and validate files once, for fast loading: pflow prepare train*.root -o DIR; fit --data.train DIR",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show what a file holds: schema, entries, collections, truth, which detector fits",
     "detector": "draft the description of the detector that a file is from, for --detector",

@@ -28,6 +28,7 @@ from pflow.errors import ConfigError, PflowError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning
+from pflow.io.cache import check_cache
 from pflow.physics.detector import Detector
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
 from pflow.tokens.statistics import Statistics
@@ -55,6 +56,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         How to read them; default: detected from the file (see `pflow.open_events`).
     on_error
         What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
+    cache
+        Folder in which chunks are kept once they are read, for later epochs and trainings: they load faster than from
+        the files, and take some five times their space. What is there for other files or options is not used.
     rule, e_min, order
         Truth rule (``stable``, ``calo``, ``entering``), smallest energy of a target in GeV, and order of the target
         sequence (`pflow.tokens.config.ORDERS`).
@@ -105,6 +109,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         layout: str | None = None,
         truth_tracks: bool = False,
         on_error: Literal["raise", "skip"] = "raise",
+        cache: str | None = None,
         rule: str = "stable",
         e_min: float = 0.1,
         order: str = "energy",
@@ -128,7 +133,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         super().__init__()
         self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
         self.options = FileOptions(
-            detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error
+            detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error, cache=cache
         )
         self.recipe = TokenConfig(
             rule=rule,
@@ -194,6 +199,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """The chunks of each split of a stage; makes the tokeniser."""
         splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}[stage]
         chunks: dict[str, list[Chunk]] = {}
+        if self.options.cache is not None and not check_cache(self.options.cache):
+            self.options = dataclasses.replace(self.options, cache=None)
         for name in splits:
             paths = expand(self.paths[name], name)
             chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)

@@ -15,9 +15,9 @@ import numpy as np
 from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
+from pflow.io.cache import CachedFile
 from pflow.io.layout import Layout
 from pflow.io.open import EventFile, open_events
-from pflow.io.prepared.reader import prepared_inputs
 from pflow.physics.detector import Detector
 
 __all__ = [
@@ -41,13 +41,14 @@ RUN = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """How files are opened and read; see `pflow.open_events`."""
+    """How files are opened and read; see `pflow.open_events`. `cache`: folder for `pflow.io.cache`."""
 
     detector: str | Path | Detector | None = None
     schema: str | None = None
     layout: str | Path | Layout | None = None
     truth_tracks: bool = False
     on_error: Literal["raise", "skip"] = "raise"
+    cache: str | None = None
     known: Mapping[str, FileOptions] = dataclasses.field(default_factory=dict)
     """Of files that were opened before, with what was detected then: opening them again detects nothing."""
 
@@ -60,6 +61,21 @@ class FileOptions:
             schema=options.schema,
             layout=options.layout,
             truth_tracks=options.truth_tracks,
+        )
+
+    def open_cached(self, path: str) -> EventFile | CachedFile:
+        """The file with its cache, if there is one and the file was opened before."""
+        known = self.known.get(path)
+        if self.cache is None or known is None or not isinstance(known.detector, Detector):
+            return self.open(path)
+        return CachedFile(
+            path,
+            self.cache,
+            open_file=functools.partial(self.open, path),
+            detector=known.detector,
+            schema=known.schema,
+            layout=known.layout,
+            truth_tracks=known.truth_tracks,
         )
 
     def detected(self, file: EventFile) -> FileOptions:
@@ -104,9 +120,9 @@ class OpenFiles:
     def __init__(self, options: FileOptions, *, most: int | None = OPEN_FILES) -> None:
         self._options = options
         self._most = most
-        self._files: dict[str, EventFile] = {}  # the one used last is the last
+        self._files: dict[str, EventFile | CachedFile] = {}  # the one used last is the last
 
-    def open(self, path: str) -> EventFile:
+    def open(self, path: str) -> EventFile | CachedFile:
         """The file, which stays open.
 
         Raises
@@ -116,7 +132,7 @@ class OpenFiles:
         """
         file = self._files.pop(path, None)
         if file is None:
-            file = self._options.open(path)
+            file = self._options.open_cached(path)
         self._files[path] = file
         while self._most is not None and len(self._files) > self._most:
             self.release(next(iter(self._files)))
@@ -137,8 +153,6 @@ class OpenFiles:
 def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
     """Paths and glob patterns to the files they name: patterns in sorted order, nothing twice.
 
-    A folder of `pflow prepare` stands for the prepared events of its inputs, in their order.
-
     Raises
     ------
     ConfigError
@@ -149,7 +163,7 @@ def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
     given = [paths] if isinstance(paths, str) else list(paths or ())
     if not given:
         raise ConfigError(f"no {what} files are given: set data.{what}")
-    return list(dict.fromkeys(file for path in matching(given) for file in prepared_inputs(path)))
+    return list(dict.fromkeys(matching(given)))
 
 
 def matching(paths: Iterable[str | Path]) -> list[str]:

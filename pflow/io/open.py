@@ -22,7 +22,6 @@ from pflow.io.edm4hep.collection_content import CollectionContent, collection_co
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.layout import Layout
-from pflow.io.prepared.reader import PreparedReader, is_prepared
 from pflow.io.reader import Reader
 from pflow.io.remote import with_retries
 from pflow.physics.detector import Detector, load_detector
@@ -177,11 +176,6 @@ class EventFile:
         stop = self.num_entries if stop is None else min(stop, self.num_entries)
         start = min(start, stop) if stop >= 0 else 0
         stop = max(start, stop)
-        if isinstance(self._reader, PreparedReader):  # its events were validated before
-            refused = self._reader.refused(start, stop)
-            if refused and strict:
-                raise refused[0]
-            return self._read_range(start, stop, truth=truth), [BadEntry(int(one.entry or 0), one) for one in refused]
         try:
             events = self._read_range(start, stop, truth=truth)
             undecoded: list[BadEntry] = []
@@ -246,8 +240,7 @@ def open_events(
     Parameters
     ----------
     path
-        EDM4hep (TTree or RNTuple), a flat ntuple, an HDF5 file of the first paper, or the folder of an input of
-        `pflow prepare`, which is read as that input.
+        EDM4hep (TTree or RNTuple), a flat ntuple, or an HDF5 file of the first paper.
     detector
         Built-in name, detector file or `Detector`; by default the built-in one that fits (EDM4hep) or the one that
         the layout names (flat).
@@ -286,9 +279,6 @@ def _open(
 ) -> Reader:
     if schema is not None:
         check_choice(schema, SCHEMAS, "schema")
-    if is_prepared(path):
-        found = None if detector is None else load_detector(detector)
-        return PreparedReader(str(path), detector=found, schema=schema, layout=layout, truth_tracks=truth_tracks)
     if schema is None:
         schema = sniff(path, layout=layout)
     elif layout is not None and schema != "flat":

@@ -148,11 +148,6 @@ def _hdf5(folder: Path) -> Content:
     return found
 
 
-def _shards(folder: Path) -> Content:
-    """Bytes of the shards."""
-    return {path.name: path.read_bytes() for path in sorted((folder / "prepared").rglob("*.arrow"))}
-
-
 def _names(folder: Path) -> Content:
     """Names of all files, and that pictures and pages are whole."""
     for path in folder.rglob("*"):
@@ -224,12 +219,6 @@ WRITERS: dict[str, Job] = {
     "overlay": Job(
         command=_words("overlay {inputs}/events.root {inputs}/events.root -o {folder}/joined.root"),
         content=_root,
-    ),
-    "prepare": Job(
-        command=_words("prepare {inputs}/events.root -o {folder}/prepared --shard-size=4 --quiet"),
-        content=_shards,
-        several=True,
-        replaces=False,
     ),
     "detector": Job(command=_words("detector {edm4hep} -o {folder}/mine.yaml --force"), content=_names),
 }

@@ -27,8 +27,6 @@ from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model
 from pflow.cli.main import EXIT_CODES, main
 from pflow.config import config_dir, weights_dir
-from pflow.data.files import FileOptions
-from pflow.data.prepare import prepare_events
 from pflow.errors import ConfigError
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
@@ -53,8 +51,6 @@ def make_originals(folder: Path) -> None:
     """Write what is damaged: small files of every format that is read."""
     events = pflow.read_events(REPOSITORY / "tests" / "data" / "multi_test_small.root", entry_stop=3)
     write_events(folder / "flat.root", events)
-    if importlib.util.find_spec("pyarrow") is not None:
-        prepare_events([str(folder / "flat.root")], folder / "prepared", FileOptions())
     reconstruction = pflow.reconstruct(events, MODEL, device="cpu")
     for format in ("ttree", "rntuple"):
         with RecoWriter(folder / f"reco_{format}.root", provenance={"made": "here"}, format=format) as writer:
@@ -97,26 +93,6 @@ def _events_of(name: str) -> Case:
         assert not events.violations(), "events with violations were returned"
 
     return case
-
-
-def _prepared(originals: Path, folder: Path, generator: Generator) -> None:
-    """Prepared events of which the shard, the manifest's text or a value in it is damaged."""
-    prepared = folder / "prepared"
-    shutil.copytree(originals / "prepared", prepared)
-    (shard,), manifest = prepared.rglob("*.arrow"), prepared / "manifest.json"
-    what = int(generator.integers(3))
-    if what == 0:
-        shard.write_bytes(damaged(shard.read_bytes(), generator))
-    elif what == 1:
-        manifest.write_bytes(damaged(manifest.read_bytes(), generator))
-    else:
-        manifest.write_text(json.dumps(altered(json.loads(manifest.read_text("utf-8")), generator)), "utf-8")
-    with open_events(shard.parent) as file:
-        events = file.read(0, 3)
-    assert not events.violations(), "events with violations were returned"
-    if what == 0:
-        expected = pflow.read_events(originals / "flat.root")
-        assert ak.array_equal(events.hits, expected.hits, equal_nan=True), "a damaged shard gave other events"
 
 
 def _reconstruction_of(name: str) -> Case:
@@ -306,7 +282,6 @@ KINDS: dict[str, Case] = {
     "EDM4hep (TTree)": _events_of("edm4hep_ttree.root"),
     "EDM4hep (RNTuple)": _events_of("edm4hep_rntuple.root"),
     "HDF5": _events_of("legacy.h5"),
-    "prepared events": _prepared,
     "reconstruction (TTree)": _reconstruction_of("reco_ttree.root"),
     "reconstruction (RNTuple)": _reconstruction_of("reco_rntuple.root"),
     "checkpoint, bytes": _checkpoint,

@@ -1,9 +1,10 @@
 """Loading for training, stage by stage, beside what a training step needs, in events a second of one core.
 
-Stages, in CPU time: plain (uproot alone, the same branches), reading (file to events, validated, with truth), prepared
-(the same from what `pflow prepare` wrote), tokens (truth rules, merging, features, targets), padding, augmentation, and
-tokens and padding of augmented events, which are larger where events are joined. The training step is that of the model
-on this CPU with one thread. Batches are filled to the budget of tokens of one GPU in `configs/cluster/fit.sbatch`.
+Stages, in CPU time: plain (uproot alone, the same branches), reading (file to events, validated, with truth), cached
+(the same from a cache, as of --data.cache), tokens (truth rules, merging, features, targets), padding, augmentation,
+and tokens and padding of augmented events, which are larger where events are joined. The training step is that of the
+model on this CPU with one thread. Batches are filled to the budget of tokens of one GPU in
+`configs/cluster/fit.sbatch`.
 
 What a GPU takes at most is that of a step, forward and backward, of the first stage. (A step of the refinement, with
 the first stage frozen, has 0.6 of its FLOPs, but decodes one particle after the other, with many times its kernels; of
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import awkward as ak
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,13 +39,11 @@ from pflow.checkpoint.load import Model, load_model
 from pflow.data.batch import Batch
 from pflow.data.buckets import bucket
 from pflow.data.collate import Padder
-from pflow.data.files import FileOptions
+from pflow.data.files import FileOptions, survey
 from pflow.data.memory import keep_freed_memory
-from pflow.data.prepare import prepare_events
 from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.events import Events
 from pflow.io.open import EventFile, open_events
-from pflow.io.prepared.reader import prepared_inputs
 from pflow.io.rootfile import read_branch
 
 AUGMENTATION = Augmentation(
@@ -63,7 +63,7 @@ TRAINED = 128
 BOUNDS = ("FLOPs", "kernels")
 """By FLOPs alone, and by kernels too."""
 
-SOURCES = {"files": "reading", "prepared": "prepared"}
+SOURCES = {"files": "reading", "cache": "cached"}
 """Where events come from, and the stage that reads them."""
 
 
@@ -148,7 +148,7 @@ def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any
     tokeniser = model.tokeniser
     if tokeniser.other_geometry(events.detector):
         raise SystemExit(f"{path}: of another detector than the model {args.checkpoint}, choose one with --checkpoint")
-    times["prepared"] = cpu_ms(args.runs, prepared_reading(path, n))
+    times["cached"] = cpu_ms(args.runs, cached_reading(path, n))
     times["augmentation"] = cpu_ms(args.runs, lambda: augment(events, AUGMENTATION, np.random.default_rng(1)))
     kinds = {"as they are": events, "augmented": augment(events, AUGMENTATION, np.random.default_rng(1))}
     loading = {}
@@ -174,13 +174,13 @@ def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any
     }
 
 
-def prepared_reading(path: Path, n: int) -> Callable[[], object]:
-    """Reads `n` events of a file from what `pflow prepare` makes of them, which is removed at the end."""
+def cached_reading(path: Path, n: int) -> Callable[[], object]:
+    """Reads `n` events of a file from a cache, which is removed at the end, and touches all bytes."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
-    prepare_events([str(path)], Path(folder.name) / "prepared", FileOptions(), block_size=n)
-    file = open_events(prepared_inputs(str(Path(folder.name) / "prepared"))[0])
-    return lambda: file.read(0, n)
+    _, options = survey([str(path)], FileOptions(cache=folder.name), n)
+    file = options.open_cached(str(path))
+    return lambda: [ak.to_packed(part) for _, part in file.read(0, n).parts()]
 
 
 def make_batches(model: Model, events: Events, max_tokens: int) -> list[Batch]:

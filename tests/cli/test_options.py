@@ -8,7 +8,6 @@ import pytest
 from pflow.calibration.decoding_options import CRITERIA
 from pflow.cli.main import LIGHTNING, VERBS
 from pflow.cli.options import OPTIONS, add_options, at_least
-from pflow.data.prepare import BLOCK_SIZE, SHARD_SIZE
 from pflow.event.truth import RULES
 from pflow.inference.events import BATCH_SIZE
 from pflow.io.particles_root import FORMATS
@@ -56,8 +55,6 @@ def test_choices_are_those_of_what_runs(verb, option, choices):
 @pytest.mark.parametrize(
     ("verb", "option", "default"),
     [
-        ("prepare", "block_size", BLOCK_SIZE),
-        ("prepare", "shard_size", SHARD_SIZE),
         ("reconstruct", "batch_size", BATCH_SIZE),
     ],
 )
@@ -83,7 +80,6 @@ def test_events_in_memory_are_as_many_by_default_where_nothing_speaks_against_it
         ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--e-min", "0.5"], ["--min-energy", "0.5"]),
         ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--no-tracks"], ["--ignore-tracks"]),
         ("inspect", ["in.root"], ["--truth"], ["--targets"]),
-        ("prepare", ["in.root", "-o", "b"], ["--chunk-size", "7"], ["--block-size", "7"]),
     ],
 )
 def test_a_renamed_option_keeps_its_former_name_which_no_help_shows(verb, words, former, option):

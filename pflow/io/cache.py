@@ -1,0 +1,168 @@
+"""Events that were read and validated before, kept for the next epoch or training (``--data.cache DIR``).
+
+A chunk of a file is one safetensors file of the buffers of its awkward arrays, which is mapped into memory. Its folder
+is named by a digest of all that the events depend on, so that what was kept for other content, options or versions is
+never used. Chunks appear only when whole: processes that share the folder do not disturb one another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+from vector.backends.awkward import behavior as vector_behavior
+
+from pflow.errors import PflowError
+from pflow.event.events import Events, Flag
+from pflow.io.atomic import make_folder, replacing
+from pflow.io.open import EventFile
+from pflow.io.remote import is_remote
+from pflow.physics.detector import Detector
+from pflow.version import VERSION
+
+__all__ = ["CachedFile", "check_cache"]
+
+FORMAT = 1
+"""To be raised when the same files, read with the same options, give other events."""
+
+NUMBERS = ("entry", "event", "flags")
+"""Fields of `Events` with one number for each event."""
+
+_unwritable: set[Path] = set()
+"""Folders of caches to which this process could not write."""
+
+
+class CachedFile:
+    """An event file that is opened only for chunks that the cache does not hold, and reads like `EventFile`.
+
+    Chunks with bad entries are not kept: they are read, and warned of, each time.
+
+    Parameters
+    ----------
+    path
+        The file.
+    folder
+        Of the cache, for any number of files.
+    open_file
+        Opens the file.
+    detector
+        What it is read as.
+    settings
+        The other options of reading, as dataclasses or plain data.
+    """
+
+    def __init__(
+        self, path: str, folder: str | Path, *, open_file: Callable[[], EventFile], detector: Detector, **settings: Any
+    ) -> None:
+        self._cache = Path(folder)
+        self._detector = detector
+        self._open_file = open_file
+        self._file: EventFile | None = None
+        if is_remote(path):
+            source: tuple[Any, ...] = (path, self._opened.uuid, self._opened.num_entries)
+        else:
+            status = os.stat(path)
+            source = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
+        key = repr((FORMAT, VERSION, source, detector, sorted(settings.items())))
+        self._folder = self._cache / hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    def read(
+        self, start: int, stop: int, *, truth: bool = True, on_error: Literal["raise", "skip"] = "raise"
+    ) -> Events:
+        """Read as `EventFile.read` does."""
+        path = self._folder / f"{start}-{stop}.safetensors"
+        events = _load(path, self._detector) if truth else None
+        if events is None:
+            events = self._opened.read(start, stop, truth=truth, on_error=on_error)
+            if truth and not np.any(events.flags & Flag.BAD_INPUT):
+                _store(path, events, self._cache)
+        return events
+
+    def close(self) -> None:
+        """Close the file if it was opened; a second call does nothing."""
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def _opened(self) -> EventFile:
+        if self._file is None:
+            self._file = self._open_file()
+        return self._file
+
+
+def check_cache(folder: str | Path) -> bool:
+    """Whether a cache can be made in a folder, which is made if it is not there.
+
+    Warns
+    -----
+    UserWarning
+        It cannot; events are then read from their files.
+    """
+    try:
+        with replacing(make_folder(folder) / "README.txt") as partial:
+            partial.write_text("Events that pflow has read. What is deleted here is made again when it is needed.\n")
+    except (PflowError, OSError) as error:
+        _warn(Path(folder), error)
+        return False
+    return True
+
+
+def _warn(folder: Path, error: Exception) -> None:
+    if folder not in _unwritable:
+        _unwritable.add(folder)
+        warnings.warn(f"events are read without a cache: {error}", stacklevel=3)
+
+
+def _store(path: Path, events: Events, cache: Path) -> None:
+    """Write a chunk; once that fails, this process writes no more to the cache."""
+    if cache in _unwritable:
+        return
+    fields = {name: getattr(events, name) for name in NUMBERS} | dict(events.parts())
+    form, length, buffers = ak.to_buffers(ak.to_packed(ak.Array(fields)))
+    about = {"path": events.path, "absent": events.absent, "reference_name": events.reference_name}
+    content = save(
+        {name: np.ascontiguousarray(buffer) for name, buffer in buffers.items()},
+        {"form": form.to_json(), "length": str(length), "events": json.dumps(about)},
+    )
+    try:
+        make_folder(path.parent)
+        with replacing(path) as partial, partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # else a machine that crashes may leave a file of zeros
+    except (PflowError, OSError) as error:
+        _warn(cache, error)
+
+
+def _load(path: Path, detector: Detector) -> Events | None:
+    """A chunk, as views of the mapped file; None if it is not there or damaged."""
+    try:
+        content = np.asarray(np.memmap(path, np.uint8, "r"))
+        begin = 8 + int(content[:8].view("<u8")[0])
+        header = json.loads(content[8:begin].tobytes())
+        metadata = header.pop("__metadata__")
+        buffers = {name: _buffer(content[begin:], **where) for name, where in header.items()}
+        form = ak.forms.from_json(metadata["form"])
+        array = ak.from_buffers(form, int(metadata["length"]), buffers, behavior=vector_behavior)
+        about = json.loads(metadata["events"])
+        about["absent"] = tuple(about["absent"])
+        numbers = {name: ak.to_numpy(array[name]) for name in NUMBERS}
+        parts = {name: array[name] for name in array.fields if name not in NUMBERS}
+        return Events(detector=detector, **about, **numbers, **parts)
+    except Exception:  # damaged bytes fail anywhere
+        return None
+
+
+def _buffer(content: npt.NDArray[np.uint8], *, dtype: str, shape: list[int], data_offsets: list[int]) -> Any:
+    """One tensor of a safetensors file; `dtype` as there, e.g. ``F32`` or ``BOOL``."""
+    kind = "?" if dtype == "BOOL" else f"<{dtype[0].lower()}{int(dtype[1:]) // 8}"
+    return content[slice(*data_offsets)].view(kind).reshape(shape)

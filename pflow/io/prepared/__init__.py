@@ -1,1 +1,0 @@
-"""Prepared events: read and validated once, then mapped into memory."""

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+import awkward as ak
+import numpy as np
+import pytest
+import torch
+
+from pflow.data.datamodule import ParticleFlowData
+from pflow.data.files import Chunk, FileOptions, read_chunks, survey
+from pflow.event.augment import Augmentation, Overlay
+from pflow.event.build import make_hits
+from pflow.event.events import Events
+from pflow.event.merge_hits import Merge
+from pflow.event.skipped import BadEntriesWarning
+from pflow.io import cache
+from pflow.io.events_root import write_events
+from pflow.io.open import EventFile, read_events
+from pflow.physics.detector import load_detector
+
+
+@pytest.fixture
+def path(sample_dir, tmp_path) -> Path:
+    return Path(shutil.copy(sample_dir / "multi_test_small.root", tmp_path / "in.root"))
+
+
+@pytest.fixture
+def n_read(monkeypatch) -> list[int]:
+    """Entries that were read from files, since it was emptied."""
+    found: list[int] = []
+    read = EventFile.read
+
+    def noted(self, start=0, stop=None, **more):
+        found.append(start)
+        return read(self, start, stop, **more)
+
+    monkeypatch.setattr(EventFile, "read", noted)
+    return found
+
+
+def read(path: Path, **more) -> list[Events]:
+    chunks, options = survey([str(path)], FileOptions(cache=str(path.parent / "cache"), **more), 10)
+    return list(read_chunks(chunks, options))
+
+
+def kept(path: Path) -> list[Path]:
+    return sorted((path.parent / "cache").rglob("*.safetensors"))
+
+
+def same(one: Events, two: Events) -> bool:
+    assert [name for name, _ in one.parts()] == [name for name, _ in two.parts()]
+    for (_, part), (_, other) in zip(one.parts(), two.parts(), strict=True):
+        assert part.type == other.type
+        assert ak.array_equal(part, other, equal_nan=True, check_parameters=True)
+    for name in ("entry", "event", "flags"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    fields = ("path", "detector", "absent", "reference_name")
+    return all(getattr(one, name) == getattr(two, name) for name in fields)
+
+
+@pytest.mark.parametrize("name", ["edm4hep/cld_rec.edm4hep.root", "g4/single_val.root", "legacy/gamma1_30.h5"])
+def test_events_come_back(data_dir, tmp_path, n_read, name):
+    path = Path(shutil.copy(data_dir / name, tmp_path))
+    chunks, options = survey([str(path)], FileOptions(cache=str(tmp_path / "cache")), 10)
+    first, second = (list(read_chunks(chunks[:3], options)) for _ in range(2))
+    assert len(n_read) == len(first) == len(second)
+    assert all(map(same, first, second))
+    assert all(part.momentum.pt is not None for events in second for part in (events.tracks, events.truth))
+
+
+def test_files_are_not_opened_for_what_is_kept(path, monkeypatch):
+    chunks, options = survey([str(path)], FileOptions(cache=str(path.parent / "cache")), 10)
+    list(read_chunks(chunks, options))
+    monkeypatch.setattr(FileOptions, "open", lambda *_: pytest.fail("the file was opened"))
+    assert sum(map(len, read_chunks(chunks, options))) == 25
+
+
+def test_nothing_stale_is_used(path, n_read, monkeypatch):
+    read(path)
+    assert len(n_read) == 3
+    read(path)
+    assert len(n_read) == 3
+    read(path, detector="ild")
+    assert len(n_read) == 6
+    os.utime(path, ns=(0, 0))
+    read(path)
+    assert len(n_read) == 9
+    write_events(path, read_events(path, entry_stop=7))
+    n_read.clear()
+    assert sum(map(len, read(path))) == 7
+    for name in ("FORMAT", "VERSION"):
+        n_read.clear()
+        monkeypatch.setattr(cache, name, "another")
+        read(path)
+        assert len(n_read) == 1
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 0.5, 1.0])
+def test_what_is_damaged_is_read_and_written_again(path, n_read, keep):
+    before = read(path)
+    for one in kept(path):
+        content = one.read_bytes()
+        size = keep if isinstance(keep, int) else int(keep * len(content))
+        one.write_bytes(content[:size] if keep != 1.0 else bytes(len(content)))
+    n_read.clear()
+    assert all(map(same, read(path), before))
+    assert len(n_read) == 3
+    assert all(map(same, read(path), before))
+    assert len(n_read) == 3
+
+
+def test_chunks_appear_only_when_whole(path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            read(path)
+    assert kept(path) == []
+    read(path)
+    assert len(kept(path)) == 3
+
+
+@pytest.mark.parametrize("limit", [0, 1000])
+def test_a_cache_that_cannot_be_written_costs_one_warning(path, largest_file, limit, monkeypatch):
+    monkeypatch.setattr(cache, "_unwritable", set())
+    expected = read_events(path)
+    with largest_file(limit), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert cache.check_cache(path.parent / "cache") == bool(limit)
+        energies = [energy for _ in range(2) for events in read(path) for energy in events.hits.energy.to_list()]
+    assert energies == expected.hits.energy.to_list() * 2
+    assert [str(one.message).partition(": cannot write")[0] for one in caught] == ["events are read without a cache"]
+    assert kept(path) == []
+
+
+def test_bad_entries_are_warned_of_each_time(tmp_path):
+    hits = make_hits(energy=ak.Array([[1.0], [-1.0], [3.0]]), **dict.fromkeys("xyz", ak.Array([[1.0]] * 3)))
+    write_events(tmp_path / "in.root", Events(detector=load_detector("ild_g4"), hits=hits))
+    for _ in range(2):
+        with pytest.warns(BadEntriesWarning, match="1 of 3"):
+            (events,) = read(tmp_path / "in.root", on_error="skip")
+        assert events.hits.energy.to_list() == [[1.0], [], [3.0]]
+    assert kept(tmp_path / "in.root") == []
+
+
+def test_a_file_that_was_not_surveyed_is_read_without(path):
+    (events,) = read_chunks([Chunk(str(path), 0, 10)], FileOptions(cache=str(path.parent / "cache")))
+    assert len(events) == 10
+    assert kept(path) == []
+
+
+def tensors(value):
+    """Everything in a batch that is compared, bit for bit."""
+    if isinstance(value, torch.Tensor):
+        yield value.numpy().tobytes(), value.dtype, value.shape
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from tensors(part)
+    elif dataclasses.is_dataclass(value):
+        for part in vars(value).values():
+            yield from tensors(part)
+    else:
+        yield value
+
+
+EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies=[1, 1, 1]))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("more", [{}, {"num_workers": 2, "augment": EVERYTHING}])
+def test_batches_are_those_of_the_files(path, tmp_path, more):
+    """Without a cache, while it is written, and from it; two loaders read at once."""
+    found = []
+    for folder in (None, tmp_path / "cache", tmp_path / "cache"):
+        data = ParticleFlowData(
+            train=str(path),
+            val=str(path),
+            cache=None if folder is None else str(folder),
+            chunk_size=4,
+            batch_size=3,
+            buffer=9,
+            order="tracks_first",
+            track_features=["log_p", "nx", "ny", "nz"],
+            tracker_hit_features=["x", "y", "z"],
+            merge=Merge(ecal_mm=20.0, hcal_mm=90.0, layers=10),
+            repeat={"in*": 2},
+            **more,
+        )
+        data.setup("fit")
+        data.use_readout(True)
+        loaders = data.train_dataloader(), data.val_dataloader()
+        found.append([[list(tensors(batch)) for batch in loader] for loader in loaders])
+    assert found[0] == found[1] == found[2]
+    assert len(kept(path)) == 7
