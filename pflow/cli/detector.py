@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _fitting(path: str) -> list[str]:
     """Built-in detectors that fit the file."""
-    from pflow.io.detect_detector import fitting_detectors
+    from pflow.io.detect import fitting_detectors
     from pflow.io.edm4hep.podio import open_podio
 
     file = open_podio(path)

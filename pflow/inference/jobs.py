@@ -12,7 +12,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.inference.chunks import ChunkResult, Settings, Worker
 from pflow.inference.outputs import OutputOptions, is_finished
 from pflow.inference.provenance import describe_input, provenance
-from pflow.io.detect_detector import geometry_fits
+from pflow.io.detect import geometry_fits
 from pflow.io.open import EventFile
 from pflow.physics.detector import Detector
 

@@ -16,11 +16,11 @@ import numpy as np
 from pflow.errors import ConfigError, InputError, check_choice, reading
 from pflow.event.events import Events, concatenate
 from pflow.event.skipped import BadEntriesWarning, refused_message
-from pflow.io.detect_detector import DetectorMatch, best_detector, detector_matches
-from pflow.io.detect_schema import SCHEMAS, sniff
+from pflow.io.detect import SCHEMAS, DetectorMatch, best_detector, best_layout, detector_matches, sniff
 from pflow.io.edm4hep.collection_content import CollectionContent, collection_contents
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.flat import FlatReader
 from pflow.io.layout import Layout
 from pflow.io.reader import Reader
 from pflow.io.remote import with_retries
@@ -104,7 +104,7 @@ class EventFile:
         return self._reader if isinstance(self._reader, Edm4hepReader) else None
 
     def detector_matches(self) -> list[DetectorMatch]:
-        """Every built-in detector, best match first; see `pflow.io.detect_detector.detector_matches`."""
+        """Every built-in detector, best match first; see `pflow.io.detect.detector_matches`."""
         return detector_matches(self._reader)
 
     def collections(self, stop: int) -> tuple[CollectionContent, ...]:
@@ -249,7 +249,7 @@ def open_events(
         ``flat`` or ``legacy-hdf5``.
     layout
         Table from branches to fields of a flat ntuple, built-in name, file or `Layout`; implies ``flat``. By default
-        the built-in one of the detector (`pflow.io.detect_layout`).
+        the built-in one of the detector (`pflow.io.detect`).
     truth_tracks
         Make the tracks of an EDM4hep file that has none from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
@@ -293,9 +293,6 @@ def _open(
 
         return LegacyReader(str(path), detector=wanted)
     if schema == "flat":
-        from pflow.io.detect_layout import best_layout
-        from pflow.io.flat import FlatReader
-
         return FlatReader(str(path), layout=layout or best_layout(path, wanted), detector=wanted)
     file = open_podio(path)
     try:

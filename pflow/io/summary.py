@@ -14,7 +14,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import select_targets
-from pflow.io.detect_detector import DetectorMatch, NoDetectorError, fitting_detectors
+from pflow.io.detect import DetectorMatch, NoDetectorError, fitting_detectors
 from pflow.io.edm4hep.collection_content import CollectionContent, collection_contents
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.missing_parts import MissingPart, missing_in_collections, missing_in_events

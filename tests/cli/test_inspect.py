@@ -44,7 +44,7 @@ def test_the_collections_of_the_cld_file(data_dir, capsys, monkeypatch):
 
 def test_a_file_of_an_unknown_detector_says_what_is_missing(data_dir, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("pflow.io.detect_detector.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
+    monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
     assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")) == 0
     text = capsys.readouterr().out
     assert "read as    nothing: no detector fits" in text

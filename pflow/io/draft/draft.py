@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from pflow.errors import InputError
-from pflow.io.detect_schema import sniff
+from pflow.io.detect import sniff
 from pflow.io.draft.collect import Sources, collect
 from pflow.io.draft.describe_calorimeter import describe_calorimeter
 from pflow.io.draft.describe_geometry import describe_geometry

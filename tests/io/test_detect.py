@@ -5,13 +5,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uproot
 
 from pflow.errors import InputError
 from pflow.event.build import make_hits
 from pflow.event.events import Events
-from pflow.io.detect_detector import best_detector, detector_matches, fitting_detectors, geometry_fits
+from pflow.io.detect import (
+    best_detector,
+    best_layout,
+    detector_matches,
+    fitting_detectors,
+    geometry_fits,
+    sniff,
+)
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
+from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import load_detector
@@ -143,7 +152,7 @@ def test_a_file_that_fits_no_detector_names_the_reason_for_each(write, content):
 
 def test_a_file_that_fits_two_detectors_equally_is_refused(write, content, monkeypatch):
     twin = replace(load_detector("cld"), name="twin")
-    monkeypatch.setattr("pflow.io.detect_detector.builtin_names", lambda kind: ["cld", twin])
+    monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["cld", twin])
     file = open_podio(write(as_cld(content, radius=2155.0)))
     with pytest.raises(InputError, match="fits the detectors cld and twin equally well"):
         best_detector(file)
@@ -156,3 +165,71 @@ def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, damage
     file = open_podio(path)
     assert all(match.geometry is None for match in fitting_detectors(file))
     file.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "detector"),
+    [("g4/zqq_val", "g4", "ild_g4"), ("g4/gamma1_val", "g4", "ild_g4")]
+    + [(f"cld_g4/{sample}_val", "cld_g4", "cld") for sample in ("zqq", "single", "gammasep")],
+)
+def test_the_detector_whose_ecal_has_the_hits(data_dir, name, layout, detector):
+    path = data_dir / f"{name}.root"
+    assert best_layout(path) == layout
+    with open_events(path) as file:
+        assert file.detector.name == detector
+        assert len(file.read(0, 5)) == 5
+
+
+def test_a_known_detector_decides_alone(sample_dir):
+    assert best_layout(sample_dir / "zqq_test_small.root", load_detector("cld")) == "cld_g4"
+    assert best_layout("not_read.root", load_detector("clic")) == "g4"
+
+
+def test_files_that_pflow_wrote_hold_their_detector(sample_dir, tmp_path):
+    with open_events(sample_dir / "cld_multi_test_small.root") as file:
+        events: Events = file.read(0, 3)
+    write_events(tmp_path / "out.root", [events])
+    assert best_layout(tmp_path / "out.root") == "g4"
+    with open_events(tmp_path / "out.root") as file:
+        assert file.detector.name == "cld"
+
+
+def test_a_file_that_tells_nothing_has_the_default(tmp_path):
+    path = tmp_path / "empty.root"
+    with uproot.recreate(path) as file:
+        file.mktree("events", {f"calo_hit.{key}": "var * float32" for key in ("energy", "x", "y", "z")})
+    assert best_layout(path) == "g4"
+
+
+@pytest.mark.parametrize(("layout", "schema"), [("new", "edm4hep"), ("old", "edm4hep"), ("rntuple", "edm4hep-rntuple")])
+def test_edm4hep_is_known_by_podio_s_metadata(write, content, layout, schema):
+    only_hits = {key: values for key, values in content.items() if key.startswith("Tracks")}
+    assert sniff(write(only_hits, layout)) == schema
+
+
+@pytest.mark.parametrize("part", ["A1", "MCParticles"])
+def test_edm4hep_is_known_by_its_collections(write, content, part):
+    some = {key: values for key, values in content.items() if key.startswith(f"{part}.")}
+    assert sniff(write(some, ids={})) == "edm4hep"
+
+
+def test_the_flat_layout_is_known_by_its_branches(sample_dir):
+    assert sniff(sample_dir / "gamma1_val_small.root") == "flat"
+
+
+def test_a_layout_means_flat(sample_dir):
+    assert sniff(sample_dir / "gamma1_val_small.root", layout="mine.yaml") == "flat"
+
+
+def test_hdf5_is_known_by_its_signature(tmp_path):
+    path = tmp_path / "a.h5"
+    path.write_bytes(b"\x89HDF\r\n\x1a\n and so on")
+    assert sniff(path) == "legacy-hdf5"
+
+
+def test_a_tree_of_something_else_says_what_was_looked_for(tmp_path):
+    path = tmp_path / "a.root"
+    with uproot.recreate(path) as file:
+        file.mktree("events", {"calohit.energy": "var * float32", "y": "int32"})
+    with pytest.raises(InputError, match=r"holds neither EDM4hep .* nor .* flat layout .*nearest matches: calohit"):
+        sniff(path)

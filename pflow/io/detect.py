@@ -1,31 +1,57 @@
-"""Which detector a file is from: by the names of its collections, and by where its ECAL hits are."""
+"""What a file is, by looking at it: its schema, the layout of a flat ntuple, and the detector.
+
+A detector is known by the names of its collections and by where its ECAL hits are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import awkward as ak
 import numpy as np
 
 from pflow.config import builtin_names
-from pflow.errors import InputError
+from pflow.errors import InputError, PflowError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.io.columns import Columns, open_root, open_tree
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
+from pflow.io.flat import FlatReader, missing_branches
+from pflow.io.layout import Layout, load_layout
 from pflow.io.reader import Reader
 from pflow.physics.detector import Detector, load_detector
 
 __all__ = [
+    "DEFAULT_LAYOUT",
+    "SCHEMAS",
     "DetectorMatch",
     "NoDetectorError",
     "best_detector",
+    "best_layout",
     "detector_matches",
-    "first_events",
     "fitting_detectors",
     "geometry_fits",
+    "sniff",
 ]
+
+SCHEMAS = ("edm4hep", "edm4hep-rntuple", "edm4hep-sim", "flat", "legacy-hdf5")
+"""Names of the schemas that can be asked for."""
+
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+HIT_MEMBERS = ("cellID", "energy", "position.x", "position.y", "position.z")
+"""Members by which a collection of EDM4hep calorimeter hits is known."""
+
+PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")
+"""Members by which EDM4hep Monte Carlo particles are known."""
+
+DEFAULT_LAYOUT = "g4"
+"""The layout of a flat file that no layout fits better; reading it says what is missing."""
 
 MAX_ENTRIES = 10
 """Entries that are read."""
@@ -62,21 +88,19 @@ class DetectorMatch:
     ----------
     detector
         The detector.
-    matched
-        Calorimeter, track and tracker-hit collections that the file holds.
-    missing
-        Alternatives of each required part of which it holds none.
-    absent
-        Optional collections that it does not hold.
     geometry
         Whether the ECAL hits lie where this detector's ECAL is; None if that cannot be told.
+    matched, absent
+        Numbers of its collections that the file holds, and of optional ones that it does not.
+    missing
+        Alternatives of each required part of which it holds none.
     """
 
     detector: Detector
-    matched: tuple[str, ...]
-    missing: tuple[tuple[str, ...], ...]
-    absent: tuple[str, ...]
-    geometry: bool | None
+    geometry: bool | None = None
+    matched: int = 0
+    absent: int = 0
+    missing: tuple[tuple[str, ...], ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -94,6 +118,74 @@ class DetectorMatch:
                 f" endcap from |z| = {self.detector.ecal_inner_z:g} mm)"
             )
         return ""
+
+
+def sniff(path: str | PathLike[str], *, layout: str | Path | Layout | None = None) -> str:
+    """Schema of a file: ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
+
+    A file of which `layout` is given counts as flat.
+
+    Raises
+    ------
+    InputError
+        Neither ROOT nor HDF5, damaged, without a tree ``events``, or with one that no schema fits.
+    """
+    if _is_hdf5(path):
+        return "legacy-hdf5"
+    if layout is not None:
+        return "flat"
+    with open_root(path) as directory:
+        if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
+            return _edm4hep(directory)
+        tree = open_tree(directory, "events", str(path))
+        columns = Columns(tree, str(path))
+        if _holds_edm4hep(columns):
+            return _edm4hep(directory)
+        keys = list(tree.keys(recursive=True))
+        missing = missing_branches(keys)
+        if not missing:
+            return "flat"
+    names = columns.collections
+    raise InputError(
+        f"tree 'events' holds neither EDM4hep collections (calorimeter hits with {', '.join(HIT_MEMBERS)},"
+        f" or MCParticles) nor the branches of the built-in flat layout (no {', '.join(missing)});"
+        f" it holds {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. For other branches give a layout",
+        file=path,
+        suggestions=dict.fromkeys(close for branch in missing for close in nearest(branch, keys, n=1))
+        or nearest("ECALBarrel", names),
+    )
+
+
+def best_layout(path: str | PathLike[str], detector: Detector | None = None) -> str:
+    """Name of the built-in layout of a flat ntuple.
+
+    Files that pflow wrote have the default one. Of another file the first entries are read: the layout is that of the
+    detector whose ECAL lies where the ECAL hits are.
+
+    Parameters
+    ----------
+    path
+        A flat ntuple.
+    detector
+        What the file is to be read as, if that is known: the layout that belongs to it is taken unread.
+    """
+    names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
+    if detector is not None:
+        return next((name for name in names if load_layout(name).detector == detector.name), DEFAULT_LAYOUT)
+    for name in names:
+        try:
+            reader = FlatReader(str(path), layout=name)
+        except PflowError:
+            continue
+        try:
+            if name == DEFAULT_LAYOUT and reader.has_note:
+                return name
+            events = _first_events(reader)
+        finally:
+            reader.close()
+        if events is not None and geometry_fits(events, events.detector):
+            return name
+    return DEFAULT_LAYOUT
 
 
 def geometry_fits(events: Events, detector: Detector) -> bool | None:
@@ -148,15 +240,9 @@ def detector_matches(reader: Reader) -> list[DetectorMatch]:
     """
     if isinstance(reader, Edm4hepReader):
         return fitting_detectors(reader.file, sim=reader.sim)
-    events = first_events(reader)
+    events = _first_events(reader)
     matches = [
-        DetectorMatch(
-            detector=detector,
-            matched=(),
-            missing=(),
-            absent=(),
-            geometry=None if events is None else geometry_fits(events, detector),
-        )
+        DetectorMatch(detector=detector, geometry=None if events is None else geometry_fits(events, detector))
         for detector in map(load_detector, builtin_names("detector"))
     ]
     return sorted(matches, key=lambda match: (_rank(match), match.detector != reader.detector))
@@ -189,37 +275,25 @@ def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
 
 
 def _rank(match: DetectorMatch) -> tuple[bool, bool, int, int, int]:
-    return (
-        not match.fits,
-        match.geometry is not True,
-        len(match.missing),
-        len(match.absent),
-        -len(match.matched),
-    )
+    return not match.fits, match.geometry is not True, len(match.missing), match.absent, -match.matched
 
 
 def _match(file: PodioFile, detector: Detector, sim: bool | None) -> DetectorMatch:
     missing = tuple(missing_collections(file, detector, sim=sim))
     if missing:
-        names = [
-            name
-            for calorimeter in detector.calorimeters
-            for name in (*calorimeter.collections, *calorimeter.sim_collections)
-            if file.columns.has(name)
-        ]
-        return DetectorMatch(detector=detector, matched=tuple(names), missing=missing, absent=(), geometry=None)
+        names = (name for own in detector.calorimeters for name in (*own.collections, *own.sim_collections))
+        return DetectorMatch(detector=detector, matched=sum(map(file.columns.has, names)), missing=missing)
     reader = Edm4hepReader(file, detector=detector, sim=sim)
-    events = first_events(reader)
+    events = _first_events(reader)
     return DetectorMatch(
         detector=detector,
-        matched=tuple(name for names in reader.sources.values() for name in names),
-        missing=(),
-        absent=reader.absent,
+        matched=sum(map(len, reader.sources.values())),
+        absent=len(reader.absent),
         geometry=None if events is None else geometry_fits(events, detector),
     )
 
 
-def first_events(reader: Reader) -> Events | None:
+def _first_events(reader: Reader) -> Events | None:
     """The first entries, None if they cannot be decoded."""
     try:
         return reader.read(0, min(MAX_ENTRIES, reader.num_entries), truth=False)
@@ -250,3 +324,21 @@ def _inside(distances: ak.Array, lowest: float, front: float, highest: float) ->
     if np.quantile(values, OUTLIERS) <= front:
         return True
     return False if ak.sum(ak.num(distances) > 0) >= MIN_EVENTS else None
+
+
+def _is_hdf5(path: str | PathLike[str]) -> bool:
+    if "://" in str(path):
+        return False
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
+    except OSError:
+        return False  # open_root says what is wrong
+
+
+def _edm4hep(directory: Any) -> str:
+    return "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
+
+
+def _holds_edm4hep(columns: Columns) -> bool:
+    return any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections)
