@@ -38,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from pflow.io.atomic import check_output
-    from pflow.io.draft.draft import draft_detector
-    from pflow.io.draft.yaml import write_draft
+    from pflow.io.draft.draft import draft_detector, write_draft
 
     check_output(args.output, inputs=[args.file], replace=False, force=args.force)
     draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)

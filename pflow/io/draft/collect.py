@@ -1,4 +1,4 @@
-"""Which collections of a file a detector's description names: calorimeters, tracks, truth, links, particles."""
+"""Which collections of a podio file a detector's description names, and which calorimeter hits belong to."""
 
 from __future__ import annotations
 
@@ -9,15 +9,51 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pflow.errors import InputError
-from pflow.io.draft.calorimeters import Place, place_samples
-from pflow.io.draft.hits import HitSample, read_sample
-from pflow.io.edm4hep.collections import count_objects, link_pairs, list_collections
+from pflow.event import jagged
+from pflow.io.edm4hep.collections import Collection, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import PodioFile
+from pflow.physics.calorimeter_shape import (
+    MIN_ON_LAYERS,
+    barrel_shape,
+    distance_to_sides,
+    fraction_on_layers,
+    layer_range,
+)
 from pflow.physics.detector import KINDS, REGIONS
 
-__all__ = ["Group", "Sources", "collect"]
+__all__ = ["Group", "HitSample", "Place", "Sources", "collect", "join_samples", "place_samples"]
+
+HIT_KINDS = ("CalorimeterHit", "SimCalorimeterHit")
+
+CELL = np.dtype([("event", np.int64), ("id", np.uint64)])
+
+KIND_NAMES = (
+    ("lumi", r"lumi|beamcal|(?<![a-z])[bl]cal|lhcal|zdc|far_?forward|(?<![a-z])b0"),
+    ("muon", r"muon|yoke|tail"),
+    ("hcal", r"hcal|hadr|(?<![a-z])had(?![a-z])"),
+    ("ecal", r"e(m|cl)?_?cal|(?<![a-z])(ecl|em)(?![a-z])|electromag"),
+)
+"""What names of collections say about the kind of calorimeter, in lower case; the first that is found holds."""
+
+REGION_NAMES = (("other", r"ring|plug|other"), ("barrel", r"barrel|brl"), ("endcap", r"end_?cap|forward|backward"))
+
+KIND_CODES = {1: "ecal", 2: "hcal", 3: "muon", 4: "lumi", 5: "lumi", 6: "lumi"}
+"""``type // 10 % 10`` of a hit, LCIO's CHT::CaloID, which EDM4hep files carry on."""
+
+REGION_CODES = {1: "barrel", 2: "endcap", 3: "other", 4: "other"}
+"""``type // 1000 % 10`` of a hit, LCIO's CHT::Layout: barrel, endcap, plug, ring."""
+
+FORWARD = 0.25
+"""Endcap-like calorimeters whose hits all have a smaller r / |z| measure luminosity."""
+
+SAME_DEPTH = 0.02
+"""Calorimeters of a region whose fronts differ by less than this fraction lie side by side, not one behind another."""
+
+RING = 0.9
+"""A ring begins at least at this fraction of the outer radius of the calorimeter that it surrounds."""
 
 COPY = 0.5
 """Fraction of a collection's cells that another one also has, from which on it is a copy of it."""
@@ -25,26 +61,65 @@ COPY = 0.5
 MIN_CELLS = 20
 """Hits that a collection needs to be recognised as a copy."""
 
+Place = dict[str, tuple[str, str]]
+"""``kind`` and ``region`` of a collection's hits as far as they are known, as in `pflow.physics.detector.Calorimeter`,
+each with how it was found: by the ``type`` code of the hits, by ``name``, by a ``link`` from or to hits whose place is
+known, or by ``geometry``."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Group:
-    """Collections that make one calorimeter of a detector's description.
+class HitSample:
+    """Hits of one collection, or of several joined ones, whose position is finite.
 
     Parameters
     ----------
-    name, kind, region
-        As of `pflow.physics.detector.Calorimeter`.
-    samples
-        Hits of its digitised and simulated collections.
-    places
-        How kind and region of each were found.
+    name
+        Of the collection, the first of several.
+    simulated
+        Whether the hits are edm4hep::SimCalorimeterHit.
+    cell
+        Event and cell id of each hit, `CELL` [hit].
+    position
+        float64 [hit, 3], mm.
+    energy, time
+        float64 [hit], GeV and ns; time is NaN where there is none.
+    layer
+        int32 [hit], None if the file does not say how cell ids are made.
+    codes
+        The different values of the member ``type``.
     """
 
     name: str
+    simulated: bool
+    cell: npt.NDArray[Any]
+    position: npt.NDArray[np.float64]
+    energy: npt.NDArray[np.float64]
+    time: npt.NDArray[np.float64]
+    layer: npt.NDArray[np.int32] | None
+    codes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.cell)
+
+    @property
+    def radius(self) -> npt.NDArray[np.float64]:
+        """Distance from the z axis, mm."""
+        return np.asarray(np.hypot(self.position[:, 0], self.position[:, 1]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Group:
+    """Digitised and simulated collections that make one calorimeter, and how the place of each was found."""
+
     kind: str
     region: str
     samples: tuple[HitSample, ...]
     places: Mapping[str, Place]
+
+    @property
+    def name(self) -> str:
+        """Of the calorimeter."""
+        return self.kind if self.kind == "muon" else f"{self.kind}_{self.region}"
 
     def of(self, *, simulated: bool) -> list[HitSample]:
         """Its simulated, or its digitised collections."""
@@ -53,26 +128,23 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sources:
-    """Collections that a detector's description names, and what was left out and why.
+    """Collections that a detector's description names.
 
     Parameters
     ----------
     groups
         Calorimeters, in the order ECAL, HCAL, muon system, from barrel to endcap to others.
-    tracks, tracker_hits, sim_tracker_hits, truth_particles, hit_links, track_links, references
-        Names, the preferred one first.
+    named
+        Names for the fields of `pflow.physics.detector.Detector` that name collections, the preferred one first.
+    sim_tracker_hits
+        Names of collections of simulated tracker hits.
     left_out
         Reason for each collection of a kind that pflow reads, but that is not named.
     """
 
     groups: tuple[Group, ...]
-    tracks: tuple[str, ...]
-    tracker_hits: tuple[str, ...]
+    named: dict[str, Any]
     sim_tracker_hits: tuple[str, ...]
-    truth_particles: tuple[str, ...]
-    hit_links: tuple[str, ...]
-    track_links: tuple[str, ...]
-    references: tuple[str, ...]
     left_out: Mapping[str, str]
 
 
@@ -87,35 +159,70 @@ def collect(file: PodioFile, stop: int) -> Sources:
     listed = list_collections(file)
     left_out = {own.name: f"{own.type}, {own.unreadable}" for own in listed if own.unreadable}
     usable = [own for own in listed if not own.unreadable and not own.subset]
-    counts = {own.name: count_objects(file, own, 0, stop) for own in usable if own.kind in _COUNTED}
 
-    def of(*kinds: str) -> list[str]:
-        return [own.name for own in usable if own.kind in kinds]
+    def of(kind: str) -> list[str]:
+        return [own.name for own in usable if own.kind == kind]
 
+    counted = ("MCParticle", "ReconstructedParticle", "TrackerHit")
+    counts = {own.name: count_objects(file, own, 0, stop) for own in usable if own.kind in counted}
     pairs = _pairs(file, of("Link"), stop)
-    samples = [read_sample(file, own, stop) for own in usable if own.kind in ("CalorimeterHit", "SimCalorimeterHit")]
+    samples = [_read_sample(file, own, stop) for own in usable if own.kind in HIT_KINDS]
     groups = _groups(samples, _partners(pairs, samples), left_out)
     digitised = [sample.name for group in groups for sample in group.of(simulated=False)]
     hit_links = _choose_links(pairs, digitised, of("MCParticle"))
     track_links = _choose_links(pairs, of("Track"), of("MCParticle"))
     linked = {name for link in (*hit_links, *track_links) for pair in pairs[link] for name in pair}
-    return Sources(
-        groups=groups,
-        tracks=_first(of("Track"), lambda name: (name not in linked, "refit" not in name.lower())),
-        tracker_hits=tuple(name for name in of("TrackerHit") if counts[name] or name in file.encodings),
-        sim_tracker_hits=tuple(of("SimTrackerHit")),
-        truth_particles=_first(of("MCParticle"), lambda name: (name not in linked, -counts[name])),
-        hit_links=hit_links,
-        track_links=track_links,
-        references=_first(
-            [name for name in of("ReconstructedParticle") if counts[name] or _is_flow(name)],
-            lambda name: (not _is_flow(name), -counts[name]),
-        )[:1],
-        left_out=left_out,
+    particles = [name for name in of("ReconstructedParticle") if counts[name] or _is_flow(name)]
+    named = {
+        "tracks": _first(of("Track"), lambda name: (name not in linked, "refit" not in name.lower())),
+        "tracker_hits": tuple(name for name in of("TrackerHit") if counts[name] or name in file.encodings),
+        "truth_particles": _first(of("MCParticle"), lambda name: (name not in linked, -counts[name])),
+        "hit_links": hit_links,
+        "track_links": track_links,
+        "references": _first(particles, lambda name: (not _is_flow(name), -counts[name]))[:1],
+    }
+    return Sources(groups=groups, named=named, sim_tracker_hits=tuple(of("SimTrackerHit")), left_out=left_out)
+
+
+def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSample:
+    name = collection.name
+
+    def get(member: str, dtype: type[np.generic] = np.float64) -> npt.NDArray[Any]:
+        return jagged.flat(file.columns.get(name, member, start=0, stop=stop), dtype)
+
+    counts = jagged.count(file.columns.get(name, "energy", start=0, stop=stop))
+    cell = np.zeros(int(counts.sum()), CELL)
+    cell["event"], cell["id"] = jagged.event_index(counts), get("cellID", np.uint64)
+    position = np.stack([get(f"position.{axis}") for axis in "xyz"], axis=-1)
+    good = np.isfinite(position).all(axis=1)
+    encoding, layer = file.encodings.get(name), None
+    if encoding is not None:
+        layer = file.layers(name, cell["id"][good], encoding)
+        layer = None if (layer == -1).all() else layer
+    elif file.columns.has(name, "layer"):
+        layer = get("layer", np.int32)[good]
+    return HitSample(
+        name=name,
+        simulated=collection.kind == "SimCalorimeterHit",
+        cell=cell[good],
+        position=position[good],
+        energy=get("energy")[good],
+        time=(get("time") if file.columns.has(name, "time") else np.full(len(cell), np.nan))[good],
+        layer=layer,
+        codes=tuple(np.unique(get("type", np.int64)).tolist()) if file.columns.has(name, "type") else (),
     )
 
 
-_COUNTED = ("MCParticle", "ReconstructedParticle", "TrackerHit")
+def join_samples(samples: Sequence[HitSample]) -> HitSample:
+    """The hits of one or more collections in one sample; layers only if all have them."""
+    fields = ("cell", "position", "energy", "time", "layer")
+    parts = {field: [getattr(sample, field) for sample in samples] for field in fields}
+    joined: dict[str, Any] = {
+        field: None if any(part is None for part in own) else np.concatenate(own) for field, own in parts.items()
+    }
+    codes = tuple(sorted({code for sample in samples for code in sample.codes}))
+    return dataclasses.replace(samples[0], codes=codes, **joined)
+
 
 Pairs = Mapping[str, Mapping[tuple[str, str], int]]
 """How many links of each collection lead from one collection to another."""
@@ -140,8 +247,7 @@ def _pairs(file: PodioFile, links: Iterable[str], stop: int) -> Pairs:
 
 
 def _partners(pairs: Pairs, samples: Sequence[HitSample]) -> dict[str, str]:
-    """For each collection of hits that one with the other kind of hits, digitised or simulated, to which most links
-    lead from it or to it."""
+    """For each collection of hits, digitised or simulated, the one of the other kind with the most links to it."""
     simulated = {sample.name: sample.simulated for sample in samples}
     counts: Counter[tuple[str, str]] = Counter()
     for own in pairs.values():
@@ -177,26 +283,18 @@ def _groups(samples: list[HitSample], partners: Mapping[str, str], left_out: dic
     places = place_samples(samples, partners)
     joined: dict[tuple[str, str], list[HitSample]] = {}
     for sample in samples:
-        place = places[sample.name]
-        if place.kind == "lumi":
+        kind, region = (places[sample.name].get(what, ("", ""))[0] for what in ("kind", "region"))
+        if kind == "lumi":
             left_out[sample.name] = "hits of a luminosity or other very forward calorimeter"
-        elif not place.kind or not (place.region or place.kind == "muon"):
+        elif not kind or not (region or kind == "muon"):
             left_out[sample.name] = f"{len(sample)} hits, in which part of the detector is not known"
         else:
-            region = "other" if place.kind == "muon" else place.region
-            joined.setdefault((place.kind, region), []).append(sample)
+            joined.setdefault((kind, "other" if kind == "muon" else region), []).append(sample)
     groups = []
     for kind, region in sorted(joined, key=lambda own: (KINDS.index(own[0]), REGIONS.index(own[1]))):
         own = _without_copies(joined[kind, region], left_out)
-        groups.append(
-            Group(
-                name=kind if kind == "muon" else f"{kind}_{region}",
-                kind=kind,
-                region=region,
-                samples=tuple(own),
-                places={sample.name: places[sample.name] for sample in own},
-            )
-        )
+        own_places = {sample.name: places[sample.name] for sample in own}
+        groups.append(Group(kind=kind, region=region, samples=tuple(own), places=own_places))
     return tuple(groups)
 
 
@@ -204,12 +302,94 @@ def _without_copies(samples: list[HitSample], left_out: dict[str, str]) -> list[
     """The collections of one calorimeter without those whose cells are mostly in a larger one, e.g. merged copies."""
     kept: list[HitSample] = []
     for sample in sorted(samples, key=len, reverse=True):
-        for larger in kept:
-            if larger.simulated != sample.simulated or len(sample) < MIN_CELLS:
-                continue
-            if np.isin(sample.cells(), larger.cells()).mean() > COPY:
-                left_out[sample.name] = f"holds mostly the cells of {larger.name}"
-                break
-        else:
+        larger = (own for own in kept if own.simulated == sample.simulated and len(sample) >= MIN_CELLS)
+        copied = next((own for own in larger if np.isin(sample.cell, own.cell).mean() > COPY), None)
+        if copied is None:
             kept.append(sample)
+        else:
+            left_out[sample.name] = f"holds mostly the cells of {copied.name}"
     return sorted(kept, key=lambda sample: sample.name)
+
+
+def place_samples(samples: Sequence[HitSample], linked: Mapping[str, str]) -> dict[str, Place]:
+    """Place of each collection; `linked` names the partner of collections whose hits are linked to others.
+
+    The type code of the hits goes first, then the name, the partner, and geometry.
+    """
+    places = {sample.name: by_name(sample.name) | by_code(sample.codes) for sample in samples}
+    for name, partner in linked.items():
+        if name in places and partner in places:
+            places[name] = {what: (value, "link") for what, (value, _) in places[partner].items()} | places[name]
+    for sample in samples:
+        if "region" not in places[sample.name] and len(sample) and (region := region_by_shape(sample)):
+            places[sample.name]["region"] = (region, "geometry")
+    _add_kinds_by_depth(samples, places)
+    return places
+
+
+def by_code(codes: Sequence[int]) -> Place:
+    """Place by the member ``type`` of hits; unknown for codes that say nothing, or that disagree on the kind.
+
+    >>> by_code([11010, 21010])["kind"], by_code([1032, 2032])["region"]
+    (('ecal', 'type'), ('other', 'type'))
+    """
+    kinds = {KIND_CODES.get(code // 10 % 10, "") for code in codes}
+    if len(kinds) != 1 or kinds == {""}:
+        return {}
+    regions = {REGION_CODES.get(code // 1000 % 10, "") for code in codes}
+    return _known("type", kinds.pop(), regions.pop() if len(regions) == 1 else "other")
+
+
+def by_name(name: str) -> Place:
+    """Place by the collection's name, as far as it tells.
+
+    >>> by_name("EcalEndcapRingCollectionRec")
+    {'kind': ('ecal', 'name'), 'region': ('other', 'name')}
+    """
+    found = (
+        next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
+        for patterns in (KIND_NAMES, REGION_NAMES)
+    )
+    return _known("name", *found)
+
+
+def _known(source: str, kind: str, region: str) -> Place:
+    return {what: (value, source) for what, value in (("kind", kind), ("region", region)) if value}
+
+
+def region_by_shape(sample: HitSample) -> str:
+    """``barrel`` or ``endcap`` by the layers on which the hits lie; "" if they lie on neither's.
+
+    Of both, it is the one of fewer layers: the cells of a layer form a grid, whose rows look like layers too.
+    """
+    x, y, z = sample.position.T
+    barrel, endcap = barrel_shape(x, y, sample.layer), fraction_on_layers(np.abs(z), sample.layer) >= MIN_ON_LAYERS
+    if endcap and barrel is not None:
+        n_barrel = layer_range(distance_to_sides(x, y, barrel.sides, barrel.phase)).count
+        return "barrel" if n_barrel <= layer_range(np.abs(z)).count else "endcap"
+    return "endcap" if endcap else "barrel" if barrel is not None else ""
+
+
+def _add_kinds_by_depth(samples: Sequence[HitSample], places: dict[str, Place]) -> None:
+    """Fill in kinds: the first calorimeter of a region is the ECAL, the next the HCAL, then comes the muon system."""
+    for region in ("barrel", "endcap"):
+
+        def front(sample: HitSample, region: str = region) -> float:
+            return float(np.min(sample.radius if region == "barrel" else np.abs(sample.position[:, 2])))
+
+        mine = [own for own in samples if len(own) and places[own.name].get("region", ("",))[0] == region]
+        for sample in mine:
+            if region == "endcap" and np.all(sample.radius < FORWARD * np.abs(sample.position[:, 2])):
+                places[sample.name].setdefault("kind", ("lumi", "geometry"))
+        mine = sorted((own for own in mine if places[own.name].get("kind", ("",))[0] != "lumi"), key=front)
+        depth, last = -1, 0.0
+        for sample in mine:
+            place = places[sample.name]
+            surrounds = sample is not mine[0] and np.min(sample.radius) > RING * np.max(mine[0].radius)
+            if surrounds and place["region"] == ("endcap", "geometry"):
+                place["region"] = ("other", "geometry")
+                place.setdefault("kind", ("hcal", "geometry"))
+                continue
+            depth += front(sample) > last * (1 + SAME_DEPTH)
+            last = front(sample)
+            place.setdefault("kind", (("ecal", "hcal", "muon")[min(depth, 2)], "geometry"))

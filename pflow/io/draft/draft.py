@@ -1,23 +1,39 @@
-"""A description of the detector that a podio file is from, and how each of its values was found."""
+"""A description of the detector that a podio file is from, with a note behind each value how it was found.
+
+`collect` chooses the collections: calorimeters by the type code of their hits, by name, by links between digitised and
+simulated hits, and else by geometry; tracks, truth and links by type. `measure` finds where ECAL and HCAL begin, the
+sides of their barrels, the bits of cell ids that count layers, and scale, threshold and time window of the digitisation
+where a file has hits before and after it. `field` takes the field from the curvature of particles.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
 
 from pflow.errors import InputError
+from pflow.io.atomic import replacing
 from pflow.io.detect import sniff
-from pflow.io.draft.collect import Sources, collect
-from pflow.io.draft.describe_calorimeter import describe_calorimeter
-from pflow.io.draft.describe_geometry import describe_geometry
-from pflow.io.draft.measure_field import MeasuredField, measure_field
-from pflow.io.draft.notes import Note, Notes
+from pflow.io.draft.collect import Group, Sources, collect
+from pflow.io.draft.field import measure_field
+from pflow.io.draft.measure import (
+    EARLIEST,
+    Extent,
+    measure_digitisation,
+    measure_encoding,
+    measure_extent,
+    measure_time_window,
+)
 from pflow.io.edm4hep.podio import PodioFile, open_podio
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking, load_detector
 
-__all__ = ["DetectorDraft", "draft_detector"]
+__all__ = ["DetectorDraft", "Note", "draft_detector", "draft_to_yaml", "write_draft"]
 
 TRUTH_TRACKS_OF = "cld"
 """Built-in detector whose truth tracks stand in for the unknown ones."""
@@ -34,6 +50,26 @@ COLLECTIONS = {
 CHOSEN = ("tracks", "references")
 """Fields for which a file may hold several collections, of which one is read."""
 
+FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
+"""In words, how the place of a calorimeter was found; the first two stand in the file."""
+
+UNLIKE = 50.0
+"""Endcaps whose first hits differ by more than this in |z| begin at different |z|, mm."""
+
+LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")
+"""Fields that are written behind the lengths."""
+
+
+class Note(NamedTuple):
+    """How a value was found (``found`` in the file, ``measured``, ``guessed``, still to ``fill in``), and from what."""
+
+    how: str
+    text: str
+
+
+Notes = dict[str, Note]
+"""By field, e.g. ``b_field`` or ``calorimeters.ecal_barrel.kind``."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DetectorDraft:
@@ -44,7 +80,7 @@ class DetectorDraft:
     detector
         The description.
     notes
-        How its values were found, by field, e.g. ``b_field`` or ``calorimeters.ecal_barrel.kind``.
+        How its values were found.
     left_out
         Reason for each collection that pflow could read, but that the description does not name.
     path, entries
@@ -52,8 +88,8 @@ class DetectorDraft:
     """
 
     detector: Detector
-    notes: Mapping[str, Note]
-    left_out: Mapping[str, str]
+    notes: Notes
+    left_out: dict[str, str]
     path: str
     entries: int
 
@@ -96,49 +132,165 @@ def draft_detector(
 
 
 def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: int) -> DetectorDraft:
-    sources = collect(file, entries)
-    notes = Notes()
-    geometry = describe_geometry(sources.groups, notes)
-    if geometry is None:
+    sources, notes = collect(file, entries), Notes()
+    geometry, sides = _geometry(sources.groups, notes)
+    if not geometry:
         seen = "; ".join(f"{own}: {why}" for own, why in sources.left_out.items())
         raise InputError(
             f"no hits of an ECAL barrel or endcap in the first {entries} entries, so it cannot be described"
             f"{f'. Left out: {seen}' if seen else ''}",
             file=file.path,
         )
+    stated = file.parameters.get("detectorName", ())
+    if stated and not name:
+        notes["name"] = Note("found", "detectorName of the simulation")
     layer_members = all(file.columns.has(sample.name, "layer") for group in sources.groups for sample in group.samples)
+    calorimeters = [_calorimeter(group, file, entries, notes, layer_members) for group in sources.groups]
     detector = Detector(
-        name=name or _stated_name(file, notes),
+        name=name or (stated[0] if stated else Path(file.path).name.split(".")[0]),
         description=f"drafted from {Path(file.path).name}",
         b_field=0.0 if b_field is None else b_field,
-        calorimeters=_with_common_encoding(
-            [
-                describe_calorimeter(group, file, entries, layer_members=layer_members, notes=notes)
-                for group in sources.groups
-            ],
-            notes,
-        ),
-        ecal_inner_radius=geometry.ecal_inner_radius,
-        ecal_inner_z=geometry.ecal_inner_z,
-        ecal_outer_radius=geometry.ecal_outer_radius,
-        hcal_inner_radius=geometry.hcal_inner_radius,
-        hcal_inner_z=geometry.hcal_inner_z,
-        phi_symmetry=geometry.phi_symmetry,
-        tracks=sources.tracks,
-        truth_tracks=_truth_tracks(sources, geometry.sides, notes),
-        tracker_hits=sources.tracker_hits,
-        truth_particles=sources.truth_particles,
-        hit_links=sources.hit_links,
-        track_links=sources.track_links,
-        references=sources.references,
+        calorimeters=_with_common_encoding(calorimeters, notes),
+        truth_tracks=_truth_tracks(sources, sides, notes),
+        **geometry,
+        **sources.named,
     )
     _note_collections(sources, notes)
     if b_field is None:
-        found = measure_field(file, detector, sources.sim_tracker_hits, entries)
-        detector = dataclasses.replace(detector, b_field=_choose_field(file, found, notes))
+        detector = dataclasses.replace(detector, b_field=_field(file, detector, sources, entries, notes))
     else:
-        notes.add("b_field", "found", "as given")
-    return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
+        notes["b_field"] = Note("found", "as given")
+    left_out = dict(sources.left_out)
+    return DetectorDraft(detector=detector, notes=notes, left_out=left_out, path=file.path, entries=entries)
+
+
+def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], int | None]:
+    """Lengths and symmetry of a `Detector`, and the sides of the ECAL barrel if they are certain and one faces x.
+
+    Nothing without hits in the ECAL's barrel or endcaps.
+    """
+
+    def extent(kind: str, region: str) -> Extent | None:
+        return measure_extent([group for group in groups if (group.kind, group.region) == (kind, region)], region)
+
+    barrel, endcap, hcal_barrel = extent("ecal", "barrel"), extent("ecal", "endcap"), extent("hcal", "barrel")
+    found: dict[str, Any] = {}
+    if barrel is not None:
+        found["ecal_inner_radius"] = _front("ecal_inner_radius", barrel, notes)
+        found["ecal_outer_radius"] = round(barrel.range.back, 1)
+        _note_length("ecal_outer_radius", barrel, "behind the last", notes)
+    elif endcap is not None:
+        outer = float(endcap.sample.radius.max())
+        found["ecal_inner_radius"] = round(outer, 1)
+        found["ecal_outer_radius"] = round(outer + max(endcap.range.back - endcap.range.front, 1.0), 1)
+        here = "no hits in the barrel; this is"
+        notes["ecal_inner_radius"] = Note("fill in", f"{here} how far out the endcaps have hits")
+        notes["ecal_outer_radius"] = Note("fill in", f"{here} as thick as the endcaps")
+    else:
+        return {}, None
+    if endcap is not None:
+        found["ecal_inner_z"] = _front("ecal_inner_z", endcap, notes)
+        if endcap.z_fronts is not None and abs(endcap.z_fronts[0] - endcap.z_fronts[1]) > UNLIKE:
+            fronts = "the first hits of the endcaps are at z = -{:.0f} and {:.0f} mm".format(*endcap.z_fronts)
+            notes["ecal_inner_z"] = Note("guessed", f"{fronts}; this is the nearer one")
+    elif barrel is not None:
+        found["ecal_inner_z"] = round(max(float(abs(barrel.sample.position[:, 2]).max()), 1.0), 1)
+        text = "no hits in the endcaps; this is how far along z the barrel has hits"
+        notes["ecal_inner_z"] = Note("fill in", text)
+    for field, own in (("inner_radius", hcal_barrel), ("inner_z", extent("hcal", "endcap"))):
+        behind = own is not None and own.range.front > found[f"ecal_{field}"]
+        found[f"hcal_{field}"] = _front(f"hcal_{field}", own, notes) if own is not None and behind else None
+    found["phi_symmetry"] = _symmetry({"ECAL": barrel, "HCAL": hcal_barrel}, notes)
+    shape = None if barrel is None else barrel.shape
+    if shape is None or len(shape.as_good) > 1 or shape.phase or not shape.sides:
+        return found, None
+    return found, shape.sides
+
+
+def _front(field: str, extent: Extent, notes: Notes) -> float:
+    _note_length(field, extent, "before the first", notes)
+    return round(extent.range.front, 1)
+
+
+def _note_length(field: str, extent: Extent, where: str, notes: Notes) -> None:
+    n_events = len(set(extent.sample.cell["event"].tolist()))
+    seen = f"{_counted(len(extent.sample), 'hit')} in {_counted(n_events, 'event')}"
+    if extent.on_layers:
+        layers = f"{_counted(extent.range.count, 'layer')} every {extent.range.spacing:.2f} mm"
+        notes[field] = Note("measured", f"half a layer {where} of {layers}, {seen}")
+    else:
+        notes[field] = Note("guessed", f"the hits lie on no layers; all but half a percent of {seen} are behind it")
+
+
+def _symmetry(barrels: dict[str, Extent | None], notes: Notes) -> int | None:
+    """Turns under which the barrels stay the same: None for any, 1 where that is not known."""
+    shapes = {name: extent.shape for name, extent in barrels.items() if extent is not None and extent.shape}
+    if "ECAL" not in shapes:
+        text = "1 stands for no symmetry: the hits do not show the sides of the barrel"
+        notes["phi_symmetry"] = Note("fill in", text)
+        return 1
+    described = []
+    for name, shape in shapes.items():
+        sides = " or ".join(f"{sides} sides" if sides else "a cylinder" for sides in shape.as_good)
+        described.append(f"{name} {sides} ({shape.on_layers:.1%} of hits on layers)")
+    certain = all(len(shape.as_good) == 1 for shape in shapes.values())
+    text = f"barrels: {', '.join(described)}; endcaps not looked at"
+    notes["phi_symmetry"] = Note("measured" if certain else "guessed", text)
+    return math.gcd(*(shape.symmetry for shape in shapes.values())) or None
+
+
+def _calorimeter(group: Group, file: PodioFile, entries: int, notes: Notes, layer_members: bool) -> Calorimeter:
+    """The calorimeter that a group makes; `layer_members`: whether hits name their layer themselves."""
+
+    def note(field: str, how: str, text: str) -> None:
+        notes[f"calorimeters.{group.name}.{field}"] = Note(how, text)
+
+    for what in ("kind",) if group.kind == "muon" else ("kind", "region"):  # by the most trustworthy collections
+        by: dict[str, list[str]] = {}
+        for name, place in group.places.items():
+            by.setdefault(place.get(what, ("", ""))[1], []).append(name)
+        source = next(source for source in FOUND_BY if source in by)
+        how = "found" if source in ("type", "link") else "guessed"
+        note(what, how, f"{FOUND_BY[source]} ({', '.join(by[source])})")
+    digitised, simulated = (tuple(own.name for own in group.of(simulated=flag)) for flag in (False, True))
+    values: dict[str, Any] = {"collections": digitised, "sim_collections": simulated}
+    if not digitised:
+        note("collections", "fill in", "digitised hits, for files that have them")
+    found = measure_digitisation(group)
+    window = None if found is None else measure_time_window(file, group, found, entries)
+    if found is not None:
+        note("sim_scale", "measured", f"{_counted(found.n_cells, 'cell')} with digitised and simulated energy")
+        note("sim_threshold", "measured", "GeV, the smallest simulated energy of these cells, rounded down")
+        unit = 10.0 ** (math.floor(math.log10(found.threshold)) - 1)
+        values["sim_scale"] = float(f"{found.scale:.6g}")
+        values["sim_threshold"] = float(f"{math.floor(found.threshold / unit) * unit:.2g}")
+    elif simulated:
+        note("sim_scale", "fill in", "factor from visible to calibrated energy of simulated hits")
+        note("sim_threshold", "fill in", "GeV, visible energy from which on a cell is read out")
+    if window is not None:
+        explained = f"{window.explained:,} of {_counted(window.n_cells, 'simulated cell')}"
+        note("sim_time_window", "measured", f"ns, explains {explained} (no window {window.explained_without:,})")
+        values["sim_time_window"] = EARLIEST, window.latest
+    elif simulated and (found is None or found.measures_time):
+        text = "ns after a straight flight at c, energy before and after which does not count"
+        note("sim_time_window", "fill in", text)
+    if found is not None and not found.measures_time:
+        note("sim_measures_time", "measured", "all digitised hits have time 0")
+        values["sim_measures_time"] = False
+    encodings = {name: file.encodings[name] for name in (*digitised, *simulated) if name in file.encodings}
+    if encodings:
+        first, encoding = next(iter(encodings.items()))
+        others = [name for name, own in encodings.items() if own != encoding]
+        note("cell_encoding", "found", f"{first}; others in {', '.join(others)}" if others else first)
+        values["cell_encoding"] = encoding
+    elif not layer_members:
+        values["cell_encoding"] = measure_encoding(group)
+        if values["cell_encoding"] is None:
+            note("cell_encoding", "fill in", "bit field of the cell ids; without it layers are not known")
+        else:
+            note("cell_encoding", "measured", "bits of the cell ids that follow the layers")
+    required = group.kind != "muon" and group.region != "other"
+    return Calorimeter(name=group.name, kind=group.kind, region=group.region, required=required, **values)
 
 
 def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tuple[Calorimeter, ...]:
@@ -148,70 +300,108 @@ def _with_common_encoding(calorimeters: list[Calorimeter], notes: Notes) -> tupl
     for own in calorimeters:
         field = f"calorimeters.{own.name}.cell_encoding"
         if own.cell_encoding is None and len(known) == 1 and field in notes:
-            (encoding, name) = next(iter(known.items()))
+            ((encoding, name),) = known.items()
             own = dataclasses.replace(own, cell_encoding=encoding)
-            notes.add(field, "guessed", f"as in {name}")
+            notes[field] = Note("guessed", f"as in {name}")
         filled.append(own)
     return tuple(filled)
-
-
-def _stated_name(file: PodioFile, notes: Notes) -> str:
-    stated = file.parameters.get("detectorName", ())
-    if not stated:
-        return Path(file.path).name.split(".")[0]
-    notes.add("name", "found", "detectorName of the simulation")
-    return stated[0]
 
 
 def _truth_tracks(sources: Sources, sides: int | None, notes: Notes) -> TruthTracking | None:
     """How tracks are made from Monte Carlo particles; None without simulated tracker hits."""
     if not sources.sim_tracker_hits:
-        notes.pop("truth_tracks.sides", None)
         return None
     like = load_detector(TRUTH_TRACKS_OF).truth_tracks
     assert like is not None  # it is the one that describes them
-    notes.add("truth_tracks.sim_tracker_hits", "found", "all simulated tracker hits")
+    notes["truth_tracks.sim_tracker_hits"] = Note("found", "all simulated tracker hits")
+    if sides is not None:
+        notes["truth_tracks.sides"] = Note("measured", "ECAL barrel")
     for field in ("min_layers", "max_vertex_radius", "inverse_pt", "angle", "impact"):
-        notes.add(f"truth_tracks.{field}", "fill in", f"this is {TRUTH_TRACKS_OF}'s; for --truth-tracks only")
+        notes[f"truth_tracks.{field}"] = Note("fill in", f"this is {TRUTH_TRACKS_OF}'s; for --truth-tracks only")
     return dataclasses.replace(like, sim_tracker_hits=sources.sim_tracker_hits, sides=sides)
 
 
 def _note_collections(sources: Sources, notes: Notes) -> None:
     digitised = any(group.of(simulated=False) for group in sources.groups)
-    useful = {
-        "tracks": True,
-        "truth_particles": True,
-        "hit_links": digitised,  # simulated hits have their particles in their contributions
-        "track_links": bool(sources.tracks),
-    }
+    # Simulated hits have their particles in their contributions; the reference need not be there.
+    optional = {"references": True, "hit_links": not digitised, "track_links": not sources.named["tracks"]}
     for field, what in COLLECTIONS.items():
-        if getattr(sources, field):
-            notes.add(field, "guessed" if field in CHOSEN else "found", what)
-        elif useful.get(field):
-            notes.add(field, "fill in", f"the file has no {what.split(';')[0]}")
+        if sources.named[field]:
+            notes[field] = Note("guessed" if field in CHOSEN else "found", what)
+        elif not optional.get(field):
+            notes[field] = Note("fill in", f"the file has no {what.split(';')[0]}")
 
 
-def _choose_field(file: PodioFile, found: list[MeasuredField], notes: Notes) -> float:
-    """The most certain value.
+def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, notes: Notes) -> float:
+    """The most certain value of the field, T.
 
     Raises
     ------
     InputError
         There is none.
     """
+    found = measure_field(file, detector, sources.sim_tracker_hits, entries)
     if not found:
         raise InputError(
             "nothing in the file tells the field: no tracks with links to Monte Carlo particles, no simulated tracker"
             " hits with their momentum, and no parameter of that name; give it (--b-field)",
             file=file.path,
         )
-    stated = not found[0].uncertainty
-    values = [
-        own.source if not own.uncertainty else f"{own.b_field:.4g} +- {own.uncertainty:.1g} from {own.source}"
+    text = "; ".join(
+        f"{own.b_field:.4g} +- {own.uncertainty:.1g} from {own.source}" if own.uncertainty else own.source
         for own in found
-    ]
-    if stated:
-        notes.add("b_field", "found", "; ".join(values))
-    else:
-        notes.add("b_field", "measured", f"{'; '.join(values)}; better: the nominal value")
+    )
+    measured = Note("measured", f"{text}; better: the nominal value")
+    notes["b_field"] = measured if found[0].uncertainty else Note("found", text)
     return float(f"{found[0].b_field:.4g}")
+
+
+def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) -> None:
+    """Write a draft as a file for ``--detector``; it appears only when whole.
+
+    A file that is there, perhaps an earlier draft with what was filled in, is replaced under `force` only.
+
+    Raises
+    ------
+    ConfigError
+        Nothing can be written there.
+    """
+    with replacing(path, inputs=[draft.path], replace=False, force=force) as partial:
+        partial.write_text(draft_to_yaml(draft), encoding="utf-8")
+
+
+def draft_to_yaml(draft: DetectorDraft) -> str:
+    """The text of the file, from which `pflow.physics.detector.load_detector` gives the drafted detector."""
+    lines = [
+        f"# Drafted by pflow detector from {Path(draft.path).name}, {_counted(draft.entries, 'event')}.",
+        "# Fields, meaning and units (mm, T, GeV): pflow/physics/detector.py. How a value was found stands behind it:",
+        "# found (in the file), measured (with hits and tracks), guessed (check it), FILL IN (the file cannot tell).",
+        *_lines(draft.detector, "", draft.notes),
+    ]
+    if draft.left_out:
+        lines += ["# Left out:", *(f"#   {name}: {reason}" for name, reason in sorted(draft.left_out.items()))]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(described: Detector | Calorimeter | TruthTracking, prefix: str, notes: Notes) -> Iterator[str]:
+    """One line a field; fields at their default are left out unless there is a note."""
+    for field in sorted(dataclasses.fields(described), key=lambda own: own.name in LAST):
+        value, note = getattr(described, field.name), notes.get(f"{prefix}{field.name}")
+        if field.name == "calorimeters":
+            yield "calorimeters:"
+            for own in value:
+                for number, line in enumerate(_lines(own, f"calorimeters.{own.name}.", notes)):
+                    yield f"  {' ' if number else '-'} {line}"
+        elif isinstance(value, TruthTracking):
+            yield f"{field.name}:"
+            yield from (f"  {line}" for line in _lines(value, f"{field.name}.", notes))
+        elif note is not None or value != field.default:
+            plain = list(value) if isinstance(value, tuple) else value
+            text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
+            mark = "" if note is None else f"  # {note.how.upper() if note.how == 'fill in' else note.how}: {note.text}"
+            yield f"{field.name}: {text}{mark}"
+
+
+def _counted(number: int, what: str) -> str:
+    """A number with its noun, e.g. ``1 event`` and ``3 events``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -33,8 +33,7 @@ MAX_FIELD = 10.0
 """Larger values of such a parameter are in other units."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasuredField:
+class MeasuredField(NamedTuple):
     """Field along z, T, its uncertainty (0 for a value that the file states), and in words where it comes from."""
 
     b_field: float
@@ -42,43 +41,12 @@ class MeasuredField:
     source: str
 
 
-class TrackerHits(NamedTuple):
-    """Simulated tracker hits, all float64.
-
-    Parameters
-    ----------
-    particle : [N, 3]
-        Event, collection id and index of the particle that made the hit.
-    time : [N], ns
-    position : [N, 2], x and y, mm
-    momentum : [N, 2], px and py of the particle, GeV
-    """
-
-    particle: npt.NDArray[np.float64]
-    time: npt.NDArray[np.float64]
-    position: npt.NDArray[np.float64]
-    momentum: npt.NDArray[np.float64]
-
-    def at(self, index: npt.NDArray[np.int64]) -> TrackerHits:
-        """Some of them, or all in another order."""
-        return TrackerHits(*(column[index] for column in self))
-
-
 def measure_field(
     file: PodioFile, detector: Detector, sim_tracker_hits: Sequence[str], stop: int
 ) -> list[MeasuredField]:
     """Every way to know the field from the first `stop` entries, the most certain first.
 
-    Parameters
-    ----------
-    file
-        Open file.
-    detector
-        Its collections; the field does not count.
-    sim_tracker_hits
-        Collections of simulated tracker hits.
-    stop
-        Entries that are looked at.
+    Of `detector` the collections count, not the field; `sim_tracker_hits` are names of collections.
     """
     found = _stated(file)
     for estimate, what in (
@@ -86,8 +54,7 @@ def measure_field(
         (_from_steps(file, sim_tracker_hits, stop), "steps of particles between simulated tracker hits"),
     ):
         if estimate is not None:
-            source = f"{estimate.count} {what}"
-            found.append(MeasuredField(b_field=estimate.b_field, uncertainty=estimate.uncertainty, source=source))
+            found.append(MeasuredField(estimate.b_field, estimate.uncertainty, f"{estimate.count} {what}"))
     return sorted(found, key=lambda own: own.uncertainty)
 
 
@@ -100,16 +67,13 @@ def _stated(file: PodioFile) -> list[MeasuredField]:
             except ValueError:
                 continue
             if 0 < value < MAX_FIELD:
-                source = f"parameter '{key}' of the file's metadata"
-                found.append(MeasuredField(b_field=value, uncertainty=0.0, source=source))
+                found.append(MeasuredField(value, 0.0, f"parameter '{key}' of the file's metadata"))
     return found
 
 
 def _from_tracks(file: PodioFile, detector: Detector, stop: int) -> FieldEstimate | None:
     """From the transverse momenta of charged particles and their tracks in 1 T; electrons, which radiate, left out."""
     reader = Edm4hepReader(file, detector=dataclasses.replace(detector, b_field=1.0))
-    if not (reader.sources["tracks"] and reader.sources["track_links"] and reader.sources["truth"]):
-        return None
     try:
         events = reader.read(0, stop)
     except InputError:
@@ -130,20 +94,24 @@ def _from_steps(file: PodioFile, collections: Sequence[str], stop: int) -> Field
     pieces = [piece for name in collections if (piece := _tracker_hits(file, name, stop)) is not None]
     if not pieces:
         return None
-    hits = TrackerHits(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
-    hits = hits.at(np.lexsort((hits.time, *hits.particle.T[::-1])))
-    same = (hits.particle[1:] == hits.particle[:-1]).all(axis=1)
-    start, end = hits.at(np.flatnonzero(same)), hits.at(np.flatnonzero(same) + 1)
-    pt = np.minimum(np.hypot(*start.momentum.T), np.hypot(*end.momentum.T))
-    chord = np.hypot(*(end.position - start.position).T)
-    ahead = (start.momentum * end.momentum).sum(axis=1) > 0  # less than a quarter turn
-    use = np.flatnonzero((pt > MIN_PT) & (chord > MIN_CHORD) & ahead)
-    start, end = start.at(use), end.at(use)
-    return field_from_steps(start.position, end.position, start.momentum, end.momentum)
+    particle, time, position, momentum = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+    order = np.lexsort((time, *particle.T[::-1]))
+    particle, position, momentum = particle[order], position[order], momentum[order]
+    start = np.flatnonzero((particle[1:] == particle[:-1]).all(axis=1))
+    end = start + 1
+    pt = np.hypot(*momentum.T)
+    chord = np.hypot(*(position[end] - position[start]).T)
+    ahead = (momentum[start] * momentum[end]).sum(axis=1) > 0  # less than a quarter turn
+    use = (np.minimum(pt[start], pt[end]) > MIN_PT) & (chord > MIN_CHORD) & ahead
+    start, end = start[use], end[use]
+    return field_from_steps(position[start], position[end], momentum[start], momentum[end])
 
 
-def _tracker_hits(file: PodioFile, name: str, stop: int) -> TrackerHits | None:
-    """The hits of a collection, without those of secondaries; None without particles."""
+def _tracker_hits(file: PodioFile, name: str, stop: int) -> tuple[npt.NDArray[np.float64], ...] | None:
+    """Hits of a collection, without those of secondaries; None without particles.
+
+    Particle (event, collection id, index) [N, 3], time [N] in ns, position [N, 2] in mm, momentum [N, 2] in GeV.
+    """
     branch = relation(file.columns, name, 0, "particle", "MCParticle")
     if branch is None or not file.columns.has(name, "time"):
         return None
@@ -152,12 +120,16 @@ def _tracker_hits(file: PodioFile, name: str, stop: int) -> TrackerHits | None:
         return jagged.flat(file.columns.get(collection, member, start=0, stop=stop), np.float64)
 
     event = jagged.event_index(jagged.count(file.columns.get(name, "time", start=0, stop=stop)))
-    particle = [event, get(branch, "collectionID"), get(branch, "index")]
-    time = get(name, "time")
-    position, momentum = ([get(name, f"{vector}.{axis}") for axis in "xy"] for vector in ("position", "momentum"))
-    if len({len(column) for column in (*particle, time, *position, *momentum)}) > 1:
+    members = [f"{vector}.{axis}" for vector in ("position", "momentum") for axis in "xy"]
+    columns = [
+        event,
+        get(branch, "collectionID"),
+        get(branch, "index"),
+        *(get(name, own) for own in ("time", *members)),
+    ]
+    if len({len(column) for column in columns}) > 1:
         return None
-    hits = TrackerHits(np.stack(particle, axis=1), time, np.stack(position, axis=1), np.stack(momentum, axis=1))
+    table = np.stack(columns, axis=1)
     if file.columns.has(name, "quality"):
-        hits = hits.at(np.flatnonzero((get(name, "quality").astype(np.int64) & BY_SECONDARY) == 0))
-    return hits
+        table = table[(get(name, "quality").astype(np.int64) & BY_SECONDARY) == 0]
+    return table[:, :3], table[:, 3], table[:, 4:6], table[:, 6:]

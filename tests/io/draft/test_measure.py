@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pflow.io.draft.collect import collect
-from pflow.io.draft.measure_calorimeters import Digitisation, measure_digitisation
-from pflow.io.draft.measure_time_window import measure_time_window
+from pflow.io.draft.measure import measure_digitisation, measure_time_window
 from pflow.io.edm4hep.podio import open_podio
 
 
@@ -19,12 +18,7 @@ def windows(data_dir):
         for group in groups:
             own = measure_digitisation(group)
             if own is not None:
-                wrong = Digitisation(
-                    scale=own.scale * factor,
-                    threshold=own.threshold,
-                    n_cells=own.n_cells,
-                    measures_time=own.measures_time,
-                )
+                wrong = own._replace(scale=own.scale * factor)
                 found[group.name] = measure_time_window(file, group, wrong, 1)
         return found
 

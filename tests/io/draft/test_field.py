@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pflow.io.draft.measure_field import measure_field
+from pflow.io.draft.field import measure_field
 from pflow.io.edm4hep.podio import open_podio
 from pflow.physics.detector import load_detector
 
