@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pflow.io.open import iterate_events as iterate_events
     from pflow.io.open import open_events as open_events
     from pflow.io.open import read_events as read_events
+    from pflow.metrics.evaluate import evaluate as evaluate
     from pflow.physics.detector import Detector as Detector
     from pflow.physics.detector import load_detector as load_detector
 
@@ -22,6 +23,7 @@ _EXPORTS = {
     "Detector": "pflow.physics.detector",
     "Events": "pflow.event.events",
     "Reconstruction": "pflow.event.particles",
+    "evaluate": "pflow.metrics.evaluate",
     "iterate_events": "pflow.io.open",
     "load_detector": "pflow.physics.detector",
     "load_model": "pflow.checkpoint.load",
@@ -37,6 +39,7 @@ __all__ = [
     "Events",
     "Reconstruction",
     "__version__",
+    "evaluate",
     "iterate_events",
     "load_detector",
     "load_model",

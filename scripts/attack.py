@@ -24,7 +24,6 @@ import numpy as np
 
 from attacks.child import Outcome, run_limited
 from attacks.kinds import KINDS, NEEDS, make_originals
-from measurements.files import write_json
 
 SECONDS = 30.0
 MEGABYTES = 2048.0
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _options().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="attack-") as scratch:
         outcomes = attack(write_originals(Path(scratch)), args)
-    return _report(outcomes, args)
+    return _report(outcomes)
 
 
 def _options() -> argparse.ArgumentParser:
@@ -45,7 +44,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so many minutes")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help="kinds of cases")
     parser.add_argument("--keep", type=Path, default=Path("attack_failures"), help="folder for the files of failures")
-    parser.add_argument("--json", type=Path, help="write the report to this file too")
     return parser
 
 
@@ -86,19 +84,15 @@ def attack(originals: Path, args: argparse.Namespace) -> dict[str, list[Outcome]
     return outcomes
 
 
-def _report(outcomes: dict[str, list[Outcome]], args: argparse.Namespace) -> int:
+def _report(outcomes: dict[str, list[Outcome]]) -> int:
     header = ("kind", "cases", "accepted", "refused", "failed", "worst [s]", "worst [MB]")
     print(("{:<26}" + "{:>11}" * 6).format(*header))
-    report = []
     for kind, found in outcomes.items():
         counts = Counter(outcome.what for outcome in found)
         failed = {what: n for what, n in sorted(counts.items()) if what not in ("accepted", "refused")}
         worst = {name: max(getattr(outcome, name) for outcome in found) for name in ("seconds", "megabytes")}
         row = (kind, len(found), counts["accepted"], counts["refused"], sum(failed.values()))
         print(("{:<26}" + "{:>11}" * 4 + "{:>11.1f}{:>11.0f}").format(*row, worst["seconds"], worst["megabytes"]))
-        report.append({"kind": kind, "cases": len(found), "outcomes": dict(counts), **worst})
-    if args.json is not None:
-        write_json(args.json, {"seed": args.seed, "kinds": report})
     return 1 if any(outcome.failed for found in outcomes.values() for outcome in found) else 0
 
 

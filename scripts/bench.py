@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks import evaluate, gpu, io, large_events, latency, many_files, reconstruct, scaling, startup, training
+from benchmarks import gpu, io, latency, reconstruct, training
 
-BENCHMARKS = (io, training, scaling, startup, reconstruct, latency, large_events, many_files, evaluate, gpu)
+BENCHMARKS = (io, training, reconstruct, latency, gpu)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

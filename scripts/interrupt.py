@@ -22,7 +22,6 @@ import numpy as np
 
 from attacks.jobs import JOBS, make_inputs
 from attacks.trials import Trial, check_no_leftovers
-from measurements.files import write_json
 
 SIGNALS = {
     signal.SIGINT: (130,),
@@ -38,10 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=10, help="interruptions of each job")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="interrupt no job for longer than this")
     parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB", help="jobs to interrupt")
-    parser.add_argument("--json", type=Path, help="write the report to this file too")
     args = parser.parse_args(arguments)
 
-    report, failures = [], 0
+    failures = 0
     with tempfile.TemporaryDirectory(prefix="interrupt-") as scratch:
         inputs = Path(scratch) / "inputs"
         inputs.mkdir()
@@ -65,10 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             columns = ("times", "in time", "nothing", "partial", "whole", "failed")
             row = "".join(f"{counts[key]:>{width}}" for key, width in zip(columns, (8, 9, 9, 9, 8, 8), strict=True))
             print(f"{name:<14}{row}", flush=True)
-            report.append({"job": name, **counts})
             failures += counts["failed"]
-    if args.json is not None:
-        write_json(args.json, {"seed": args.seed, "jobs": report})
     return 1 if failures else 0
 
 

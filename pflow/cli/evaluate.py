@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import itertools
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pflow.cli.options import add_file_options, add_option, add_options, file_options
 
 if TYPE_CHECKING:
-    from pflow.event.events import Events
-    from pflow.event.particles import Reconstruction
-    from pflow.metrics.evaluation import Evaluation, EvaluationResult
+    from pflow.metrics.evaluation import EvaluationResult
     from pflow.metrics.match import Matching
     from pflow.metrics.match_hits import HitMatching
 
-__all__ = ["add_arguments", "run", "zip_chunks"]
+__all__ = ["add_arguments", "run"]
 
 METRICS_MARK = b'"schema": "pflow-metrics-'
 """What every ``metrics.json`` of pflow holds."""
@@ -93,10 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate the files, print the table, write metrics.json and the plots."""
     from rich.console import Console
+    from rich.progress import Progress
 
     from pflow.data.files import matching
-    from pflow.errors import InputError, check_choice
-    from pflow.metrics.evaluation import Evaluation, Settings
+    from pflow.errors import check_choice
+    from pflow.metrics.evaluate import evaluate, provenance_of
+    from pflow.metrics.evaluation import Settings
     from pflow.metrics.report import table
     from pflow.physics.pdg import CLASSES
 
@@ -108,21 +105,33 @@ def run(args: argparse.Namespace) -> int:
         use_tracks=not args.ignore_tracks,
         matching=_matching(args.match, args.cut),
     )
-    total = Evaluation(name=args.collection, settings=settings, oracle=not args.no_oracle)
-    args.truth = matching(args.truth)
+    truth, reco = matching(args.truth), matching(args.reco)
     folder = _prepare_folder(args.output, force=args.force)
-    files = {args.collection: matching(args.reco), **_compared(args.compare, taken=args.collection)}
-    for paths in files.values():
-        check_order(paths, args.truth)
-    _evaluate(args, files, total)
-    if not total.n_events:
-        raise InputError("no events to evaluate", file=files[args.collection][0])
+    compare = _compared(args.compare, taken=args.collection)
+    with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
+        task = progress.add_task("evaluating", total=None)
 
-    result = total.result()
+        def show(n_events: int, done: int, n_files: int) -> None:
+            total = n_files if n_files > 1 else None
+            progress.update(task, description=f"evaluating: {n_events} events", completed=done, total=total)
+
+        result = evaluate(
+            reco,
+            truth,
+            compare=compare,
+            collection=args.collection,
+            settings=settings,
+            oracle=not args.no_oracle,
+            on_error=args.on_error,
+            chunk_size=args.chunk_size,
+            progress=show,
+            **file_options(args),
+        )
+    files = {args.collection: reco, **compare}
     inputs = {
         "reco": {name: paths[0] if len(paths) == 1 else paths for name, paths in files.items()},
-        "truth": args.truth,
-        "provenance": {name: _provenance(paths[0]) for name, paths in files.items()},
+        "truth": truth,
+        "provenance": {name: provenance_of(paths[0]) for name, paths in files.items()},
     }
     if not args.quiet:
         Console().print(table(result, args.classes or CLASSES))
@@ -131,157 +140,6 @@ def run(args: argparse.Namespace) -> int:
         plots = f", report.html and {n_plots} plots" if n_plots else ""
         Console().print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
     return 0
-
-
-def _evaluate(args: argparse.Namespace, files: Mapping[str, Sequence[str]], total: Evaluation) -> None:
-    """Add all events to `total`. Under ``--on-error skip`` files that cannot be used are left out, with a warning.
-
-    Raises
-    ------
-    InputError
-        A file that cannot be used; under ``skip``: there is no other one.
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from pflow.errors import InputError
-    from pflow.event.skipped import BadEntriesWarning
-    from pflow.metrics.evaluation import Evaluation
-
-    parts = _parts(files, args.truth)
-    failed: list[InputError] = []
-    with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
-        task = progress.add_task("evaluating", total=len(parts) if len(parts) > 1 else None)
-        for of_part, truth in parts:
-            # One for each part: of a file that fails in the middle no event counts.
-            evaluation = Evaluation(name=total.name, settings=total.settings, oracle=total.oracle)
-            try:
-                for chunk, found in _chunks(args, of_part, truth):
-                    named = {name: dataclasses.replace(reco, name=name) for name, reco in found.items()}
-                    evaluation.update(chunk, named)
-                    n_events = total.n_events + evaluation.n_events
-                    progress.update(task, description=f"evaluating: {n_events} events")
-            except InputError as error:
-                if args.on_error == "raise":
-                    raise
-                failed.append(error)
-            else:
-                total.merge(evaluation)
-            progress.update(task, advance=1)
-    if len(failed) == len(parts):
-        raise failed[0]
-    if failed:
-        errors = "".join(f"\n  {error}" for error in failed)
-        warnings.warn(f"{len(failed)} of {len(parts)} files were left out:{errors}", BadEntriesWarning, stacklevel=2)
-
-
-def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
-    """Refuse reconstructions that were made from other files than those of the truth, or in another order.
-
-    Event numbers do not tell: each file may count its own. Files of other programs do not say what they were made from.
-
-    Raises
-    ------
-    InputError
-        Names the first file that is in another's place.
-    """
-    from pflow.errors import InputError
-    from pflow.io.columns import file_uuid
-
-    made_from: list[tuple[str, Mapping[str, Any]]] = []
-    for path in reco:
-        provenance = _provenance(path)
-        if provenance is None or not isinstance(provenance.get("inputs"), list):
-            return
-        made_from += [(path, entry) for entry in provenance["inputs"]]
-    for (path, entry), expected in zip(made_from, truth, strict=False):
-        uuid = file_uuid(expected)
-        if uuid and entry.get("uuid") and entry["uuid"] != uuid:
-            raise InputError(
-                f"was made from {entry.get('path')}, and in its place in --truth is {expected}: give both in the same "
-                "order",
-                file=path,
-            )
-
-
-def _parts(
-    files: Mapping[str, Sequence[str]], truth: Sequence[str]
-) -> list[tuple[Mapping[str, Sequence[str]], Sequence[str]]]:
-    """Files that belong together: a part for each truth file if each has its own reconstructions, else one part."""
-    if any(len(paths) != len(truth) for paths in files.values()):
-        return [(files, truth)]
-    return [({name: [paths[i]] for name, paths in files.items()}, [truth[i]]) for i in range(len(truth))]
-
-
-def _chunks(
-    args: argparse.Namespace, files: Mapping[str, Sequence[str]], truth: Sequence[str]
-) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
-    """Events of the truth files with the reconstructions of the same entries, by name."""
-    from pflow.io.open import iterate_events
-    from pflow.io.particles_root import iterate_reco
-
-    events = iterate_events(truth, **file_options(args), chunk_size=args.chunk_size, on_error=args.on_error)
-    reconstructions = {}
-    for name, paths in files.items():
-        links: Literal["if there", "required", "left out"] = "left out"
-        if args.match == "hits":
-            links = "required" if name == args.collection else "if there"
-        of_each = (iterate_reco(path, name=args.collection, chunk_size=args.chunk_size, links=links) for path in paths)
-        reconstructions[name] = itertools.chain.from_iterable(of_each)
-    return zip_chunks(events, reconstructions, files={name: ", ".join(paths) for name, paths in files.items()})
-
-
-def zip_chunks(
-    events: Iterator[Events],
-    reconstructions: Mapping[str, Iterator[Reconstruction]],
-    *,
-    files: Mapping[str, str | Path],
-) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
-    """Add to each chunk of events the reconstructions of the same entries, from iterators with other chunk lengths.
-
-    Raises
-    ------
-    InputError
-        A reconstruction has fewer or more entries than the events; names its file and the first entry without a
-        partner.
-    """
-    from pflow.errors import InputError
-
-    entry = 0
-    queues = {name: _Queue(chunks) for name, chunks in reconstructions.items()}
-    for chunk in events:
-        found = {name: queue.take(len(chunk)) for name, queue in queues.items()} if len(chunk) else {}
-        for name, reconstruction in found.items():
-            n = 0 if reconstruction is None else len(reconstruction)
-            if n < len(chunk):
-                raise InputError("ends here, but the truth goes on", file=files[name], entry=entry + n)
-        if len(chunk):
-            yield chunk, {name: reco for name, reco in found.items() if reco is not None}
-        entry += len(chunk)
-    for name, queue in queues.items():
-        if queue.take(1):
-            raise InputError("goes on, but the truth ends here", file=files[name], entry=entry)
-
-
-class _Queue:
-    """Entries of an iterator of chunks, taken in any numbers."""
-
-    def __init__(self, chunks: Iterator[Reconstruction]) -> None:
-        self._chunks = chunks
-        self._rest: Reconstruction | None = None
-
-    def take(self, n: int) -> Reconstruction | None:
-        """The next `n` entries, or what is left of them; None for an iterator without chunks."""
-        from pflow.event.particles import concatenate
-
-        while self._rest is None or len(self._rest) < n:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                break
-            self._rest = chunk if self._rest is None else concatenate([self._rest, chunk])
-        whole = self._rest
-        self._rest = None if whole is None else whole[n:]
-        return None if whole is None else whole[:n]
 
 
 def _matching(match: str, cut: str) -> Matching | HitMatching:
@@ -303,28 +161,17 @@ def _compared(options: Sequence[str], *, taken: str) -> dict[str, list[str]]:
     """Files by the name of their algorithm, from NAME=FILE."""
     from pflow.data.files import matching
     from pflow.errors import ConfigError
-    from pflow.metrics.evaluation import CLASSICAL, ORACLE
+    from pflow.metrics.evaluation import ORACLE, REFERENCE
 
     files: dict[str, list[str]] = {}
     for option in options:
         name, _, path = option.partition("=")
         if not name or not path:
             raise ConfigError(f"--compare: expected NAME=FILE, found '{option}'")
-        if name in (taken, CLASSICAL, ORACLE) or not name.isidentifier():
+        if name in (taken, REFERENCE, ORACLE) or not name.isidentifier():
             raise ConfigError(f"--compare: the name '{name}' is taken or is not a plain word")
         files.setdefault(name, []).extend(matching([path]))
     return files
-
-
-def _provenance(path: str | Path) -> dict[str, Any] | None:
-    """Provenance of a file of pflow; None for another program's file of the same members."""
-    from pflow.errors import InputError
-    from pflow.io.particles_root import read_provenance
-
-    try:
-        return read_provenance(path)
-    except InputError:
-        return None
 
 
 def _prepare_folder(path: str, *, force: bool) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pflow.metrics.evaluation import Evaluation, EvaluationResult, Settings, evaluate
+from pflow.metrics.evaluate import evaluate
+from pflow.metrics.evaluation import Evaluation, EvaluationResult, Settings
 from pflow.metrics.match import Matching
 
 __all__ = ["Evaluation", "EvaluationResult", "Matching", "Settings", "evaluate"]

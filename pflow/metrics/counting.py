@@ -20,6 +20,8 @@ OPENING_ANGLE = Axis(
     edges=np.array([10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 90.0, 130.0, 200.0]),
     log=True,
 )
+MIN_WIDE_MRAD = 30.0
+"""Opening angle, an edge of the bins, below which pairs of photons do not count for the accuracy of wide pairs."""
 PHOTON = CLASSES.index("photon")
 
 
@@ -57,9 +59,12 @@ class CountMetrics:
         """Keys under ``count``."""
         right, total = (self.singles + self.pairs.sum(axis=1)).tolist()
         found, pairs = self.pairs[:, :-1]
+        wide = self.axis.edges[:-1] >= MIN_WIDE_MRAD
+        wide_right, wide_total = (self.singles + self.pairs[:, :-1][:, wide].sum(axis=1)).tolist()
         return {
             "exact_fraction": fraction(self.differences[0], self.n_events),
             "one_vs_two_accuracy": fraction(right, total),
+            "one_vs_two_accuracy_above_30_mrad": fraction(wide_right, wide_total),
             "difference": {str(value): self.differences[value] for value in sorted(self.differences)},
             "two_photons_found": {
                 "edges": self.axis.edges.tolist(),

@@ -2,7 +2,7 @@
 
 They are computed in `pflow.metrics.particles` (matched pairs, classes), `pflow.metrics.counting` (numbers of
 particles), `pflow.metrics.event` (visible energy), `pflow.metrics.jets`, `pflow.metrics.pulls` (uncertainties) and
-`pflow.metrics.indexed` (``legacy``: the first paper's), with the statistics of `pflow.metrics.stats`.
+`pflow.metrics.indexed` (``energy_rank``: the first paper's), with the statistics of `pflow.metrics.stats`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Definition:
 _TEXTS = {
     "count.exact_fraction": "events with as many reconstructed particles as targets / events",
     "count.one_vs_two_accuracy": "correct events (one particle for one, more for two) / events of one or two photons",
+    "count.one_vs_two_accuracy_above_30_mrad": "the same, without the pairs of photons closer than 30 mrad",
     "count.two_photons_found.efficiency": "events with two or more particles / events of two photons, by opening angle",
     "energy.mean_abs_rel_error": "mean of |E_reco - E_true| / E_true of matched pairs",
     "energy.mean_rel_error": "mean of (E_reco - E_true) / E_true of matched pairs",
@@ -59,13 +60,13 @@ _TEXTS = {
     "jets.*.efficiency": "true jets with a reconstructed jet within 0.1 rad / all true jets of at least 10 GeV",
     "jets.*.response_median": "median of E_reco / E_true of matched jets",
     "jets.*.iqr_over_median": "interquartile range / median of E_reco / E_true of matched jets",
-    "legacy.count_difference": "mean of reconstructed minus true number of particles",
-    "legacy.mean_abs_rel_error": "mean of |E_reco - E_true| / E_true of pairs by rank in energy",
-    "legacy.mean_rel_error": "mean of (E_reco - E_true) / E_true of pairs by rank in energy",
-    "legacy.charge_accuracy": "equal charge / pairs by rank in energy",
-    "legacy.pdg_accuracy": "equal |PDG| / pairs by rank in energy",
-    "legacy.angle_mean_deg": "mean angle between the directions of pairs by rank in energy",
-    "legacy.angle_median_deg": "median angle between the directions of pairs by rank in energy",
+    "energy_rank.count_difference": "mean of reconstructed minus true number of particles",
+    "energy_rank.mean_abs_rel_error": "mean of |E_reco - E_true| / E_true of pairs by rank in energy",
+    "energy_rank.mean_rel_error": "mean of (E_reco - E_true) / E_true of pairs by rank in energy",
+    "energy_rank.charge_accuracy": "equal charge / pairs by rank in energy",
+    "energy_rank.pdg_accuracy": "equal |PDG| / pairs by rank in energy",
+    "energy_rank.angle_mean_deg": "mean angle between the directions of pairs by rank in energy",
+    "energy_rank.angle_median_deg": "median angle between the directions of pairs by rank in energy",
     "binned.*.*.efficiency": "as class.*.efficiency, in bins of the true quantity",
     "binned.*.*.fake_rate": "as class.*.fake_rate, in bins of the reconstructed quantity",
     "binned.*.*.response_median": "as class.*.response_median, in bins of the true quantity",

@@ -29,17 +29,16 @@ from pflow.metrics.table import ParticleTable
 from pflow.physics.pdg import is_neutrino
 
 __all__ = [
-    "CLASSICAL",
     "ORACLE",
+    "REFERENCE",
     "AlgorithmMetrics",
     "Evaluation",
     "EvaluationResult",
     "Settings",
-    "evaluate",
     "visible_truth",
 ]
 
-CLASSICAL = "classical"
+REFERENCE = "reference"
 """Name in the results of the algorithm whose particles are in the truth file (`Events.reference`)."""
 
 WITHOUT_HITS = Matching()
@@ -95,7 +94,7 @@ class AlgorithmMetrics:
             **self.particles.result(),
             "event": self.events.result(),
             **({} if self.jets is None else {"jets": self.jets.result()}),
-            "legacy": self.indexed.result(),
+            "energy_rank": self.indexed.result(),
         }
 
 
@@ -111,7 +110,7 @@ class EvaluationResult:
         All events; those left out because of bad input; those that reached the maximum number of particles; those whose
         tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
     algorithms
-        Results by algorithm, `name` first; ``oracle`` if asked for; ``classical`` if the truth file has a reference.
+        Results by algorithm, `name` first; ``oracle`` if asked for; ``reference`` if the truth file has a reference.
     titles
         Name of each algorithm for tables and plots.
     calibrations
@@ -209,11 +208,11 @@ class Evaluation:
             found[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
             self.calibrations[events.detector.name] = calibration.origin
         if events.reference is not None:
-            found[CLASSICAL] = Reconstruction(
+            found[REFERENCE] = Reconstruction(
                 particles=events.reference,
                 event=events.event,
                 flags=events.flags,
-                name=events.reference_name or CLASSICAL,
+                name=events.reference_name or REFERENCE,
             )
         truth, visible = ParticleTable.from_records(targets.particles), visible_truth(events, targets)
         for algorithm, reconstruction in found.items():
@@ -291,18 +290,6 @@ class Evaluation:
             calibrations=dict(self.calibrations),
             matched_otherwise={name: rule for name, rule in self.matched_by.items() if rule != default},
         )
-
-
-def evaluate(
-    events: Events, reconstruction: Reconstruction, *, settings: Settings | None = None, oracle: bool = False
-) -> EvaluationResult:
-    """Evaluate a reconstruction of events that are in memory; parameters and errors as for `Evaluation`.
-
-    For files use `pflow evaluate` on the command line, or `Evaluation` chunk by chunk.
-    """
-    evaluation = Evaluation(name=reconstruction.name, settings=settings, oracle=oracle)
-    evaluation.update(events, {reconstruction.name: reconstruction})
-    return evaluation.result()
 
 
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:

@@ -37,7 +37,7 @@ class IndexedMetrics:
         self.n_pdg += int(np.sum(np.abs(truth.pdg[i]) == np.abs(reco.pdg[j])))
 
     def result(self) -> Tree:
-        """Keys under ``legacy``."""
+        """Keys under ``energy_rank``."""
         n_pairs = self.rel_error.count
         return {
             "n_pairs": n_pairs,

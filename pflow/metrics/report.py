@@ -11,17 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pflow.metrics.definitions import DEFINITIONS, definition_of
-from pflow.metrics.evaluation import CLASSICAL, ORACLE, EvaluationResult
+from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult
 from pflow.metrics.stats import Histogram, Number, Series, leaves
 from pflow.physics.pdg import CLASSES
 from pflow.version import versions
 
 __all__ = ["SCHEMA", "Row", "document", "method", "number_text", "rows", "summary", "table"]
 
-SCHEMA = "pflow-metrics-2"
-"""Changes when a key is renamed, removed or redefined; new keys do not change it. Version 2 renamed ``limit`` to
-``oracle``, ``limit_calibration`` to ``oracle_calibration`` and ``lines_matched_otherwise`` to
-``algorithms_matched_otherwise``."""
+SCHEMA = "pflow-metrics-3"
+"""Changes when a key is renamed, removed or redefined; new keys do not change it. Version 3 renamed ``classical`` to
+``reference`` and ``legacy`` (the first paper's metrics) to ``energy_rank``."""
 
 VERSIONS = ("pflow", "numpy", "scipy", "awkward", "uproot", "fastjet")
 
@@ -47,11 +46,11 @@ TABLE_ROWS = {
     "jets.durham_2.response_median": "Durham jets, response",
     "jets.durham_2.iqr_over_median": "Durham jets, IQR/response",
     "jets.genkt_r04.iqr_over_median": "R=0.4 jets, IQR/response",
-    "legacy.count_difference": "paper: count off by",
-    "legacy.mean_abs_rel_error": "paper: mean |dE|/E",
-    "legacy.charge_accuracy": "paper: charge right",
-    "legacy.pdg_accuracy": "paper: |PDG| right",
-    "legacy.angle_mean_deg": "paper: angle, mean",
+    "energy_rank.count_difference": "paper: count off by",
+    "energy_rank.mean_abs_rel_error": "paper: mean |dE|/E",
+    "energy_rank.charge_accuracy": "paper: charge right",
+    "energy_rank.pdg_accuracy": "paper: |PDG| right",
+    "energy_rank.angle_mean_deg": "paper: angle, mean",
 }
 """Keys in the table on screen and their labels; the classes follow."""
 CLASS_ROWS = {
@@ -66,14 +65,14 @@ CLASS_ROWS = {
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All numbers of a result as plain data for JSON, with the keys of ``metrics.json``.
 
-    The algorithm under evaluation is at the top level, ``oracle`` and ``classical`` under their names, any other under
+    The algorithm under evaluation is at the top level, ``oracle`` and ``reference`` under their names, any other under
     ``compare``. A number `x` has its 68.3% interval beside it as ``x_interval``: [low, high]. NaN becomes null.
     `inputs` names the files.
     """
     settings = result.settings
     trees = {name: _plain(tree) for name, tree in result.algorithms.items()}
     top = trees.pop(result.name, {})
-    known = {name: trees.pop(name) for name in (ORACLE, CLASSICAL) if name in trees}
+    known = {name: trees.pop(name) for name in (ORACLE, REFERENCE) if name in trees}
     return {
         "schema": SCHEMA,
         "versions": versions(*VERSIONS),

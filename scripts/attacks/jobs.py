@@ -1,9 +1,8 @@
-"""Commands that are interrupted or meet a full disk: what they read, what they write, and how that is compared."""
+"""Commands that are interrupted: what they read, what they write, and how that is compared."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 import sys
@@ -11,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import torch.utils.tensorboard  # noqa: F401  as below
 import uproot
 
@@ -23,11 +21,11 @@ from attacks.child import run_limited, run_signalled
 from pflow.checkpoint.load import load_model
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
-from pflow.io.particles_root import read_provenance, read_reco
+from pflow.io.particles_root import read_provenance
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SAMPLE = REPOSITORY / "tests" / "data" / "gamma1_val_small.root"
-EDM4HEP = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "edm4hep" / "cld_rec.edm4hep.root"
+OLD = Path(os.environ.get("PFLOW_DATA", REPOSITORY.parent / "shared" / "data")) / "legacy" / "gamma1_30.h5"
 N_EVENTS = 16
 
 TINY = (
@@ -56,8 +54,6 @@ class Job:
         What the finished files hold, those that are there; raises where one is not whole.
     final
         Whether a file has its last content as soon as it is there.
-    several
-        Whether it writes several files, one after the other.
     replaces
         Whether it replaces an earlier output of its own.
     """
@@ -65,18 +61,16 @@ class Job:
     command: Callable[[Path, Path], list[str]]
     content: Callable[[Path], Content]
     final: bool = True
-    several: bool = False
     replaces: bool = True
 
 
 def make_inputs(folder: Path, *, log: Path) -> None:
-    """Write some events, a model, a reconstruction and an HDF5 file, with pflow itself."""
+    """Write some events, a model and a reconstruction, with pflow itself."""
     events, model = folder / "events.root", folder / "run" / "best.ckpt"
     run_limited(lambda: write_few(events), log=log, seconds=600, megabytes=8192)
     for words in (
         _fit(folder, folder / "run"),
         ["reconstruct", str(events), "--checkpoint", str(model), "-o", str(folder / "reco.root"), "-q", "--device=cpu"],
-        ["convert", str(events), str(folder / "events.h5")],
     ):
         if run_signalled(words, log=log, sent=signal.SIGKILL, after=600).code:
             sys.exit(f"the inputs cannot be made: {log.read_text()}")
@@ -126,40 +120,6 @@ def _root(folder: Path) -> Content:
     return found
 
 
-def _edm4hep(folder: Path) -> Content:
-    """Numbers of particles of each EDM4hep file."""
-    found: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.root")):
-        found[path.name] = [len(event) for event in read_reco(path).particles]
-        read_provenance(path)
-    return found
-
-
-def _hdf5(folder: Path) -> Content:
-    """Bytes of each dataset of each HDF5 file."""
-    found: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.h5")):
-        with h5py.File(path) as file:
-            names: list[str] = []
-            file.visititems(
-                lambda name, one, names=names: names.append(name) if isinstance(one, h5py.Dataset) else None
-            )
-            found[path.name] = {name: [str(value) for value in file[name][()].ravel()] for name in names}
-    return found
-
-
-def _names(folder: Path) -> Content:
-    """Names of all files, and that pictures and pages are whole."""
-    for path in folder.rglob("*"):
-        if path.suffix in (".png", ".pdf"):
-            _check_end(path)
-        elif path.suffix == ".html":
-            assert path.read_text("utf-8").rstrip().endswith("</html>"), f"half a page: {path.name}"
-        elif path.suffix == ".json":
-            json.loads(path.read_text("utf-8"))
-    return {str(path.relative_to(folder)): None for path in sorted(folder.rglob("*.*"))}
-
-
 def _bytes(name: str) -> Callable[[Path], Content]:
     """Bytes of the files in a folder of the job's own."""
 
@@ -173,7 +133,7 @@ def _words(line: str) -> Callable[[Path, Path], list[str]]:
     """The words of a command, in which {inputs} and {folder} stand for the two folders."""
 
     def words(inputs: Path, folder: Path) -> list[str]:
-        return [word.format(inputs=inputs, folder=folder, edm4hep=EDM4HEP) for word in line.split()]
+        return [word.format(inputs=inputs, folder=folder, old=OLD) for word in line.split()]
 
     return words
 
@@ -183,17 +143,10 @@ EVALUATE = "evaluate {inputs}/reco.root --truth {inputs}/events.root -q -o {fold
 EXPORT = "export --checkpoint {inputs}/run/best.ckpt"
 
 JOBS: dict[str, Job] = {
-    "fit": Job(command=_fit, content=_trained, final=False, several=True, replaces=False),
+    "fit": Job(command=_fit, content=_trained, final=False, replaces=False),
     "reconstruct": Job(command=_words(RECONSTRUCT + " -o {folder}/reco.root"), content=_root),
-    "evaluate": Job(command=_words(EVALUATE + " --no-plots"), content=_bytes("evaluation"), several=True),
-    "convert": Job(
-        command=_words("convert {inputs}/events.root {folder}/events.h5 --chunk-size=4"),
-        content=_hdf5,
-    ),
-    "convert back": Job(
-        command=_words("convert {inputs}/events.h5 {folder}/events.root --chunk-size=4"),
-        content=_root,
-    ),
+    "evaluate": Job(command=_words(EVALUATE + " --no-plots"), content=_bytes("evaluation")),
+    "convert": Job(command=_words("convert {old} {folder}/events.root --chunk-size=4"), content=_root),
     "export": Job(
         command=_words(EXPORT + " --format weights -o {folder}/weights"),
         content=_bytes("weights"),
@@ -201,25 +154,3 @@ JOBS: dict[str, Job] = {
     ),
 }
 """By the name in the report."""
-
-WRITERS: dict[str, Job] = {
-    **JOBS,
-    "reconstruct edm4hep": Job(
-        command=_words(RECONSTRUCT + " -o {folder}/reco.edm4hep.root --format=edm4hep"),
-        content=_edm4hep,
-    ),
-    "reconstruct each": Job(command=_words(RECONSTRUCT + " --output-dir {folder} --force"), content=_root),
-    "evaluate in full": Job(command=_words(EVALUATE), content=_names, several=True),
-    "export onnx": Job(command=_words(EXPORT + " -o {folder}/onnx"), content=_names, replaces=False),
-    "display": Job(
-        command=_words("display {inputs}/events.root -o {folder}/event.png {folder}/event.html --force"),
-        content=_names,
-        several=True,
-    ),
-    "overlay": Job(
-        command=_words("overlay {inputs}/events.root {inputs}/events.root -o {folder}/joined.root"),
-        content=_root,
-    ),
-    "detector": Job(command=_words("detector {edm4hep} -o {folder}/mine.yaml --force"), content=_names),
-}
-"""These and others that write."""

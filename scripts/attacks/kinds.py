@@ -21,7 +21,6 @@ import torch
 import yaml
 
 import pflow
-from attacks.digests import digests
 from attacks.mutate import Generator, altered, damaged
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model
@@ -247,6 +246,12 @@ WORDS = (
 """Of which wrong command lines are made."""
 
 
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files below a folder, by their paths in it."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
 def _command(originals: Path, folder: Path, generator: Generator) -> None:
     """A wrong use of the command line, whose originals must stay as they are."""
     names = {
@@ -298,7 +303,6 @@ KINDS: dict[str, Case] = {
 NEEDS = {
     "EDM4hep (TTree)": "edm4hep_ttree.root",
     "EDM4hep (RNTuple)": "edm4hep_rntuple.root",
-    "prepared events": "prepared",
     "ONNX folder": "exported",
 }
 """Kinds that need an original which may not be there."""

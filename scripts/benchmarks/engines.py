@@ -1,55 +1,35 @@
-"""What runs a model on one event at a time, with one thread: torch, ONNX Runtime from Python, the C++ program.
-
-Each measures itself in a process of its own, so that its memory is its own.
-"""
+"""Torch, ONNX Runtime from Python and the C++ program on the same events: times of each, and whether they agree."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import awkward as ak
+import numpy as np
 import torch
 
 from benchmarks.cpp import run_program
-from benchmarks.memory import peak_mb
-from benchmarks.timing import KINDS, Times, timed
-from measurements.engine_tables import STAGES
-from pflow.checkpoint.load import Model, load_model
-from pflow.data.collate import collate
+from benchmarks.timing import peak_mb, timed
+from pflow.checkpoint.load import load_model
 from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
 from pflow.inference.exported import ExportedModel
-from pflow.inference.exported_events import event_arrays
+from pflow.inference.exported_events import reconstruct_exported
 from pflow.io.open import open_events
-from pflow.model.common.sampler import Sampler
-from pflow.model.pointing.generate import decode_first_stage
+
+Particles = list[list[dict[str, Any]]]
+"""Of each event, as `pflow/export/cpp/reconstruct.cpp` writes them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """What to measure.
-
-    Parameters
-    ----------
-    file
-        ROOT file of the events.
-    text
-        The same events as `benchmarks.cpp.write_events` writes them.
-    events
-        Number of events, from the first.
-    checkpoint
-        Model, for torch.
-    exported
-        The same model, exported.
-    program
-        The C++ program.
-    runs
-        Of each stage of each event, of which the fastest counts.
-    """
+    """The first `events` of `file`, also as `text` of `benchmarks.cpp.write_events`, and the model in all forms."""
 
     file: Path
     text: Path
@@ -58,16 +38,17 @@ class Task:
     exported: Path
     program: Path
     runs: int
+    """Of each event, of which the fastest counts."""
 
 
 def measure(engine: str, task: Task) -> dict[str, Any]:
-    """Times of an engine, in a process of its own.
+    """Times of an engine, with one thread, in a process of its own, so that its memory is its own.
 
     Returns
     -------
     dict
-        ``ready_ms`` until the model is loaded, ``peak_memory_mb``, and a list ``events`` with their number of
-        ``particles``, and ``cpu_ms`` and ``wall_ms`` by stage.
+        ``loading`` (wall time until the model is loaded, ms), ``memory`` (most, MB), ``cpu_ms`` of each event, reading
+        included, and the ``particles``.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(ENGINES[engine], task).result()
@@ -75,70 +56,94 @@ def measure(engine: str, task: Task) -> dict[str, Any]:
 
 def measure_torch(task: Task) -> dict[str, Any]:
     torch.set_num_threads(1)
-    model, ready = timed(1, lambda: load_model(task.checkpoint))
+    model, _, loading = timed(1, lambda: load_model(task.checkpoint))
+    return _python(task, loading, lambda event: reconstruct(event, model, batch_size=1, device="cpu"))
+
+
+def measure_onnxruntime(task: Task) -> dict[str, Any]:
+    model, _, loading = timed(1, lambda: ExportedModel(task.exported))
+    return _python(task, loading, lambda event: reconstruct_exported(event, model))
+
+
+def _python(task: Task, loading: float, work: Callable[[Events], Reconstruction]) -> dict[str, Any]:
     with open_events(task.file) as file:
-        events, reading = timed(task.runs, lambda: file.read(0, task.events, truth=False))
-    shared = {kind: ms / task.events for kind, ms in reading.items()}
-    rows = [time_event(model, events[entry : entry + 1], shared, task.runs) for entry in range(task.events)]
-    return {"ready_ms": ready["wall_ms"], "peak_memory_mb": peak_mb(), "events": rows}
-
-
-def time_event(model: Model, event: Events, reading: Times, runs: int) -> dict[str, Any]:
-    """Number of particles of an event, and times by stage, ms; `reading` is its share of that of all."""
-    reconstructor: Any = model.reconstructor.eval()
-    network, decoding = reconstructor.network, reconstructor.decoding
-    times = {"reading": reading}
-    with torch.inference_mode():
-        batch, times["tokens"] = timed(runs, lambda: collate(model.tokeniser.encode(event, truth=False)))
-        source, times["encoder"] = timed(runs, lambda: network.encode(batch))
-        _, times["decoder"] = timed(runs, lambda: decode_first_stage(network, source.copy(), decoding, Sampler()))
-        _, generated = timed(runs, lambda: reconstructor.generate(batch))
-    reco, whole = timed(runs, lambda: reconstruct(event, model, batch_size=1, device="cpu"))
-    for kind in KINDS:
-        before = times["encoder"][kind] + times["decoder"][kind]
-        times.setdefault("refinement", {})[kind] = max(generated[kind] - before, 0.0)
-        times.setdefault("output", {})[kind] = max(whole[kind] - generated[kind] - times["tokens"][kind], 0.0)
-    by_kind = {kind: {stage: times[stage][kind] for stage in STAGES} for kind in KINDS}
-    return {"particles": len(reco.particles[0]), **by_kind}
+        events, reading, _ = timed(task.runs, lambda: file.read(0, task.events, truth=False))
+    work(events[:1])
+    times, particles = [], []
+    for entry in range(len(events)):
+        reco, ms, _ = timed(task.runs, lambda entry=entry: work(events[entry : entry + 1]))
+        times.append(ms + reading / len(events))
+        particles += particles_of(reco)
+    return {"loading": loading, "memory": peak_mb(), "cpu_ms": times, "particles": particles}
 
 
 def measure_cpp(task: Task) -> dict[str, Any]:
     first, *events, last = run_program(task.program, task.exported, task.text, runs=task.runs)
-    rows = []
-    for event in events:
-        row: dict[str, Any] = {"particles": len(event["particles"])}
-        for i, kind in enumerate(KINDS):
-            row[kind] = {stage: times[i] for stage, times in event["times"].items()}
-        rows.append(row)
-    return {"ready_ms": first["ready"][1], "peak_memory_mb": last["peak_memory_kb"] / 1024.0, "events": rows}
-
-
-def measure_onnxruntime(task: Task) -> dict[str, Any]:
-    runtime, ready = timed(1, lambda: ExportedModel(task.exported))
-    with open_events(task.file) as file:
-        events, reading = timed(task.runs, lambda: file.read(0, task.events, truth=False))
-    shared = {kind: ms / task.events for kind, ms in reading.items()}
-    rows = []
-    for entry in range(task.events):
-        event = events[entry : entry + 1]
-        times = {"reading": shared}
-        arrays, times["tokens"] = timed(task.runs, lambda event=event: event_arrays(event, 0, runtime.inputs))
-        values, times["encoder"] = timed(task.runs, lambda arrays=arrays: runtime.encode(arrays))
-        (decoded, _), times["decoder"] = timed(task.runs, runtime.decode, values)
-        particles = 0
-        times["refinement"] = dict.fromkeys(KINDS, 0.0)
-        if len(decoded["seed"]):
-            columns, times["refinement"] = timed(
-                task.runs, lambda values=values, decoded=decoded: runtime.refine(values, decoded)
-            )
-            particles = len(columns["pdg"])
-        by_kind = {kind: {stage: times[stage][kind] for stage in times} for kind in KINDS}
-        rows.append({"particles": particles, **by_kind})
-    return {"ready_ms": ready["wall_ms"], "peak_memory_mb": peak_mb(), "events": rows}
+    return {
+        "loading": first["ready"][1],
+        "memory": last["peak_memory_kb"] / 1024.0,
+        "cpu_ms": [sum(times[0] for times in event["times"].values()) for event in events],
+        "particles": [event["particles"] for event in events],
+    }
 
 
 ENGINES: dict[str, Callable[[Task], dict[str, Any]]] = {
     "torch": measure_torch,
-    "onnxruntime": measure_onnxruntime,
-    "cpp": measure_cpp,
+    "ONNX Runtime": measure_onnxruntime,
+    "C++": measure_cpp,
 }
+
+
+def particles_of(reconstruction: Reconstruction) -> Particles:
+    """The particles of each event as plain data, in the form of the C++ program."""
+    particles = reconstruction.particles
+    columns: dict[str, Any] = {
+        **{name: particles[name] for name in ("pdg", "charge", "energy", "covariance")},
+        "momentum": ak.concatenate([particles.momentum[axis][..., None] for axis in ("px", "py", "pz")], axis=-1),
+        "class_probability": particles.scores,
+    }
+    values = {name: ak.to_list(column) for name, column in columns.items()}
+    events: Particles = [
+        [{name: values[name][event][i] for name in values} | {"hits": [], "tracks": []} for i in range(n)]
+        for event, n in enumerate(ak.num(particles).tolist())
+    ]
+    for name, links in (("hits", reconstruction.hit_links), ("tracks", reconstruction.track_links)):
+        for event, of_event in enumerate([] if links is None else ak.to_list(links)):
+            for link in of_event:
+                events[event][link["particle"]][name].append([link["source"], link["weight"]])
+    return events
+
+
+def compare(found: Particles, expected: Particles) -> dict[str, Any]:
+    """What one engine finds beside another.
+
+    Returns
+    -------
+    dict
+        Number of ``particles`` of both together (the larger of each event); of those with the ``same_identity`` (code
+        and charge); and of these with the ``same_momentum`` (energy to 1e-3, direction to 1e-3 rad), the
+        ``same_covariance`` (to 1%) and the ``same_links`` (hits and tracks, fractions to 0.02); and the largest
+        relative difference of ``energy``.
+    """
+    counts = dict.fromkeys(("particles", "same_identity", "same_momentum", "same_covariance", "same_links"), 0)
+    largest = 0.0
+    for ours, theirs in zip(found, expected, strict=True):
+        counts["particles"] += max(len(ours), len(theirs))
+        for one, other in zip(ours, theirs, strict=False):
+            if (one["pdg"], one["charge"]) != (other["pdg"], other["charge"]):
+                continue
+            energy = abs(one["energy"] / other["energy"] - 1.0)
+            off = np.abs(np.subtract(one["momentum"], other["momentum"])).max() / other["energy"]
+            scale = abs(other["covariance"][-1])
+            counts["same_identity"] += 1
+            counts["same_momentum"] += bool(energy <= 1e-3 and off <= 2e-3)
+            counts["same_covariance"] += np.allclose(one["covariance"], other["covariance"], 0.01, 0.01 * scale)
+            counts["same_links"] += all(_linked(one[name], other[name]) for name in ("hits", "tracks"))
+            largest = max(largest, float(energy))
+    return {**counts, "energy": largest}
+
+
+def _linked(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> bool:
+    """Whether lists of [index, share] are the same, but for shares that differ by less than 0.02."""
+    one, other = ({int(index): share for index, share in links} for links in (ours, theirs))
+    return all(abs(one.get(i, 0.0) - other.get(i, 0.0)) < 0.02 for i in one.keys() | other.keys())

@@ -1,13 +1,7 @@
-"""What a training on a GPU depends on: waits of the host, kernels, bfloat16, and memory against tokens.
+"""Decoding and training steps on a GPU: time, waits of the host, memory, and losses under bfloat16 autocast.
 
-Without a GPU waits and kernels are counted with tensors that say they are on one, and the rest is measured on the CPU.
-
-waits: operations in which the host waits for the device, in decoding of a batch and in a step of each training; logging
-waits once more. Beside them all operations on the device, each of at least one kernel.
-precision: losses of each stage under bfloat16 autocast beside those in single precision, and the cosine between their
-gradients.
-memory: what a training step of the first stage, of one event made of several, keeps for its backward pass, and the
-peak of the process.
+One batch; `--device cpu` tries the script out, without waits: operations in which the host waits for the device,
+as PyTorch's warnings count them.
 """
 
 from __future__ import annotations
@@ -23,179 +17,91 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from benchmarks.elsewhere import GPU, Device, Kernels, on_a_gpu
-from benchmarks.memory import peak_mb, reset_peak
-from benchmarks.timing import joined, make_batches
-from measurements.files import RESULTS, write_json
+from benchmarks.timing import make_batches, peak_mb, timed, write_json
 from pflow.checkpoint.load import load_model
 from pflow.data.batch import Batch
-from pflow.data.collate import collate
 from pflow.io.open import read_events
-from pflow.model.api import Reconstructor
-
-PARTS = ("memory", "waits", "precision")
-"""Memory first: later the process keeps what it once had."""
-
-SIZES = (500, 1000, 2000, 4000, 8000)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="events with truth")
     parser.add_argument("--checkpoint", default="ild-g4-general", help="a pointing network (default: %(default)s)")
-    parser.add_argument("--events", type=int, default=8, help="of the batch (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, nargs="+", default=SIZES, help="for memory (default: 500 to 8,000)")
-    parser.add_argument("--device", default="cpu", help="default: %(default)s")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULTS / 'gpu.json'}")
+    parser.add_argument("--events", type=int, nargs="+", default=[32, 128], help="of a batch (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="of which the fastest counts (default: %(default)s)")
+    parser.add_argument("--device", default="cuda", help="default: %(default)s")
+    parser.add_argument("--output", type=Path, help="JSON file")
 
 
 def run(args: argparse.Namespace) -> None:
-    measure: dict[str, Callable[[argparse.Namespace], Any]] = {
-        "waits": waits,
-        "precision": precision,
-        "memory": memory,
-    }
-    result: dict[str, Any] = {
-        **{"file": args.file.name, "model": args.checkpoint, "device": args.device, "torch": torch.__version__}
-    }
-    for part in args.parts:
-        result[part] = measure[part](args)
-    if args.save:
-        write_json(RESULTS / "gpu.json", result)
+    name = torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else args.device
+    rows = [row for n in args.events for row in measure(args, n)]
+    for row in rows:
+        print(", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
+    write_json(args.output, {"model": args.checkpoint, "device": name, "torch": torch.__version__, "rows": rows})
 
 
-def waits(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Numbers of waits and kernels."""
+def measure(args: argparse.Namespace, n_events: int) -> list[dict[str, Any]]:
+    """A row for decoding and for a step of each training."""
     model = load_model(args.checkpoint)
-    (batch,) = make_batches(model, read_events(args.file, entry_stop=args.events), args.events, truth=True)
-    if args.device == "cpu":
-        with Device():
-            batch = batch.to(GPU)
-        with on_a_gpu(model.reconstructor) as reconstructor:
-            return _waits(reconstructor, batch, _counted)
-    return _waits(model.reconstructor.to(args.device), batch.to(args.device), _counted_by_cuda)
+    (batch,) = make_batches(model, read_events(args.file, entry_stop=n_events), n_events, truth=True)
+    batch = batch.to(args.device)
+    reconstructor: Any = model.reconstructor.to(args.device)
 
+    def decode() -> None:
+        with torch.inference_mode():
+            reconstructor.eval().generate(batch)
 
-def _waits(
-    reconstructor: Any, batch: Batch, counted: Callable[[Callable[[], Any]], tuple[Any, dict[str, int]]]
-) -> list[dict[str, Any]]:
-    with torch.no_grad():
-        found, numbers = counted(lambda: reconstructor.eval().generate(batch))
-    longest = found.mask.shape[1]
-    rows = [{"what": "decoding and refinement", "particles": longest, **numbers}]
-    print(f"decoding and refinement of {len(batch)} events with up to {longest} particles: {_told(numbers)}")
+    def train() -> None:
+        reconstructor.zero_grad()
+        reconstructor.train().training_step(batch).losses["total"].backward()
 
-    def step() -> None:
-        reconstructor.training_step(batch).losses["total"].backward()
-
-    reconstructor.train()
-    stages = {"training step of the refinement": None, "training step of the first stage": 0.0}
-    stages["the same with its own particles before (scheduled sampling)"] = 1.0
-    for what, sampling in stages.items():
-        if sampling is not None:
-            reconstructor.network.refiner = None
-            training = dataclasses.replace(reconstructor.training_config, scheduled_sampling_prob=sampling)
-            reconstructor.training_config = training
-        _, numbers = counted(step)
-        rows.append({"what": what, "particles": longest, **numbers})
-        print(f"{what}: {_told(numbers)}", flush=True)
+    rows = [{"what": "decoding and refinement", **cost(decode, args), "events": len(batch)}]
+    rows.append({"what": "step of the refinement", **cost(train, args), **precision(reconstructor, batch)})
+    reconstructor.network.refiner = None
+    training = dataclasses.replace(reconstructor.training_config, scheduled_sampling_prob=0.0)
+    reconstructor.training_config = training
+    rows.append({"what": "step of the first stage", **cost(train, args), **precision(reconstructor, batch)})
     return rows
 
 
-def _told(numbers: dict[str, int]) -> str:
-    return ", ".join(f"{n} {name}" for name, n in numbers.items())
+def cost(work: Callable[[], None], args: argparse.Namespace) -> dict[str, float]:
+    """Wall time, waits of the host, and most memory."""
+    on_gpu = args.device.startswith("cuda")
 
+    def whole() -> None:
+        work()
+        if on_gpu:
+            torch.cuda.synchronize()
 
-def _counted(work: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
-    with Device() as device, Kernels() as kernels:
-        found = work()
-    return found, {"waits": len(device.waits), "kernels": kernels.count}
-
-
-def _counted_by_cuda(work: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
-    before = torch.cuda.get_sync_debug_mode()
+    whole()  # compiles and allocates
+    if not on_gpu:
+        return {"ms": timed(args.runs, whole)[2], "peak MB": peak_mb()}
+    torch.cuda.reset_peak_memory_stats()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as caught, Kernels() as kernels:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = work()
+            work()
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        torch.cuda.set_sync_debug_mode("default")
     waits = sum("synchronizing CUDA" in str(warning.message) for warning in caught)
-    return found, {"waits": waits, "kernels": kernels.count}
+    ms = timed(args.runs, whole)[2]
+    return {"ms": ms, "waits": waits, "peak MB": torch.cuda.max_memory_allocated() / 2**20}
 
 
-def precision(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Losses and gradients in bfloat16 beside those in single precision."""
-    model = load_model(args.checkpoint)
-    (batch,) = make_batches(model, read_events(args.file, entry_stop=args.events), args.events, truth=True)
-    reconstructor: Any = model.reconstructor.to(args.device).eval()  # without random choices
-    rows = []
-    for stage in ("refinement", "first stage"):
-        if stage == "first stage":
-            reconstructor.network.refiner = None
-        (losses, gradient), (rounded, other) = (
-            _losses(reconstructor, batch.to(args.device), rounds=rounds) for rounds in (False, True)
-        )
-        cosine = cosine_similarity(gradient, other, dim=0).item()
-        rows.append({"stage": stage, "float32": losses, "bfloat16": rounded, "cosine": cosine})
-        largest = max(abs(rounded[name] - losses[name]) for name in losses)
-        print(f"{stage}: losses differ by up to {largest:.4f}, cosine between gradients {cosine:.5f}", flush=True)
-    return rows
+def precision(reconstructor: Any, batch: Batch) -> dict[str, float]:
+    """Total loss in single precision and in bfloat16, and the cosine between the gradients."""
+    reconstructor.eval()  # without random choices
+    found = [_loss(reconstructor, batch, rounds=rounds) for rounds in (False, True)]
+    (loss, gradient), (rounded, other) = found
+    return {"loss": loss, "bfloat16": rounded, "cosine": cosine_similarity(gradient, other, dim=0).item()}
 
 
-def _losses(reconstructor: Reconstructor, batch: Batch, *, rounds: bool) -> tuple[dict[str, float], Tensor]:
-    """Losses by name, and all gradients in one row."""
+def _loss(reconstructor: Any, batch: Batch, *, rounds: bool) -> tuple[float, Tensor]:
+    """Total loss, and all gradients in one row."""
     reconstructor.zero_grad()
     with torch.autocast(batch.hits.mask.device.type, dtype=torch.bfloat16, enabled=rounds):
-        losses = reconstructor.training_step(batch).losses
-    losses["total"].backward()
-    gradients = [p.grad.flatten() for p in reconstructor.parameters() if p.grad is not None]
-    return {name: loss.item() for name, loss in losses.items()}, torch.cat(gradients)
-
-
-def memory(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Memory of a training step of one event of about so many tokens."""
-    model = load_model(args.checkpoint)
-    reconstructor: Any = model.reconstructor.to(args.device).train()
-    reconstructor.network.refiner = None
-    reconstructor.training_config = dataclasses.replace(reconstructor.training_config, scheduled_sampling_prob=0.0)
-    events = read_events(args.file, entry_stop=100)
-    some = model.tokeniser.encode(events[:20], truth=False)
-    hits = sum(len(event) for event in events.hits.energy[:20])
-    per_token = hits / int(some.n_source.sum())
-    rows = []
-    for size in args.tokens:
-        tokens = model.tokeniser.encode(joined(events, int(size * per_token)), truth=True)
-        row = {
-            **{"tokens": int(tokens.n_source[0]), "particles": len(tokens.pdg)},
-            **_memory(reconstructor, collate(tokens).to(args.device)),
-        }
-        rows.append(row)
-        text = ", ".join(f"{value:.0f} {name}" for name, value in row.items())
-        print(text, flush=True)
-    return rows
-
-
-def _memory(reconstructor: Reconstructor, batch: Batch) -> dict[str, float]:
-    """What a step keeps for its backward pass, and the peak of the process (of what is allocated on a GPU), MB."""
-    known = {parameter.untyped_storage().data_ptr() for parameter in reconstructor.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    reconstructor.zero_grad()
-    on_cuda = batch.hits.mask.device.type == "cuda"
-    if on_cuda:
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        reset_peak()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         total = reconstructor.training_step(batch).losses["total"]
     total.backward()
-    peak = torch.cuda.max_memory_allocated() / 2**20 if on_cuda else peak_mb()
-    return {"kept_mb": sum(kept.values()) / 2**20, "peak_mb": peak}
+    gradients = [p.grad.flatten() for p in reconstructor.parameters() if p.grad is not None]
+    return total.item(), torch.cat(gradients)

@@ -1,9 +1,8 @@
-"""One event at a time: CPU and wall time of an event, from the file to particles, by stage and engine.
+"""One event at a time: CPU time of an event, from the file to particles, in torch, ONNX Runtime and C++.
 
-What a reconstruction in an event loop pays, with one thread, in torch, in ONNX Runtime and in the C++ program. Reading
-is of all entries, shared. Each event is done `--runs` times and the fastest time of each stage counts. For comparison,
-batches of 32 in torch, of as many events as `pflow reconstruct` reads at once. With `--hits`, times against the number
-of hits: events of the file are overlaid until they have so many, and hits are left out at random down to it.
+What a reconstruction in an event loop pays, with one thread, and whether the engines find the same particles. Reading
+is of all entries, shared. Each event is done `--runs` times and the fastest counts. With `--hits`, times against the
+number of hits: events of the file are overlaid until they have so many, and hits are left out at random down to it.
 """
 
 from __future__ import annotations
@@ -11,32 +10,24 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import awkward as ak
 import numpy as np
-import torch
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, write_events
-from benchmarks.engines import ENGINES, Task, measure
-from benchmarks.timing import KINDS, N_HITS, joined
-from measurements.engine_tables import STAGES, by_particles
-from measurements.files import REPORT, RESULTS, rounded, write_json
-from measurements.markdown import fill
-from measurements.tables import report_tables
-from pflow.checkpoint.load import Model, load_model
+from benchmarks.engines import ENGINES, Task, compare, measure
+from benchmarks.timing import joined
+from measurements.rows import REPORT, Row, fill, read_rows, write_rows
+from measurements.tables import speed_table
+from pflow.checkpoint.load import load_model
 from pflow.errors import ConfigError
 from pflow.event.events import Events, concatenate
 from pflow.export.folder import export_model
-from pflow.inference.events import BATCH_SIZE, reconstruct
 from pflow.io.events_root import write_events as write_root
-from pflow.io.open import EventFile, open_events
-
-READ_AT_ONCE = 256
-"""Default of `pflow reconstruct --chunk-size`."""
+from pflow.io.open import read_events
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -44,100 +35,70 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", default="ild-g4-general", help="default: %(default)s")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="default: all")
     parser.add_argument("--events", type=int, default=32, help="default: %(default)s")
-    parser.add_argument("--hits", type=int, nargs="+", default=[], help="also at these numbers (--save: 500 to 16,000)")
+    parser.add_argument("--hits", type=int, nargs="+", default=[], help="also events of these numbers of hits")
     parser.add_argument("--runs", type=int, default=3, help="of which the fastest counts (default: %(default)s)")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULTS / 'latency*.json'} and their tables")
+    parser.add_argument("--save", action="store_true", help="write the results into results.csv and RESULTS.md")
 
 
 def run(args: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
     engines = list(args.engines)
-    if "cpp" in engines and (missing := missing_for_cpp()):
+    if "C++" in engines and (missing := missing_for_cpp()):
         print(f"without C++: {missing}")
-        engines.remove("cpp")
-    model = load_model(args.checkpoint)
-    with open_events(args.file) as file, tempfile.TemporaryDirectory() as name:
+        engines.remove("C++")
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        n = min(args.events, file.num_entries)
-        batches = min(measure_batches(model, file, min(READ_AT_ONCE, file.num_entries)) for _ in range(args.runs))
-        print(f"batches of {BATCH_SIZE} in torch: {batches:.1f} ms of CPU time an event, reading included")
-        events = file.read(0, n)
-        exported, program = folder / "model", folder
-        if engines != ["torch"]:
-            try:
-                export_model(model, exported)
-            except ConfigError as error:
-                print(f"only torch: {error}")
-                engines = [engine for engine in engines if engine == "torch"]
-        if "cpp" in engines:
+        events = read_events(args.file, entry_stop=args.events)
+        program = folder / "none"
+        try:
+            export_model(load_model(args.checkpoint), folder / "model")
+        except ConfigError as error:
+            print(f"only torch: {error}")
+            engines = [engine for engine in engines if engine == "torch"]
+        if "C++" in engines:
             program = compile_program(compile_library(folder))
         task = Task(
             file=args.file,
             text=write_events(events, folder / "events.txt"),
-            events=n,
+            events=len(events),
             checkpoint=args.checkpoint,
-            exported=exported,
+            exported=folder / "model",
             program=program,
             runs=args.runs,
         )
-        result: dict[str, Any] = {
-            "file": args.file.name,
-            "model": args.checkpoint,
-            "events": n,
-            "torch": torch.__version__,
-            "batches_of_32": {"cpu_ms": batches},
-            "engines": {engine: summary(engine, measure(engine, task)) for engine in engines},
-        }
-        if args.save and not args.hits:
-            args.hits = N_HITS
+        found = {engine: measure(engine, task) for engine in engines}
+        rows = list(summary(found, args))
         if args.hits:
             sized = events_with(events, args.hits)
             write_root(folder / "sized.root", sized)
             text = write_events(sized, folder / "sized.txt")
             task = dataclasses.replace(task, file=folder / "sized.root", text=text, events=len(sized))
-            result["by_hits"] = {engine: by_hits(engine, measure(engine, task), args.hits) for engine in engines}
+            for engine in engines:
+                for n, ms in zip(args.hits, measure(engine, task)["cpu_ms"], strict=True):
+                    rows.append(Row(args.checkpoint, f"{sample_of(args.file)}, {n} hits", f"{engine} [ms]", ms))
+    for row in rows:
+        print(f"{row.sample}: {row.quantity} {row.value:.1f}")
     if args.save:
-        sizes = {"file": result["file"], "model": result["model"], "by_hits": result.pop("by_hits")}
-        write_json(RESULTS / "latency.json", rounded(result))
-        write_json(RESULTS / "latency_by_hits.json", rounded(sizes))
-        tables = report_tables(RESULTS)
-        fill(REPORT, {name: body for name, body in tables.items() if name.startswith("latency")})
+        write_rows(rows)
+        fill(REPORT, {"speed": speed_table(read_rows())})
 
 
-def measure_batches(model: Model, file: EventFile, n: int) -> float:
-    """CPU time of an event in batches, ms."""
-    start = time.process_time()
-    reconstruct(file.read(0, n, truth=False), model, device="cpu")
-    return 1e3 * (time.process_time() - start) / n
+def sample_of(path: Path) -> str:
+    """Folder and name of a test file, as in results.csv."""
+    return f"{path.resolve().parent.name}/{path.stem.removesuffix('_test')}"
 
 
-def summary(engine: str, measured: dict[str, Any]) -> dict[str, Any]:
-    """Mean, percentiles and means by stage of the times of the events; printed."""
-    rows = measured["events"]
-    result = {name: measured[name] for name in ("ready_ms", "peak_memory_mb")}
-    print(f"{engine}: ready in {result['ready_ms']:.0f} ms, {result['peak_memory_mb']:.0f} MB at most")
-    for kind in KINDS:
-        total = np.array([sum(row[kind].values()) for row in rows])
-        stages = {
-            stage: float(np.mean([row[kind][stage] for row in rows])) for stage in STAGES if stage in rows[0][kind]
-        }
-        percentiles = {f"p{q}": float(np.percentile(total, q)) for q in (50, 99)}
-        result[kind] = {"mean": float(total.mean()), **percentiles, "stages": stages}
-        text = ", ".join(f"{stage} {ms:.1f}" for stage, ms in stages.items())
-        mean, p50, p99 = (result[kind][name] for name in ("mean", "p50", "p99"))
-        print(f"  {kind:8} an event: mean {mean:.1f}, p50 {p50:.1f}, p99 {p99:.1f}; {text}")
-    total = np.array([sum(row["cpu_ms"].values()) for row in rows])
-    result["by_particles"] = by_particles(np.array([row["particles"] for row in rows]), total)
-    return result
-
-
-def by_hits(engine: str, measured: dict[str, Any], n_hits: Sequence[int]) -> list[dict[str, Any]]:
-    """CPU time of each event, with its number of hits; printed."""
-    result = []
-    for n, row in zip(n_hits, measured["events"], strict=True):
-        result.append({"hits": n, "particles": row["particles"], "cpu_ms": sum(row["cpu_ms"].values())})
-        print(f"{engine}: {n} hits, {row['particles']} particles: {result[-1]['cpu_ms']:.1f} ms of CPU time")
-    return result
+def summary(found: dict[str, dict[str, Any]], args: argparse.Namespace) -> Iterator[Row]:
+    """Mean and percentiles of the times of the events; prints how far the engines agree."""
+    sample = f"{sample_of(args.file)}, one event at a time"
+    for engine, measured in found.items():
+        times = np.array(measured["cpu_ms"])
+        values = {"mean [ms]": times.mean(), **{f"p{q} [ms]": np.percentile(times, q) for q in (50, 99)}}
+        values |= {"loading [ms]": measured["loading"], "memory [MB]": measured["memory"]}
+        for quantity, value in values.items():
+            yield Row(args.checkpoint, sample, f"{engine}, {quantity}", float(value))
+        first = next(iter(found))
+        if engine != first:
+            print(f"{engine} beside {first}: {compare(measured['particles'], found[first]['particles'])}")
 
 
 def events_with(events: Events, n_hits: Sequence[int]) -> Events:

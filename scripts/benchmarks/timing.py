@@ -1,9 +1,11 @@
-"""What the benchmarks share: a clock, batches of real events, and large events."""
+"""What the benchmarks share: clocks, memory, batches of real events, and large events."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,30 +17,30 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.overlay import overlay
 
-KINDS = ("cpu_ms", "wall_ms")
-"""Of this process."""
-
-N_HITS = (500, 1000, 2000, 4000, 8000, 16000)
-"""Of large events, by default."""
-
-Times = dict[str, float]
 Result = TypeVar("Result")
 
 
-def timed(runs: int, work: Callable[..., Result], *arguments: Any, **options: Any) -> tuple[Result, Times]:
-    """Result of a call, and the shortest of several times of it, by `KINDS`."""
-    best = dict.fromkeys(KINDS, float("inf"))
+def timed(runs: int, work: Callable[[], Result]) -> tuple[Result, float, float]:
+    """Result of a call, and its shortest CPU and wall times of several runs, ms."""
+    cpu = wall = float("inf")
     for _ in range(runs):
         start = time.process_time(), time.perf_counter()
-        result = work(*arguments, **options)
-        now = time.process_time(), time.perf_counter()
-        best = {kind: min(best[kind], 1e3 * (b - a)) for kind, a, b in zip(KINDS, start, now, strict=True)}
-    return result, best
+        result = work()
+        cpu = min(cpu, 1e3 * (time.process_time() - start[0]))
+        wall = min(wall, 1e3 * (time.perf_counter() - start[1]))
+    return result, cpu, wall
 
 
-def fastest(runs: int, work: Callable[..., object], *arguments: Any, **options: Any) -> float:
-    """Shortest of several wall times of the same call, ms."""
-    return timed(runs, work, *arguments, **options)[1]["wall_ms"]
+def cpu_ms(runs: int, work: Callable[[], object]) -> float:
+    """Shortest CPU time of several runs, after one that is not timed; ms."""
+    work()
+    return timed(runs, work)[1]
+
+
+def peak_mb() -> float:
+    """Most memory that this process has used, MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def make_batches(model: Model, events: Events, batch_size: int, *, truth: bool = False) -> list[Batch]:
@@ -52,3 +54,10 @@ def joined(events: Events, n_hits: int) -> Events:
     """One event of at least `n_hits` hits, of no more events than it needs."""
     enough = int(np.searchsorted(np.cumsum(jagged.count(events.hits)), 1.1 * n_hits)) + 1  # some lie in the same cells
     return overlay(events[:enough], [range(min(enough, len(events)))])
+
+
+def write_json(path: Path | None, content: Any) -> None:
+    """Write plain data, if a file is asked for."""
+    if path is not None:
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {path}")

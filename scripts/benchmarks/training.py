@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from measurements.files import write_json
+from benchmarks.timing import write_json
 from pflow.checkpoint.load import load_model
 from pflow.data.batch import Batch
 from pflow.data.buckets import bucket
@@ -114,17 +114,10 @@ def compare(args: argparse.Namespace) -> None:
         )
     ratio = rows["budget"]["events_per_s"] / rows["random"]["events_per_s"]
     print(f"budget over random: {ratio:.2f} times the events/s")
-    if args.output:
-        options = {"model": args.checkpoint, "files": [Path(path).name for path in args.files], "events": len(lengths)}
-        limits = {"batch_size": args.batch_size, "max_tokens": args.max_tokens}
-        machine = {
-            "device": args.device,
-            "packed": not args.unpacked,
-            "first_stage": args.first_stage,
-            "threads": args.threads,
-            "torch": torch.__version__,
-        }
-        write_json(args.output, {**options, **limits, **machine, **rows, "budget_over_random": ratio})
+    write_json(
+        args.output,
+        {"model": args.checkpoint, "device": args.device, "torch": torch.__version__, **rows, "ratio": ratio},
+    )
 
 
 def padding(batches: Sequence[Batch]) -> float:

@@ -7,18 +7,20 @@ change the physics; tests/test_physics.py holds every later version to these num
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import awkward as ak
 
-from measurements.files import ROOT, write_json
+from measurements.rows import ROOT
 from pflow.checkpoint.load import Model, load_model
 from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.metrics.evaluation import Settings, evaluate
+from pflow.metrics.evaluate import evaluate
+from pflow.metrics.evaluation import Settings
 from pflow.metrics.stats import Number
 
 SAMPLES = {
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         model = load_model(name)
         found = {sample: measure(model, ROOT / "tests" / "data" / sample) for sample in samples}
         reference[name] = {"sha256": model.digest, "samples": found}
-    write_json(args.output, reference)
+    args.output.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(model: Model, path: Path, change: Callable[[Events], Events] | None = None) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def measure(model: Model, path: Path, change: Callable[[Events], Events] | None 
     events = read_events(path)
     answer = reconstruct(events if change is None else change(events), model, device="cpu")
     settings = Settings(use_tracks=bool(model.tokeniser.recipe.track_features))
-    tree = evaluate(events, answer, settings=settings).algorithms["PFlow"]
+    tree = evaluate(answer, events, settings=settings, oracle=False).algorithms["PFlow"]
     figures = {}
     for key in FIGURES:
         number: Any = tree

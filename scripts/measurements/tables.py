@@ -1,316 +1,144 @@
-"""The tables of RESULTS.md, each from one JSON file of scripts/results."""
+"""Tables of RESULTS.md, the README and the cards, from results.csv."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from measurements.both_detectors import both_detectors_table
-from measurements.engine_tables import (
-    engines_table,
-    latency_by_hits_table,
-    latency_by_particles_table,
-    latency_table,
+from measurements.cards import training_table
+from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
+from measurements.shipped import CLD, GENERAL, PHOTON
+from pflow.checkpoint.load import read_checkpoint
+from pflow.config import weights_dir
+
+ILD_SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq", "zh", "tau10")
+CLD_SAMPLES = ("gammasep", "single", "multi", "zqq", "zh")
+MAIN = (
+    "energy-weighted efficiency [%]",
+    "fake energy fraction [%]",
+    "class right, of matched [%]",
+    "visible energy, resolution_68 / median [%]",
 )
-from measurements.evaluation import ALWAYS_ONE, CLASSICAL, ORACLE, ORACLE_NO_TRACKS
-from measurements.files import number, read_json
-from measurements.gpu_tables import gpu_memory_table, gpu_precision_table, gpu_waits_table
-from measurements.io_tables import io_gpu_table, io_table
-from measurements.markdown import table
-from measurements.quantities import QUANTITIES, VISIBLE, Quantity, judge
-from measurements.robustness import attack_table, disk_table, interrupt_table
-from measurements.sameness import sameness_table
-from measurements.setups import ABLATION, COLUMNS, EXPERIMENTS, Column, Experiment
-from pflow.metrics.pulls import QUANTITIES as PULLS
-from pflow.metrics.report import number_text
-from pflow.metrics.stats import Number
-from pflow.physics.pdg import CLASSES
-
-Results = dict[str, Any]
-CLASS_TITLES = {name: name.replace("_", " ") for name in CLASSES}
-ORACLE_COLUMNS = (
-    "count.exact_fraction",
-    "count.one_vs_two_accuracy",
-    "class.all.efficiency",
-    "energy.mean_abs_rel_error",
-    "energy.resolution_68",
-    "angle.mean_deg",
-    "angle.median_deg",
-    "event.visible_energy.response_median",
-    VISIBLE,
+"""Of the tables of fine-tuning and of disturbed events."""
+LEFT_OUT = ("jets (kt R = 0.7), IQR / median [%]", "photons found [%]")
+"""Quantities that stand in results.csv alone."""
+CARD = (
+    "energy, resolution_68 / median [%]",
+    "right number of photons [%]",
+    *MAIN,
+    "jets (Durham, two), IQR / median [%]",
 )
-QUANTITY_COLUMNS = ("sample", "quantity", "paper", "Pandora", "oracle", "model", "pflow", "target", "met")
-SHORT = {
-    ("gamma1", "energy.mean_abs_rel_error"),
-    ("gamma1", "angle.median_deg"),
-    ("gammasep", "extra.separation.separated"),
-    ("single", "extra.class_right.above_2_gev.of_matched"),
-    ("zqq", "fake_energy_fraction"),
-    ("zqq", VISIBLE),
-    ("zqq", "jets.durham_2.iqr_over_median"),
-}
-"""Sample and key of what the README shows."""
-REFERENCES = {ALWAYS_ONE: "always one photon", CLASSICAL: "PandoraPFA", ORACLE: "oracle (perfect particle flow)"}
-"""Algorithms that need no training, beside the set-ups."""
+"""Of the cards."""
+SHORT = (
+    ("g4/gamma1", "energy, resolution_68 / median [%]"),
+    ("g4/gammasep", "right number of photons [%]"),
+    ("g4/multi", "energy-weighted efficiency [%]"),
+    ("g4/zqq", "fake energy fraction [%]"),
+    ("g4/zqq", "class right, of matched [%]"),
+    ("g4/zqq", "visible energy, resolution_68 / median [%]"),
+    ("g4/zqq", "jets (Durham, two), IQR / median [%]"),
+    ("g4/zh", "visible energy, resolution_68 / median [%]"),
+    ("cld_g4/zqq", "visible energy, resolution_68 / median [%]"),
+    ("cld_g4/zh", "visible energy, resolution_68 / median [%]"),
+)
+"""Samples and quantities of the README, those included in which Pandora is better."""
 
 
-def report_tables(results: Path) -> dict[str, str]:
-    """All tables by the name of their place in RESULTS.md.
-
-    Parameters
-    ----------
-    results
-        Folder of the JSON files; tables without their file are left out.
-    """
-    flagship = {
-        "models": model_table,
-        "flagship": quantity_table,
-        "generator": generator_table,
-        "pulls": pull_table,
-        "losses": loss_table,
-        "confusions": confusion_table,
-        "worst": worst_table,
-        "oracle": oracle_table,
+def report_tables(rows: Sequence[Row]) -> dict[str, str]:
+    """The tables of RESULTS.md by the name of their place."""
+    return {
+        "ild": sample_table(rows, "g4", ILD_SAMPLES),
+        "cld": sample_table(rows, "cld_g4", CLD_SAMPLES),
+        "full": sample_table(rows, "edm4hep", ("cld_rec", "cld_zuds100_sim")),
+        "fine_tuning": wide_table(rows, "cld_g4/zqq, ", "start, events", models=False),
+        "robustness": robustness_table(rows),
+        "speed": speed_table(rows),
     }
-    makers: dict[str, dict[str, Callable[[Results], str]]] = {
-        "flagship": flagship,
-        "speed": {"speed": speed_table},
-        "large_events": {"large_events": large_events_table},
-        "both_detectors": {"both_detectors": both_detectors_table},
-        "sameness": {"sameness": sameness_table},
-        "attack": {"attack": attack_table},
-        "interrupt": {"interrupt": interrupt_table},
-        "full_disk": {"full_disk": disk_table},
-        "engines": {"engines": engines_table},
-        "latency": {"latency": latency_table, "latency_by_particles": latency_by_particles_table},
-        "latency_by_hits": {"latency_by_hits": latency_by_hits_table},
-        "io": {"io": io_table, "io_gpu": io_gpu_table},
-        "io_mixture": {"io_mixture": io_gpu_table},
-        "gpu": {
-            "gpu_waits": gpu_waits_table,
-            "gpu_precision": gpu_precision_table,
-            "gpu_memory": gpu_memory_table,
-        },
-    }
-    for name, experiment in EXPERIMENTS.items():
-        makers[name] = {name: experiment_table(experiment), f"{name}_cost": cost_table(experiment)}
-    found = {}
-    for file, tables in makers.items():
-        if (results / f"{file}.json").is_file():
-            content = read_json(results / f"{file}.json")
-            found.update({name: make(content) for name, make in tables.items()})
-    if (results / "refinement.json").is_file():
-        found["refinement"] = refinement_table(
-            read_json(results / "refinement.json"), read_json(results / "flagship.json")
-        )
-    return found
 
 
-def model_table(results: Results) -> str:
-    rows = (
-        [
-            role,
-            f"`{model['source']}`",
-            f"{model['parameters']:,}",
-            "yes" if model["reads_tracks"] else "no",
-            f"`{model['sha256'][:12]}`",
-        ]
-        for role, model in results["models"].items()
-    )
-    return table(["model", "name", "parameters", "reads tracks", "SHA-256"], rows, left=(0, 1, 3, 4))
+def sample_table(rows: Iterable[Row], folder: str, samples: Sequence[str]) -> str:
+    """All quantities of samples of a folder, one line for each model."""
+    found = [row for sample in samples for row in rows if row.sample == f"{folder}/{sample}"]
+    found = [row for row in found if row.quantity not in LEFT_OUT]
+    several = len({row.model for row in found}) > 1
+    lines = []
+    for row in found:
+        model = [row.model.rpartition("-")[2]] if several else []
+        name = row.sample.rpartition("/")[2]
+        lines.append([name, row.quantity, *model, row.text, row.beside(row.reference), row.beside(row.oracle)])
+    head = ["sample", "quantity", *(["model"] if several else []), "pflow", "Pandora", "oracle"]
+    return table(head, lines, left=3 if several else 2)
 
 
-def quantity_table(
-    results: Results, columns: tuple[str, ...] = QUANTITY_COLUMNS, quantities: Sequence[Quantity] = QUANTITIES
-) -> str:
-    """Quantities for every model that reconstructed their sample, beside Pandora and the oracle."""
-    rows = []
-    for quantity in quantities:
-        sample = results["samples"].get(quantity.sample, {"models": ()})
-        for role in sample["models"]:
-            oracle = ORACLE if results["models"][role]["reads_tracks"] else ORACLE_NO_TRACKS
-            ours, pandora, best = (
-                number(sample["algorithms"].get(name), quantity.key) * quantity.factor
-                for name in (role, CLASSICAL, oracle)
-            )
-            cells = {
-                "sample": quantity.sample,
-                "quantity": quantity.title,
-                "paper": quantity.paper,
-                "Pandora": number_text(pandora),
-                "oracle": number_text(best),
-                "model": role,
-                "pflow": number_text(ours),
-                "target": quantity.target,
-                "met": judge(quantity, ours, pandora),
-            }
-            rows.append([cells[column] for column in columns])
-    left = tuple(k for k, column in enumerate(columns) if column in ("sample", "quantity", "model", "target", "met"))
-    return table(list(columns), rows, left=left)
+def card_table(rows: Iterable[Row], samples: Sequence[str]) -> str:
+    """The quantities of `CARD` of one model, a line a sample, with Pandora in brackets."""
+    found = {(row.sample.rpartition("/")[2], row.quantity): row for row in rows if "," not in row.sample}
+    quantities = [name for name in CARD if any((sample, name) in found for sample in samples)]
+    lines = []
+    for sample in samples:
+        here = (found.get((sample, name)) for name in quantities)
+        lines.append([sample, *(f"{row.text} ({row.beside(row.reference)})" if row else "-" for row in here)])
+    return table(["pflow (Pandora)", *quantities], lines)
 
 
-def short_table(results: Results) -> str:
-    """The table of the README: the most telling quantity of each sample."""
-    samples = {name: {**sample, "models": sample["models"][:1]} for name, sample in results["samples"].items()}
-    chosen = [quantity for quantity in QUANTITIES if (quantity.sample, quantity.key) in SHORT]
-    columns = ("sample", "quantity", "model", "pflow", "Pandora", "oracle")
-    return quantity_table({**results, "samples": samples}, columns, chosen)
+def short_table(rows: Iterable[Row]) -> str:
+    """The table of the README: telling quantities, of the best model for each sample."""
+    by_key = {(row.sample, row.quantity): row for row in rows if row.model in (PHOTON, GENERAL, CLD)}
+    photon = {(row.sample, row.quantity): row for row in rows if row.model == PHOTON}
+    lines = []
+    for key in SHORT:
+        row = photon.get(key) or by_key[key]
+        lines.append([row.sample, row.quantity, row.text, row.beside(row.reference), row.beside(row.oracle)])
+    return table(["sample", "quantity", "pflow", "Pandora", "oracle"], lines, left=2)
 
 
-def generator_table(results: Results) -> str:
-    keys = ("energy_weighted_efficiency", "fake_energy_fraction", "class_accuracy")
-    rows = [
-        [name, title, *(number_text(number(tree, f"extra.generator.{key}") * 100) for key in keys)]
-        for name, title, tree in _algorithms(results)
-        if name in ("single", "multi", "zqq")
-    ]
-    head = ["sample", "algorithm", "energy-weighted efficiency [%]", "fake energy fraction [%]", "class right [%]"]
-    return table(head, rows, left=(0, 1))
+def robustness_table(rows: Iterable[Row]) -> str:
+    """Disturbed events of both detectors."""
+    return wide_table(rows, ("g4/zqq disturbed, ", "cld_g4/zqq disturbed, "), "disturbance")
 
 
-def pull_table(results: Results) -> str:
-    rows = []
-    for name, title, tree in _algorithms(results):
-        pulls = tree["extra"].get("pulls", {})
-        for key, found in ((key, pulls[key]) for key in CLASSES if key in pulls):
-            numbers = [number_text(number(found, f"{q}.{what}")) for q in PULLS for what in ("mean", "width")]
-            rows.append([name, title, CLASS_TITLES[key], str(found["log_energy"]["n"]), *numbers])
-    head = ["sample", "algorithm", "class", "particles"]
-    head += [f"{title}, {what}" for title in ("ln E", "polar angle", "azimuth") for what in ("mean", "width")]
-    return table(head, rows, left=(0, 1, 2))
+def wide_table(rows: Iterable[Row], prefix: str | tuple[str, ...], title: str, *, models: bool = True) -> str:
+    """Samples whose names begin with a prefix, a line each, with the quantities of `MAIN` as columns."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        if row.sample.startswith(prefix):
+            found.setdefault((row.model, row.sample), {})[row.quantity] = row.text
+    lines = []
+    for (model, sample), numbers in found.items():
+        name = sample.partition(", ")[2]
+        lines.append([*([model] if models else []), name, *(numbers.get(quantity, "-") for quantity in MAIN)])
+    return table([*(["model"] if models else []), title, *MAIN], lines, left=1 + models)
 
 
-def loss_table(results: Results) -> str:
-    rows = []
-    for name, title, tree in _algorithms(results):
-        for what in ("missed", "fake"):
-            shares = (tree["extra"]["losses"][what][key] for key in CLASSES)
-            rows.append([name, title, what, *("-" if x is None else f"{x:.2%}" for x in shares)])
-    return table(["sample", "algorithm", "energy", *CLASS_TITLES.values()], rows, left=(0, 1, 2))
+ENGINES = ("torch", "ONNX Runtime", "C++")
 
 
-def confusion_table(results: Results) -> str:
-    """For each sample, the most frequent wrong class of the model made for it."""
-    rows = []
-    for name, sample in results["samples"].items():
-        role = sample["models"][0]
-        confusion = sample["algorithms"][role]["confusion"]
-        wrong: Counter[tuple[str, str, int]] = Counter()
-        for true, counts in zip(CLASSES, confusion["counts"][: len(CLASSES)], strict=True):
-            for found, n in zip(confusion["reco_classes"], counts, strict=True):
-                if found != true and n:
-                    wrong[CLASS_TITLES[true], found.replace("_", " "), sum(counts)] = n
-        rows += [[name, role, true, found, str(n), str(of)] for (true, found, of), n in wrong.most_common(1)]
-    head = ["sample", "model", "true class", "found as", "targets", "of"]
-    return table(head, rows, left=(0, 1, 2, 3))
+def speed_table(rows: Iterable[Row]) -> str:
+    """CPU time of a `zqq` event by engine, ms."""
+    times = {row.quantity: row.value for row in rows if row.sample == "g4/zqq, one event at a time"}
+
+    quantities = ("mean [ms]", "p50 [ms]", "p99 [ms]", "loading [ms]", "memory [MB]")
+    lines = []
+    for engine in ENGINES:
+        found = [times.get(f"{engine}, {quantity}") for quantity in quantities]
+        cells = ("-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in found)
+        lines.append([engine, *cells])
+    return table(["engine", *quantities], lines)
 
 
-def worst_table(results: Results) -> str:
-    rows = []
-    for name, sample in results["samples"].items():
-        for role in sample["models"]:
-            for event in sample["algorithms"][role]["extra"]["losses"]["worst"]:
-                counts = (str(event[key]) for key in ("entry", "n_true", "n_reco"))
-                energies = (f"{event[key]:.1f}" for key in ("true_energy", "missed_energy", "fake_energy"))
-                rows.append([name, role, *counts, *energies, f"{event['share']:.1%}"])
-    head = ["sample", "model", "entry", "targets", "found", "energy [GeV]", "missed [GeV]", "fake [GeV]", "share"]
-    return table(head, rows, left=(0, 1))
+def write_tables() -> None:
+    """Fill all tables."""
+    rows = read_rows()
+    fill(REPORT, report_tables(rows))
+    fill(ROOT / "README.md", {"results": short_table(rows)})
+    fill_cards(rows)
 
 
-def oracle_table(results: Results) -> str:
-    rows = [
-        [name, algorithm, *(number_text(number(sample["algorithms"][key], column)) for column in ORACLE_COLUMNS)]
-        for name, sample in results["samples"].items()
-        for algorithm, key in (("oracle", ORACLE), ("Pandora", CLASSICAL))
-    ]
-    return table(["sample", "algorithm", *ORACLE_COLUMNS], rows, left=(0, 1))
-
-
-def refinement_table(decoded: Results, flagship: Results) -> str:
-    """The shipped models without refinement and with it (as in the main table)."""
-    rows = []
-    for quantity in QUANTITIES:
-        for role, tree in decoded.get(quantity.sample, {}).items():
-            refined = flagship["samples"][quantity.sample]["algorithms"][role]
-            numbers = (number_text(number(found, quantity.key) * quantity.factor) for found in (tree, refined))
-            rows.append([quantity.sample, quantity.title, role, *numbers])
-    return table(["sample", "quantity", "model", "decoding alone", "with refinement"], rows, left=(0, 1, 2))
-
-
-def experiment_table(experiment: Experiment) -> Callable[[Results], str]:
-    """The maker of a table of set-ups and of the algorithms that need no training."""
-    columns = tuple(c for c in COLUMNS if experiment is not ABLATION or c.key != "angle_all")
-
-    def make(results: Results) -> str:
-        measured = results["rows"]
-        parts = next(iter(measured.values()))["samples"]
-        rows = [
-            _row(experiment.setups[name].title, result["samples"], "model", columns)
-            for name, result in measured.items()
-        ]
-        rows += [_row(title, parts, name, columns) for name, title in REFERENCES.items()]
-        return table(["set-up", *(column.title for column in columns)], rows)
-
-    return make
-
-
-def _row(title: str, samples: Mapping[str, Any], algorithm: str, columns: tuple[Column, ...]) -> list[str]:
-    cells = [title]
-    for at in columns:
-        figure = samples[at.sample]["algorithms"].get(algorithm, {}).get(at.key)
-        missing = figure is None or figure[0] is None
-        cells.append("-" if missing else number_text(Number(*figure) * at.factor))
-    return cells
-
-
-def cost_table(experiment: Experiment) -> Callable[[Results], str]:
-    def make(results: Results) -> str:
-        rows = [
-            [
-                experiment.setups[name].title,
-                f"{result['parameters']:,}",
-                *(f"{result[key] / 60:.1f}" for key in ("seconds", "cpu_seconds")),
-                *(f"{part['events_per_second']:.0f}" for part in result["samples"].values()),
-            ]
-            for name, result in results["rows"].items()
-        ]
-        head = ["set-up", "parameters", "training [min]", "its CPU time [min]"]
-        return table([*head, "one photon: events/s", "one or two: events/s"], rows)
-
-    return make
-
-
-def speed_table(results: Results) -> str:
-    stages = list(results["rows"][0]["ms"])
-    rows = []
-    for row in results["rows"]:
-        total = sum(row["ms"].values())
-        sizes = [str(row["batch_size"]), f"{row['hits']:.0f}", f"{row['tokens']:.0f}", f"{row['particles']:.1f}"]
-        times = [f"{row['ms'][stage]:.1f} ({row['ms'][stage] / total:.0%})" for stage in stages]
-        rows.append([f"`{row['file']}`", *sizes, *times, f"{total:.1f}"])
-    for file, ms in results["processes_ms"].items():
-        rows.append([f"`{file}`, {results['threads']} processes", *["-"] * (len(stages) + 4), f"{ms:.1f}"])
-    return table(["file", "batch size", "hits", "tokens", "particles", *stages, "all"], rows)
-
-
-def large_events_table(results: Results) -> str:
-    rows = []
-    for row in results["rows"]:
-        sizes = [str(row["hits"]), str(row["tokens"]), str(row["particles"])]
-        times = [f"{row['s'][stage]:.2f}" for stage in ("encoder", "decoder", "whole")]
-        memory = [f"{row['added_mb']['encoder']:.0f}", f"{row['peak_mb']:.0f}"]
-        rows.append([f"`{row['file']}`", row["cells"], *sizes, *times, *memory])
-    sizes = ["hits", "tokens", "particles"]
-    head = ["file", "tokens of", *sizes, "encoder", "decoder", "whole", "encoder adds", "process"]
-    return table(head, rows, left=(0, 1))
-
-
-def _algorithms(results: Results) -> Iterator[tuple[str, str, Results]]:
-    """Name of the sample, title of the algorithm and its numbers: Pandora and the models."""
-    for name, sample in results["samples"].items():
-        for algorithm in (CLASSICAL, *sample["models"]):
-            if algorithm in sample["algorithms"]:
-                title = "Pandora" if algorithm == CLASSICAL else algorithm
-                yield name, title, sample["algorithms"][algorithm]
+def fill_cards(rows: Sequence[Row]) -> None:
+    """The tables of the cards: how the weights were trained, and what they reach."""
+    for model, samples in ((PHOTON, ILD_SAMPLES[:2]), (GENERAL, ILD_SAMPLES), (CLD, CLD_SAMPLES)):
+        folder = weights_dir() / model
+        tables = {
+            "training": training_table(read_checkpoint(folder).header, folder / "training.json"),
+            "results": card_table([row for row in rows if row.model == model], samples),
+        }
+        fill(folder / "README.md", tables)

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.cli.evaluate import zip_chunks
 from pflow.cli.main import main
-from pflow.errors import InputError
 from pflow.event.build import make_links, make_particles
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
@@ -194,7 +192,7 @@ def test_lists_of_files_have_the_numbers_of_one_file(lists, tmp_path):
 def test_lists_in_another_order_are_refused(lists, tmp_path, capsys):
     _, a, b = lists
     assert evaluate(*reco_of(a, b), "--truth", b, a, "-o", tmp_path / "out", "-q") == 1
-    assert f"{a.with_suffix('.reco.root')}: was made from {a}, and in its place in --truth is {b}" in (
+    assert f"{a.with_suffix('.reco.root')}: was made from {a}, and in its place in the truth is {b}" in (
         capsys.readouterr().err
     )
 
@@ -217,7 +215,7 @@ def test_a_file_of_a_list_that_cannot_be_used_can_be_left_out(lists, tmp_path, c
     [
         ([10, 11, 12, 99, 14], "entry 3: event number 13 in the truth, 99 in reconstruction"),
         ([10, 11, 12], "reco.root, entry 3: ends here"),
-        ([10, 11, 12, 13, 14, 15], "reco.root, entry 5: goes on"),
+        ([10, 11, 12, 13, 14, 15], "reco.root, entry 5: has more events"),
     ],
 )
 def test_files_that_do_not_belong_together(truth_file, tmp_path, capsys, numbers, message):
@@ -283,36 +281,6 @@ def test_failing_plot_leaves_no_metrics(truth_file, reco_file, tmp_path, monkeyp
     assert evaluate(reco_file, "--truth", truth_file, "-o", out, "-q") == 1
     assert "out of paper" in capsys.readouterr().err
     assert not list(out.iterdir())
-
-
-def chunks(lengths):
-    """Consecutive chunks of these lengths; event numbers count from 0."""
-    start = 0
-    for n in lengths:
-        yield reconstruction(range(start, start + n))
-        start += n
-
-
-@pytest.mark.parametrize("sizes", [([5], [5]), ([2, 3], [5]), ([5], [1, 4]), ([2, 2, 1], [3, 2]), ([0, 5], [5, 0])])
-def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
-    seen = []
-    found = {"a": chunks(sizes[1]), "b": chunks([3, 2])}
-    for left, right in zip_chunks(chunks(sizes[0]), found, files={"a": "x", "b": "y"}):
-        assert left.event.tolist() == right["a"].event.tolist() == right["b"].event.tolist()
-        seen += left.event.tolist()
-    assert seen == list(range(5))
-
-
-def test_the_file_that_ends_early_is_named():
-    answers = {"a": chunks([5]), "b": chunks([3])}
-    with pytest.raises(InputError, match="y, entry 3: ends here"):
-        list(zip_chunks(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
-
-
-def test_something_against_nothing_is_refused():
-    assert list(zip_chunks(iter([]), {"a": iter([])}, files={"a": "x"})) == []
-    with pytest.raises(InputError, match="x, entry 0: goes on"):
-        list(zip_chunks(iter([]), {"a": chunks([1])}, files={"a": "x"}))
 
 
 def test_another_reconstruction_is_evaluated_beside_the_first(truth_file, reco_file, tmp_path, capsys):

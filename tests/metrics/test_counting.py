@@ -45,6 +45,8 @@ def test_numbers(result):
     assert result["difference"] == {"-1": 2, "0": 6, "1": 2}
     # pairs: found, not, found, found; singles: right, none, two
     assert result["one_vs_two_accuracy"].value == pytest.approx(4 / 7)
+    # of these the singles and the pair of 80 mrad
+    assert result["one_vs_two_accuracy_above_30_mrad"].value == 2 / 4
 
 
 def test_two_photons_by_opening_angle(result):

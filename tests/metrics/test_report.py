@@ -59,8 +59,8 @@ def result(make_table):
         n_bad_input=1,
         n_max_particles=2,
         name="PFlow",
-        algorithms={"PFlow": algorithm.result(), "classical": other.result()},
-        titles={"PFlow": "PFlow", "classical": "Classic"},
+        algorithms={"PFlow": algorithm.result(), "reference": other.result()},
+        titles={"PFlow": "PFlow", "reference": "Classic"},
     )
 
 
@@ -79,7 +79,7 @@ def shown(result) -> str:
 @pytest.mark.parametrize("key", PROMISED_KEYS)
 def test_stable_keys_are_there_with_their_intervals(result, key):
     content = document(result)
-    for tree in (content, content["classical"]):
+    for tree in (content, content["reference"]):
         value, interval = at(tree, key), at(tree, f"{key}_interval")
         assert value is None or isinstance(value, float)
         assert len(interval) == 2
@@ -90,7 +90,7 @@ def test_numbers_are_those_of_the_result(result):
     assert set(result.algorithms["PFlow"]) < set(content)
     assert content["class"]["photon"]["efficiency"] == 1.0
     assert content["class"]["charged_hadron"]["efficiency"] == 0.0
-    assert content["classical"]["count"]["exact_fraction"] == 1.0
+    assert content["reference"]["count"]["exact_fraction"] == 1.0
     binned = content["binned"]["energy"]
     assert len(binned["all"]["efficiency"]) == len(binned["edges"]) - 1
     assert np.shape(binned["all"]["efficiency_interval"]) == (len(binned["edges"]) - 1, 2)
@@ -174,7 +174,7 @@ def test_numbers_are_written_to_two_digits_of_their_error(number, text):
 
 
 def test_algorithms_matched_otherwise_are_named_everywhere(result):
-    other = dataclasses.replace(result, matched_otherwise={"classical": "by hand"})
-    assert document(other)["settings"]["matching"]["algorithms_matched_otherwise"] == {"classical": "by hand"}
+    other = dataclasses.replace(result, matched_otherwise={"reference": "by hand"})
+    assert document(other)["settings"]["matching"]["algorithms_matched_otherwise"] == {"reference": "by hand"}
     assert "Classic assigns no hits and is matched by another rule: by hand." in shown(other)
     assert "another rule" not in shown(result)

@@ -1,17 +1,28 @@
 """Every tensor of the shipped models is made on the device of its batch, and the host waits for it as rarely as it can.
 
-Seen without a GPU, with tensors that say they are on one (`benchmarks.elsewhere`).
+Seen without a GPU: a tensor of `Elsewhere` is a CPU tensor that says it is on another device, ``meta``, which needs no
+driver. As on a GPU, an operation on it and on a CPU tensor fails, unless that is a scalar or an index. Where no device
+is given a tensor is made on the CPU.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
 
-from benchmarks.elsewhere import GPU, Device, Elsewhere, move, without_autocast
+import pflow
 from pflow.checkpoint.load import load_model
 from pflow.config import shipped_models
 from pflow.data.collate import collate
@@ -20,6 +31,137 @@ from pflow.io.open import read_events
 from pflow.model.pointing import reconstructor as reconstructor_module
 from pflow.model.pointing.generate import generate
 from pflow.train.module import ParticleFlow
+
+GPU = torch.device("meta")
+
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+"""Operations that take indices from the CPU too."""
+
+WAITING = (
+    *("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "bincount", "multinomial"),
+    *("_unique", "_unique2", "unique_dim", "unique_consecutive"),
+)
+"""Operations whose result, or its shape, is known to the host only when the device has computed it."""
+
+
+class Elsewhere(Tensor):
+    """A CPU tensor, `inner`, that says it is on a GPU."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Elsewhere:
+        tensor: Elsewhere = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            inner.size(),
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=GPU,
+        )
+        tensor.inner = inner
+        return tensor
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Elsewhere({self.inner})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """An operation, some of whose arguments are elsewhere or are to be."""
+    name = func.overloadpacket.__name__
+    leaves = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+    there = [leaf for leaf in leaves if isinstance(leaf, Elsewhere)]
+    here = [leaf for leaf in leaves if not isinstance(leaf, Elsewhere)]
+    device = kwargs.get("device")
+    copies = name in ("_to_copy", "copy_")
+    if there and not copies:
+        assert all(leaf.ndim == 0 for leaf in here) or name in INDEXING, f"{name} of tensors on the CPU and on the GPU"
+    goes = bool(there) if device is None else torch.device(device).type == GPU.type
+    if device is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    plain_args, plain_kwargs = tree_map_only(Elsewhere, lambda leaf: leaf.inner, (args, kwargs))
+    found = func(*plain_args, **plain_kwargs)
+    if copies and name == "copy_":
+        return args[0]
+    if func._schema.is_mutable and there:
+        by_inner = {id(leaf.inner): leaf for leaf in there}
+        if isinstance(found, Tensor) and id(found) in by_inner:
+            return by_inner[id(found)]
+    return tree_map_only(Tensor, Elsewhere, found) if goes else found
+
+
+class Device(TorchDispatchMode):
+    """Tensors that are made on the GPU are elsewhere, and what the host waits for is kept.
+
+    Attributes
+    ----------
+    waits
+        The operations that the host has waited for, each with the places in pflow that led to it, innermost first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[tuple[str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _is_waited_for(func, args, kwargs):
+            self.waits.append((func.overloadpacket.__name__, _places()))
+        return _run(func, args, kwargs)
+
+
+def _is_waited_for(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the host waits for the device in this operation."""
+    name = func.overloadpacket.__name__
+    leaves = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+    if name in ("_to_copy", "copy_"):
+        non_blocking = kwargs.get("non_blocking", len(args) > 2 and args[2])
+        return not non_blocking and _crosses(leaves, kwargs.get("device"))
+    if not any(isinstance(leaf, Elsewhere) for leaf in leaves):
+        return False
+    if name in INDEXING:
+        indices = [index for index in args[1] if index is not None]
+        if any(index.ndim and not isinstance(index, Elsewhere) for index in indices):
+            return True  # it is copied from the host
+        return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
+    return name in WAITING
+
+
+def _crosses(leaves: list[Tensor], device: Any) -> bool:
+    """Whether a copy goes from the host to the device or back."""
+    sides = {isinstance(leaf, Elsewhere) for leaf in leaves if leaf.numel()}
+    if device is not None:
+        sides.add(torch.device(device).type == GPU.type)
+    return len(sides) > 1
+
+
+def _places() -> str:
+    folder = str(Path(pflow.__file__).parent)
+    frames = [frame for frame in traceback.extract_stack() if frame.filename.startswith(folder)]
+    return ", ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames))
+
+
+def move(module: nn.Module) -> nn.Module:
+    """The module with its parameters and buffers elsewhere."""
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        return module._apply(Elsewhere)
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(before)
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Without `torch.autocast`, which does not know the device."""
+    with patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext()):
+        yield
 
 
 @pytest.fixture(scope="module")

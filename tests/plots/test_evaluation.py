@@ -24,7 +24,7 @@ def test_every_metric_with_values_has_a_figure(result):
     assert set(drawn) == {
         *(f"{metric}_vs_{axis}" for metric in binned for axis in ("energy", "theta")),
         *("response", "angle", "count_difference", "visible_energy", "visible_mass", "two_photons_found"),
-        *("confusion", "confusion_classical"),
+        *("confusion", "confusion_reference"),
     }
     assert all(rendered(figure, "png") for figure in drawn.values())
 

@@ -48,8 +48,8 @@ def result() -> EvaluationResult:
         n_bad_input=0,
         n_max_particles=0,
         name="PFlow",
-        algorithms={"PFlow": tree, "classical": tree},
-        titles={"PFlow": "PFlow", "classical": "Classic"},
+        algorithms={"PFlow": tree, "reference": tree},
+        titles={"PFlow": "PFlow", "reference": "Classic"},
     )
 
 
@@ -84,13 +84,13 @@ def test_holds_events_method_definitions_and_provenance(result):
 def test_numbers_are_those_of_the_result(result, tmp_path):
     tree = {**result.algorithms["PFlow"], "count": {**result.algorithms["PFlow"]["count"]}}
     tree["count"]["exact_fraction"] = type(tree["count"]["exact_fraction"])(0.934, 0.922, 0.946)
-    changed = dataclasses.replace(result, algorithms={"PFlow": tree, "classical": result.algorithms["classical"]})
+    changed = dataclasses.replace(result, algorithms={"PFlow": tree, "reference": result.algorithms["reference"]})
     assert "0.934 ±0.012" in parsed(report(changed)).text
 
 
 def test_names_are_text_and_not_markup(result):
     evil = "<script>alert(1)</script>"
-    changed = dataclasses.replace(result, titles={"PFlow": evil, "classical": "A & B"})
+    changed = dataclasses.replace(result, titles={"PFlow": evil, "reference": "A & B"})
     outline = parsed(report_page(changed, document(changed, inputs={"reco": evil}), {evil: PNG}))
     assert "script" not in outline.tags
     assert evil in outline.text

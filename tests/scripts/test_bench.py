@@ -9,14 +9,9 @@ import bench
 OPTIONS = {
     "io": ["zqq_test_small.root", "--events", "2", "--runs", "1"],
     "training": ["zqq_test_small.root", "--events", "2", "--batch-size", "2", "--runs", "1"],
-    "scaling": ["gammasep_test_small.root", "--events", "4", "--epochs", "2", "--devices", "1"],
-    "startup": ["gammasep_test_small.root", "--copies", "3", "--workers", "0"],
-    "reconstruct": ["gammasep_test_small.root", "--events", "2", "--threads", "1", "--runs", "1"],
-    "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1"],
-    "large_events": ["gammasep_test_small.root", "--sizes", "300"],
-    "many_files": ["gammasep_test_small.root", "--parts", "small", "--small", "3"],
-    "gpu": ["multi_test_small.root", "--events", "2", "--tokens", "200"],
-    "evaluate": ["gammasep_test_small.root", "--repeat", "1"],
+    "reconstruct": ["gammasep_test_small.root", "--events", "2", "--processes", "1", "--runs", "1"],
+    "latency": ["gammasep_test_small.root", "--events", "2", "--runs", "1", "--hits", "300"],
+    "gpu": ["multi_test_small.root", "--events", "2", "--device", "cpu", "--runs", "1"],
 }
 
 

@@ -8,11 +8,52 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from measurements.simulated import compare_tracks, count_tracks
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Flag
+from pflow.event.events import Events, Flag
 from pflow.io.open import open_events, read_events
 from pflow.physics.detector import TruthTracking
+
+
+def compare_tracks(standard: Events, seeded: Events) -> dict[str, float]:
+    """Tracks of the same particles: how many, and medians of how they differ (mm and degrees at the calorimeter)."""
+    ours, theirs = _tracks(seeded), _tracks(standard)
+    common = sorted(ours.keys() & theirs.keys())
+    pairs = [(seeded.tracks[key[0]][ours[key]], standard.tracks[key[0]][theirs[key]]) for key in common]
+    momenta = np.array([[track.momentum.pt for track in pair] for pair in pairs])
+    places = np.array([[[track.calo_position[axis] for axis in "xyz"] for track in pair] for pair in pairs])
+    angles = np.degrees([pair[0].calo_momentum.deltaangle(pair[1].calo_momentum) for pair in pairs])
+    return {
+        "standard": len(theirs),
+        "made": len(ours),
+        "common": len(common),
+        "median_pt_deviation": float(np.median(np.abs(momenta[:, 0] / momenta[:, 1] - 1))),
+        "median_distance_mm": float(np.median(np.linalg.norm(places[:, 0] - places[:, 1], axis=1))),
+        "median_angle_deg": float(np.median(angles)),
+    }
+
+
+def count_tracks(events: Events) -> list[dict[str, int]]:
+    """Of each event: charged stable particles, tracks, tracks of those particles."""
+    rows = []
+    for truth, links in zip(events.truth, events.track_links, strict=True):
+        stable = ak.to_numpy((truth.status == 1) & (truth.charge != 0))
+        rows.append(
+            {
+                "charged_stable": int(stable.sum()),
+                "tracks": len(links),
+                "of_charged_stable": int(stable[ak.to_numpy(links.particle)].sum()),
+            }
+        )
+    return rows
+
+
+def _tracks(events: Events) -> dict[tuple[int, int], int]:
+    """Index of each track, by entry and particle."""
+    return {
+        (entry, int(link.particle)): int(link.source)
+        for entry, links in enumerate(events.track_links)
+        for link in links
+    }
 
 
 @pytest.fixture

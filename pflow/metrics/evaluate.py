@@ -1,0 +1,225 @@
+"""Evaluate reconstructions, in memory or in files, against the truth of the events that they were made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from pflow.errors import InputError
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction, concatenate
+from pflow.event.skipped import BadEntriesWarning
+from pflow.io.columns import file_uuid
+from pflow.io.open import iterate_events
+from pflow.io.particles_root import iterate_reco, read_provenance
+from pflow.metrics.evaluation import Evaluation, EvaluationResult, Settings
+from pflow.metrics.match_hits import HitMatching
+
+__all__ = ["check_order", "evaluate", "provenance_of", "zip_chunks"]
+
+FilePath = str | PathLike[str]
+Files = FilePath | Sequence[FilePath]
+
+
+def evaluate(
+    reco: Reconstruction | Files,
+    truth: Events | Files,
+    *,
+    compare: Mapping[str, Reconstruction | Files] | None = None,
+    name: str | None = None,
+    collection: str = "PFlow",
+    settings: Settings | None = None,
+    oracle: bool = True,
+    on_error: Literal["raise", "skip"] = "raise",
+    chunk_size: int = 500,
+    progress: Callable[[int, int, int], object] = lambda n_events, done, n_parts: None,
+    **options: Any,
+) -> EvaluationResult:
+    """Compare reconstructed with true particles, event by event.
+
+    Parameters
+    ----------
+    reco
+        A reconstruction, or the files of one: one of all truth files, or one of each.
+    truth
+        The events with truth, or their files, in the order in which they were reconstructed.
+    compare
+        Further reconstructions of the same events, by name.
+    name
+        What `reco` is called in the result (default: the reconstruction's own name, or the collection's).
+    collection
+        Collection of particles in the files.
+    settings
+        Truth rule, smallest energy and matching.
+    oracle
+        Whether to add the oracle (perfect pattern recognition).
+    on_error
+        With ``skip``, entries that cannot be used are left out, and files too where each truth file has its own
+        reconstructions; with a warning.
+    chunk_size
+        Events of files in memory at once.
+    progress
+        Called after each chunk and file with the number of events, of files that are done, and of all files.
+    options
+        How the truth files are read (``detector``, ``schema``, ``layout``, ``truth_tracks``): see `pflow.open_events`.
+
+    Raises
+    ------
+    InputError
+        No events; a reconstruction of other events or of files in another order; no truth.
+    ConfigError
+        An unknown truth rule.
+
+    Examples
+    --------
+    >>> result = evaluate("reco.root", "events.root")  # doctest: +SKIP
+    >>> result.algorithms["PFlow"]["energy_weighted_efficiency"]  # doctest: +SKIP
+    Number(value=0.9780, low=0.9756, high=0.9803)
+    """
+    name = name or (reco.name if isinstance(reco, Reconstruction) else collection)
+    total = Evaluation(name=name, settings=settings, oracle=oracle)
+    sources = {name: reco, **(compare or {})}
+    if isinstance(truth, Events):
+        found = {key: one for key, one in sources.items() if isinstance(one, Reconstruction)}
+        if len(found) < len(sources):
+            raise TypeError("events in memory need reconstructions in memory")
+        total.update(truth, {key: dataclasses.replace(one, name=key) for key, one in found.items()})
+        return total.result()
+    truth_files = _listed(truth)
+    files = {key: _listed(one) for key, one in sources.items() if not isinstance(one, Reconstruction)}
+    if len(files) < len(sources):
+        raise TypeError("files of events need files of reconstructions")
+    for paths in files.values():
+        check_order(paths, truth_files)
+    parts = _parts(files, truth_files)
+    failed: list[InputError] = []
+    for done, (of_part, part) in enumerate(parts):
+        # One for each part: of a file that fails in the middle no event counts.
+        evaluation = Evaluation(name=name, settings=total.settings, oracle=oracle)
+        chunks = iterate_events(part, **options, chunk_size=chunk_size, on_error=on_error)
+        by_hits = isinstance(total.settings.matching, HitMatching)
+        recos = {}
+        for key, paths in of_part.items():
+            links: Any = ("required" if key == name else "if there") if by_hits else "left out"
+            of_each = (iterate_reco(path, name=collection, chunk_size=chunk_size, links=links) for path in paths)
+            recos[key] = itertools.chain.from_iterable(of_each)
+        try:
+            for events, found in zip_chunks(chunks, recos, files={k: ", ".join(v) for k, v in of_part.items()}):
+                evaluation.update(events, {key: dataclasses.replace(one, name=key) for key, one in found.items()})
+                progress(total.n_events + evaluation.n_events, done, len(parts))
+        except InputError as error:
+            if on_error == "raise":
+                raise
+            failed.append(error)
+        else:
+            total.merge(evaluation)
+        progress(total.n_events, done + 1, len(parts))
+    if failed and len(failed) == len(parts):
+        raise failed[0]
+    if failed:
+        errors = "".join(f"\n  {error}" for error in failed)
+        warnings.warn(f"{len(failed)} of {len(parts)} files were left out:{errors}", BadEntriesWarning, stacklevel=2)
+    if not total.n_events:
+        raise InputError("no events to evaluate", file=files[name][0])
+    return total.result()
+
+
+def _listed(files: Files) -> list[str]:
+    return [str(files)] if isinstance(files, str | PathLike) else [str(path) for path in files]
+
+
+def _parts(
+    files: Mapping[str, Sequence[str]], truth: Sequence[str]
+) -> list[tuple[Mapping[str, Sequence[str]], Sequence[str]]]:
+    """Files that belong together: a part for each truth file if each has its own reconstructions, else one part."""
+    if any(len(paths) != len(truth) for paths in files.values()):
+        return [(files, truth)]
+    return [({name: [paths[i]] for name, paths in files.items()}, [truth[i]]) for i in range(len(truth))]
+
+
+def provenance_of(path: FilePath) -> dict[str, Any] | None:
+    """Provenance of a file of pflow; None for another program's file of the same members."""
+    try:
+        return read_provenance(Path(path))
+    except InputError:
+        return None
+
+
+def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
+    """Refuse reconstructions that were made from other files than those of the truth, or in another order.
+
+    Event numbers do not tell: each file may count its own. Files of other programs do not say what they were made from.
+
+    Raises
+    ------
+    InputError
+        Names the first file that is in another's place.
+    """
+    made_from: list[tuple[str, Mapping[str, Any]]] = []
+    for path in reco:
+        provenance = provenance_of(path)
+        if provenance is None or not isinstance(provenance.get("inputs"), list):
+            return
+        made_from += [(path, entry) for entry in provenance["inputs"]]
+    for (path, entry), expected in zip(made_from, truth, strict=False):
+        uuid = file_uuid(expected)
+        if uuid and entry.get("uuid") and entry["uuid"] != uuid:
+            raise InputError(
+                f"was made from {entry.get('path')}, and in its place in the truth is {expected}: give both in the "
+                "same order",
+                file=path,
+            )
+
+
+def zip_chunks(
+    events: Iterable[Events],
+    reconstructions: Mapping[str, Iterator[Reconstruction]],
+    *,
+    files: Mapping[str, str],
+) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
+    """Add to each chunk of events the reconstructions of the same entries, from iterators with other chunk lengths.
+
+    Raises
+    ------
+    InputError
+        A reconstruction has fewer or more entries than the events; names its file and the first entry without a
+        partner.
+    """
+    entry = 0
+    queues = {name: _Queue(chunks) for name, chunks in reconstructions.items()}
+    for chunk in events:
+        found = {name: queue.take(len(chunk)) for name, queue in queues.items()} if len(chunk) else {}
+        for name, reconstruction in found.items():
+            n = 0 if reconstruction is None else len(reconstruction)
+            if n < len(chunk):
+                raise InputError("ends here, but the truth has more events", file=files[name], entry=entry + n)
+        if len(chunk):
+            yield chunk, {name: reco for name, reco in found.items() if reco is not None}
+        entry += len(chunk)
+    for name, queue in queues.items():
+        if queue.take(1):
+            raise InputError("has more events, but the truth ends here", file=files[name], entry=entry)
+
+
+class _Queue:
+    """Entries of an iterator of chunks, taken in any numbers."""
+
+    def __init__(self, chunks: Iterator[Reconstruction]) -> None:
+        self._chunks = chunks
+        self._rest: Reconstruction | None = None
+
+    def take(self, n: int) -> Reconstruction | None:
+        """The next `n` entries, or what is left of them; None for an iterator without chunks."""
+        while self._rest is None or len(self._rest) < n:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            self._rest = chunk if self._rest is None else concatenate([self._rest, chunk])
+        whole = self._rest
+        self._rest = None if whole is None else whole[n:]
+        return None if whole is None else whole[:n]

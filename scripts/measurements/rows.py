@@ -1,0 +1,108 @@
+"""Results as rows of scripts/results/results.csv, and tables of them in documents.
+
+A row holds one quantity that one model reaches on one sample, with its 68.3% interval, and what the reference algorithm
+(Pandora) and the oracle (perfect particle flow) reach on the same events. Cells without a number are empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pflow.io.atomic import replacing
+from pflow.metrics.report import number_text
+from pflow.metrics.stats import Number
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("PFLOW_DATA", ROOT.parent / "shared" / "data"))
+RESULTS = ROOT / "scripts" / "results"
+CSV = RESULTS / "results.csv"
+REPORT = ROOT / "RESULTS.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the file; `sample` is the folder and name of the events, e.g. ``g4/zqq``."""
+
+    model: str
+    sample: str
+    quantity: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    reference: float = math.nan
+    oracle: float = math.nan
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.model, self.sample, self.quantity
+
+    @property
+    def text(self) -> str:
+        """The value with its error, if it has one."""
+        if math.isnan(self.low):
+            return f"{self.value:.4g}"
+        return number_text(Number(self.value, self.low, self.high))
+
+    def beside(self, value: float) -> str:
+        """The reference or the oracle, to as many digits as the value."""
+        digits = len(self.text.split()[0].partition(".")[2])
+        return "-" if math.isnan(value) else f"{value:.{max(digits, 1)}f}"
+
+
+def read_rows(path: Path = CSV) -> list[Row]:
+    """All rows of a file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Row(*words[:3], *(float(word) if word else math.nan for word in words[3:]))
+            for words in list(csv.reader(file))[1:]
+        ]
+
+
+def write_rows(rows: Iterable[Row], path: Path = CSV) -> None:
+    """Add rows to a file; they take the places of those with the same model, sample and quantity."""
+    known = {row.key: row for row in (read_rows(path) if path.is_file() else [])} | {row.key: row for row in rows}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([field.name for field in dataclasses.fields(Row)])
+        for row in known.values():
+            numbers = (row.value, row.low, row.high, row.reference, row.oracle)
+            writer.writerow([*row.key, *("" if math.isnan(x) else f"{x:.6g}" for x in numbers)])
+    print(f"wrote {path}", flush=True)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+    """A table in Markdown; the first `left` columns are aligned to the left, the others to the right."""
+    separator = ["---" if k < left else "---:" for k in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, separator, *rows))
+
+
+def replace_table(document: str, name: str, body: str) -> str:
+    """The document with `body` between the comments ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.
+
+    Raises
+    ------
+    ValueError
+        The document does not hold both comments once, in this order.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, rest = document.partition(begin)
+    _, _, after = rest.partition(end)
+    if (document.count(begin), document.count(end), rest.count(end)) != (1, 1, 1):
+        raise ValueError(f"expected once, in this order: {begin} {end}")
+    return f"{before}{begin}\n{body}\n{end}{after}"
+
+
+def fill(path: Path, tables: Mapping[str, str]) -> None:
+    """Replace tables of a file; the text around them is written by hand."""
+    text = path.read_text("utf-8")
+    for name, body in tables.items():
+        text = replace_table(text, name, body)
+    with replacing(path) as partial:
+        partial.write_text(text, "utf-8")
+    print(f"wrote {path}", flush=True)

@@ -1,0 +1,183 @@
+"""Evaluate the shipped models on the test files, beside Pandora and the oracle, for results.csv and the figures.
+
+For development, `--split val` or `--samples` write below `--output`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from measurements.rows import CSV, DATA, Row, write_rows
+from pflow.checkpoint.load import load_model
+from pflow.inference.files import reconstruct_files
+from pflow.io.atomic import replacing
+from pflow.metrics.evaluate import evaluate
+from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult, Settings
+from pflow.metrics.stats import Number, leaves
+from pflow.plots.evaluation import figures
+from pflow.plots.style import rendered
+
+PHOTON, GENERAL, CLD = "ild-g4-photon", "ild-g4-general", "cld-general"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Files FOLDER/NAME_{train,val,test}.root, or one of full simulation, and how they are evaluated."""
+
+    name: str
+    models: tuple[str, ...]
+    rule: str = "stable"
+    truth_tracks: bool = False
+
+    def path(self, data: Path, split: str) -> Path:
+        return data / (f"{self.name}.edm4hep.root" if self.is_full else f"{self.name}_{split}.root")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is one of full simulation."""
+        return self.name.startswith("edm4hep/")
+
+
+SAMPLES = {
+    "flagship": (
+        *(Sample(f"g4/{name}", (PHOTON, GENERAL)) for name in ("gamma1", "gammasep")),
+        *(Sample(f"g4/{name}", (GENERAL,)) for name in ("single", "multi", "zqq", "zh")),
+        Sample("g4/tau10", (GENERAL,), rule="entering"),
+    ),
+    "cld": (
+        *(Sample(f"cld_g4/{name}", (CLD,)) for name in ("gammasep", "single", "multi", "zqq", "zh")),
+        Sample("edm4hep/cld_rec", (CLD,)),
+        Sample("edm4hep/cld_zuds100_sim", (CLD,), truth_tracks=True),
+    ),
+}
+"""By the verb that evaluates them."""
+
+_PHOTONS = {
+    "right number of photons [%]": "count.one_vs_two_accuracy",
+    "right number, pairs above 30 mrad [%]": "count.one_vs_two_accuracy_above_30_mrad",
+}
+_ENERGY = {
+    "energy, median response [%]": "energy.response_median",
+    "energy, resolution_68 / median [%]": "energy.resolution_68_over_median",
+    "angle, median [deg]": "angle.median_deg",
+    "angle, mean [deg]": "angle.mean_deg",
+}
+_PARTICLES = {
+    "energy-weighted efficiency [%]": "energy_weighted_efficiency",
+    "fake energy fraction [%]": "fake_energy_fraction",
+    "class right, of matched [%]": "pdg.class_accuracy",
+}
+_VISIBLE = {"visible energy, median response [%]": "event.visible_energy.response_median"}
+_FULL = {
+    "found, by number [%]": "class.all.efficiency",
+    "fakes, by number [%]": "class.all.fake_rate",
+    **_PARTICLES,
+    "angle, median [deg]": "angle.median_deg",
+    **_VISIBLE,
+}
+_JETS = {
+    **_VISIBLE,
+    "visible energy, resolution_68 / median [%]": "event.visible_energy.resolution_68_over_median",
+    "jets (kt R = 0.4), IQR / median [%]": "jets.genkt_r04.iqr_over_median",
+    "jets (kt R = 0.7), IQR / median [%]": "jets.genkt_r07.iqr_over_median",
+    "jets (Durham, two), IQR / median [%]": "jets.durham_2.iqr_over_median",
+    "angle, 68% quantile [deg]": "angle.q68_deg",
+    "photons found [%]": "class.photon.efficiency",
+    "electrons: class right, of matched [%]": "class.electron.identified",
+}
+QUANTITIES: dict[str, dict[str, str]] = {
+    "gamma1": {**_ENERGY, "exactly one particle [%]": "count.exact_fraction"},
+    "gammasep": _PHOTONS,
+    "single": _PARTICLES,
+    "multi": _PARTICLES,
+    "zqq": {**_PARTICLES, **_JETS},
+    "zh": {**_PARTICLES, **_JETS},
+    "tau10": _PARTICLES,
+    "cld_rec": _FULL,
+    "cld_zuds100_sim": _FULL,
+}
+"""By sample: names in results.csv, and keys in metrics.json."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-dir", type=Path, default=DATA, help="folder of g4, cld_g4 and edm4hep (%(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("runs/results"), help="default: %(default)s")
+    parser.add_argument("--split", choices=("test", "val"), default="test")
+    parser.add_argument("--samples", nargs="+", metavar="NAME", help="only these, e.g. g4/zqq")
+    parser.add_argument("--checkpoint", "--model", metavar="MODEL", help="in place of the shipped models")
+    parser.add_argument("--device", default="auto")
+
+
+def run(args: argparse.Namespace, verb: str) -> bool:
+    """Evaluate; returns whether the results are those of the repository."""
+    final = args.split == "test" and not args.samples and not args.checkpoint
+    target = CSV if final else args.output / args.split / CSV.name
+    for sample in SAMPLES[verb]:
+        path = sample.path(args.data_dir, args.split)
+        if (args.samples and sample.name not in args.samples) or not path.is_file():
+            print(f"{sample.name}: left out{'' if path.is_file() else f', there is no file {path}'}", flush=True)
+            continue
+        results = measure(sample, path, [args.checkpoint] if args.checkpoint else sample.models, device=args.device)
+        write_rows([row for model, result in results.items() for row in rows(result, sample.name, model)], target)
+        write_figures(results[min(results)], sample.name, target.with_name("figures"))
+        print(f"{sample.name}: {results[min(results)].n_events} events", flush=True)
+    return final
+
+
+def measure(sample: Sample, path: Path, models: Sequence[str], *, device: str = "auto") -> dict[str, EvaluationResult]:
+    """Reconstruct a file with models and evaluate them beside Pandora, if the file has its particles, and the oracle.
+
+    Returns
+    -------
+    dict
+        By model; each result holds all models, and the oracle of what its own model reads.
+    """
+    options = {"truth_tracks": True} if sample.truth_tracks else {}
+    with tempfile.TemporaryDirectory() as folder:
+        recos = {name: Path(folder) / f"{k}.root" for k, name in enumerate(models)}
+        loaded = {name: load_model(name) for name in models}
+        for name, reco in recos.items():
+            reconstruct_files([path], checkpoint=loaded[name], output=reco, device=device, **options)
+
+        def evaluated(name: str) -> EvaluationResult:
+            # Without tracks the oracle of the calorimeter alone is the limit.
+            uses_tracks = bool(loaded[name].tokeniser.recipe.track_features)
+            settings = Settings(rule=sample.rule, use_tracks=uses_tracks)
+            others = {other: reco for other, reco in recos.items() if other != name}
+            return evaluate(recos[name], path, name=name, compare=others, settings=settings, **options)
+
+        return {name: evaluated(name) for name in models}
+
+
+def rows(result: EvaluationResult, sample: str, model: str) -> Iterator[Row]:
+    """The rows of a sample; quantities that the model has no number for are left out."""
+    flat = {name: dict(leaves(tree)) for name, tree in result.algorithms.items()}
+    for quantity, key in QUANTITIES[sample.rpartition("/")[2]].items():
+        factor = 100.0 if quantity.endswith("[%]") else 1.0
+        ours, reference, oracle = (
+            flat[name][key] * factor if name in flat else Number.undefined() for name in (model, REFERENCE, ORACLE)
+        )
+        if not math.isnan(ours.value):
+            yield Row(model, sample, quantity, ours.value, ours.low, ours.high, reference.value, oracle.value)
+
+
+FIGURES = {
+    "g4/gamma1": {"gamma1_resolution_68": "resolution_68_vs_energy"},
+    "g4/gammasep": {"gammasep_two_found": "two_photons_found"},
+    "g4/zqq": {"zqq_visible_energy": "visible_energy"},
+}
+"""By sample, the figures of RESULTS.md and their names among those of an evaluation."""
+
+
+def write_figures(result: EvaluationResult, sample: str, folder: Path) -> None:
+    """The figures of a sample."""
+    drawn = figures(result) if sample in FIGURES else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, of_evaluation in FIGURES.get(sample, {}).items():
+        with replacing(folder / f"{name}.png") as partial:
+            partial.write_bytes(rendered(drawn[of_evaluation], "png"))

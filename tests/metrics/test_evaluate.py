@@ -1,0 +1,90 @@
+"""Evaluation of files and of what is in memory, and how chunks of different lengths come together."""
+
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import pytest
+
+import pflow
+from pflow.errors import InputError
+from pflow.event.build import make_particles
+from pflow.event.particles import Reconstruction
+from pflow.io.particles_root import RecoWriter
+from pflow.metrics.evaluate import zip_chunks
+from pflow.metrics.report import document
+
+
+@pytest.fixture(scope="module")
+def sample(sample_dir):
+    return sample_dir / "gammasep_test_small.root"
+
+
+@pytest.fixture(scope="module")
+def pandora(sample) -> Reconstruction:
+    """The reference of the sample as a reconstruction."""
+    events = pflow.read_events(sample)
+    return Reconstruction(particles=events.reference, event=events.event, flags=events.flags)
+
+
+def test_files_have_the_numbers_of_what_is_in_memory(sample, pandora, tmp_path):
+    reco, seen = tmp_path / "reco.root", []
+    with RecoWriter(reco, provenance={}) as writer:
+        writer.extend(pandora)
+    here = document(pflow.evaluate(pandora, pflow.read_events(sample)))
+    read = pflow.evaluate(str(reco), [sample], progress=lambda *counts: seen.append(counts))
+    for key in ("count", "energy_weighted_efficiency", "oracle", "reference"):
+        assert document(read)[key] == here[key]
+    assert seen[-1] == (25, 1, 1)
+
+
+def test_further_reconstructions_are_evaluated_beside_it(sample, pandora):
+    result = pflow.evaluate(pandora, pflow.read_events(sample), compare={"Again": pandora}, oracle=False)
+    assert list(result.algorithms) == ["PFlow", "Again", "reference"]
+
+
+def test_files_and_memory_are_not_mixed(sample, pandora):
+    with pytest.raises(TypeError, match="reconstructions in memory"):
+        pflow.evaluate("reco.root", pflow.read_events(sample))
+    with pytest.raises(TypeError, match="files of reconstructions"):
+        pflow.evaluate(pandora, sample)
+
+
+def reconstruction(numbers) -> Reconstruction:
+    """Photons of 1 GeV along x."""
+    ones = ak.unflatten(np.ones(len(numbers)), np.ones(len(numbers), np.int64))
+    return Reconstruction(
+        particles=make_particles(pdg=22 * ones, charge=0 * ones, energy=ones, px=ones, py=0 * ones, pz=0 * ones),
+        event=np.asarray(numbers, dtype=np.int64),
+        flags=np.zeros(len(numbers), np.uint32),
+    )
+
+
+def chunks(lengths):
+    """Consecutive chunks of these lengths; event numbers count from 0."""
+    start = 0
+    for n in lengths:
+        yield reconstruction(range(start, start + n))
+        start += n
+
+
+@pytest.mark.parametrize("sizes", [([5], [5]), ([2, 3], [5]), ([5], [1, 4]), ([2, 2, 1], [3, 2]), ([0, 5], [5, 0])])
+def test_chunks_of_other_lengths_are_paired_entry_by_entry(sizes):
+    seen = []
+    found = {"a": chunks(sizes[1]), "b": chunks([3, 2])}
+    for left, right in zip_chunks(chunks(sizes[0]), found, files={"a": "x", "b": "y"}):
+        assert left.event.tolist() == right["a"].event.tolist() == right["b"].event.tolist()
+        seen += left.event.tolist()
+    assert seen == list(range(5))
+
+
+def test_the_file_that_ends_early_is_named():
+    answers = {"a": chunks([5]), "b": chunks([3])}
+    with pytest.raises(InputError, match="y, entry 3: ends here"):
+        list(zip_chunks(chunks([2, 3]), answers, files={"a": "x", "b": "y"}))
+
+
+def test_something_against_nothing_is_refused():
+    assert list(zip_chunks(iter([]), {"a": iter([])}, files={"a": "x"})) == []
+    with pytest.raises(InputError, match="x, entry 0: has more events"):
+        list(zip_chunks(iter([]), {"a": chunks([1])}, files={"a": "x"}))

@@ -1,0 +1,85 @@
+"""Results as rows of results.csv, the tables in the documents that are made of them, and the commands that measure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import results
+from measurements import cards, rows, shipped, tables
+from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
+from pflow.checkpoint.load import read_checkpoint
+from pflow.config import shipped_models, weights_dir
+
+
+def test_the_documents_hold_the_tables_of_the_results(monkeypatch):
+    written = {}
+    monkeypatch.setattr(tables, "fill", lambda path, found: written.update({path: found}))
+    tables.write_tables()
+    own = {weights_dir() / name / "README.md" for name in shipped_models()}
+    assert set(written) == {REPORT, ROOT / "README.md", *own}
+    for path, found in written.items():
+        text = path.read_text("utf-8")
+        for name, body in found.items():
+            assert replace_table(text, name, body) == text, f"{path}, {name}: run python scripts/results.py tables"
+
+
+def test_every_figure_of_the_report_is_there():
+    links = [line.rpartition("(")[2].rstrip(")") for line in REPORT.read_text("utf-8").splitlines() if line[:2] == "!["]
+    drawn = {name for of_sample in shipped.FIGURES.values() for name in of_sample}
+    assert {ROOT / link for link in links} == {rows.RESULTS / "figures" / f"{name}.png" for name in drawn}
+    assert all((ROOT / link).is_file() for link in links)
+
+
+def test_every_sample_that_is_measured_has_its_rows():
+    measured = {(model, sample.name) for verb in shipped.SAMPLES.values() for sample in verb for model in sample.models}
+    assert measured <= {(row.model, row.sample) for row in read_rows()}
+
+
+def test_rows_come_back_and_take_the_places_of_those_before(tmp_path):
+    path = tmp_path / "results.csv"
+    first, second = Row("m", "s", "a, b [%]", 1.5, 1.0, 2.0, 3.0, 4.0), Row("m", "s", "c", 2.0)
+    write_rows([first, second], path)
+    write_rows([Row("m", "s", "a, b [%]", 7.25)], path)
+    found = read_rows(path)
+    assert [(row.key, row.value) for row in found] == [(first.key, 7.25), (second.key, 2.0)]
+    assert math.isnan(found[0].reference)
+    assert path.read_text().splitlines()[0] == "model,sample,quantity,value,low,high,reference,oracle"
+
+
+def test_a_row_shows_its_error_and_the_others_to_as_many_digits():
+    row = Row("m", "s", "q", 97.8044, 97.5588, 98.0269, 97.4412)
+    assert (row.text, row.beside(row.reference), row.beside(row.oracle)) == ("97.80 ±0.23", "97.44", "-")
+    assert Row("m", "s", "q", 101.139).text == "101.1"
+
+
+@pytest.mark.parametrize(
+    "text", ["<!-- a: begin -->\ntext", "text\n<!-- a: end -->", "<!-- a: end --><!-- a: begin -->"]
+)
+def test_half_a_place_for_a_table_is_an_error(text):
+    with pytest.raises(ValueError, match="a: begin"):
+        replace_table(text, "a", "new")
+
+
+def test_a_table_is_replaced_and_the_rest_is_kept():
+    text = "before <!-- a: begin -->\nold\n<!-- a: end --> after"
+    assert replace_table(text, "a", "new") == text.replace("old", "new")
+
+
+def test_without_a_note_of_the_time_a_card_says_nothing_of_it(tmp_path):
+    header = read_checkpoint("ild-g4-photon").header
+    assert "minutes" not in cards.training_table(header, tmp_path / "training.json")
+
+
+@pytest.mark.slow
+def test_the_shipped_models_are_measured(sample_dir, tmp_path):
+    (tmp_path / "g4").mkdir()
+    (tmp_path / "g4" / "gammasep_val.root").symlink_to(sample_dir / "gammasep_test_small.root")
+    before = CSV.read_bytes(), REPORT.read_bytes()
+    results.main(["flagship", "--split", "val", "--data-dir", str(tmp_path), "--output", str(tmp_path)])
+    found = read_rows(tmp_path / "val" / "results.csv")
+    assert {row.model for row in found} == {shipped.PHOTON, shipped.GENERAL}
+    assert all(row.low <= row.value <= row.high and row.oracle == 100 for row in found)
+    assert (tmp_path / "val" / "figures" / "gammasep_two_found.png").is_file()
+    assert (CSV.read_bytes(), REPORT.read_bytes()) == before
