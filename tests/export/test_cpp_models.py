@@ -9,9 +9,9 @@ from pathlib import Path
 import awkward as ak
 import numpy as np
 import pytest
-from measurements.engines import compare, particles_of
 
 from benchmarks.cpp import compile_library, compile_program, missing_for_cpp, run_program, write_events
+from benchmarks.engines import compare, particles_of
 from benchmarks.timing import joined
 from pflow.checkpoint.load import load_model
 from pflow.event.events import concatenate
