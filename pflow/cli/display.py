@@ -12,7 +12,7 @@ from pflow.cli.options import add_file_options, add_option, at_least, file_optio
 if TYPE_CHECKING:
     from pflow.event.events import Events
     from pflow.event.particles import Reconstruction
-    from pflow.plots.scene import Scene
+    from pflow.plots.scene import EventScene
 
 __all__ = ["add_arguments", "run"]
 
@@ -118,7 +118,7 @@ def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
     return reconstruction
 
 
-def _write(path: Path, scene: Scene, inputs: Sequence[str], *, force: bool) -> None:
+def _write(path: Path, scene: EventScene, inputs: Sequence[str], *, force: bool) -> None:
     from pflow.io.atomic import replacing
     from pflow.plots.style import MARK
 

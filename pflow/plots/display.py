@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from mpl_toolkits.mplot3d.art3d import Line3DCollection  # type: ignore[import-untyped]
 
-from pflow.plots.scene import DARK, Scene
-from pflow.plots.shapes import hit_size, outline_points
+from pflow.plots.scene import DARK, EventScene, hit_size, outline_points
 from pflow.plots.style import styled
 
 __all__ = ["plot_event"]
@@ -31,7 +30,7 @@ OUTLINE = "0.75"
 Points = npt.NDArray[np.floating[Any]]
 
 
-def plot_event(scene: Scene) -> Figure:
+def plot_event(scene: EventScene) -> Figure:
     """Draw an event.
 
     Parameters
@@ -93,7 +92,7 @@ def _zxy(points: Points) -> Points:
     return points[..., [2, 0, 1]]
 
 
-def _draw(axes: Any, scene: Scene, project: Callable[[Points], Points], frame: Any, norm: LogNorm | None) -> None:
+def _draw(axes: Any, scene: EventScene, project: Callable[[Points], Points], frame: Any, norm: LogNorm | None) -> None:
     """Add the outline, the lines and the hits to axes of two or three dimensions."""
     flat = axes.name != "3d"
     collection: Any
@@ -118,7 +117,7 @@ def _draw(axes: Any, scene: Scene, project: Callable[[Points], Points], frame: A
         )
 
 
-def _energy_norm(scene: Scene) -> LogNorm | None:
+def _energy_norm(scene: EventScene) -> LogNorm | None:
     """Scale of the colours where they stand for energy; None otherwise and without hits with energy."""
     positive = scene.energy[scene.energy > 0]
     if scene.colour_by != "energy" or not len(positive):
@@ -126,7 +125,7 @@ def _energy_norm(scene: Scene) -> LogNorm | None:
     return LogNorm(float(positive.min()), float(positive.max()) * 1.001)
 
 
-def _legend_handles(scene: Scene) -> list[Line2D]:
+def _legend_handles(scene: EventScene) -> list[Line2D]:
     groups = () if scene.colour_by == "energy" else scene.groups
     hits = [
         Line2D([], [], ls="", marker="o", color=group.colour, label=_plain(f"{group.name} ({len(group.index)} hits)"))

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from pflow.plots.scene import DARK, Lines, Scene
-from pflow.plots.shapes import hit_size, outline_points
+from pflow.plots.scene import DARK, EventScene, Lines, hit_size, outline_points
 from pflow.plots.style import MARK
 
 __all__ = ["event_page", "interactive_figure"]
@@ -76,7 +75,7 @@ CONFIG = {
 }
 
 
-def event_page(scene: Scene) -> str:
+def event_page(scene: EventScene) -> str:
     """HTML text of a page (about 5 MB, the drawing library included) from `pflow.plots.scene.make_scene`'s scene."""
     figure = interactive_figure(scene).to_html(
         full_html=False,
@@ -91,7 +90,7 @@ def event_page(scene: Scene) -> str:
     return PAGE.format(title=title, note=note, figure=figure, policy=POLICY, mark=MARK.decode())
 
 
-def interactive_figure(scene: Scene) -> go.Figure:
+def interactive_figure(scene: EventScene) -> go.Figure:
     """The same as a plotly figure, e.g. to show in a notebook.
 
     One trace per kind of lines and per group of hits; with more than `STRONGEST` hits two per group, and a button that
@@ -134,7 +133,7 @@ def interactive_figure(scene: Scene) -> go.Figure:
     return figure
 
 
-def _outline(scene: Scene) -> go.Scatter3d:
+def _outline(scene: EventScene) -> go.Scatter3d:
     points = _joined([line for frame in outline_points(scene.detector) for line in frame])
     return go.Scatter3d(
         **_columns(points),
@@ -146,7 +145,7 @@ def _outline(scene: Scene) -> go.Scatter3d:
     )
 
 
-def _hits(scene: Scene, k: int, index: npt.NDArray[np.int64], *, in_legend: bool) -> go.Scatter3d:
+def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend: bool) -> go.Scatter3d:
     """The hits `index` of group `k`."""
     group = scene.groups[k]
     energy, time = scene.energy[index], scene.time[index]

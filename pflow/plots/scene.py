@@ -20,11 +20,20 @@ from pflow.event.targets import Targets
 from pflow.event.truth import select_targets
 from pflow.physics.detector import Detector
 from pflow.physics.helix import length_to_cylinder, propagate
-from pflow.physics.kinematics import unit_vector
+from pflow.physics.kinematics import tangent_basis, unit_vector
 from pflow.physics.pdg import is_neutrino, name_of
-from pflow.plots.shapes import arrow_points
 
-__all__ = ["COLOUR_BY", "Group", "Lines", "Scene", "colours", "make_scene"]
+__all__ = [
+    "COLOUR_BY",
+    "EventScene",
+    "Group",
+    "Lines",
+    "arrow_points",
+    "colours",
+    "hit_size",
+    "make_scene",
+    "outline_points",
+]
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """What the colour of a hit can stand for."""
@@ -43,6 +52,7 @@ PALETTE = (
 
 TRACK_POINTS, TRACK_TURNS = 97, 2.0
 """Points of a drawn track, and turns after which a track that stays in the tracker ends."""
+CIRCLE_POINTS = 73
 ENTRY_TURNS = 100.0
 """Turns in which a particle may reach the calorimeter."""
 
@@ -52,44 +62,23 @@ Index = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Group:
-    """Hits that are switched on and off together.
-
-    Parameters
-    ----------
-    name
-        For the legend.
-    colour
-        As ``#rrggbb``.
-    index
-        int64 [hit]: indices of the scene's hits.
-    """
+    """Hits that are switched on and off together, and their colour (``#rrggbb``)."""
 
     name: str
     colour: str
     index: Index
+    """int64 [hit]: which of the scene's hits."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Lines:
-    """Polylines that are switched on and off together: tracks, or particles as arrows.
-
-    Parameters
-    ----------
-    name
-        For the legend.
-    kind
-        ``tracks``, ``truth``, ``reco`` or ``reference``.
-    points
-        float32 [line, point, 3], mm.
-    colours
-        One per line, as ``#rrggbb``.
-    texts
-        Description of each line; one or more lines of text.
-    """
+    """Polylines that are switched on and off together: tracks, or particles as arrows; a colour and a text for each."""
 
     name: str
     kind: str
+    """``tracks``, ``truth``, ``reco`` or ``reference``."""
     points: npt.NDArray[np.float32]
+    """[line, point, 3], mm."""
     colours: tuple[str, ...]
     texts: tuple[str, ...]
 
@@ -98,39 +87,29 @@ class Lines:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Scene:
-    """One event, ready to be drawn.
-
-    Parameters
-    ----------
-    title, note
-        File and event; meaning of the colours.
-    colour_by
-        One of `COLOUR_BY`. Under ``energy`` there is one group, to be coloured by `energy`.
-    position : float32 [hit, 3]
-        Positions of the hits, mm.
-    energy, time : float32 [hit]
-        GeV and ns; an unknown time is NaN.
-    subdetector, layer : int64 [hit]
-        Index into ``detector.calorimeters``, and layer (-1 unknown).
-    groups
-        Non-empty groups; each hit is in one.
-    lines
-        Tracks, true particles, reconstructed particles, reference particles; only those that the event has.
-    detector
-        Geometry and field.
-    """
+class EventScene:
+    """One event, ready to be drawn."""
 
     title: str
+    """File and event."""
     note: str
+    """What the colours mean."""
     colour_by: str
+    """One of `COLOUR_BY`. Under ``energy`` there is one group, to be coloured by `energy`."""
     position: npt.NDArray[np.float32]
+    """Of the hits [hit, 3], mm."""
     energy: npt.NDArray[np.float32]
+    """[hit], GeV."""
     time: npt.NDArray[np.float32]
+    """[hit], ns; NaN if unknown."""
     subdetector: Index
+    """[hit], index into ``detector.calorimeters``."""
     layer: Index
+    """[hit], -1 if unknown."""
     groups: tuple[Group, ...]
+    """Non-empty ones; each hit is in one."""
     lines: tuple[Lines, ...]
+    """Tracks, true, reconstructed and reference particles; those that the event has."""
     detector: Detector
 
 
@@ -142,7 +121,7 @@ def make_scene(
     colour_by: str | None = None,
     rule: str = "stable",
     max_colours: int = 40,
-) -> Scene:
+) -> EventScene:
     """Arrange one event for drawing.
 
     Parameters
@@ -213,7 +192,7 @@ def make_scene(
     for particles in (*true, *reconstructed):
         coloured = assignment is not None and particles is assignment.particles
         lines.append(_arrows(particles, shades if coloured else (DARK,) * len(particles.pdg), event.detector))
-    return Scene(
+    return EventScene(
         title=_title(event, energy),
         note=assignment.note if assignment else f"hits coloured by {colour_by}",
         colour_by=colour_by,
@@ -456,3 +435,43 @@ def _title(event: Events, energy: npt.NDArray[Any]) -> str:
         f"{where}entry {event.entry[0]}, event {event.event[0]}: "
         f"{len(energy)} hits, {energy.sum(dtype=np.float64):.1f} GeV{n_tracks}"
     )
+
+
+def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Float:
+    """Arrows as polylines that look like arrows in space, in x-y and in z-r.
+
+    An arrow is one `unit` long at 1 GeV and half a `unit` more or less for each factor of ten, between 0.2 and 2.5.
+    The four barbs of its head point along and across the polar angle: each projection shows two of them.
+
+    From `start` [n, 3] in mm, along unit vectors `direction` [n, 3], of `energy` [n] in GeV; `unit` in mm.
+
+    Returns
+    -------
+    float64 [n, 10, 3], mm: start, tip, and each barb followed by the tip.
+    """
+    start, n = (np.asarray(vectors, dtype=np.float64).reshape(-1, 3) for vectors in (start, direction))
+    with np.errstate(divide="ignore"):
+        units = 1.0 + 0.5 * np.log10(np.asarray(energy, dtype=np.float64).reshape(-1))
+    tip = start + (unit * np.clip(units, 0.2, 2.5))[:, None] * n
+    points = [start, tip]
+    for across in tangent_basis(n):
+        for side in (0.06 * unit, -0.06 * unit):
+            points += [tip - 0.15 * unit * n + side * across, tip]
+    return np.stack(points, axis=1)
+
+
+def outline_points(detector: Detector) -> tuple[Float, Float]:
+    """The ECAL's inner surface as circles [5, `CIRCLE_POINTS`, 3] around the beam and bars [12, 2, 3] along it, mm."""
+    radius, half = detector.ecal_inner_radius, detector.ecal_inner_z
+    around = np.linspace(0.0, 2 * np.pi, CIRCLE_POINTS)
+    ring = np.stack([radius * np.cos(around), radius * np.sin(around), np.zeros_like(around)], axis=-1)
+    along = np.array([0.0, 0.0, half])
+    circles = np.stack([ring + share * along for share in (-1.0, -0.5, 0.0, 0.5, 1.0)])
+    edge = ring[np.linspace(0, CIRCLE_POINTS - 1, 13).round().astype(int)[:-1]]
+    return circles, np.stack([edge - along, edge + along], axis=1)
+
+
+def hit_size(energy: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Relative size of a drawn hit: 0 up to 0.1 MeV, 1 from 1 GeV on, linear in the logarithm of its energy [GeV]."""
+    with np.errstate(divide="ignore"):
+        return np.clip(1.0 + 0.25 * np.log10(np.asarray(energy, dtype=np.float64)), 0.0, 1.0)

@@ -1,12 +1,16 @@
+"""All figures of an evaluation, and the kinds of figures."""
+
 from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from pflow.io.open import read_events
 from pflow.metrics.evaluation import AlgorithmMetrics, Evaluation
-from pflow.plots.evaluation import figures
+from pflow.metrics.stats import Axis, Histogram, Number, Series
+from pflow.plots.evaluation import figures, plot_binned, plot_confusion, plot_count_difference, plot_distribution
 from pflow.plots.style import rendered
 
 
@@ -44,3 +48,104 @@ def test_the_fake_rate_is_against_reconstructed_quantities(result):
 def test_without_values_only_empty_frames_are_left(result):
     empty = dataclasses.replace(result, algorithms={"oracle": AlgorithmMetrics().result()})
     assert set(figures(empty)) == {"response", "angle", "count_difference"}
+
+
+AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
+FLAT = Axis(name="theta", label="Polar angle", unit="", edges=np.array([0.0, 1.0, 2.0]))
+
+
+def series(*values) -> Series:
+    return Series.of(Number(v, v - 0.1, v + 0.2) for v in values)
+
+
+def points(axes):
+    """Horizontal and vertical positions and the ends of the vertical intervals of each line's points."""
+    for container in axes.containers:
+        data = container.lines[0]
+        bars = container.lines[2][1].get_segments()
+        yield data.get_xdata(), data.get_ydata(), [tuple(segment[:, 1]) for segment in bars]
+
+
+def test_points_are_the_values_with_their_intervals():
+    figure = plot_binned(AXIS, {"PFlow": series(0.5, 0.8)}, label="Efficiency")
+    ((x, y, bars),) = points(figure.axes[0])
+    assert list(y) == [0.5, 0.8]
+    assert bars[0] == pytest.approx((0.4, 0.7))
+    assert x == pytest.approx(np.sqrt([10.0, 1000.0]))
+
+
+@pytest.mark.parametrize(
+    ("axis", "label", "scale"), [(AXIS, "True energy [GeV]", "log"), (FLAT, "Polar angle", "linear")]
+)
+def test_labels_have_units(axis, label, scale):
+    axes = plot_binned(axis, {"PFlow": series(0.5, 0.8)}, label="Angle [deg]").axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == (label, "Angle [deg]", scale)
+
+
+def test_algorithms_share_a_bin_side_by_side():
+    figure = plot_binned(FLAT, {"a": series(0.5, 0.8), "b": series(0.5, 0.8)}, label="Efficiency")
+    (first, _, _), (second, _, _) = points(figure.axes[0])
+    assert first == pytest.approx([1 / 3, 4 / 3])
+    assert second == pytest.approx([2 / 3, 5 / 3])
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["a", "b"]
+
+
+def test_empty_bins_are_left_out():
+    figure = plot_binned(AXIS, {"PFlow": series(float("nan"), 0.8)}, label="Efficiency")
+    ((_, y, _),) = points(figure.axes[0])
+    assert list(y) == [0.8]
+    assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
+
+
+def test_nothing_at_all_is_an_empty_frame():
+    figure = plot_binned(AXIS, {"PFlow": series(float("nan"), float("nan"))}, label="Efficiency", log=True)
+    assert figure.axes[0].get_legend() is None
+    assert rendered(figure, "png").startswith(b"\x89PNG")
+
+
+def test_reference_line_and_limits():
+    axes = plot_binned(AXIS, {"PFlow": series(1.0, 0.9)}, label="Response", reference=1.0, limits=(0.0, 2.0)).axes[0]
+    assert axes.lines[0].get_ydata() == [1.0, 1.0]
+    assert axes.get_ylim() == (0, 2)
+
+
+def test_wrong_number_of_bins_is_refused():
+    with pytest.raises(ValueError, match="series 'PFlow' has 1 values for 2 bins"):
+        plot_binned(AXIS, {"PFlow": series(0.5)}, label="Efficiency")
+
+
+def test_distribution_is_in_fractions_of_all_entries_and_counts_those_outside():
+    histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
+    axes = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"}).axes[0]
+    assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
+    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
+
+
+def test_distribution_of_nothing():
+    histogram = Histogram(edges=np.array([0.1, 1.0]), counts=np.zeros(1))
+    axes = plot_distribution({"PFlow": histogram}, label="Response", log_x=True).axes[0]
+    assert not axes.patches
+
+
+def test_count_difference_is_in_fractions_of_events():
+    axes = plot_count_difference({"PFlow": {-1: 1, 0: 6, 2: 1}}, numbers={"PFlow": "exact: 75%"}).axes[0]
+    data = axes.patches[0].get_data()
+    fractions = dict(zip((data.edges[:-1] + 0.5).tolist(), data.values.tolist(), strict=True))
+    assert fractions == {-2: 0, -1: 0.125, 0: 0.75, 1: 0, 2: 0.125, 3: 0}
+    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nexact: 75%"
+
+
+@pytest.mark.parametrize("lines", [{}, {"PFlow": {}}])
+def test_count_difference_of_nothing(lines):
+    assert not plot_count_difference(lines).axes[0].patches
+
+
+def test_confusion_shows_fractions_and_counts():
+    axes = plot_confusion([[3, 1], [0, 0]], true_classes=["photon", "fake"], reco_classes=["photon", "missed"]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["photon", "missed"]
+
+
+def test_confusion_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="shape"):
+        plot_confusion([[3, 1]], true_classes=["a", "b"], reco_classes=["a", "b"])
