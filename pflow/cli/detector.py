@@ -10,10 +10,9 @@ import re
 from typing import TYPE_CHECKING
 
 from pflow.cli.options import add_option, at_least
+from pflow.cli.text import print_facts, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from pflow.io.draft.draft import DetectorDraft
 
 __all__ = ["add_arguments", "run"]
@@ -35,15 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draft the description and write it."""
-    from rich.console import Console
-
     from pflow.io.atomic import check_output
     from pflow.io.draft.draft import draft_detector, write_draft
 
     check_output(args.output, inputs=[args.file], replace=False, force=args.force)
     draft = draft_detector(args.file, name=args.name, b_field=args.b_field, max_entries=args.entries)
     write_draft(draft, args.output, force=args.force)
-    _print(Console(highlight=False), draft, args.output, _fitting(args.file))
+    _print(draft, args.output, _fitting(args.file))
     return 0
 
 
@@ -59,28 +56,24 @@ def _fitting(path: str) -> list[str]:
         file.close()
 
 
-def _print(console: Console, draft: DetectorDraft, output: str, fitting: list[str]) -> None:
-    from rich.table import Table
-
+def _print(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
     detector = draft.detector
-    table = Table("part", "value", "how", "from")
+    places = []
     for calorimeter in detector.calorimeters:
         note = draft.notes[f"calorimeters.{calorimeter.name}.kind"]
         names = (*calorimeter.collections, *calorimeter.sim_collections)
-        table.add_row(calorimeter.name, ", ".join(names), note.how, note.text.split(" (")[0])
-    table.add_section()
+        places.append((calorimeter.name, note.how, note.text.split(" (")[0], names))
+    print_table(("calorimeter", "how", "from", "collections"), places)
+    values = []
     for field in SHOWN:
-        value = getattr(detector, field)
         if field in draft.notes:
-            note = draft.notes[field]
-            shown = ", ".join(value) if isinstance(value, tuple) else str(value)
-            table.add_row(field, shown, note.how, note.text)
-    console.print(table)
-    for name, reason in sorted(draft.left_out.items()):
-        console.print(f"left out: {name} ({reason})", soft_wrap=True)
+            value, note = getattr(detector, field), draft.notes[field]
+            values.append((field, ", ".join(value) if isinstance(value, tuple) else str(value), *note))
+    print()
+    print_table(("value", "", "how", "from"), values)
+    facts = [("left out", f"{name} ({reason})") for name, reason in sorted(draft.left_out.items())]
     missing = dict.fromkeys(re.sub(r"^calorimeters\.\w+", "calorimeters", field) for field in draft.to_fill_in())
-    if missing:
-        console.print(f"to fill in (FILL IN in the file): {', '.join(missing)}", soft_wrap=True)
-    if fitting:
-        console.print(f"fits as well, with nominal values: built-in {', '.join(fitting)}", soft_wrap=True)
-    console.print(f"{output}: try it with pflow inspect {draft.path} --detector {output}", soft_wrap=True)
+    facts += [("to fill in", f"{', '.join(missing)} (FILL IN in the file)")] if missing else []
+    facts += [("fits as well", f"built-in {', '.join(fitting)}, with nominal values")] if fitting else []
+    print()
+    print_facts([*facts, ("written", f"{output}; try it with pflow inspect {draft.path} --detector {output}")])

@@ -1,24 +1,27 @@
-"""Show what a file holds: schema, entries, collections, truth, which detector fits, and what is missing."""
+"""Show what a file holds: schema, entries, collections, truth, which detector fits, and what is missing.
+
+Of an output of pflow or a trained model, show what it was made from and with, and the command that makes it again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflow.cli.options import add_file_options, add_options, add_renamed, at_least, file_options
+from pflow.cli.text import print_facts, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from pflow.io.edm4hep.collection_content import CollectionContent
-    from pflow.io.summary import EventTruth, FileContent
+    from pflow.io.inspect import FileContent
 
 __all__ = ["add_arguments", "run"]
-
 
 HITS = ("CalorimeterHit", "SimCalorimeterHit")
 KINDS = (*HITS, "Track", "TrackerHit", "SimTrackerHit", "MCParticle", "Link", "ReconstructedParticle")
@@ -27,7 +30,12 @@ KINDS = (*HITS, "Track", "TrackerHit", "SimTrackerHit", "MCParticle", "Link", "R
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pflow inspect`."""
-    parser.add_argument("file", metavar="FILE", help="event file: EDM4hep (TTree or RNTuple), flat ntuple or HDF5")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="event file: EDM4hep (TTree or RNTuple), flat ntuple or HDF5; output of `pflow reconstruct`, metrics.json "
+        "of `pflow evaluate`, or a trained model (a checkpoint, a folder of weights, the name of one of pflow's)",
+    )
     add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     add_renamed(
@@ -45,151 +53,211 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file holds."""
-    from rich.console import Console
+    from pflow.io.inspect import inspect_file, inspect_truth
 
-    from pflow.io.summary import inspect_file, inspect_truth
-
-    where = file_options(args)
-    content = inspect_file(args.file, **where)
+    made = _provenance(args.file)
+    if made is not None and made["kind"] != "reconstruction":
+        print(json.dumps(_finite(made), indent=2, allow_nan=False)) if args.json else _print_provenance(made)
+        return 0
+    content = inspect_file(args.file, **file_options(args))
     truth = None
     if args.targets:
-        chosen = {"rule": args.rule, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
-        truth = inspect_truth(args.file, **chosen, entries=args.entries, **where)
+        settings = {"rule": args.rule, "e_min": args.min_energy, "use_tracks": not args.ignore_tracks}
+        truth = inspect_truth(args.file, **settings, entries=args.entries, **file_options(args))
     if args.json:
-        found = dataclasses.asdict(content)
+        found = dataclasses.asdict(content) | ({} if made is None else {"provenance": made})
         if truth is not None:
-            settings = {"rule": args.rule, "e_min_gev": args.min_energy, "use_tracks": not args.ignore_tracks}
-            found["truth"] = {**settings, "events": [dataclasses.asdict(event) for event in truth]}
+            settings["e_min_gev"] = settings.pop("e_min")
+            found["truth"] = {**settings, "events": truth}
         print(json.dumps(_finite(found), indent=2, allow_nan=False))
         return 0
-    console = Console(highlight=False)
-    _print_content(console, content)
-    if truth is not None:
-        _print_truth(console, truth, args.rule)
+    _print_content(content)
+    if made is not None:
+        print()
+        _print_provenance(made)
+    for event in truth or ():
+        _print_targets(event, args.rule)
     return 0
 
 
-def _print_content(console: Console, content: FileContent) -> None:
-    from rich.table import Table
-
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row("file", content.path)
-    facts.add_row("schema", content.schema)
-    facts.add_row("entries", f"{content.num_entries:,}")
-    facts.add_row("UUID", content.uuid or "none")
-    facts.add_row("read as", content.detector or "nothing: no detector fits")
-    for number, fit in enumerate(content.detectors):
-        facts.add_row("" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}")
-    if content.detector:
-        facts.add_row("truth", "particles and links from hits to them" if content.has_truth else "none")
-        if content.truth_tracks:
-            facts.add_row("tracks", "made from Monte Carlo particles")
-        facts.add_row("absent", ", ".join(content.absent) or "nothing that the detector names")
-    for number, part in enumerate(content.missing):
-        facts.add_row("" if number else "missing", f"{part.name} (for {part.needed_for}): {part.reason}")
-    for number, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
-        title = f"{len(content.bad_entries)} bad entries" if not number else ""
-        facts.add_row(title, f"{entry}: {error}")
-    console.print(facts, soft_wrap=True)
-
+def _print_content(content: FileContent) -> None:
+    print_facts(_facts(content))
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
     title = title if content.entries_read < content.num_entries else "means over all entries"
     if content.parts:
-        _print_parts(console, content, title)
+        _print_parts(content, title)
     if content.collections:
-        _print_collections(console, content, title)
+        _print_collections(content, title)
+    for table in content.tables:
+        columns = [(typename, name) for name, typename in table.columns.items()]
+        print_table(("type", "branch"), columns, title=f"{table.name}: {table.type}, {table.num_entries:,} entries")
 
 
-def _print_parts(console: Console, content: FileContent, title: str) -> None:
-    from rich.table import Column, Table
+def _facts(content: FileContent) -> Iterator[tuple[str, str]]:
+    yield "file", content.path
+    if content.schema:
+        yield "schema", content.schema
+        yield "entries", f"{content.num_entries:,}"
+        yield "UUID", content.uuid or "none"
+        yield "read as", content.detector or "nothing: no detector fits"
+    for number, fit in enumerate(content.detectors):
+        yield "" if number else "detectors", f"{fit.name}: {'fits' if fit.fits else f'no: {fit.reason}'}"
+    if content.detector:
+        yield "truth", "particles and links from hits to them" if content.has_truth else "none"
+        if content.truth_tracks:
+            yield "tracks", "made from Monte Carlo particles"
+        yield "absent", ", ".join(content.absent) or "nothing that the detector names"
+    for number, part in enumerate(content.missing):
+        yield "" if number else "missing", f"{part.name} (for {part.needed_for}): {part.reason}"
+    for number, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
+        yield "" if number else f"{len(content.bad_entries)} bad entries", f"{entry}: {error}"
 
-    table = Table(
-        "part",
-        Column("collections", overflow="fold"),
-        *(Column(header, justify="right") for header in ("objects", "per entry", "GeV per entry")),
-        title=f"{content.detector}: {title}",
+
+def _print_parts(content: FileContent, title: str) -> None:
+    calorimeters = [part for part in content.parts if part.kind]
+    rows = [
+        (part.name, f"{part.count:,}", f"{part.mean:,.1f}", _number(part.mean_energy), part.collections)
+        for part in content.parts
+    ]
+    total = (
+        f"{content.calorimeter_hits:,}",
+        f"{sum(part.mean for part in calorimeters):,.1f}",
+        f"{sum(part.mean_energy or 0.0 for part in calorimeters):.3f}",
     )
-    last_calorimeter = max(number for number, part in enumerate(content.parts) if part.kind)
-    for number, part in enumerate(content.parts):
-        energy = "" if part.mean_energy is None else f"{part.mean_energy:.3f}"
-        table.add_row(part.name, "\n".join(part.collections), f"{part.count:,}", f"{part.mean:,.1f}", energy)
-        if number == last_calorimeter:
-            _add_total(table, content)
-    console.print(table)
+    rows.insert(len(calorimeters), ("all calorimeters", *total, ()))
+    header = ("part", "objects", "per entry", "GeV per entry", "collections")
+    print_table(header, rows, title=f"{content.detector}: {title}")
 
 
-def _print_collections(console: Console, content: FileContent, title: str) -> None:
+def _print_collections(content: FileContent, title: str) -> None:
     """Collections of the kinds that pflow reads, one a line; of others and of empty ones the number of each type."""
-    from rich.table import Column, Table
-
-    table = Table(
-        Column("collection", overflow="fold"),
-        Column("type", overflow="fold"),
-        *(Column(header, justify="right") for header in ("per entry", "GeV per entry")),
-        Column("remarks", overflow="fold"),
-        title=f"all collections: {title}",
-    )
     shown = [own for own in content.collections if own.kind in HITS or (own.kind in KINDS and own.count)]
+    rows: list[Any] = []
     for kind in KINDS:
-        for own in shown:
-            if own.kind == kind:
-                energy = "" if own.mean_energy is None else f"{own.mean_energy:.3f}"
-                table.add_row(own.name, own.type, f"{own.mean:,.1f}", energy, _remarks(own))
-        table.add_section()
-    console.print(table)
+        mine = [own for own in shown if own.kind == kind]
+        rows += [(f"{own.mean:,.1f}", _number(own.mean_energy), own.type, [own.name, *_remarks(own)]) for own in mine]
+        rows += [None] if mine else []
+    header = ("per entry", "GeV per entry", "type", "collection")
+    print_table(header, rows, title=f"all collections: {title}")
     by_encoding: dict[str, list[str]] = {}
     for own in shown:
         by_encoding.setdefault(own.cell_encoding, []).append(own.name)
-    for encoding, names in by_encoding.items():
-        if encoding:
-            console.print(f"cell encoding {encoding}: {', '.join(names)}", soft_wrap=True)
+    facts = [
+        ("cell encoding", f"{encoding}: {', '.join(names)}") for encoding, names in by_encoding.items() if encoding
+    ]
     empty = Counter(own.type for own in content.collections if own.kind in KINDS and own not in shown)
     others = Counter(own.type or "of unknown type" for own in content.collections if own.kind not in KINDS)
     for what, counts in (("empty", empty), ("others", others)):
-        if counts:
-            text = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
-            console.print(f"{what}: {text} (--json lists them)", soft_wrap=True)
+        text = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+        facts += [(what, f"{text} (--json lists them)")] if counts else []
+    if facts:
+        print_facts(facts)
 
 
-def _remarks(own: CollectionContent) -> str:
+def _remarks(own: CollectionContent) -> Iterator[str]:
     """Ends of links, and what is special about a collection."""
     starts: dict[str, list[str]] = {}
     for link in own.links:
         start, _, end = link.partition(" -> ")
         starts.setdefault(end, []).append(start)
-    remarks = [f"{', '.join(names)} -> {end}" for end, names in starts.items()]
-    remarks += ["refers to others"] if own.subset else []
-    remarks += [f"cannot be read: {own.unreadable}"] if own.unreadable else []
-    return "\n".join(remarks)
+    yield from (f"  {start} -> {end}" for end, names in starts.items() for start in names)
+    if own.subset:
+        yield "  refers to others"
+    if own.unreadable:
+        yield f"  cannot be read: {own.unreadable}"
 
 
-def _add_total(table: Any, content: FileContent) -> None:
-    calorimeters = [part for part in content.parts if part.kind]
-    table.add_row(
-        "all calorimeters",
-        "",
-        f"{content.calorimeter_hits:,}",
-        f"{sum(part.mean for part in calorimeters):,.1f}",
-        f"{sum(part.mean_energy or 0.0 for part in calorimeters):.3f}",
-        style="bold",
-        end_section=True,
-    )
+def _print_targets(event: Mapping[str, Any], rule: str) -> None:
+    rows: list[Any] = []
+    for name in ("targets", "dropped"):
+        for own in event[name]:
+            what = f"dropped: {own['reason']}" if own["reason"] else "target"
+            rows.append((str(own["index"]), str(own["pdg"]), f"{own['energy']:.4f}", what))
+        rows.append(None)
+    for name, energy in (("targets", "target_energy"), ("dropped", "dropped_energy")):
+        rows.append(("", "", f"{event[energy]:.4f}", f"{len(event[name])} {name}"))
+    header = ("particle", "PDG", "energy [GeV]", "")
+    print_table(header, rows, title=f"entry {event['entry']}, event {event['event']}, rule {rule}")
 
 
-def _print_truth(console: Console, events: Sequence[EventTruth], rule: str) -> None:
-    from rich.table import Column, Table
+def _provenance(file: str) -> dict[str, Any] | None:
+    """What an output of pflow or a model was made from and with; None of other files.
 
-    for event in events:
-        headers = (Column(header, justify="right") for header in ("particle", "PDG", "energy [GeV]"))
-        table = Table(*headers, "", title=f"entry {event.entry}, event {event.event}, rule {rule}")
-        for particles in (event.targets, event.dropped):
-            for own in particles:
-                what = f"dropped: {own.reason}" if own.reason else "target"
-                table.add_row(str(own.index), str(own.pdg), f"{own.energy:.4f}", what)
-            table.add_section()
-        table.add_row("", "", f"{event.target_energy:.4f}", f"{len(event.targets)} targets", style="bold")
-        table.add_row("", "", f"{event.dropped_energy:.4f}", f"{len(event.dropped)} dropped", style="bold")
-        console.print(table)
+    Raises
+    ------
+    InputError
+        A JSON file that is no evaluation's, or a damaged model.
+    """
+    from pflow.config import shipped_models
+    from pflow.errors import InputError, reading
+    from pflow.io.particles_root import read_provenance
+
+    path = Path(file)
+    if path.suffix == ".json":
+        with reading("expected the metrics.json of an evaluation", file=file):
+            return {"kind": "evaluation", **json.loads(path.read_text("utf-8"))["inputs"]}
+    if path.suffix == ".ckpt" or path.is_dir() or file in shipped_models():
+        from pflow.checkpoint.load import read_checkpoint
+
+        model = read_checkpoint(file)
+        return {
+            "kind": "model",
+            "checkpoint": {"path": model.path, "sha256": model.digest},
+            "pflow_version": model.header.version,
+            "training": dict(model.header.provenance),
+        }
+    try:
+        return {"kind": "reconstruction", **read_provenance(file)}
+    except InputError:  # reading the file says what is wrong with it, if something is
+        return None
+
+
+def _print_provenance(made: Mapping[str, Any]) -> None:
+    from pflow.inference.provenance import command
+
+    if made["kind"] == "model":
+        training = [(name, str(value)) for name, value in made["training"].items()]
+        print_facts([*_of_checkpoint(made), ("made by", f"pflow {made['pflow_version']}"), *training])
+    elif made["kind"] == "evaluation":
+        print_facts([("truth", ", ".join(made["truth"])), *made["reco"].items()])
+        for name, one in made.get("provenance", {}).items():
+            if one is not None:
+                print(f"\n{name}")
+                _print_provenance({"kind": "reconstruction", **one})
+    else:
+        print_facts(_of_reconstruction(made))
+        print("again with: ", shlex.join(command(made, "OUT.root")))
+
+
+def _of_reconstruction(made: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from pflow.inference.provenance import changed_decoding
+
+    packages = [f"{name} {version}" for name, version in made.get("versions", {}).items()]
+    yield "made by", ", ".join([f"pflow {made.get('pflow_version')}", *packages])
+    if "machine" in made:
+        yield "machine", _listed(made["machine"])
+    yield from _of_checkpoint(made)
+    for one in made.get("inputs", ()):
+        size = "" if one.get("bytes") is None else f", {one['bytes']} bytes"
+        yield "input", f"{one['path']}: {one['entries']} entries, {one['schema']}{size}, UUID {one['uuid']}"
+    yield "options", _listed(made.get("options", {}))
+    if changed := changed_decoding(made):
+        yield "decoding", f"not the model's own: {_listed(changed)}"
+    if "flagged" in made:
+        yield "flagged", _listed(made["flagged"])
+
+
+def _of_checkpoint(made: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    checkpoint = made.get("checkpoint", {})
+    return ("model", str(checkpoint.get("path"))), ("SHA-256", str(checkpoint.get("sha256")))
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, False))
+
+
+def _number(energy: float | None) -> str:
+    return "" if energy is None else f"{energy:.3f}"
 
 
 def _finite(value: Any) -> Any:

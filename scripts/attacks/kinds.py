@@ -33,10 +33,10 @@ from pflow.export.folder import export_model
 from pflow.inference.exported import ExportedModel
 from pflow.inference.exported_events import reconstruct_exported
 from pflow.io.events_root import write_events
+from pflow.io.inspect import inspect_file
 from pflow.io.layout import load_layout
 from pflow.io.open import open_events
 from pflow.io.particles_root import RecoWriter, read_provenance, read_reco
-from pflow.io.summary import inspect_file
 from pflow.physics.detector import load_detector
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -24,9 +24,9 @@ def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):
     text = capsys.readouterr().out
     for expected in (
         "ecal_barrel",
-        "nominal values: built-in cld",
+        "built-in cld, with nominal values",
         "to fill in",
-        "left out: LumiCalCollection",
+        "left out      LumiCalCollection",
         f"--detector {mine}",
     ):
         assert expected in text

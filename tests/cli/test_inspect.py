@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 
 import awkward as ak
 import numpy as np
 import pytest
 import uproot
 
+from pflow.checkpoint.load import load_model
 from pflow.cli import inspect
+from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
 from pflow.event.truth import select_targets
 from pflow.io.open import read_events
@@ -27,23 +30,37 @@ def test_the_table_of_the_cld_file(data_dir, capsys):
         assert expected in text
 
 
-def test_the_collections_of_the_cld_file(data_dir, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_the_collections_of_the_cld_file(data_dir, capsys):
     run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"))
-    lines = capsys.readouterr().out.splitlines()
-    for name, *expected in (
-        ("ECalBarrelCollection", "edm4hep::SimCalorimeterHit", "3,415.0", "1.707"),
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["3,415.0", "1.707", "edm4hep::SimCalorimeterHit", "ECalBarrelCollection"] in lines
+    for name, remark in (
         ("SiTracksMCTruthLink", "SiTracks_Refitted -> MCParticles"),
         ("TightSelectedPandoraPFOs", "refers to others"),
     ):
-        line = [line for line in lines if line.startswith(f"│ {name} ")][-1]
-        assert all(text in line for text in expected)
-    assert any(line.startswith("cell encoding system:0:8") and "LumiCalHits" in line for line in lines)
-    assert any(line.startswith("others: 8 edm4hep::CaloHitContribution") for line in lines)
+        number = max(number for number, line in enumerate(lines) if line[-1:] == [name])
+        assert lines[number + 1] == remark.split()
+    assert any(line[:2] == ["cell", "encoding"] and line[2].startswith("system:0:8") for line in lines)
+    assert any(line[:3] == ["others", "8", "edm4hep::CaloHitContribution,"] for line in lines)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_names_are_never_broken(data_dir, capsys, monkeypatch, terminal):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    path = str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    run(path)
+    text = capsys.readouterr().out
+    assert text.isascii()
+    run(path, "--json")
+    shown = {own["name"] for own in json.loads(capsys.readouterr().out)["collections"] if own["kind"] in inspect.HITS}
+    words = set(text.replace(",", " ").split())
+    assert shown <= words
+    long = [line for line in text.splitlines() if len(line) > 80]
+    assert all(line.startswith("cell encoding") and len(line.split()) == 3 for line in long) if terminal else long
 
 
 def test_a_file_of_an_unknown_detector_says_what_is_missing(data_dir, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("pflow.io.detect.builtin_names", lambda kind: ["clic", "ild", "ild_g4"])
     assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")) == 0
     text = capsys.readouterr().out
@@ -91,8 +108,7 @@ def test_a_negative_number_of_entries_is_wrong_usage(capsys):
     assert "argument --entries: expected at least 0, found -1" in capsys.readouterr().err
 
 
-def test_truth_lists_each_dropped_particle_with_its_reason(data_dir, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
+def test_truth_lists_each_dropped_particle_with_its_reason(data_dir, capsys):
     assert run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), "--targets") == 0
     text = capsys.readouterr().out
     assert "dropped: neutrino" in text
@@ -139,3 +155,58 @@ def test_tracks_from_monte_carlo_particles_are_named(data_dir, capsys):
     assert "made from Monte Carlo particles" in capsys.readouterr().out
     assert run(path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["truth_tracks"] is False
+
+
+@pytest.fixture(scope="module")
+def output(sample_dir, tmp_path_factory) -> str:
+    path = str(tmp_path_factory.mktemp("provenance") / "reco.root")
+    source = str(sample_dir / "gammasep_test_small.root")
+    assert main(["reconstruct", source, "--checkpoint=ild-g4-photon", "-o", path, "-q", "--device=cpu"]) == 0
+    return path
+
+
+def test_an_output_shows_what_it_was_made_from_and_how_to_repeat_it(output, sample_dir, capsys):
+    assert main(["inspect", output]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "  " in line]
+    shown = dict(line.split("  ", 1) for line in lines)
+    assert shown["model"].strip() == "ild-g4-photon"
+    assert shown["SHA-256"].strip() == load_model("ild-g4-photon").digest
+    assert "torch " in shown["made by"]
+    assert "gammasep_test_small.root: " in shown["input"]
+    assert "max_hits 32768" in shown["options"]
+    words = shlex.split(shown["again with:"])
+    assert words[:2] == ["pflow", "reconstruct"]
+    assert str(sample_dir / "gammasep_test_small.root") in words
+
+
+def test_the_provenance_of_an_output_as_json(output, capsys):
+    assert main(["inspect", output, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)["provenance"]
+    assert made["kind"] == "reconstruction"
+    assert made["configuration"]["model"]["class_path"]
+
+
+def test_a_model_shows_its_training(capsys):
+    assert main(["inspect", "ild-g4-photon"]) == 0
+    shown = capsys.readouterr().out
+    assert load_model("ild-g4-photon").digest in shown
+    assert "seed" in shown
+
+
+def test_an_evaluation_shows_its_inputs(output, sample_dir, tmp_path, capsys):
+    truth = str(sample_dir / "gammasep_test_small.root")
+    assert main(["evaluate", output, "--truth", truth, "-o", str(tmp_path / "e"), "--no-plots", "-q"]) == 0
+    assert main(["inspect", str(tmp_path / "e" / "metrics.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "truth" in shown
+    assert "again with" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.root", b"no"), ("a.json", b"{}"), ("a.json", b"["), ("a.ckpt", b"no"), ("none.root", None)]
+)
+def test_what_is_no_output_is_an_error_that_names_it(name, text, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / name).write_bytes(text)
+    assert main(["inspect", str(tmp_path / name)]) == 1
+    assert name in capsys.readouterr().err

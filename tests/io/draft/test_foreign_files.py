@@ -10,8 +10,8 @@ import uproot
 from pflow.io.draft.draft import draft_detector
 from pflow.io.edm4hep.collection_id import collection_id
 from pflow.io.edm4hep.podio import open_podio
+from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events
-from pflow.io.summary import inspect_file
 from pflow.physics.detector import load_detector
 
 CALORIMETERS = ("ECALBarrel", "ECALEndcap", "HCALBarrel", "HCALEndcap")

@@ -1,0 +1,375 @@
+"""What a file holds, as plain data: schema, collections, truth, which detector fits, and what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+
+from pflow.errors import InputError
+from pflow.event import jagged
+from pflow.event.events import Events
+from pflow.event.truth import select_targets
+from pflow.io.columns import open_root
+from pflow.io.detect import DetectorMatch, NoDetectorError, fitting_detectors
+from pflow.io.edm4hep.collection_content import CollectionContent, collection_contents
+from pflow.io.edm4hep.podio import open_podio
+from pflow.io.open import EventFile, open_events
+
+__all__ = ["DetectorFit", "FileContent", "MissingPart", "Part", "Table", "inspect_file", "inspect_truth"]
+
+CHUNK_SIZE = 100
+"""Entries read at once."""
+
+TABLES = ("TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple", "ROOT::Experimental::RNTuple")
+"""Classes of ROOT that hold entries."""
+
+HITS = ("CalorimeterHit", "SimCalorimeterHit")
+LEARNING = "training and evaluation"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DetectorFit:
+    """Whether a built-in detector fits the file, and why not."""
+
+    name: str
+    fits: bool
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of the events: a calorimeter, tracks, truth, ...
+
+    Parameters
+    ----------
+    name, kind
+        Name of the calorimeter or of the part of `Events`; ``ecal``, ``hcal``, ``muon``, ``lumi`` or "".
+    collections
+        Collections of the file that it is read from; empty for formats without named collections.
+    count, mean
+        Objects in the entries that were read, and per entry.
+    mean_energy
+        Summed energy per entry, GeV; None for what has no energy.
+    """
+
+    name: str
+    kind: str
+    collections: tuple[str, ...]
+    count: int
+    mean: float
+    mean_energy: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MissingPart:
+    """A part that is missing, what it is needed for, and why it is not there."""
+
+    name: str
+    needed_for: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A TTree or RNTuple, and the types of its branches or fields."""
+
+    name: str
+    type: str
+    num_entries: int
+    columns: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileContent:
+    """What a file holds.
+
+    Parameters
+    ----------
+    path, schema, uuid, num_entries
+        The file; the schema is "" if it holds no events.
+    detector
+        Detector that it was read as; "" if none fits.
+    detectors
+        How the built-in detectors fit, best first.
+    entries_read
+        Entries from the start that the counts are taken over.
+    parts
+        Parts of the events that are there.
+    calorimeter_hits
+        Hits of all calorimeters, muon system included, in the entries that were read.
+    absent
+        Optional collections of the detector that the file does not hold.
+    has_truth
+        Whether truth particles and links from hits to them are there.
+    truth_tracks
+        Whether its tracks are made from Monte Carlo particles.
+    bad_entries
+        Entries that cannot be used, and what is wrong with each.
+    collections
+        Every collection of a podio file, whether the detector names it or not; empty for other files.
+    missing
+        What is missing for reconstruction, training and evaluation.
+    tables
+        Trees and RNTuples of a ROOT file that holds no events.
+    """
+
+    path: str
+    schema: str
+    uuid: str
+    num_entries: int
+    detector: str = ""
+    detectors: tuple[DetectorFit, ...] = ()
+    entries_read: int = 0
+    parts: tuple[Part, ...] = ()
+    calorimeter_hits: int = 0
+    absent: tuple[str, ...] = ()
+    has_truth: bool = False
+    truth_tracks: bool = False
+    bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)
+    collections: tuple[CollectionContent, ...] = ()
+    missing: tuple[MissingPart, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -> FileContent:
+    """Summarise a file; `options` as of `pflow.io.open.open_events`.
+
+    Counts and means are over the first `max_entries` entries; entries that cannot be used count as empty. A podio file
+    that no built-in detector fits is summarised by its collections, a ROOT file without events by its trees.
+
+    Raises
+    ------
+    InputError, ConfigError
+        The file cannot be opened, or not with these options.
+    """
+    try:
+        file = open_events(path, **options)
+    except NoDetectorError as error:
+        return _by_collections(path, error.summary, sim=options.get("schema") == "edm4hep-sim", max_entries=max_entries)
+    except InputError as error:
+        if any(options.values()) or not (tables := _tables(path)):
+            raise
+        missing = MissingPart(name="events", needed_for="everything", reason=str(error))
+        return FileContent(path=str(path), schema="", uuid="", num_entries=0, missing=(missing,), tables=tables)
+    with file:
+        return _by_events(file, min(file.num_entries, max_entries))
+
+
+def inspect_truth(
+    path: str | Path,
+    *,
+    rule: str = "stable",
+    e_min: float = 0.1,
+    use_tracks: bool = True,
+    entries: int = 10,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Targets and dropped particles of the first events.
+
+    Parameters
+    ----------
+    path, options
+        As of `pflow.io.open.open_events`.
+    rule, e_min, use_tracks
+        As of `pflow.event.truth.select_targets`.
+    entries
+        Number of events.
+
+    Returns
+    -------
+    For each ``entry`` and ``event``, lists of ``targets`` and ``dropped`` particles with ``index`` in the event,
+    ``pdg``, ``energy`` (GeV) and, if dropped, ``reason``; and their ``target_energy`` and ``dropped_energy``, GeV.
+    Entries that cannot be used have neither.
+
+    Raises
+    ------
+    InputError
+        The file cannot be opened, or holds no truth.
+    ConfigError
+        Unknown rule, schema, detector or layout.
+    """
+    with open_events(path, **options) as file:
+        events, _ = file.read_all(0, entries)
+    selected = select_targets(events, rule=rule, e_min=e_min, use_tracks=use_tracks)
+    fields = ["index", "pdg", "energy"]
+    found = []
+    for number, (targets, dropped) in enumerate(zip(selected.particles, selected.dropped, strict=True)):
+        found.append(
+            {
+                "entry": int(events.entry[number]),
+                "event": int(events.event[number]),
+                "targets": [{**own, "reason": ""} for own in targets[fields].to_list()],
+                "dropped": dropped[[*fields, "reason"]].to_list(),
+                "target_energy": float(ak.sum(targets.energy)),
+                "dropped_energy": float(ak.sum(dropped.energy)),
+            }
+        )
+    return found
+
+
+def _by_events(file: EventFile, stop: int) -> FileContent:
+    """A file that is read as a detector; counts are over the first `stop` entries."""
+    collections = file.collections(stop)
+    missing = []
+    try:
+        sums = _sum_up(file, stop, truth=True)
+    except InputError as error:  # raised again if it is not the truth that cannot be read
+        sums = _sum_up(file, stop, truth=False)
+        missing.append(MissingPart(name="truth", needed_for=LEARNING, reason=str(error)))
+    kinds = {own.name: own.kind for own in file.detector.calorimeters}
+    parts = tuple(
+        Part(
+            name=name,
+            kind=kinds.get(name, ""),
+            collections=tuple(file.sources.get(name, ())),
+            count=sums.counts[name],
+            mean=sums.counts[name] / max(stop, 1),
+            mean_energy=sums.energies[name] / max(stop, 1) if name in sums.energies else None,
+        )
+        for name in (*kinds, *(name for name, _ in sums.template.parts() if name != "hits"))
+    )
+    without_layers = [name for name in kinds if sums.counts[name] and not sums.layered[name]]
+    return FileContent(
+        path=file.path,
+        schema=file.schema,
+        uuid=file.uuid,
+        num_entries=file.num_entries,
+        detector=file.detector.name,
+        detectors=_fits(file.detector_matches()),
+        entries_read=stop,
+        parts=parts,
+        calorimeter_hits=sum(sums.counts[name] for name in kinds),
+        absent=file.absent,
+        has_truth=sums.template.has_truth,
+        truth_tracks=file.truth_tracks,
+        bad_entries=sums.bad,
+        collections=collections,
+        missing=(*missing, *_missing_in_events(sums.template, collections, without_layers)),
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Sums:
+    """Objects, hits with a layer and energies by part; and an event-less `Events` with all parts that there are."""
+
+    template: Events
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    layered: Counter[str] = dataclasses.field(default_factory=Counter)
+    energies: dict[str, float] = dataclasses.field(default_factory=dict)
+    bad: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
+    sums = _Sums(template=file.read_all(file.num_entries, truth=truth)[0])
+    for start in range(0, stop, CHUNK_SIZE):
+        events, found = file.read_all(start, min(start + CHUNK_SIZE, stop), truth=truth)
+        sums.bad |= {entry.entry: str(entry.error) for entry in found}
+        energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
+        sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
+        subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)
+        energy = jagged.flat(events.hits.energy, np.float64)
+        for index, calorimeter in enumerate(events.detector.calorimeters):
+            mine = subdetector == index
+            sums.counts[calorimeter.name] += int(mine.sum())
+            sums.layered[calorimeter.name] += int((layer[mine] >= 0).sum())
+            energies[calorimeter.name] = float(energy[mine].sum())
+        sums.energies = {name: sums.energies.get(name, 0.0) + own for name, own in energies.items()}
+    return sums
+
+
+def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: int) -> FileContent:
+    """A podio file that no detector fits."""
+    file = open_podio(path)
+    try:
+        stop = min(file.columns.num_entries, max_entries)
+        collections = collection_contents(file, stop)
+        return FileContent(
+            path=file.path,
+            schema=file.schema,
+            uuid=file.uuid,
+            num_entries=file.columns.num_entries,
+            detectors=_fits(fitting_detectors(file, sim=sim or None)),
+            entries_read=stop,
+            has_truth=any(own.kind == "MCParticle" for own in collections),
+            collections=collections,
+            missing=_missing_in_collections(collections, reason),
+        )
+    finally:
+        file.close()
+
+
+def _tables(path: str | Path) -> tuple[Table, ...]:
+    """The trees and RNTuples of a file that uproot opens; none of any other."""
+    found: dict[str, Table] = {}
+    try:
+        with open_root(path) as directory:
+            for key, kind in directory.classnames().items():
+                name = key.partition(";")[0]
+                if kind in TABLES and name not in found:
+                    table = directory[key]
+                    columns = {str(own): str(typename) for own, typename in table.typenames().items()}
+                    found[name] = Table(name=name, type=kind, num_entries=int(table.num_entries), columns=columns)
+    except Exception:  # whatever a damaged file makes uproot raise; the caller raises its own error
+        return ()
+    return tuple(found.values())
+
+
+def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
+    return tuple(DetectorFit(name=match.detector.name, fits=match.fits, reason=match.reason) for match in matches)
+
+
+def _missing_in_events(
+    template: Events, collections: Sequence[CollectionContent], without_layers: Collection[str]
+) -> Iterable[MissingPart]:
+    """What a file that is read as a detector lacks; `without_layers`: calorimeters whose hits know none."""
+    if template.tracks is None:
+        yield _tracks(collections, "none that the detector names")
+    if without_layers:
+        reason = f"no cell encoding for {', '.join(without_layers)}"
+        yield MissingPart(name="layers", needed_for="models that use the layers of hits", reason=reason)
+    if template.truth is None:
+        yield MissingPart(name="truth", needed_for=LEARNING, reason=_why_none(collections, "MCParticle"))
+    elif template.hit_links is None:
+        yield MissingPart(name="links from hits to particles", needed_for=LEARNING, reason="none in the file")
+
+
+def _missing_in_collections(collections: Sequence[CollectionContent], reason: str) -> tuple[MissingPart, ...]:
+    """What a podio file that no detector fits, for a `reason`, lacks."""
+    draft = "`pflow detector FILE -o mine.yaml` drafts a description"
+    missing = [MissingPart(name="detector", needed_for="everything", reason=f"{reason}; {draft}")]
+    if not _readable(collections, *HITS):
+        why = _why_none(collections, *HITS)
+        missing.append(MissingPart(name="calorimeter hits", needed_for="reconstruction", reason=why))
+    if not _readable(collections, "Track"):
+        missing.append(_tracks(collections, "none"))
+    kinds = {own.name: own.kind for own in collections}
+    ends = [tuple(kinds.get(name) for name in link.split(" -> ")) for own in collections for link in own.links]
+    if not _readable(collections, "MCParticle"):
+        why = _why_none(collections, "MCParticle")
+        missing.append(MissingPart(name="truth", needed_for=LEARNING, reason=why))
+    elif not _readable(collections, "SimCalorimeterHit") and ("CalorimeterHit", "MCParticle") not in ends:
+        missing.append(MissingPart(name="links from hits to particles", needed_for=LEARNING, reason="none in the file"))
+    return tuple(missing)
+
+
+def _tracks(collections: Sequence[CollectionContent], there: str) -> MissingPart:
+    reason = there if _readable(collections, "Track") else _why_none(collections, "Track")
+    if _readable(collections, "SimTrackerHit") and _readable(collections, "MCParticle"):
+        reason += "; --truth-tracks makes them from Monte Carlo particles"
+    return MissingPart(name="tracks", needed_for="charged particles", reason=reason)
+
+
+def _readable(collections: Sequence[CollectionContent], *kinds: str) -> bool:
+    return any(own.kind in kinds and not own.unreadable and not own.subset for own in collections)
+
+
+def _why_none(collections: Sequence[CollectionContent], *kinds: str) -> str:
+    """Why there are none: those of the kind that cannot be read, by name and type."""
+    refused = [own for own in collections if own.kind in kinds and own.unreadable]
+    return "; ".join(f"{own.name} ({own.type}) has {own.unreadable}" for own in refused) or "none in the file"

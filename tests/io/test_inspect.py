@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import uproot
+
+from pflow.errors import InputError
+from pflow.io.inspect import inspect_file, inspect_truth
+from pflow.io.open import open_events
+
+
+def test_the_cld_file(data_dir):
+    content = inspect_file(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    parts = {part.name: part for part in content.parts}
+    assert (content.schema, content.num_entries, content.detector) == ("edm4hep", 1, "cld")
+    assert content.uuid == "00df0818-292a-11f1-bc8f-342fb9bcbeef"
+    assert content.calorimeter_hits == 5015
+    assert parts["tracks"].count == 24
+    assert parts["reference"].mean_energy == pytest.approx(236.3, abs=0.05)
+    assert [fit.name for fit in content.detectors if fit.fits] == ["cld"]
+    assert content.has_truth
+
+
+def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
+    found = inspect_file(write(content), detector=toy)
+    ecal, hcal, muon = found.parts[:3]
+    assert (ecal.name, ecal.kind, ecal.collections, ecal.count) == ("ecal", "ecal", ("A1", "A2"), 4)
+    assert (ecal.mean, ecal.mean_energy) == (2.0, 5.5)
+    assert (hcal.count, hcal.mean_energy) == (1, 2.0)
+    assert (muon.count, muon.collections) == (0, ())
+    assert found.calorimeter_hits == 5
+
+
+def test_only_the_first_entries_are_read(write, content, toy):
+    found = inspect_file(write(content), detector=toy, max_entries=1)
+    assert (found.num_entries, found.entries_read, found.calorimeter_hits) == (2, 1, 4)
+    assert found.parts[0].mean == 3.0
+
+
+def test_reasons_why_detectors_do_not_fit(write, content, toy):
+    found = inspect_file(write(content), detector=toy)
+    assert {fit.name for fit in found.detectors} == {"cld", "clic", "ild", "ild_g4"}
+    assert not any(fit.fits for fit in found.detectors)
+    assert all("no collection" in fit.reason for fit in found.detectors)
+
+
+def test_a_file_that_no_detector_fits_is_told_by_its_collections(write, content):
+    found = inspect_file(write(content))
+    assert (found.detector, found.parts, found.calorimeter_hits, found.num_entries) == ("", (), 0, 2)
+    assert {own.name: own.count for own in found.collections if own.kind == "CalorimeterHit"} == {
+        "A1": 2,
+        "A2": 2,
+        "B": 1,
+    }
+    assert not any(fit.fits for fit in found.detectors)
+    assert found.has_truth
+
+
+def test_every_collection_is_listed_whether_the_detector_names_it_or_not(data_dir):
+    found = inspect_file(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    assert len(found.collections) == 104
+    energies = {own.name: own.mean_energy for own in found.collections}
+    assert energies["ECalBarrelCollection"] == pytest.approx(1.707, abs=0.001)
+    assert energies["PandoraPFOs"] == pytest.approx(236.3, abs=0.05)
+
+
+def test_a_flat_file_has_no_collections(sample_dir):
+    assert inspect_file(sample_dir / "multi_test_small.root", max_entries=3).collections == ()
+
+
+def test_absent_optional_collections_are_listed(write, content, toy):
+    assert inspect_file(write(content), detector=toy).absent == ("MUON", "Inner", "Outer", "Pandora")
+
+
+def test_a_file_without_truth_says_so(write, content, toy):
+    less = {key: values for key, values in content.items() if "MCParticles" not in key}
+    assert not inspect_file(write(less), detector=toy).has_truth
+
+
+def test_an_empty_file_has_no_means(write, content, toy):
+    found = inspect_file(write({key: [] for key in content}), detector=toy)
+    assert (found.num_entries, found.calorimeter_hits) == (0, 0)
+    assert found.parts[0].mean == 0.0
+    assert found.has_truth
+
+
+def test_bad_entries_are_listed_and_count_as_empty(write, content, toy):
+    content["A2.energy"][1] = [float("nan")]
+    found = inspect_file(write(content), detector=toy)
+    assert list(found.bad_entries) == [1]
+    assert "hits.energy" in found.bad_entries[1]
+    assert found.calorimeter_hits == 4
+
+
+def test_cld_truth_adds_up_to_what_the_generator_gave(data_dir):
+    (event,) = inspect_truth(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    invisible = sum(own["energy"] for own in event["dropped"] if abs(own["pdg"]) in (12, 14, 16))
+    assert event["target_energy"] + event["dropped_energy"] - invisible == pytest.approx(239.68, abs=0.01)
+    for name, energy in (("targets", "target_energy"), ("dropped", "dropped_energy")):
+        assert event[energy] == pytest.approx(sum(own["energy"] for own in event[name]))
+        assert all(bool(own["reason"]) == (name == "dropped") for own in event[name])
+
+
+def test_truth_is_listed_for_the_entries_asked_for(sample_dir):
+    events = inspect_truth(sample_dir / "multi_test_small.root", entries=3)
+    assert [event["entry"] for event in events] == [0, 1, 2]
+
+
+def test_a_bad_entry_has_no_truth(write, content, toy):
+    content["A2.energy"][1] = [float("nan")]
+    _, bad = inspect_truth(write(content), detector=toy, rule="calo")
+    assert (bad["targets"], bad["dropped"]) == ([], [])
+
+
+def test_truth_of_a_file_without_it_is_refused(write, content, toy):
+    less = {key: values for key, values in content.items() if "MCParticles" not in key}
+    with pytest.raises(InputError):
+        inspect_truth(write(less), detector=toy)
+
+
+def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):
+    with uproot.recreate(tmp_path / "other.root") as file:
+        file.mktree("ntuple", {"pt": "var * float32", "run": "int32"}).extend({"pt": [[1.0], []], "run": [7, 8]})
+        file.mkrntuple("fields", {"x": [1.0, 2.0, 3.0]})
+        file["histogram"] = np.histogram([1.0, 2.0])
+    found = inspect_file(tmp_path / "other.root")
+    assert {table.name: table.num_entries for table in found.tables} == {"ntuple": 2, "fields": 3}
+    assert found.tables[0].columns["pt"] == "float[]"
+    (missing,) = found.missing
+    assert (missing.name, found.schema) == ("events", "")
+    with pytest.raises(InputError):
+        inspect_file(tmp_path / "other.root", schema="flat")
+
+
+def missing(path, **options) -> dict[str, str]:
+    return {part.name: part.reason for part in inspect_file(path, **options).missing}
+
+
+def without(content, *names):
+    return {key: values for key, values in content.items() if key.split(".")[0].strip("_").split("_")[0] not in names}
+
+
+def test_a_complete_file_lacks_nothing(data_dir):
+    assert missing(data_dir / "edm4hep" / "cld_rec.edm4hep.root") == {}
+
+
+def test_a_simulated_file_lacks_tracks_that_can_be_made(data_dir):
+    (reason,) = missing(data_dir / "edm4hep" / "cld_sim.edm4hep.root").values()
+    assert reason == "none in the file; --truth-tracks makes them from Monte Carlo particles"
+    assert missing(data_dir / "edm4hep" / "cld_sim.edm4hep.root", truth_tracks=True) == {}
+
+
+def test_layers_are_missing_without_a_cell_encoding(write, content, toy):
+    assert missing(write(content), detector=toy) == {"layers": "no cell encoding for ecal"}
+
+
+@pytest.mark.parametrize(
+    ("gone", "name", "reason"),
+    [
+        (("Tracks", "TrackLinks"), "tracks", "none in the file"),
+        (("MCParticles",), "truth", "none in the file"),
+        (("HitLinks",), "links from hits to particles", "none in the file"),
+    ],
+)
+def test_what_the_file_does_not_hold(write, content, toy, gone, name, reason):
+    path = write(without(content, *gone), encodings={"A1": "layer:8", "A2": "layer:8"})
+    assert missing(path, detector=toy) == {name: reason}
+    assert missing(path)[name] == reason  # without a detector too
+
+
+def test_tracks_that_the_detector_does_not_name(write, content, toy):
+    renamed = {key.replace("Tracks", "Others"): values for key, values in without(content, "TrackLinks").items()}
+    path = write(renamed, encodings={"A1": "layer:8", "A2": "layer:8"})
+    assert missing(path, detector=toy) == {"tracks": "none that the detector names"}
+
+
+def test_without_a_fitting_detector_its_draft_is_named(write, content):
+    found = missing(write(content))
+    assert list(found) == ["detector"]
+    assert found["detector"].startswith("none of the built-in detectors fits; `pflow detector FILE")
+
+
+def test_tracks_without_states_are_refused_by_name_and_type(write, content):
+    stateless = {key: values for key, values in content.items() if "trackStates" not in key}
+    stateless["Tracks.charge"] = [[1.0, 1.0], []]
+    found = missing(write(stateless, types={"Tracks": "edm4eic::TrackCollection"}))
+    assert found["tracks"] == "Tracks (edm4eic::Track) has no trackStates_begin, no trackStates_end"
+
+
+def test_links_that_cannot_be_followed_leave_the_rest_readable(write, content, toy):
+    path = write(content, ids={}, encodings={"A1": "layer:8", "A2": "layer:8"})
+    found = inspect_file(path, detector=toy)
+    (part,) = [part for part in found.missing if "no table of collection ids" in part.reason]
+    assert (part.name, part.needed_for) == ("truth", "training and evaluation")
+    assert found.calorimeter_hits == 5
+    with open_events(path, detector=toy) as file:
+        assert len(file.read(truth=False)) == 2
