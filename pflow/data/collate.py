@@ -143,11 +143,12 @@ class Padder:
         pairs = chosen[kind]
         shape = len(pairs.sizes), chosen["target"].longest, chosen[FRACTIONS[kind]].longest
         dense = np.zeros(math.prod(shape), dtype=np.float32)
-        at, source, weight = (self._picked(f"readout.{kind}.{name}", pairs) for name in ("target", "source", "weight"))
-        at *= shape[2]
-        at += source
-        at += np.repeat(np.arange(shape[0]) * (shape[1] * shape[2]), pairs.count)
-        dense[at] = weight
+        names = ("particle", "source", "weight")
+        place, source, weight = (self._picked(f"readout.{kind}.{name}", pairs) for name in names)
+        place *= shape[2]
+        place += source
+        place += np.repeat(np.arange(shape[0]) * (shape[1] * shape[2]), pairs.count)
+        dense[place] = weight
         return torch.from_numpy(dense.reshape(shape))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import awkward as ak
@@ -21,6 +21,7 @@ from pflow.event import jagged
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
 from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
+from pflow.event.schema import SCHEMA
 from pflow.physics.detector import Detector
 
 __all__ = ["Augmentation", "Overlay", "augment", "random_overlay", "random_phi", "reflect", "rotate"]
@@ -28,15 +29,6 @@ __all__ = ["Augmentation", "Overlay", "augment", "random_overlay", "random_phi",
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.floating[Any]]
 Angles = npt.NDArray[np.float64]
-
-VECTORS: Mapping[str, tuple[str, ...]] = {
-    "hits": ("position",),
-    "tracks": ("momentum", "calo_position", "calo_momentum"),
-    "tracker_hits": ("position",),
-    "truth": ("momentum", "vertex"),
-    "reference": ("momentum",),
-}
-"""Fields of each part of the events that are vectors in space."""
 
 BLOCK = 2**15
 """Vectors that are rotated at once: the caches of a processor hold them."""
@@ -309,22 +301,26 @@ def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.
         return events
     values = {}
     for name, part in events.parts():
-        if name in VECTORS:
-            flat, counts = jagged.columns(part), jagged.count(part)
-            vectors = [[field for field in flat if field.startswith(f"{vector}.")] for vector in VECTORS[name]]
-            columns: dict[str, Values] = {}
-            if phi is not None:
-                cos, sin = np.repeat(np.cos(phi), counts), np.repeat(np.sin(phi), counts)
-                for first, second, _ in vectors:
-                    columns[first], columns[second] = _rotated(flat[first], flat[second], cos, sin)
-                if name == "tracks":
-                    azimuth = flat["phi"].astype(np.float64) + np.repeat(phi, counts)
-                    # in (-pi, pi]
-                    columns["phi"] = (np.pi - np.mod(np.pi - azimuth, 2 * np.pi)).astype(flat["phi"].dtype)
-            if reflected is not None:
-                sign = np.repeat(np.where(reflected, -1, 1).astype(np.int8), counts)
-                for field in [vector[2] for vector in vectors] + (["z0", "tan_lambda"] if name == "tracks" else []):
-                    columns[field] = flat[field] * sign
+        flat, counts = jagged.columns(part), jagged.count(part)
+        columns: dict[str, Values] = {}
+        if phi is not None:
+            angle = np.repeat(phi, counts)
+            cos, sin = np.repeat(np.cos(phi), counts), np.repeat(np.sin(phi), counts)
+        if reflected is not None:
+            sign = np.repeat(np.where(reflected, -1, 1).astype(np.int8), counts)
+        for field in SCHEMA[name]:
+            if field.axes:
+                x, y, z = field.quantities.values()
+                if phi is not None:
+                    columns[x], columns[y] = _rotated(flat[x], flat[y], cos, sin)
+                if reflected is not None:
+                    columns[z] = flat[z] * sign
+            elif field.turns == "azimuth" and phi is not None:
+                azimuth = flat[field.name].astype(np.float64) + angle
+                columns[field.name] = (np.pi - np.mod(np.pi - azimuth, 2 * np.pi)).astype(field.dtype)  # (-pi, pi]
+            elif field.turns == "z" and reflected is not None:
+                columns[field.name] = flat[field.name] * sign
+        if columns:
             values[name] = jagged.replaced(part, columns)
     return dataclasses.replace(events, **values)
 

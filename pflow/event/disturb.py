@@ -7,7 +7,7 @@ hits; tracks are lost, found twice or invented. The truth particles stay; links 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import awkward as ak
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.build import flat_links, make_hits, make_tracks
 from pflow.event.events import Events
+from pflow.event.links import Links
 from pflow.physics.pdg import CLASSES, class_index
 
 __all__ = ["Disturbance", "disturb"]
@@ -108,8 +108,8 @@ def disturb(events: Events, options: Disturbance, generator: np.random.Generator
 def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
     counts = jagged.count(events.hits)
     event = jagged.event_index(counts)
-    flat = jagged.flat_records(events.hits)
-    subdetector = ak.to_numpy(flat.subdetector).astype(np.int64)
+    columns = jagged.columns(events.hits)
+    subdetector = columns["subdetector"].astype(np.int64)
     kinds = np.array([calorimeter.kind for calorimeter in events.detector.calorimeters])
     shape = (len(events), len(kinds))
 
@@ -118,9 +118,11 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     hadronic = generator.uniform(low, high, len(events))
     factor = scale[event, subdetector]
     factor *= 1 + (hadronic[event] - 1) * _hadron_fraction(events) * (kinds == "ecal")[subdetector]
-    energy = ak.to_numpy(flat.energy) * np.where(chosen[event], factor, 1.0)
+    energy = columns["energy"] * np.where(chosen[event], factor, 1.0)
     shift = options.shift_mm * generator.standard_normal((*shape, 3)) * chosen[:, np.newaxis, np.newaxis]
-    position = jagged.vectors(flat.position) + shift[event, subdetector]
+    moved = {"energy": energy}
+    for axis, step in zip("xyz", np.moveaxis(shift, -1, 0), strict=True):
+        moved[f"position.{axis}"] = columns[f"position.{axis}"] + step[event, subdetector]
 
     largest = np.select([kinds == "ecal", kinds == "hcal"], [options.ecal_threshold, options.hcal_threshold], 0.0)
     threshold = generator.random(shape) * largest
@@ -130,15 +132,8 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
     soft = energy < _quantiles(energy, subdetector, len(kinds), NOISE_QUANTILE)[subdetector]
     added, into = _from_others(event, np.flatnonzero(soft), options.noise_hits * chosen, generator)
     rows = np.concatenate([np.flatnonzero(kept), added])
-    of_event = np.concatenate([event[kept], into])
-    order, new_counts = _grouped(of_event, len(events))
-    rows = rows[order]
-    columns = {
-        "energy": energy,
-        **dict(zip("xyz", position.T, strict=True)),
-        **{name: ak.to_numpy(flat[name]) for name in ("time", "subdetector", "layer")},
-    }
-    hits = make_hits(**{name: jagged.unflatten(values[rows], new_counts) for name, values in columns.items()})
+    order, new_counts = _grouped(np.concatenate([event[kept], into]), len(events))
+    hits = _with_rows({**columns, **moved}, rows[order], new_counts, like=columns)
     links = None if events.hit_links is None else _kept_links(events.hit_links, counts, kept, None)
     return dataclasses.replace(events, hits=hits, hit_links=links)
 
@@ -146,7 +141,7 @@ def _disturb_hits(events: Events, options: Disturbance, chosen: Mask, generator:
 def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generator: np.random.Generator) -> Events:
     counts = jagged.count(events.tracks)
     event = jagged.event_index(counts)
-    flat = jagged.flat_records(events.tracks)
+    columns = jagged.columns(events.tracks)
     kept = (generator.random(len(event)) >= options.lost_tracks) | ~chosen[event]
     twice = kept & chosen[event] & (generator.random(len(event)) < options.split_tracks)
     added, into = _from_others(event, np.arange(len(event)), options.fake_tracks * counts * chosen, generator)
@@ -157,20 +152,24 @@ def _disturb_tracks(events: Events, options: Disturbance, chosen: Mask, generato
     rows, poor = rows[order], poor[order]
 
     stretch = np.where(poor, np.exp(SPLIT_MOMENTUM * generator.standard_normal(len(rows))), 1.0)
-    columns: dict[str, Values] = {name: ak.to_numpy(flat[name])[rows] for name in ("d0", "z0", "phi", "tan_lambda")}
-    columns["charge"] = ak.to_numpy(flat.charge)[rows]
-    columns["omega"] = ak.to_numpy(flat.omega)[rows] / stretch
-    for field, prefix in (("momentum", "p"), ("calo_momentum", "calo_p")):
-        vectors = jagged.vectors(flat[field])[rows] * stretch[:, np.newaxis]
-        columns |= {f"{prefix}{axis}": vectors[:, k] for k, axis in enumerate("xyz")}
-    positions = jagged.vectors(flat.calo_position)[rows]
-    columns |= {f"calo_{axis}": positions[:, k] for k, axis in enumerate("xyz")}
-    tracks = make_tracks(
-        b_field=events.detector.b_field,
-        **{name: jagged.unflatten(values, new_counts) for name, values in columns.items()},
-    )
+    picked = {name: values[rows] for name, values in columns.items()}
+    moved = {"omega": picked["omega"] / stretch}
+    for name in (f"{vector}.{axis}" for vector in ("momentum", "calo_momentum") for axis in ("px", "py", "pz")):
+        moved[name] = picked[name] * stretch
+    tracks = _with_rows({**picked, **moved}, slice(None), new_counts, like=columns)
     links = None if events.track_links is None else _kept_links(events.track_links, counts, kept, twice)
     return dataclasses.replace(events, tracks=tracks, track_links=links)
+
+
+def _with_rows(
+    columns: Mapping[str, npt.NDArray[Any]],
+    rows: Index | slice,
+    counts: Index,
+    like: Mapping[str, npt.NDArray[Any]],
+) -> ak.Array:
+    """Records of some rows of columns, in the precision of others."""
+    picked = {name: values[rows].astype(like[name].dtype, copy=False) for name, values in columns.items()}
+    return jagged.records(picked, counts)
 
 
 def _hadron_fraction(events: Events) -> Values:
@@ -179,12 +178,10 @@ def _hadron_fraction(events: Events) -> Values:
     n = int(counts.sum())
     if events.hit_links is None or events.truth is None:
         return np.zeros(n)
-    hadron = np.isin(class_index(jagged.flat(events.truth.pdg)), HADRONS)
-    particle = jagged.global_index(events.hit_links.particle, jagged.count(events.truth))
-    weight = jagged.flat(events.hit_links.weight, np.float64) * hadron[particle]
-    return np.asarray(
-        np.bincount(jagged.global_index(events.hit_links.source, counts), weight, minlength=n), np.float64
-    )
+    hadron = np.isin(class_index(jagged.flat(events.truth["pdg"])), HADRONS)
+    links = Links.of(events.hit_links)
+    weight = links.weight * hadron[links.flat_particle(jagged.count(events.truth))].astype(np.float64)
+    return np.asarray(np.bincount(links.flat_source(counts), weight, minlength=n), np.float64)
 
 
 def _quantiles(values: Values, group: Index, n_groups: int, quantile: float) -> Values:
@@ -206,21 +203,14 @@ def _grouped(into: Index, n: int) -> tuple[Index, Index]:
     return np.argsort(into, kind="stable"), np.bincount(into, minlength=n)
 
 
-def _kept_links(links: ak.Array, counts: Index, kept: Mask, twice: Mask | None) -> ak.Array:
+def _kept_links(records: ak.Array, counts: Index, kept: Mask, twice: Mask | None) -> ak.Array:
     """Links of what is kept, at its new place: the kept ones of an event come first, then those found twice."""
-    event = jagged.event_index(counts)
-    source = jagged.global_index(links.source, counts)
-    of_event = jagged.event_index(jagged.count(links))
-    n_kept = np.bincount(event[kept], minlength=len(counts))
-    parts = [(kept, np.zeros(len(counts), dtype=np.int64)), *([] if twice is None else [(twice, n_kept)])]
-    rows, places = [], []
-    for mask, first in parts:
-        number = np.cumsum(mask) - mask  # among the marked ones of all events
-        in_event = number - jagged.offsets(np.bincount(event[mask], minlength=len(counts)))[event]
-        row = np.flatnonzero(mask[source])
-        rows.append(row)
-        places.append(in_event[source[row]] + first[of_event[row]])
-    row, place = np.concatenate(rows), np.concatenate(places)
-    order, n_links = _grouped(of_event[row], len(counts))
-    particle, weight = (jagged.flat(links[name])[row[order]] for name in ("particle", "weight"))
-    return flat_links(n_links, source=place[order], particle=particle, weight=weight)
+    links, event = Links.of(records), jagged.event_index(counts)
+    source = links.flat_source(counts)
+    parts, before = [], np.zeros(len(counts), dtype=np.int64)  # sources of earlier parts in each event
+    for mask in (kept,) if twice is None else (kept, twice):
+        n_marked = np.bincount(event[mask], minlength=len(counts))
+        place = np.cumsum(mask) - mask - (jagged.offsets(n_marked)[:-1] - before)[event]
+        parts.append(links.take(mask[source], source=place[source]))
+        before = before + n_marked
+    return Links.join(parts).records()

@@ -1,27 +1,9 @@
 """Events: the one contract between the readers and everything else.
 
 An `Events` holds consecutive entries of one file. Each part is an Awkward array ``[event, object]`` of records with
-`vector` behaviour, so that ``events.tracks.momentum.pt`` or ``events.hits.position.theta`` work:
-
-===================== ======================================================================================
-part                  fields of a record
-===================== ======================================================================================
-``hits``              energy [GeV], position {x, y, z} [mm], time [ns], subdetector (index into
-                      ``detector.calorimeters``), layer (-1 unknown)
-``tracks``            momentum {px, py, pz} [GeV] and charge [e] at the vertex, d0 [mm], phi [rad],
-                      omega [1/mm], z0 [mm], tan_lambda, calo_position {x, y, z} [mm] and
-                      calo_momentum {px, py, pz} [GeV] where the track enters the calorimeter
-``tracker_hits``      position {x, y, z} [mm], energy [GeV], time [ns], layer (-1 unknown)
-``truth``             pdg, charge [e], mass [GeV], energy [GeV], momentum {px, py, pz} [GeV],
-                      vertex {x, y, z} [mm], status (1 stable in the generator), parent (index, -1 none)
-``hit_links`` etc.    source (index of the hit, track or tracker hit), particle (index into ``truth``), weight;
-                      the weights of one source sum to 1
-``reference``         another algorithm's particles: pdg, charge [e], energy [GeV], mass [GeV],
-                      momentum {px, py, pz} [GeV], score
-===================== ======================================================================================
-
-Hits, tracks and references are float32, truth is float64, integers are int32. A number that a file does not hold is
-NaN (an unknown time, d0 or position at the calorimeter). A part that a file does not hold is None.
+`vector` behaviour, so that ``events.tracks.momentum.pt``, ``events.hits.position.theta`` or ``events.truth.eta`` work:
+``hits``, ``tracks``, ``tracker_hits``, ``truth``, links from each of the first three to ``truth``, and ``reference``,
+another algorithm's particles. `pflow.event.schema.SCHEMA` has their fields. A part that a file does not hold is None.
 """
 
 from __future__ import annotations
@@ -37,16 +19,11 @@ import numpy.typing as npt
 
 from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.event.validate import Violation, validate_links, validate_part
+from pflow.event.schema import LINKED, PARTS
+from pflow.event.validate import Violation, validate_part
 from pflow.physics.detector import Detector
 
-__all__ = ["Events", "Flag", "concatenate", "count_flags"]
-
-PARTS = ("hits", "tracks", "tracker_hits", "truth", "hit_links", "track_links", "tracker_hit_links", "reference")
-"""Names of the parts of `Events`, in the order in which they are checked."""
-
-LINKED = {"hit_links": "hits", "track_links": "tracks", "tracker_hit_links": "tracker_hits"}
-"""Which part the ``source`` of each kind of link points into."""
+__all__ = ["TRUTH_PARTS", "Events", "Flag", "concatenate", "count_flags", "event_rows"]
 
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """Parts that a reconstruction does not need."""
@@ -138,23 +115,17 @@ class Events:
     def __len__(self) -> int:
         return len(self.hits)
 
-    def __getitem__(self, where: int | slice | npt.NDArray[Any] | Sequence[int]) -> Events:
+    def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Events:
         """Some of the events, as `Events`: an index, a slice, a mask or a list of indices."""
-        if isinstance(where, int | np.integer):
-            index = int(where)
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"event {index} of {len(self)}")
-            index %= len(self)
-            where = slice(index, index + 1)
-        if isinstance(where, slice):
-            values = {name: part[where] for name, part in self.parts()}
-        else:
-            chosen = np.asarray(where)
-            where = np.arange(len(self))[chosen.astype(np.int64) if chosen.size == 0 else chosen]
-            values = {name: jagged.take(part, np.asarray(where)) for name, part in self.parts()}
+        which = event_rows(which, len(self))
+        values = {name: jagged.take(part, which) for name, part in self.parts()}
         return dataclasses.replace(
-            self, entry=self.entry[where], event=self.event[where], flags=self.flags[where], **values
+            self, entry=self.entry[which], event=self.event[which], flags=self.flags[which], **values
         )
+
+    def __iter__(self) -> Iterator[Events]:
+        """One `Events` for each event."""
+        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
@@ -186,12 +157,10 @@ class Events:
 
     def violations(self) -> list[Violation]:
         """Everything that is wrong with the content, in the order of the events."""
-        found: list[Violation] = []
-        for name, part in self.parts():
-            if name in LINKED:
-                found += validate_links(name, part, getattr(self, LINKED[name]), self.truth)
-            else:
-                found += validate_part(name, part, self.detector)
+        sizes = dict.fromkeys(PARTS, np.zeros(len(self), dtype=np.int64))
+        sizes |= {name: jagged.count(part) for name, part in self.parts()}
+        sizes["calorimeters"] = np.full(len(self), len(self.detector.calorimeters))
+        found = [violation for name, part in self.parts() for violation in validate_part(name, part, sizes)]
         return sorted(found, key=lambda violation: violation.index)
 
     def validate(self) -> Events:
@@ -218,6 +187,26 @@ class Events:
         return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
 
 
+def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: int) -> slice | npt.NDArray[np.int64]:
+    """What an index, a slice, a mask or a list of indices picks of so many events: a slice, or int64 [n].
+
+    Raises
+    ------
+    IndexError
+        No such event.
+    """
+    if isinstance(which, slice):
+        return which
+    if isinstance(which, int | np.integer):
+        index = int(which)
+        if not -n_events <= index < n_events:
+            raise IndexError(f"event {index} of {n_events}")
+        index %= n_events
+        return slice(index, index + 1)
+    chosen = np.asarray(which)
+    return np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
+
+
 def concatenate(chunks: Sequence[Events]) -> Events:
     """One `Events` from several of the same detector. Parts that not all of them have are dropped.
 
@@ -235,7 +224,7 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     for name in PARTS:
         parts = [getattr(chunk, name) for chunk in chunks]
         complete = all(part is not None for part in parts)
-        values[name] = ak.concatenate(parts) if complete else None
+        values[name] = jagged.concatenate(parts) if complete else None
     for name in ("entry", "event", "flags"):
         values[name] = np.concatenate([getattr(chunk, name) for chunk in chunks])
     path = first.path if all(chunk.path == first.path for chunk in chunks) else ""

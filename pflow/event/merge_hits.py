@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.schema import fields_of
 from pflow.physics.detector import Detector
 
 __all__ = ["Merge", "Merged", "merge_hits", "sum_hits"]
@@ -113,7 +114,7 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merge
         np.subtract(group, np.repeat(jagged.offsets(n_cells[some])[:-1], counts[some]), out=cell_of[rows])
         sums.append(_sums(hits, group, first_hit, with_time))
     merged = {name: np.concatenate([one[name] for one in sums]) for name in sums[0]}
-    return Merged(hits=_records(merged, n_cells), cell_of=jagged.unflatten(cell_of, counts))
+    return Merged(hits=jagged.records(merged, n_cells), cell_of=jagged.unflatten(cell_of, counts))
 
 
 def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
@@ -139,7 +140,7 @@ def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
     first = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
     first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the last of equal indices is kept
     sums = _sums(jagged.columns(hits), group, first)
-    return _records(sums, np.bincount(jagged.event_index(counts)[first], minlength=len(counts)))
+    return jagged.records(sums, np.bincount(jagged.event_index(counts)[first], minlength=len(counts)))
 
 
 def _sums(
@@ -151,34 +152,23 @@ def _sums(
     total = np.bincount(group, energy, minlength=n)
     weight = energy if (total > 0).all() else np.where(total[group] > 0, energy, 1.0)
     norm = total if weight is energy else np.bincount(group, weight, minlength=n)
-    position = {axis: np.bincount(group, weight * columns[f"position.{axis}"], minlength=n) / norm for axis in "xyz"}
-    layer = columns["layer"].take(first)
-    np.minimum.at(layer, group, columns["layer"])
-    time = _earliest(columns["time"], group, n) if with_time else np.full(n, np.nan)
-    return {
-        "energy": total,
-        **position,
-        "time": time,
-        "subdetector": columns["subdetector"].take(first),
-        "layer": layer,
-    }
-
-
-def _earliest(time: npt.NDArray[Any], group: npt.NDArray[np.integer[Any]], n: int) -> Values:
-    """The earliest known time of each of `n` groups; NaN where none is known."""
-    if np.isnan(time).any():
-        earliest = np.full(n, np.nan)
-        np.fmin.at(earliest, group, time.astype(np.float64))
-        return earliest
-    earliest = np.full(n, np.inf, dtype=time.dtype)
-    np.minimum.at(earliest, group, time)  # takes half of the time of fmin
-    return earliest.astype(np.float64)
-
-
-def _records(columns: Mapping[str, npt.NDArray[Any]], counts: Index) -> ak.Array:
-    position = jagged.records({axis: columns[axis] for axis in "xyz"}, name="Vector3D")
-    names = ("energy", "position", "time", "subdetector", "layer")
-    return jagged.records({name: position if name == "position" else columns[name] for name in names}, counts)
+    sums = {}
+    for name, field in fields_of("hits").items():
+        values = columns[name]
+        if field.merge == "sum":
+            sums[name] = np.bincount(group, values, minlength=n)
+        elif field.merge == "mean":
+            sums[name] = np.bincount(group, weight * values, minlength=n) / norm
+        elif field.merge == "first":
+            sums[name] = values.take(first)
+        elif name == "time" and not with_time:
+            sums[name] = np.full(n, np.nan)
+        else:
+            lowest = values.take(first)
+            minimum = np.fmin if np.isnan(values).any() else np.minimum  # takes half of the time
+            minimum.at(lowest, group, values)
+            sums[name] = lowest.astype(np.float64) if lowest.dtype.kind == "f" else lowest
+    return sums
 
 
 def _checked(events: Events, counts: Index) -> dict[str, npt.NDArray[Any]]:

@@ -17,8 +17,9 @@ from scipy.spatial import cKDTree
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.events import LINKED, Events
+from pflow.event.events import Events
 from pflow.event.merge_hits import sum_hits
+from pflow.event.schema import SCHEMA
 
 __all__ = ["ECAL_TOLERANCE", "HCAL_TOLERANCE", "overlay"]
 
@@ -99,18 +100,14 @@ def overlay(
 
     values: dict[str, Any] = {"reference": None}
     for name, part in picked.parts():
-        columns = jagged.columns(part)
-        if name in LINKED:
-            shifts, counts = {"source": shift[LINKED[name]], "particle": shift["truth"]}, jagged.count(part)
-            moved = {field: columns[field] + np.repeat(shifts[field], counts) for field in shifts}
-            part = jagged.replaced(part, moved)
-        elif name == "truth":
-            parent = columns["parent"]
-            parent = np.where(parent < 0, parent, parent + np.repeat(shift["truth"], jagged.count(part)))
-            part = jagged.replaced(part, {"parent": parent})
-        if name != "reference":
-            counts = np.bincount(group, jagged.count(part)).astype(np.int64)
-            values[name] = jagged.unflatten(jagged.flat_records(part), counts)
+        if name == "reference":
+            continue
+        columns, counts = jagged.columns(part), jagged.count(part)
+        for field in SCHEMA[name]:
+            if field.points_to in shift:  # an index counts the objects of the whole group
+                index = columns[field.name]
+                columns[field.name] = np.where(index < 0, index, index + np.repeat(shift[field.points_to], counts))
+        values[name] = jagged.records(columns, np.bincount(group, counts).astype(np.int64))
     first = jagged.offsets(sizes)[:-1]
     joined = dataclasses.replace(
         picked,
@@ -220,17 +217,16 @@ def _with_shared_cells_summed(events: Events, hits: Index, first: Index) -> Even
     n_shared = np.bincount(event, minlength=len(counts))  # hits
     n_cells = counts - np.bincount(event[~is_first], minlength=len(counts))
 
-    flat = jagged.flat_records(events.hits)
-    of_shared = jagged.unflatten(jagged.picked(flat, hits), n_shared)
+    columns = jagged.columns(events.hits)
+    of_shared = jagged.records({name: values[hits] for name, values in columns.items()}, n_shared)
     sums = jagged.columns(sum_hits(of_shared, np.searchsorted(shared, cell[hits])))
-    summed = jagged.unflatten(jagged.picked(flat, is_left), n_cells)
-    columns = jagged.columns(summed)  # copies
+    left = {name: values[is_left] for name, values in columns.items()}  # copies
     for name, values in sums.items():
-        columns[name][shared] = values
+        left[name][shared] = values
     links = events.hit_links
     if links is not None:
         links = _summed_links(events.hits, links, cell, shared, n_cells, n_shared > 0)
-    return dataclasses.replace(events, hits=jagged.replaced(summed, columns), hit_links=links)
+    return dataclasses.replace(events, hits=jagged.records(left, n_cells), hit_links=links)
 
 
 def _summed_links(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.events import LINKED, Events, Flag
-from pflow.event.validate import validate_links
+from pflow.event.events import Events, Flag, event_rows
+from pflow.event.schema import LINKED
+from pflow.event.validate import validate_part
 
 __all__ = ["LINKS", "Reconstruction", "concatenate"]
 
@@ -26,9 +28,9 @@ class Reconstruction:
     Parameters
     ----------
     particles
-        [event, particle] records as `pflow.event.build.make_particles` builds them: pdg, charge [e], energy [GeV],
-        mass [GeV], momentum {px, py, pz} [GeV], score; where the algorithm has them, scores (5, one a class) and
-        covariance (10) [GeV^2].
+        [event, particle] records as `pflow.event.build.make_particles` builds them: four-momenta (`vector`), so that
+        ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; where the algorithm has
+        them, scores (5, one a class) and covariance (10) [GeV^2].
     event
         int64 [event]: event number of the input.
     flags
@@ -36,9 +38,9 @@ class Reconstruction:
     name
         Name of the algorithm, for tables and plots.
     hit_links, track_links
-        [event, link] records as `pflow.event.build.make_links` builds them, or None if the algorithm gives none:
-        source (int32, hit or track of the input's entry), particle (int32, into the event's particles), weight
-        (float32, fraction of the source's energy that the particle has; those of a source sum to at most 1).
+        [event, link] records, or None if the algorithm gives none: source (hit or track of the input's entry),
+        particle (index into the event's particles), weight (fraction of the source's energy that the particle has; the
+        weights of a source sum to at most 1).
     """
 
     particles: ak.Array
@@ -77,17 +79,27 @@ class Reconstruction:
         """The same events, those where `bad` holds without particles and links, and flagged."""
         if not bad.any():
             return self
-        parts = {name: part for name in ("particles", *LINKS) if (part := getattr(self, name)) is not None}
-        values = {name: jagged.emptied(part, bad) for name, part in parts.items()}
+        values = {name: jagged.emptied(part, bad) for name, part in self.parts()}
         flags = self.flags | np.where(bad, np.uint32(flag), np.uint32(0))
         return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
 
-    def __getitem__(self, where: slice | npt.NDArray[np.bool_]) -> Reconstruction:
-        """Some of the events: a range, or those where a mask is True."""
-        links = {name: part[where] for name in LINKS if (part := getattr(self, name)) is not None}
-        return dataclasses.replace(
-            self, particles=self.particles[where], event=self.event[where], flags=self.flags[where], **links
-        )
+    def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Reconstruction:
+        """Some of the events, as `Reconstruction`: an index, a slice, a mask or a list of indices."""
+        which = event_rows(which, len(self))
+        parts = {name: jagged.take(part, which) for name, part in self.parts()}
+        return dataclasses.replace(self, event=self.event[which], flags=self.flags[which], **parts)
+
+    def __iter__(self) -> Iterator[Reconstruction]:
+        """One `Reconstruction` for each event."""
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
+        return f"<Reconstruction: {len(self)} events by {self.name}, {counts}>"
+
+    def parts(self) -> Iterator[tuple[str, ak.Array]]:
+        """Name and array of the particles and of the links that are there."""
+        return ((name, part) for name in ("particles", *LINKS) if (part := getattr(self, name)) is not None)
 
     def check_links(self, name: str, events: Events) -> None:
         """Check that links, ``hit_links`` or ``track_links``, are of these very events.
@@ -97,7 +109,10 @@ class Reconstruction:
         InputError
             They point to hits, tracks or particles that are not there, or their weights are impossible.
         """
-        violations = validate_links(name, getattr(self, name), getattr(events, LINKED[name]), self.particles)
+        sources = getattr(events, LINKED[name])
+        n_sources = np.zeros(len(events), dtype=np.int64) if sources is None else jagged.count(sources)
+        sizes = {LINKED[name]: n_sources, "truth": jagged.count(self.particles)}
+        violations = validate_part(name, getattr(self, name), sizes)
         if violations:
             raise events.error(
                 f"{self.name}: {violations[0].message}; made from another file?",
@@ -120,34 +135,14 @@ def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
         raise ValueError("no reconstructions to concatenate")
     if len(chunks) == 1:
         return chunks[0]
-    # A chunk without particles knows neither optional fields nor links: it has none of those of the others.
-    holds = [len(jagged.flat_records(chunk.particles)) > 0 for chunk in chunks]
-    if not any(holds):
-        holds = [True] * len(chunks)
+    # A chunk without particles knows neither optional fields nor links: it takes none from the others.
+    holds = [bool(jagged.count(chunk.particles).any()) for chunk in chunks]
+    holds = holds if any(holds) else [True] * len(chunks)
 
-    def joined(parts: Sequence[ak.Array | None]) -> ak.Array | None:
-        known = [part for part, any_here in zip(parts, holds, strict=True) if any_here]
-        if any(part is None for part in known):
-            return None
-        nothing = jagged.flat_records(known[0])[:0]
-        return ak.concatenate(
-            [
-                part if any_here else jagged.unflatten(nothing, np.zeros(len(chunk), dtype=np.int64))
-                for part, any_here, chunk in zip(parts, holds, chunks, strict=True)
-            ]
-        )
+    def joined(name: str) -> ak.Array | None:
+        parts = [getattr(chunk, name) if held else len(chunk) for chunk, held in zip(chunks, holds, strict=True)]
+        return None if any(part is None for part in parts) else jagged.concatenate(parts)
 
-    found = [chunk.particles for chunk, any_here in zip(chunks, holds, strict=True) if any_here]
-    fields = [field for field in found[0].fields if all(field in one.fields for one in found)]
-    particles = joined(
-        [chunk.particles[fields] if any_here else None for chunk, any_here in zip(chunks, holds, strict=True)]
-    )
-    assert particles is not None
-    return dataclasses.replace(
-        chunks[0],
-        particles=particles,
-        event=np.concatenate([chunk.event for chunk in chunks]),
-        flags=np.concatenate([chunk.flags for chunk in chunks]),
-        hit_links=joined([chunk.hit_links for chunk in chunks]),
-        track_links=joined([chunk.track_links for chunk in chunks]),
-    )
+    values: dict[str, Any] = {name: joined(name) for name in ("particles", *LINKS)}
+    values |= {name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("event", "flags")}
+    return dataclasses.replace(chunks[0], **values)

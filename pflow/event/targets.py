@@ -1,4 +1,4 @@
-"""Targets: the truth particles that a rule selects, and the weights with which hits and tracks are theirs.
+"""Targets: the truth particles that a rule selects, and the links with which hits and tracks are theirs.
 
 The rules: `pflow.event.truth`.
 """
@@ -15,86 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.links import largest_weight, sum_neighbours
+from pflow.event.links import Links
 
-__all__ = ["AssignmentWeights", "Targets"]
+__all__ = ["Targets"]
 
 Index = npt.NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True)
-class AssignmentWeights:
-    """Weights of sources (hits or tracks) by assigned ancestor, [L] rows by event, source and ancestor.
-
-    One row for each pair of a source and an ancestor; others have the weight 0 and count for nothing.
-    """
-
-    source: npt.NDArray[np.int32]  # in the event's list
-    flat_source: Index  # in the list of all events
-    particle: Index  # flat
-    weight: npt.NDArray[np.float64]
-    offsets: Index  # where the rows of each event begin and end
-
-    @classmethod
-    def of(cls, links: ak.Array, sources: ak.Array, assigned: Index, n_particles: Index) -> AssignmentWeights:
-        """Those of some links.
-
-        Parameters
-        ----------
-        links, sources
-            [event, link] and [event, hit or track].
-        assigned : int64 [particle], ancestor that each particle is assigned to, flat; -1 for none
-        n_particles : int64 [event]
-        """
-        counts, n_links = jagged.count(sources), jagged.count(links)
-        columns = jagged.columns(links)
-        source, offsets = columns["source"], jagged.offsets(n_links)
-        flat_source = np.repeat(jagged.offsets(counts)[:-1], n_links)
-        flat_source += source
-        particle = np.repeat(jagged.offsets(n_particles)[:-1], n_links)
-        particle += columns["particle"]
-        particle = assigned.take(particle)
-        weight = columns["weight"].astype(np.float64)
-        behind = np.flatnonzero(flat_source[1:] < flat_source[:-1])
-        if len(behind):  # in few events
-            is_unordered = np.zeros(len(n_links), dtype=np.bool_)
-            is_unordered[np.searchsorted(offsets, behind, side="right") - 1] = True
-            rows = np.flatnonzero(np.repeat(is_unordered, n_links))
-            order = rows[np.argsort(flat_source[rows], kind="stable")]
-            source = source.copy()
-            for values in (source, flat_source, particle, weight):
-                values[rows] = values[order]
-        is_assigned = (particle >= 0) & (weight > 0)
-        if not is_assigned.all():
-            particle, weight = np.where(is_assigned, particle, 0), np.where(is_assigned, weight, 0.0)
-        sum_neighbours(flat_source, particle, weight)
-        return cls(source, flat_source, particle, weight, offsets)
-
-    def rows(self) -> Index:
-        """Those that count."""
-        return np.flatnonzero(self.weight > 0)
-
-    def largest(self) -> Index:
-        """Row of each source's largest weight."""
-        rows = self.rows()
-        return rows[largest_weight(self.flat_source[rows], self.particle[rows], self.weight[rows])]
-
-    def to_numbered(self, numbers: npt.NDArray[Any]) -> tuple[dict[str, npt.NDArray[Any]], Index]:
-        """Rows that count of the particles that have a number, as columns of links, and their number in each event.
-
-        `numbers` is that of each particle, int [particle], -1 for none.
-        """
-        number = numbers.take(self.particle)
-        is_kept = (number >= 0) & (self.weight > 0)  # nearly all: faster by a mask than by indices
-        dropped = np.flatnonzero(~is_kept)
-        columns = {"source": self.source[is_kept], "particle": number[is_kept]}
-        columns["weight"] = self.weight[is_kept].astype(np.float32)
-        return columns, np.diff(self.offsets - np.searchsorted(dropped, self.offsets))
-
-
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Targets:
-    """The truth particles that a rule selects, with their hits and tracks, as records where they are first looked at.
+    """The truth particles that a rule selects, with their hits and tracks; made into records where these are looked at.
 
     Parameters
     ----------
@@ -107,7 +37,7 @@ class Targets:
     added
         Further fields of `particles`, [target] each.
     hits, tracks
-        Weights by assigned ancestor; `tracks` is None where the events have no links from tracks.
+        Links to each particle's assigned ancestor; `tracks` is None where the events have no links from tracks.
     list_dropped
         Makes `dropped`.
     """
@@ -117,8 +47,8 @@ class Targets:
     chosen: Index
     truth: ak.Array
     added: Mapping[str, npt.NDArray[Any]]
-    hits: AssignmentWeights
-    tracks: AssignmentWeights | None
+    hits: Links
+    tracks: Links | None
     list_dropped: Callable[[], ak.Array]
 
     def __len__(self) -> int:
@@ -135,33 +65,28 @@ class Targets:
         That is ``index`` (int64, into ``events.truth``), ``hit_energy`` (float64, energy of its hits by their weights,
         GeV) and ``n_tracks`` (int64).
         """
-        particles = jagged.picked(jagged.flat_records(self.truth), self.chosen)
-        return jagged.unflatten(jagged.extended(particles, self.added), self.counts)
+        columns = {name: values.take(self.chosen) for name, values in jagged.columns(self.truth).items()}
+        return jagged.records({**columns, **self.added}, self.counts)
 
     @functools.cached_property
     def hit_links(self) -> ak.Array:
-        """[event, link]: source (hit), particle (index into `particles`), weight (float32, fraction of the source).
+        """[event, link] records: source (hit), particle (index into `particles`), weight (fraction of the source).
 
-        Weights of dropped particles are left out, so those of a source may sum to less than 1.
+        Links to particles that are no targets are left out, so the weights of a source may sum to less than 1.
         """
-        return self._links(self.hits)
+        return self.links_to(self.hits, jagged.local_index(self.counts)).records()
 
     @functools.cached_property
     def track_links(self) -> ak.Array | None:
         """The same of tracks; None where the events have none."""
-        return None if self.tracks is None else self._links(self.tracks)
+        return None if self.tracks is None else self.links_to(self.tracks, jagged.local_index(self.counts)).records()
 
-    def pairs(self, weights: AssignmentWeights, number: npt.NDArray[Any]) -> tuple[dict[str, npt.NDArray[Any]], Index]:
-        """Columns of `hit_links` (of `hits`) or `track_links` (of `tracks`), [link], and the links of each event.
-
-        ``particle`` is the `number` of each target, int [target].
-        """
-        numbers = np.full(int(jagged.count(self.truth).sum()), -1, dtype=number.dtype)
+    def links_to(self, links: Links, number: npt.NDArray[Any]) -> Links:
+        """`hits` or `tracks` as links to the targets alone, by the `number` of each target, int [target]."""
+        n_particles = jagged.count(self.truth)
+        numbers = np.full(int(n_particles.sum()), -1, dtype=number.dtype)
         numbers[self.chosen] = number
-        return weights.to_numbered(numbers)
-
-    def _links(self, weights: AssignmentWeights) -> ak.Array:
-        return jagged.records(*self.pairs(weights, jagged.local_index(self.counts).astype(np.int32)))
+        return links.to(numbers, n_particles)
 
     @functools.cached_property
     def dropped(self) -> ak.Array:

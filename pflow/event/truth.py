@@ -32,7 +32,8 @@ import numpy.typing as npt
 from pflow.errors import check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.targets import AssignmentWeights, Targets
+from pflow.event.links import Links, largest_weight
+from pflow.event.targets import Targets
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import is_neutrino
 
@@ -101,14 +102,18 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
         )
     ancestry = _Ancestry(events, truth)
     assigned = _assign(ancestry, rule, events.detector)
-    hits = AssignmentWeights.of(hit_links, events.hits, assigned, ancestry.counts)
-    energy = jagged.columns(events.hits)["energy"].take(hits.flat_source)
-    hit_energy = np.bincount(hits.particle, hits.weight * energy, ancestry.size).astype(np.float64)
+    n_hits = jagged.count(events.hits)
+    hits = Links.of(hit_links).summed(assigned, n_hits, ancestry.counts)
+    hit, of_hit = hits.flat_source(n_hits), hits.flat_particle(ancestry.counts)
+    energy = jagged.columns(events.hits)["energy"].take(hit)
+    hit_energy = np.bincount(of_hit, hits.weight * energy, ancestry.size).astype(np.float64)
     tracks = None
     n_tracks = np.zeros(ancestry.size, dtype=np.int64)
     if events.track_links is not None and events.tracks is not None:
-        tracks = AssignmentWeights.of(events.track_links, events.tracks, assigned, ancestry.counts)
-        n_tracks = np.bincount(tracks.particle[tracks.largest()], minlength=ancestry.size)
+        counts = jagged.count(events.tracks)
+        tracks = Links.of(events.track_links).summed(assigned, counts, ancestry.counts)
+        track, of_track = tracks.flat_source(counts), tracks.flat_particle(ancestry.counts)
+        n_tracks = np.bincount(of_track[largest_weight(track, of_track, tracks.weight)], minlength=ancestry.size)
     has_track = (n_tracks > 0) & use_tracks
 
     columns = jagged.columns(truth)
@@ -121,9 +126,9 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
         visible = has_track | (hit_energy >= needed)
     else:
         candidate = n_tracks > 0
-        candidate[hits.particle[hits.rows()]] = True
+        candidate[of_hit] = True
         visible = has_track.copy()
-        visible[hits.particle[hits.largest()]] = True
+        visible[of_hit[largest_weight(hit, of_hit, hits.weight)]] = True
     target = candidate & visible & ~neutrino & (energy > e_min)
 
     chosen = np.flatnonzero(target)
@@ -159,12 +164,12 @@ class _Ancestry:
 
     def nearest(self, wanted: Mask) -> Index:
         """For each particle, the nearest of itself and its ancestors where `wanted` holds; -1 if none does."""
-        at = np.arange(self.size)
+        ancestor = np.arange(self.size)
         for _ in range(int(self.counts.max(initial=0)) + 1):
-            moving = (at >= 0) & ~wanted[at]
+            moving = (ancestor >= 0) & ~wanted[ancestor]
             if not moving.any():
-                return at
-            at = np.where(moving, self.parent[at], at)
+                return ancestor
+            ancestor = np.where(moving, self.parent[ancestor], ancestor)
         index = int(self.event[np.flatnonzero(moving)[0]])
         raise self._events.error("a particle is its own ancestor", index=index, field="truth.parent")
 
@@ -183,12 +188,12 @@ def _entering(ancestry: _Ancestry, detector: Detector) -> Index:
     inside = (radius >= detector.ecal_inner_radius) | (np.abs(ancestry.vertex["z"]) >= detector.ecal_inner_z)
     nearest_inside = ancestry.nearest(inside)
     assigned = np.arange(ancestry.size)
-    at = nearest_inside
-    while (at >= 0).any():
-        above = np.where(at >= 0, ancestry.parent[at], -1)
+    inner = nearest_inside
+    while (inner >= 0).any():
+        above = np.where(inner >= 0, ancestry.parent[inner], -1)
         # A particle with a vertex inside and no parent is assigned to itself.
-        assigned = np.where(at >= 0, np.where(above >= 0, above, at), assigned)
-        at = np.where(above >= 0, nearest_inside[above], -1)
+        assigned = np.where(inner >= 0, np.where(above >= 0, above, inner), assigned)
+        inner = np.where(above >= 0, nearest_inside[above], -1)
     return assigned
 
 
@@ -201,23 +206,23 @@ def _dropped(
     hit_energy: Floats,
     needed: Floats,
 ) -> ak.Array:
-    energy = jagged.flat(truth.energy)
+    energy = jagged.flat(truth["energy"])
 
-    def reason(at: int) -> str:
-        if neutrino[at]:
+    def reason(row: int) -> str:
+        if neutrino[row]:
             return "neutrino"
-        if energy[at] <= e_min:
+        if energy[row] <= e_min:
             return f"energy not above {e_min:g} GeV"
-        if needed[at] > 0:
-            return f"no track and {hit_energy[at]:.3g} GeV in hits, less than {needed[at]:.3g} GeV"
+        if needed[row] > 0:
+            return f"no track and {hit_energy[row]:.3g} GeV in hits, less than {needed[row]:.3g} GeV"
         return "no hit has its largest weight for it"
 
-    at = np.flatnonzero(mask)
+    rows = np.flatnonzero(mask)
     columns: dict[str, Any] = {
-        "index": ancestry.local[at],
-        "pdg": jagged.flat(truth.pdg)[at],
-        "energy": energy[at],
-        "reason": ak.from_numpy(np.array([reason(int(i)) for i in at], dtype=np.str_)),
+        "index": ancestry.local[rows],
+        "pdg": jagged.flat(truth.pdg)[rows],
+        "energy": energy[rows],
+        "reason": ak.from_numpy(np.array([reason(int(row)) for row in rows], dtype=np.str_)),
     }
-    counts = np.bincount(ancestry.event[at], minlength=len(ancestry.counts))
+    counts = np.bincount(ancestry.event[rows], minlength=len(ancestry.counts))
     return jagged.unflatten(ak.zip(columns, depth_limit=1), counts)

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.build import flat_links, make_tracks
+from pflow.event.build import make_tracks
+from pflow.event.links import Links
 from pflow.physics import kinematics
 from pflow.physics.detector import Detector, TruthTracking
 from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
@@ -60,7 +61,7 @@ def make_truth_tracks(
     """
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)
-    vertex, momentum = jagged.vectors(truth.vertex), jagged.vectors(truth.momentum)  # [P, 3]
+    vertex, momentum = jagged.vectors(truth["vertex"]), jagged.vectors(truth[["px", "py", "pz"]])  # [P, 3]
     chosen = (
         (np.abs(charge) == 1)
         & (n_layers >= settings.min_layers)
@@ -75,8 +76,8 @@ def make_truth_tracks(
     tracks = make_tracks(
         b_field=detector.b_field, **{name: jagged.unflatten(values, per_event) for name, values in columns.items()}
     )
-    links = flat_links(per_event, source=jagged.local_index(per_event), particle=jagged.local_index(counts)[chosen])
-    return tracks, links
+    source, particle = jagged.local_index(per_event), jagged.local_index(counts)[chosen]
+    return tracks, Links(counts=per_event, source=source, particle=particle, weight=np.ones(len(source))).records()
 
 
 def _noise(event: npt.NDArray[np.int64], entry: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Floats:

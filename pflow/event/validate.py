@@ -1,9 +1,9 @@
-"""Checks of the content of events: values that cannot be, and links that lead nowhere."""
+"""Checks of the content of events: values that cannot be, and indices that lead nowhere."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import awkward as ak
@@ -11,36 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.physics.detector import Detector
+from pflow.event.schema import Field, fields_of
 
-__all__ = ["Violation", "validate_links", "validate_part"]
-
-FINITE = {
-    "hits": ("energy", "position.x", "position.y", "position.z"),
-    "tracks": ("momentum.px", "momentum.py", "momentum.pz", "charge"),
-    "tracker_hits": ("position.x", "position.y", "position.z"),
-    "truth": ("mass", "charge", "energy", "momentum.px", "momentum.py", "momentum.pz"),
-    "reference": ("energy", "charge", "momentum.px", "momentum.py", "momentum.pz"),
-}
-"""Fields of each part that must be finite numbers."""
-
-MAX_ENERGY = 1e7
-"""Largest energy or momentum, GeV: a thousand times that of any collider, and small enough to compute with."""
-
-MAX_LENGTH = 1e7
-"""Largest coordinate, mm: larger than any cavern."""
-
-MAX_LAYER = 2**16 - 1
-"""Largest number of a layer: of the widest field in a cell's id."""
-
-LARGEST = {
-    **dict.fromkeys(("energy", "momentum.px", "momentum.py", "momentum.pz", "mass"), (MAX_ENERGY, " GeV")),
-    **{f"calo_momentum.{axis}": (MAX_ENERGY, " GeV") for axis in ("px", "py", "pz")},
-    **{f"{vector}.{axis}": (MAX_LENGTH, " mm") for vector in ("position", "calo_position") for axis in "xyz"},
-    "layer": (MAX_LAYER, ""),
-    "charge": (1000, " e"),
-}
-"""Largest absolute value of a field, in any part; unknown values (NaN) are judged elsewhere."""
+__all__ = ["Violation", "validate_part"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,61 +28,62 @@ class Violation:
     """What was expected and what was found."""
 
 
-def validate_part(name: str, part: ak.Array, detector: Detector) -> list[Violation]:
-    """Find impossible numbers in a part of the events other than links, e.g. `name` ``hits``."""
+def validate_part(
+    part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]], *, name: str | None = None
+) -> list[Violation]:
+    """Find impossible numbers in a part of the events, as the schema says.
+
+    Parameters
+    ----------
+    part, records
+        A part of `pflow.event.schema.SCHEMA` and its records [event, object].
+    sizes
+        int64 [event] for each part (or ``calorimeters``) that its indices may point into: how many are there. No
+        entry: the index is not checked.
+    name
+        What violations call it, if not `part`.
+    """
     found: list[Violation] = []
-    columns = jagged.columns(part)
-    largest = {field: most for field, most in LARGEST.items() if field in columns}
-    # Most often all is well, which one look at each field shows.
-    well = {field for field, (most, _) in largest.items() if _within(columns[field], most)}
-    counts = jagged.count(part)
-
-    def check(field: str, is_bad: Callable[..., npt.NDArray[Any]], expected: str) -> None:
-        found.extend(_violations(f"{name}.{field}", columns[field], counts, is_bad, expected))
-
-    for field in FINITE[name]:
-        if field not in well:
-            check(field, lambda x: ~np.isfinite(x), "expected a finite number")
-    for field, (most, unit) in largest.items():
-        if field not in well:
-            check(field, lambda x, most=most: np.isfinite(x) & (np.abs(x) > most), f"expected at most {most:g}{unit}")
-    if name in ("hits", "reference"):
-        check("energy", lambda x: x < 0, "expected at least 0 GeV")
-    if name == "hits":
-        n = len(detector.calorimeters)
-        check("subdetector", lambda x: (x < 0) | (x >= n), f"expected 0 to {n - 1} ({detector.name})")
-    if name == "truth":
-        limit = np.repeat(counts, counts)
-        check("parent", lambda x: (x < -1) | (x >= limit), "expected -1 or the index of a particle")
+    columns, counts = jagged.columns(records), jagged.count(records)
+    for column, field in fields_of(part).items():
+        values = columns.get(column)
+        if values is None or field.width:
+            continue
+        for is_bad, expected in _checks(field, values, counts, sizes):
+            found += _violations(f"{name or part}.{column}", values, counts, is_bad, expected)
     return found
 
 
-def validate_links(name: str, links: ak.Array, sources: ak.Array | None, particles: ak.Array | None) -> list[Violation]:
-    """Find links, e.g. `name` ``hit_links``, that point outside the lists they connect or have impossible weights."""
-    found: list[Violation] = []
-    columns, counts = jagged.columns(links), jagged.count(links)
-    for field, target in (("source", sources), ("particle", particles)):
-        sizes = np.zeros(len(links), dtype=np.int64) if target is None else jagged.count(target)
-        limit = np.repeat(sizes, counts)
-        found += _violations(
-            f"{name}.{field}",
-            columns[field],
-            counts,
-            lambda x, limit=limit: (x < 0) | (x >= limit),
-            "points outside the event's list",
-        )
-    return found + _violations(
-        f"{name}.weight",
-        columns["weight"],
-        counts,
-        lambda x: ~np.isfinite(x) | (x < 0),
-        "expected a finite weight of at least 0",
-    )
+Check = tuple[Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], str]
 
 
-def _within(values: npt.NDArray[Any], most: float) -> bool:
-    """Whether all values are known and at most so large, with either sign."""
-    return not len(values) or bool(values.min() >= -most and values.max() <= most)
+def _checks(
+    field: Field, values: npt.NDArray[Any], counts: npt.NDArray[np.int64], sizes: Mapping[str, npt.NDArray[np.int64]]
+) -> list[Check]:
+    """The checks that values of a field need; most often none, which one look at the smallest and largest shows."""
+    if not len(values) or (field.points_to and field.points_to not in sizes):
+        return []
+    low, high = field.low, field.high
+    if field.points_to:
+        low, size = min(field.default, 0), sizes[field.points_to]
+        if values.min() >= low and values.max() < size.min(initial=np.iinfo(np.int64).max):
+            return []
+        limit = np.repeat(size, counts)
+        expected = "points outside the event's list"
+        if field.points_to == "calorimeters":
+            expected = f"expected 0 to {size.max(initial=0) - 1}, a calorimeter of the detector"
+        elif low < 0:
+            expected = "expected -1 or the index of a particle"
+        return [(lambda x: (x < low) | (x >= limit), expected)]
+    unbounded = (low, high) == (-np.inf, np.inf)
+    if (unbounded and not field.required) or (values.min() >= low and values.max() <= high and values.max() < np.inf):
+        return []
+    unit = f" {field.unit}" if field.unit else ""
+    checks: list[Check] = [(lambda x: ~np.isfinite(x), "expected a finite number")] if field.required else []
+    if low == 0:
+        checks.append((lambda x: np.isfinite(x) & (x < 0), f"expected at least 0{unit}"))
+    checks.append((lambda x: np.isfinite(x) & (np.abs(x) > high), f"expected at most {high:g}{unit}"))
+    return checks
 
 
 def _violations(
@@ -129,7 +103,7 @@ def _violations(
         Violation(
             int(index),
             field,
-            f"{expected}, found {values[at]} at index {local[at]}" + (f" and {n - 1} more like it" if n > 1 else ""),
+            f"{expected}, found {values[row]} at index {local[row]}" + (f" and {n - 1} more like it" if n > 1 else ""),
         )
-        for index, at, n in zip(events, bad[first], times, strict=True)
+        for index, row, n in zip(events, bad[first], times, strict=True)
     ]

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pflow.event import jagged
-from pflow.event.build import flat_links
-from pflow.event.links import MIN_HIT_FRACTION
+from pflow.event.links import MIN_HIT_FRACTION, Links
 from pflow.model.api import GeneratedParticles
 from pflow.tokens.tokens import ParticleTokens
 
@@ -86,10 +85,9 @@ class ParticleCollector:
             return None
         event, particle, source, weight = (np.concatenate(part) for part in zip(*self._links[name], strict=True))
         order = np.lexsort((particle, source, event))
-        event = event[order]
-        counts = np.bincount(event, minlength=self._n_events)
-        at = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]
-        return flat_links(counts, source=at, particle=particle[order], weight=weight[order])
+        event, particle, weight = event[order], particle[order], weight[order]
+        source = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]
+        return Links.by_event(event, source, particle, weight, self._n_events).records()
 
 
 def _numpy(values: Tensor) -> npt.NDArray[Any]:

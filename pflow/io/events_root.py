@@ -12,8 +12,10 @@ import uproot
 
 from pflow.config import builtin_names, to_plain
 from pflow.errors import ConfigError
-from pflow.event.events import LINKED, Events, Flag
+from pflow.event import jagged
+from pflow.event.events import Events, Flag
 from pflow.event.links import assigned_particle
+from pflow.event.schema import LINKED, quantities_of
 from pflow.io.atomic import replacing
 from pflow.io.flat import NOTE
 from pflow.io.layout import Branch, Layout, load_layout
@@ -21,22 +23,6 @@ from pflow.io.rootfile import write_note
 from pflow.physics.detector import Detector, load_detector
 
 __all__ = ["write_events"]
-
-PATHS: dict[str, dict[str, tuple[str, ...]]] = {
-    "hits": {axis: ("position", axis) for axis in "xyz"},
-    "tracks": {
-        **{axis: ("momentum", axis) for axis in ("px", "py", "pz")},
-        **{f"calo_{axis}": ("calo_position", axis) for axis in "xyz"},
-        **{f"calo_{axis}": ("calo_momentum", axis) for axis in ("px", "py", "pz")},
-    },
-    "tracker_hits": {axis: ("position", axis) for axis in "xyz"},
-    "truth": {
-        **{axis: ("momentum", axis) for axis in ("px", "py", "pz")},
-        **{f"v{axis}": ("vertex", axis) for axis in "xyz"},
-    },
-    "reference": {axis: ("momentum", axis) for axis in ("px", "py", "pz")},
-}
-"""Where a quantity of a layout is in our records, if not under its own name."""
 
 
 def write_events(
@@ -70,7 +56,7 @@ def write_events(
     ConfigError
         Nothing to write, chunks that differ in detector or parts, or an output that cannot be written.
     """
-    layout = load_layout("g4")
+    layout = load_layout("g4").with_all()
     chunks = iter((events,) if isinstance(events, Events) else events)
     with replacing(path, inputs=inputs, replace=NOTE.encode(), force=force) as partial:
         first = next(chunks, None)
@@ -131,17 +117,14 @@ def _groups(events: Events, layout: Layout, parts: Iterable[str]) -> dict[str, a
     groups = {}
     for part in parts:
         records = getattr(events, part)
-        columns = {}
+        columns, flat, quantities, counts = {}, jagged.columns(records), quantities_of(part), jagged.count(records)
         for name, branch in layout.parts[part].items():
             if name == "particle" and part not in LINKED:
                 links = next(link for link, source in LINKED.items() if source == part)
                 if getattr(events, links) is not None:
                     columns[_member(branch)] = assigned_particle(getattr(events, links), records)
                 continue
-            values = records
-            for key in PATHS.get(part, {}).get(name, (name,)):
-                values = values[key]
-            columns[_member(branch)] = values
+            columns[_member(branch)] = jagged.unflatten(flat[quantities[name]], counts)
         prefix = next(iter(layout.parts[part].values())).branch.partition(".")[0]
         groups[prefix] = ak.zip(columns, depth_limit=2)
     return groups

@@ -14,7 +14,6 @@ from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
 from pflow.event.build import (
-    flat_links,
     make_hits,
     make_links,
     make_particles,
@@ -22,7 +21,9 @@ from pflow.event.build import (
     make_tracks,
     make_truth,
 )
-from pflow.event.events import LINKED, TRUTH_PARTS, Events, Flag
+from pflow.event.events import TRUTH_PARTS, Events, Flag
+from pflow.event.links import Links
+from pflow.event.schema import LINKED
 from pflow.io.columns import open_root, open_tree
 from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
 from pflow.io.rootfile import read_branch, read_note
@@ -85,6 +86,7 @@ class FlatReader:
             self._table = open_tree(self._file, self.layout.tree, self.path)
             note = read_note(self._file, NOTE, self.path) or {}
             self.has_note = bool(note)
+            self.layout = self.layout.with_all() if note else self.layout
             self.uuid = str(self._file.file.uuid)
             self.num_entries = int(self._table.num_entries)
             self.detector = self._detector(detector, note)
@@ -270,7 +272,8 @@ def _links_of(particle: ak.Array) -> ak.Array:
     values = jagged.flat(particle, np.int64)
     linked = values != -1
     n_links = np.bincount(jagged.event_index(counts)[linked], minlength=len(counts))
-    return flat_links(n_links, source=jagged.local_index(counts)[linked], particle=values[linked])
+    source = jagged.local_index(counts)[linked]
+    return Links(counts=n_links, source=source, particle=values[linked], weight=np.ones(len(source))).records()
 
 
 def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:

@@ -9,23 +9,14 @@ from typing import Any
 
 from pflow.config import from_plain, load_yaml, resolve
 from pflow.errors import ConfigError, InputError, check_fields, nearest
+from pflow.event.schema import LINKED, PARTS, quantities_of
 
 __all__ = ["FIELDS", "REQUIRED", "Branch", "Layout", "load_layout"]
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    "hits": ("energy", "x", "y", "z", "time", "subdetector", "layer", "particle"),
-    "tracks": (
-        *("px", "py", "pz", "charge", "omega", "phi", "tan_lambda", "d0", "z0"),
-        *("calo_x", "calo_y", "calo_z", "calo_px", "calo_py", "calo_pz", "particle"),
-    ),
-    "tracker_hits": ("x", "y", "z", "energy", "time", "layer", "particle"),
-    "truth": ("pdg", "charge", "mass", "px", "py", "pz", "vx", "vy", "vz", "status", "parent"),
-    "hit_links": ("source", "particle", "weight"),
-    "track_links": ("source", "particle", "weight"),
-    "tracker_hit_links": ("source", "particle", "weight"),
-    "reference": ("pdg", "charge", "energy", "px", "py", "pz", "mass", "score"),
+    part: (*quantities_of(part), *(["particle"] if part in LINKED.values() else [])) for part in PARTS
 }
-"""Quantities of each part that a layout may name, in the order in which they are written."""
+"""Quantities of each part that a layout may name; ``particle`` stands for links of weight 1."""
 
 REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "hits": (("energy", "x", "y", "z"),),
@@ -88,6 +79,18 @@ class Layout:
     event: str | None = None
     parts: Mapping[str, Mapping[str, Branch]] = dataclasses.field(default_factory=dict)
     reference_name: str = ""
+
+    def with_all(self) -> Layout:
+        """With every quantity of the schema: one that the layout does not name has the branch of its own name.
+
+        This is how pflow's own files hold them.
+        """
+        parts = {}
+        for part, fields in self.parts.items():
+            group = next(iter(fields.values())).branch.partition(".")[0]
+            own = {name: Branch(branch=f"{group}.{name}", optional=True) for name in quantities_of(part)}
+            parts[part] = {**fields, **{name: branch for name, branch in own.items() if name not in fields}}
+        return dataclasses.replace(self, parts=parts)
 
     def available(self, part: str, keys: Iterable[str], *, file: str | Path | None = None) -> dict[str, Branch]:
         """The quantities of a part that a file with the branches `keys` has; none if the part is not in the file.

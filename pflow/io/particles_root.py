@@ -54,7 +54,7 @@ from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import count_flags
 from pflow.event.particles import LINKS, Reconstruction, concatenate
-from pflow.event.validate import validate_links
+from pflow.event.validate import validate_part
 from pflow.io.atomic import check_output, replacing
 from pflow.io.columns import open_root, open_tree
 from pflow.io.edm4hep.podio import open_podio
@@ -78,14 +78,14 @@ BASKET = 1000
 """Events in a basket: smaller baskets make a larger file that is slower to write and to read."""
 
 MEMBERS = {
-    "PDG": ("pdg",),
-    "energy": ("energy",),
-    "momentum.x": ("momentum", "px"),
-    "momentum.y": ("momentum", "py"),
-    "momentum.z": ("momentum", "pz"),
-    "charge": ("charge",),
-    "mass": ("mass",),
-    "goodnessOfPID": ("score",),
+    "PDG": "pdg",
+    "energy": "energy",
+    "momentum.x": "px",
+    "momentum.y": "py",
+    "momentum.z": "pz",
+    "charge": "charge",
+    "mass": "mass",
+    "goodnessOfPID": "score",
 }
 """Member of edm4hep::ReconstructedParticle: field of our particles."""
 
@@ -472,12 +472,12 @@ def _read(table: Any, optional: frozenset[str], name: str, start: int, stop: int
         return read_branch(table, branch, start, stop, path)
 
     branches = _optional_branches(name)
-    columns = {field[-1]: read(f"{name}.{member}") for member, field in MEMBERS.items()}
+    columns = {field: read(f"{name}.{member}") for member, field in MEMBERS.items()}
     for field in (field for field in ARRAYS if field in optional):
         members = [read(branch) for branch in branches[field].values()]
         flat = np.stack([jagged.flat(member) for member in members], axis=-1)  # [particle, member]
         columns[field] = ak.unflatten(flat, jagged.count(members[0]))
-    _check_finite({f"{name}.{member}": columns[field[-1]] for member, field in MEMBERS.items()}, start, path)
+    _check_finite({f"{name}.{member}": columns[field] for member, field in MEMBERS.items()}, start, path)
     _check_finite({f"{name}.{field}": columns[field] for field in ARRAYS if field in optional}, start, path)
     particles = make_particles(**columns)
     links = {}
@@ -501,6 +501,6 @@ def _check_links(reconstruction: Reconstruction, name: str, start: int, path: st
         links = getattr(reconstruction, field)
         if links is None:
             continue
-        for violation in validate_links(f"{name}{suffix}", links, None, reconstruction.particles):
-            if not violation.field.endswith(".source"):  # the input's hits and tracks need not be in this file
-                raise InputError(violation.message, file=path, entry=start + violation.index, field=violation.field)
+        sizes = {"truth": jagged.count(reconstruction.particles)}  # hits and tracks need not be in this file
+        for violation in validate_part(field, links, sizes, name=f"{name}{suffix}"):
+            raise InputError(violation.message, file=path, entry=start + violation.index, field=violation.field)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
+from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
 from pflow.event.targets import Targets
 from pflow.event.truth import RULES, select_targets
@@ -20,7 +21,7 @@ from pflow.metrics.counting import CountMetrics
 from pflow.metrics.event import EventMetrics
 from pflow.metrics.indexed import IndexedMetrics
 from pflow.metrics.match import Matches, Matching, match
-from pflow.metrics.match_hits import HitMatching, HitSets, match_by_hits
+from pflow.metrics.match_hits import HitMatching, match_by_hits
 from pflow.metrics.oracle import ORACLE, perfect_reconstruction
 from pflow.metrics.oracle_calibration import load_calibration
 from pflow.metrics.particles import ParticleMetrics
@@ -248,10 +249,8 @@ class Evaluation:
         if isinstance(rule, Matching):
             return match(truth, reco, rule)
         reconstruction.check_links("hit_links", events)
-        n_hits = jagged.count(events.hits)
-        true_hits = HitSets.from_links(targets.hit_links, n_hits=n_hits, n_particles=truth.counts)
-        found_hits = HitSets.from_links(links, n_hits=n_hits, n_particles=reco.counts)
-        return match_by_hits(true_hits, found_hits, jagged.flat(events.hits["energy"], np.float64), rule)
+        true = Links.of(targets.hit_links)
+        return match_by_hits(true, Links.of(links), events.hits, truth.counts, reco.counts, rule)
 
     def merge(self, other: Evaluation) -> None:
         """Add the counts of another evaluation of other events.

@@ -13,11 +13,11 @@ import numpy as np
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.links import sum_by_pair
+from pflow.event.links import Links, sum_by_pair
 from pflow.metrics.match import Matches, best_pairs
 from pflow.metrics.stats import Floats, Ints
 
-__all__ = ["HitMatching", "HitSets", "match_by_hits", "overlaps"]
+__all__ = ["HitMatching", "match_by_hits", "overlaps"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,73 +55,49 @@ class HitMatching:
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class HitSets:
-    """Hits of the particles of consecutive events.
-
-    Parameters
-    ----------
-    counts
-        int64 [event]: number of particles of each event.
-    hit, particle
-        int64 [L]: index of the hit among all events' hits, and of the particle among all events' particles.
-    weight
-        float64 [L]: assignment weight, the fraction of the hit that is the particle's.
-    """
-
-    counts: Ints
-    hit: Ints
-    particle: Ints
-    weight: Floats
-
-    @classmethod
-    def from_links(cls, links: ak.Array, *, n_hits: Ints, n_particles: Ints) -> HitSets:
-        """From links [event, link] {source, particle, weight}, with the number of hits and particles of each event."""
-        return cls(
-            counts=n_particles,
-            hit=jagged.global_index(links["source"], n_hits),
-            particle=jagged.global_index(links["particle"], n_particles),
-            weight=jagged.flat(links["weight"], np.float64),
-        )
-
-    def energy(self, hit_energy: Floats) -> Floats:
-        """Energy of each particle's hits, float64 [N], GeV."""
-        n = int(self.counts.sum())
-        return np.bincount(self.particle, self.weight * hit_energy[self.hit], n).astype(np.float64)
-
-
-def overlaps(truth: HitSets, reco: HitSets, hit_energy: Floats) -> tuple[Ints, Ints, Floats]:
+def overlaps(
+    truth: Links, reco: Links, hit_energy: Floats, n_hits: Ints, n_true: Ints, n_reco: Ints
+) -> tuple[Ints, Ints, Floats]:
     """Pairs of particles that share a hit, and their overlap, each [P], sorted by the true particle.
 
     Parameters
     ----------
     truth, reco
-        Hits of the true and of the reconstructed particles.
+        Links from hits to the true and to the reconstructed particles.
     hit_energy
         float64 [hits], GeV.
+    n_hits, n_true, n_reco
+        int64 [event]: number of hits and of particles.
     """
+    hit, particle = truth.flat_source(n_hits), truth.flat_particle(n_true)
+    other_hit, other_particle = reco.flat_source(n_hits), reco.flat_particle(n_reco)
     # All pairs of a true and a reconstructed link of one hit.
-    order = np.argsort(reco.hit, kind="stable")
-    first = np.searchsorted(reco.hit[order], truth.hit, side="left")
-    partners = np.searchsorted(reco.hit[order], truth.hit, side="right") - first
+    order = np.argsort(other_hit, kind="stable")
+    first = np.searchsorted(other_hit[order], hit, side="left")
+    partners = np.searchsorted(other_hit[order], hit, side="right") - first
     left = jagged.event_index(partners)
     right = order[np.repeat(first, partners) + jagged.local_index(partners)]
 
-    shared = np.minimum(truth.weight[left], reco.weight[right]) * hit_energy[truth.hit[left]]
-    i, j, intersection = sum_by_pair(truth.particle[left], reco.particle[right], shared)
-    union = truth.energy(hit_energy)[i] + reco.energy(hit_energy)[j] - intersection
+    weight, other_weight = truth.weight.astype(np.float64), reco.weight.astype(np.float64)
+    shared = np.minimum(weight[left], other_weight[right]) * hit_energy[hit[left]]
+    i, j, intersection = sum_by_pair(particle[left], other_particle[right], shared)
+    union = np.bincount(particle, weight * hit_energy[hit], int(n_true.sum()))[i] - intersection
+    union += np.bincount(other_particle, other_weight * hit_energy[other_hit], int(n_reco.sum()))[j]
     return i, j, np.divide(intersection, union, out=np.zeros(len(i)), where=union > 0)
 
 
-def match_by_hits(truth: HitSets, reco: HitSets, hit_energy: Floats, matching: HitMatching) -> Matches:
+def match_by_hits(truth: Links, reco: Links, hits: ak.Array, n_true: Ints, n_reco: Ints, rule: HitMatching) -> Matches:
     """One-to-one assignment of the largest total overlap; `pflow.metrics.match.match` with the cost 1 - overlap.
+
+    `hits` are the events' hits; the rest as for `overlaps`.
 
     Raises
     ------
     ValueError
         The two do not have the same number of events.
     """
-    if len(truth.counts) != len(reco.counts):
-        raise ValueError(f"truth has {len(truth.counts)} events, reconstruction has {len(reco.counts)}")
-    i, j, overlap = overlaps(truth, reco, hit_energy)
-    return best_pairs(jagged.event_index(truth.counts), i, j, 1.0 - overlap, matching.cut)
+    if len(n_true) != len(n_reco):
+        raise ValueError(f"truth has {len(n_true)} events, reconstruction has {len(n_reco)}")
+    energy = jagged.flat(hits["energy"], np.float64)
+    i, j, overlap = overlaps(truth, reco, energy, jagged.count(hits), n_true, n_reco)
+    return best_pairs(jagged.event_index(n_true), i, j, 1.0 - overlap, rule.cut)

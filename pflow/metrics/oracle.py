@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.build import make_links, make_particles
+from pflow.event.build import make_particles
 from pflow.event.events import Events
-from pflow.event.links import largest_weight
+from pflow.event.links import Links, largest_weight
 from pflow.event.particles import Reconstruction
 from pflow.event.targets import Targets
 from pflow.event.truth import assigned_ancestors
@@ -81,16 +81,17 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     truth, links = _truth(events), events.hit_links
     if links is None:
         raise events.error("the oracle needs links from hits to particles; there are none")
-    hit = jagged.global_index(links["source"], jagged.count(events.hits))
-    linked = assigned_ancestors(events, rule=rule)[jagged.global_index(links["particle"], jagged.count(truth))]
-    energy = jagged.flat(links["weight"], np.float64) * jagged.flat(events.hits["energy"])[hit]
+    columns, flat = jagged.columns(events.hits), Links.of(links)
+    hit = flat.flat_source(jagged.count(events.hits))
+    linked = assigned_ancestors(events, rule=rule)[flat.flat_particle(jagged.count(truth))]
+    energy = flat.weight.astype(np.float64) * columns["energy"][hit]
     used = (linked >= 0) & (energy > 0)
     hit, energy = hit[used], energy[used]
     particle, shower = np.unique(linked[used], return_inverse=True)
-    position = jagged.vectors(events.hits["position"])[hit]
+    position = np.stack([columns[f"position.{axis}"][hit] for axis in "xyz"], axis=1, dtype=np.float64)
 
     n, n_calorimeters = len(particle), len(events.detector.calorimeters)
-    cell = shower * n_calorimeters + jagged.flat(events.hits["subdetector"])[hit]
+    cell = shower * n_calorimeters + columns["subdetector"][hit]
     return Showers(
         particle=particle,
         kind=shower_kind(jagged.flat(truth["pdg"])[particle]),
@@ -162,7 +163,7 @@ def perfect_reconstruction(
     length = np.maximum(np.linalg.norm(showers.position, axis=1), np.finfo(np.float64).tiny)
     shower_momentum = showers.position * (shower_energy / length)[:, None]
 
-    at, n = target[np.concatenate([particle, showers.particle])], int(jagged.count(targets.particles).sum())
+    at, n = target[np.concatenate([particle, showers.particle])], int(targets.counts.sum())
     columns = [np.concatenate([track_energy, shower_energy]), *np.concatenate([track_momentum, shower_momentum]).T]
     sums = (np.bincount(at, column, n).astype(np.float64) for column in columns)
     found = np.bincount(at, minlength=n) > 0
@@ -171,8 +172,8 @@ def perfect_reconstruction(
         event=events.event,
         flags=events.flags,
         name=ORACLE,
-        hit_links=_links(targets.hit_links, targets, found),
-        track_links=None if targets.track_links is None else _links(targets.track_links, targets, found),
+        hit_links=_links(targets.hits, targets, found),
+        track_links=None if targets.tracks is None else _links(targets.tracks, targets, found),
     )
 
 
@@ -203,9 +204,10 @@ def _tracks(events: Events) -> tuple[Ints, Ints]:
     """Flat indices of tracks and of the particles that they are assigned to; the first track of each particle."""
     if events.tracks is None or events.track_links is None or events.truth is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    track = jagged.global_index(events.track_links["source"], jagged.count(events.tracks))
-    particle = jagged.global_index(events.track_links["particle"], jagged.count(events.truth))
-    best = largest_weight(track, particle, jagged.flat(events.track_links["weight"]))
+    links = Links.of(events.track_links)
+    track = links.flat_source(jagged.count(events.tracks))
+    particle = links.flat_particle(jagged.count(events.truth))
+    best = largest_weight(track, particle, links.weight)
     _, first = np.unique(particle[best], return_index=True)
     return track[best][first], particle[best][first]
 
@@ -217,20 +219,15 @@ def _particles(targets: Targets, found: npt.NDArray[np.bool_], measured: dict[st
     return make_particles(**{name: ak.unflatten(column[found], counts) for name, column in columns.items()})
 
 
-def _links(links: ak.Array, targets: Targets, found: npt.NDArray[np.bool_]) -> ak.Array:
+def _links(links: Links, targets: Targets, found: npt.NDArray[np.bool_]) -> ak.Array:
     """Links to the targets that were found, with indices among these."""
-    target = jagged.global_index(links["particle"], jagged.count(targets.particles))
-    index = np.zeros(len(found), dtype=np.int64)
+    index = np.full(len(found), -1, dtype=np.int64)
     index[found] = jagged.local_index(_n_found(targets, found))
-    kept = found[target]
-    counts = np.bincount(jagged.event_index(jagged.count(links))[kept], minlength=len(targets))
-    source, weight = jagged.flat(links["source"]), jagged.flat(links["weight"])
-    columns = {"source": source, "particle": index[target], "weight": weight}
-    return make_links(**{name: ak.unflatten(column[kept], counts) for name, column in columns.items()}, normalise=False)
+    return targets.links_to(links, index).records()
 
 
 def _n_found(targets: Targets, found: npt.NDArray[np.bool_]) -> Ints:
-    return np.bincount(jagged.event_index(jagged.count(targets.particles))[found], minlength=len(targets))
+    return np.bincount(jagged.event_index(targets.counts)[found], minlength=len(targets))
 
 
 def _truth(events: Events) -> ak.Array:

@@ -44,7 +44,7 @@ class ParticleTable:
     def from_records(
         cls, particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
     ) -> ParticleTable:
-        """From records [event, particle] with pdg, charge, energy and momentum {px, py, pz}.
+        """From records [event, particle] with pdg, charge, energy, px, py and pz.
 
         Parameters
         ----------
@@ -59,7 +59,7 @@ class ParticleTable:
             An energy, charge or momentum is not finite; names file, entry and field.
         """
         counts = jagged.count(particles)
-        momentum = {f"momentum.{axis}": particles["momentum", axis] for axis in ("px", "py", "pz")}
+        momentum = {axis: particles[axis] for axis in ("px", "py", "pz")}
         columns = {"charge": particles["charge"], "energy": particles["energy"], **momentum}
         arrays = {field: jagged.flat(column, np.float64) for field, column in columns.items()}
         for field, values in arrays.items():

@@ -26,7 +26,7 @@ from pflow.tokens.vocab import PdgVocabulary, charge_index
 
 __all__ = ["encode", "kept_hits", "select_hits", "target_particles", "unknown_pdg_message"]
 
-MOMENTUM = ("momentum.px", "momentum.py", "momentum.pz")
+MOMENTUM = ("px", "py", "pz")
 
 
 def select_hits(events: Events, recipe: TokenConfig) -> Events:

@@ -42,7 +42,7 @@ class OrderedTargets:
     @property
     def particles(self) -> ak.Array:
         """[T] records: `pflow.event.truth.Targets.particles` of all events, each event's sorted."""
-        return jagged.picked(jagged.flat_records(self.targets.particles), self.order)
+        return jagged.flat_records(self.targets.particles)[self.order]
 
 
 def sort_targets(targets: Targets, order: str) -> OrderedTargets:
@@ -67,7 +67,7 @@ def sort_targets(targets: Targets, order: str) -> OrderedTargets:
     sorting = sorting[np.argsort(keys[0][sorting], kind="stable")]
     if np.all([key[sorting[1:]] == key[sorting[:-1]] for key in keys], axis=0).any():
         pdg = np.abs(targets.column("pdg").astype(np.float64))
-        keys += [pdg, charge, *(targets.column(f"momentum.{axis}") for axis in ("px", "py", "pz"))]
+        keys += [pdg, charge, *(targets.column(axis) for axis in ("px", "py", "pz"))]
         sorting = np.lexsort(keys[::-1])  # the last key is the first that counts
     position = np.empty(len(sorting), dtype=np.int64)
     position[sorting] = jagged.local_index(counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import awkward as ak
@@ -10,10 +11,10 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.targets import AssignmentWeights
+from pflow.event.links import Links
 from pflow.physics.kinematics import unit_vector
 from pflow.tokens.order import OrderedTargets
-from pflow.tokens.tokens import Assignment, FlatReadout
+from pflow.tokens.tokens import FlatReadout
 
 __all__ = ["make_readout"]
 
@@ -56,15 +57,16 @@ def make_readout(
     all_kept = bool(is_kept.all())  # as most often
     n_kept = n_hits if all_kept else np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
     offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
-    assignments: dict[str, Any] = {}
+    assignments: dict[str, Links] = {}
     if targets is not None:
         all_tracks = np.ones(int(n_tracks.sum()), dtype=np.bool_)
-        track_weights = None if tracks is None else targets.targets.tracks
-        for name, weights, counts, kept in (
+        track_links = None if tracks is None else targets.targets.tracks
+        for name, links, counts, kept in (
             ("hit_assignment", targets.targets.hits, n_hits, is_kept),
-            ("track_assignment", track_weights, n_tracks, all_tracks),
+            ("track_assignment", track_links, n_tracks, all_tracks),
         ):
-            assignments[name], offsets[name] = _assignment(weights, counts, kept, targets)
+            assignments[name] = pairs = _assignment(links, counts, kept, targets)
+            offsets[name] = jagged.offsets(pairs.counts)
     hits = jagged.columns(events.hits)
     if not all_kept:
         hits = {name: values[is_kept] for name, values in hits.items()}
@@ -99,23 +101,12 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
     }
 
 
-def _assignment(
-    weights: AssignmentWeights | None, n_sources: Index, is_kept: Mask, targets: OrderedTargets
-) -> tuple[Assignment, Index]:
-    """The pairs whose source is kept, and their offsets; their sources count the kept ones of the event."""
-    if weights is None:
-        none = np.zeros(0, dtype=np.int32)
-        pairs = Assignment(source=none, target=none.astype(np.int64), weight=none.astype(np.float32))
-        return pairs, np.zeros_like(targets.offsets)
-    columns, n_links = targets.targets.pairs(weights, targets.position)
-    source, target, weight = (columns[name] for name in ("source", "particle", "weight"))
-    source = source.astype(np.int32, copy=False)
-    if is_kept.all():
-        return Assignment(source=source, target=target, weight=weight), jagged.offsets(n_links)
-    first = np.repeat(jagged.offsets(n_sources)[:-1], n_links)
-    kept = is_kept[source + first]
-    n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
-    rank = n_before[source + first] - n_before[first]
-    event = jagged.event_index(n_links)
-    pairs = Assignment(source=rank[kept].astype(np.int32), target=target[kept], weight=weight[kept])
-    return pairs, jagged.offsets(np.bincount(event[kept], minlength=len(n_sources)))
+def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: OrderedTargets) -> Links:
+    """Links from the sources that are kept, counting these, to positions in the target sequences."""
+    pairs = Links.of(None, len(n_sources)) if links is None else targets.targets.links_to(links, targets.position)
+    if not is_kept.all():
+        source = pairs.flat_source(n_sources)
+        n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events
+        place = n_before[source] - np.repeat(n_before[jagged.offsets(n_sources)[:-1]], pairs.counts)
+        pairs = pairs.take(is_kept[source], source=place)
+    return dataclasses.replace(pairs, source=pairs.source.astype(np.int32), weight=pairs.weight.astype(np.float32))

@@ -11,31 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
+from pflow.event.events import event_rows
+from pflow.event.links import Links
 from pflow.tokens.config import PARTS
 
-__all__ = ["OFFSETS", "Assignment", "FlatReadout", "ParticleTokens", "Tokens"]
+__all__ = ["OFFSETS", "FlatReadout", "ParticleTokens", "Tokens"]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
-Part = TypeVar("Part", bound="Tokens | FlatReadout | Assignment")
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Assignment:
-    """Which targets have which fractions of which hits (or tracks): L pairs with a weight above 0.
-
-    Parameters
-    ----------
-    source : int32 [L], index of the hit (track) in the readout of its event
-    target : int64 [L], index of the particle in the target sequence of its event
-    weight : float32 [L], 0 to 1; the weights of a hit sum to at most 1, and to less where particles that are no targets
-        have a fraction of it
-    """
-
-    source: Int32s
-    target: Ints
-    weight: Floats
+Part = TypeVar("Part", bound="Tokens | FlatReadout | Links")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,7 +39,7 @@ class FlatReadout:
     track_position : float32 [K, 3], where the track enters the calorimeter, mm; null if unknown
     track_direction : float32 [K, 3], unit vector of its momentum there; at the vertex if unknown
     hit_assignment, track_assignment
-        The targets' fractions of hits and tracks, or None without truth.
+        Links from the hits and tracks here to the target sequence (int32, int64 and float32), or None without truth.
     """
 
     energy: Floats
@@ -66,8 +51,8 @@ class FlatReadout:
     track_charge: Floats
     track_position: Floats
     track_direction: Floats
-    hit_assignment: Assignment | None = None
-    track_assignment: Assignment | None = None
+    hit_assignment: Links | None = None
+    track_assignment: Links | None = None
 
 
 OFFSETS = {
@@ -78,7 +63,7 @@ OFFSETS = {
     **{
         f"readout.{pairs}.{name}": pairs
         for pairs in ("hit_assignment", "track_assignment")
-        for name in ("source", "target", "weight")
+        for name in ("source", "particle", "weight")
     },
 }
 """The arrays of `Tokens`, those of its readout by their names there, and the offsets that belong to each."""
@@ -124,16 +109,11 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.event)
 
-    def __getitem__(self, where: int | slice | npt.NDArray[Any] | Sequence[int]) -> Tokens:
+    def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Tokens:
         """Some of the events: an index or a slice as views into the arrays, a mask or a list of indices as copies."""
-        if isinstance(where, int | np.integer):
-            index = int(where)
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"event {index} of {len(self)}")
-            index %= len(self)
-            where = slice(index, index + 1)
-        rows = np.arange(len(self))[where]
-        consecutive = isinstance(where, slice) and where.step in (None, 1)
+        which = event_rows(which, len(self))
+        rows = np.arange(len(self))[which]
+        consecutive = isinstance(which, slice) and which.step in (None, 1)
         chosen: dict[str, slice | Ints] = {}
         offsets: dict[str, Ints] = {}
         for name, bounds in self.offsets.items():
@@ -145,7 +125,8 @@ class Tokens:
             else:
                 chosen[name] = np.repeat(begin, counts) + jagged.local_index(counts)
         arrays = {name: values[chosen[OFFSETS[name]]] for name, values in self.arrays().items()}
-        return dataclasses.replace(_with(self, arrays), offsets=offsets, event=self.event[rows], flags=self.flags[rows])
+        changed = _with(self, arrays, offsets)
+        return dataclasses.replace(changed, offsets=offsets, event=self.event[rows], flags=self.flags[rows])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays that are there, by their names in `OFFSETS`."""
@@ -160,18 +141,20 @@ class Tokens:
 
 def _arrays(part: Any, prefix: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
     for name, value in vars(part).items():
-        if isinstance(value, FlatReadout | Assignment):
+        if isinstance(value, FlatReadout | Links):
             yield from _arrays(value, f"{prefix}{name}.")
         elif prefix + name in OFFSETS and value is not None:
             yield prefix + name, value
 
 
-def _with(part: Part, arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Part:
+def _with(part: Part, arrays: Mapping[str, npt.NDArray[Any]], offsets: Mapping[str, Ints], prefix: str = "") -> Part:
     """The same with other arrays."""
     changed: dict[str, Any] = {}
     for name, value in vars(part).items():
-        if isinstance(value, FlatReadout | Assignment):
-            changed[name] = _with(value, arrays, f"{prefix}{name}.")
+        if isinstance(value, FlatReadout | Links):
+            changed[name] = _with(value, arrays, offsets, f"{prefix}{name}.")
+            if isinstance(value, Links):
+                changed[name] = dataclasses.replace(changed[name], counts=np.diff(offsets[name]))
         elif prefix + name in arrays:
             changed[name] = arrays[prefix + name]
     return dataclasses.replace(part, **changed)

@@ -14,7 +14,8 @@ from pflow.data.batch import Batch, Readout
 from pflow.data.collate import Padder, collate
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.tokens.tokens import OFFSETS, Assignment, FlatReadout, Tokens
+from pflow.event.links import Links
+from pflow.tokens.tokens import OFFSETS, FlatReadout, Tokens
 
 Event = dict[str, np.ndarray]
 """Arrays of one event, by their names in `OFFSETS`."""
@@ -52,7 +53,7 @@ def read_out(n_hits: int, n_tracks: int, n_target: int | None = 1) -> Event:
     if n_target is not None:
         for kind, n in (("hit_assignment", n_hits), ("track_assignment", n_tracks)):
             source = np.arange(n if n_target else 0)
-            readout[f"{kind}.source"], readout[f"{kind}.target"] = source.astype(np.int32), 0 * source
+            readout[f"{kind}.source"], readout[f"{kind}.particle"] = source.astype(np.int32), 0 * source
             readout[f"{kind}.weight"] = np.full(len(source), 0.5, dtype=np.float32)
     return event(n_hits // 2, n_target) | {f"readout.{name}": values for name, values in readout.items()}
 
@@ -70,7 +71,9 @@ def tokens_of(events: Sequence[Event]) -> Tokens:
     source = dict.fromkeys(("tracks", "tracker_hits", "charge", "pdg", "energy", "direction"))
     return Tokens(
         **(source | arrays),
-        readout=FlatReadout(**readout, **{kind: Assignment(**one) for kind, one in pairs.items() if one})
+        readout=FlatReadout(
+            **readout, **{kind: Links(counts=np.diff(offsets[kind]), **one) for kind, one in pairs.items() if one}
+        )
         if readout
         else None,
         offsets=offsets,

@@ -236,7 +236,11 @@ class TestValidate:
             (hits_of(energy=BAD), "hits.energy", "number, found nan at index 1"),
             (hits_of(energy=-ONE), "hits.energy", "at least 0 GeV, found -1.0"),
             (hits_of(z=BAD), "hits.position.z", "expected a finite number"),
-            (hits_of(subdetector=INDEX + 3), "hits.subdetector", r"expected 0 to 3 \(ild_g4\), found 4 at index 1"),
+            (
+                hits_of(subdetector=INDEX + 3),
+                "hits.subdetector",
+                r"expected 0 to 3, a calorimeter of the detector, found 4 at index 1",
+            ),
             (make_tracks(b_field=1.0, charge=BAD, **MOMENTUM), "tracks.charge", "expected a finite number"),
             (make_tracker_hits(x=ONE, y=BAD, z=ONE), "tracker_hits.position.y", "expected a finite number"),
             (truth_of(mass=BAD), "truth.mass", "expected a finite number"),
@@ -248,7 +252,7 @@ class TestValidate:
             (truth_of(px=1e8 * ONE), "truth.energy", r"at most 1e\+07 GeV"),
             (make_links(source=INDEX + 1, particle=INDEX), "hit_links.source", "event's list, found 2 at index 1"),
             (make_links(source=INDEX, particle=INDEX - 1), "track_links.particle", "found -1 at index 0"),
-            (make_links(source=INDEX, particle=INDEX, weight=BAD), "hit_links.weight", "at least 0, found nan"),
+            (make_links(source=INDEX, particle=INDEX, weight=BAD), "hit_links.weight", "a finite number, found nan"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )

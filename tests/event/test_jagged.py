@@ -60,20 +60,60 @@ def test_events_in_another_order_are_flattened_in_it():
 
 
 def test_records_are_those_of_awkward():
-    columns = {"x": np.arange(3.0), "y": np.zeros(3), "z": np.array([1.0, 5, 2])}
-    found = jagged.records(columns, np.array([2, 0, 1]), name="Vector3D")
-    vectors = ak.zip(columns, with_name="Vector3D", behavior=found.behavior)
-    assert found.to_list() == ak.unflatten(vectors, [2, 0, 1]).to_list()
-    assert found.type == ak.unflatten(vectors, [2, 0, 1]).type
-    assert found.mag[0].to_list() == pytest.approx([1, np.sqrt(26)])
-    assert jagged.vectors(found[1:]).tolist() == [[2, 0, 2]]
+    columns = {"v.x": np.arange(3.0), "v.y": np.zeros(3), "v.z": np.array([1.0, 5, 2]), "a": np.arange(3)}
+    counts = np.array([2, 0, 1])
+    found = jagged.records(columns, counts)
+    inner = {name[-1]: values for name, values in columns.items()}
+    vectors = ak.zip({axis: inner[axis] for axis in "xyz"}, with_name="Vector3D", behavior=found.behavior)
+    expected = ak.unflatten(ak.zip({"v": vectors, "a": inner["a"]}, depth_limit=1), counts)
+    assert (found.to_list(), found.type) == (expected.to_list(), expected.type)
+    assert found.v.mag[0].to_list() == pytest.approx([1, np.sqrt(26)])
+    assert jagged.vectors(found.v[1:]).tolist() == [[2, 0, 2]]
+    assert {name: values.tolist() for name, values in jagged.columns(found).items()} == {
+        name: values.tolist() for name, values in columns.items()
+    }
+
+
+def particles() -> ak.Array:
+    """Two events: a pion of 50 GeV and a photon; nothing."""
+    columns = {
+        "pdg": [211, 22],
+        "energy": [50.0, 3.0],
+        "mass": [0.13957, 0.0],
+        "px": [30.0, 0],
+        "py": [40, 0],
+        "pz": [0, 3],
+    }
+    floats = {name: np.array(values, dtype=np.float32) for name, values in columns.items()}
+    return jagged.records(floats, np.array([2, 0]))
+
+
+def test_particles_are_four_momenta_with_their_own_mass():
+    found = particles()
+    assert found.pt.to_list() == [[50, 0], []]
+    assert found.eta[0, 0] == 0
+    assert found.mass[0].to_list() == pytest.approx([0.13957, 0.0])  # E^2 - p^2 is 0 in float32
+    assert found[0, 0].mass == pytest.approx(0.13957)
+    assert found[0, 1].E == found[0, 1].energy == 3
+    assert found.momentum.px.to_list() == [[30, 0], []]
+    assert found.momentum[0, 0].to_list() == {"px": 30, "py": 40, "pz": 0}
+    assert found.momentum.p.to_list() == [[50, 3], []]
+
+
+def test_the_sum_of_two_particles_has_the_mass_of_both():
+    found = particles()
+    pair = found[0, 0] + found[0, 1]
+    assert (pair.energy, pair.px, pair.pz) == (53, 30, 3)
+    assert pair.mass == pytest.approx(np.sqrt(53**2 - 30**2 - 40**2 - 9), rel=1e-6)
+    assert (found + found).mass[0, 1] == 0
+    assert ak.sum(found, axis=1).energy.to_list() == [53, 0]
 
 
 def test_counts_and_columns_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="3 values for 4 objects"):
         jagged.unflatten(np.arange(3), np.array([2, 2]))
     with pytest.raises(ValueError, match="different lengths"):
-        jagged.records({"x": np.arange(3), "y": np.arange(2)})
+        jagged.records({"x": np.arange(3), "y": np.arange(2)}, np.array([3]))
 
 
 RECORDS = ak.Array([[{"a": 3, "b": {"x": 1.0}}, {"a": 1, "b": {"x": 2.0}}], [], [{"a": 2, "b": {"x": 3.0}}]])
@@ -130,6 +170,6 @@ def test_records_with_other_values_of_some_fields(array):
 
 
 def test_vectors_with_other_values_stay_vectors():
-    momentum = {key: np.array([value]) for key, value in (("px", 3.0), ("py", 0.0), ("pz", 0.0))}
-    tracks = jagged.records({"momentum": jagged.records(momentum, name="Momentum3D")}, np.array([1]))
+    momentum = {f"momentum.{key}": np.array([value]) for key, value in (("px", 3.0), ("py", 0.0), ("pz", 0.0))}
+    tracks = jagged.records(momentum, np.array([1]))
     assert jagged.replaced(tracks, {"momentum.py": np.array([4.0])}).momentum.p.to_list() == [[5.0]]

@@ -77,7 +77,7 @@ def test_what_not_all_chunks_have_is_dropped():
 def test_a_chunk_without_particles_drops_nothing(empty_first):
     """As of an event without hits and tracks, of which the model says nothing."""
     whole = linked()
-    fields = ["pdg", "charge", "energy", "mass", "momentum"]
+    fields = ["pdg", "charge", "energy", "mass", "px", "py", "pz"]
     empty = dataclasses.replace(whole[1:2], particles=bare().particles[1:2][fields], hit_links=None, track_links=None)
     assert ak.num(empty.particles).to_list() == [0]
     joined = concatenate([empty, whole] if empty_first else [whole, empty])

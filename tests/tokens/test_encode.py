@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.merge_hits import Merge
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.encode import kept_hits
@@ -71,7 +72,6 @@ def test_tracks_make_no_targets_where_they_are_no_source(events):
 
 
 def test_a_target_without_momentum_is_an_error_that_names_the_entry(events, tokeniser):
-    at_rest = ak.zip({key: ak.zeros_like(events.truth.momentum[key]) for key in ("px", "py", "pz")})
-    truth = ak.with_field(events.truth, at_rest, "momentum")
+    truth = jagged.replaced(events.truth, dict.fromkeys(("px", "py", "pz"), 0 * jagged.flat(events.truth.px)))
     with pytest.raises(InputError, match=r"entry 7, 'truth.momentum'"):
         tokeniser.encode(dataclasses.replace(events, truth=truth))

@@ -6,7 +6,8 @@ import pytest
 
 from pflow.event import jagged
 from pflow.event.build import make_truth
-from pflow.event.targets import AssignmentWeights, Targets
+from pflow.event.links import Links
+from pflow.event.targets import Targets
 from pflow.tokens.order import ORDERS, sort_targets
 
 
@@ -14,14 +15,13 @@ def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets
     zero = ak.zeros_like(ak.Array(px))
     py, pz, charge, n_tracks = (zero if values is None else ak.Array(values) for values in (py, pz, charge, n_tracks))
     truth = make_truth(pdg=pdg, mass=zero, charge=charge, px=px, py=py, pz=pz)
-    nothing = np.zeros(0, dtype=np.int64)
     return Targets(
         rule="stable",
         counts=jagged.count(truth),
         chosen=np.arange(ak.count(truth.pdg)),
         truth=truth,
         added={"n_tracks": jagged.flat(n_tracks)},
-        hits=AssignmentWeights(nothing, nothing, nothing, nothing, np.zeros(len(truth) + 1, dtype=np.int64)),
+        hits=Links.of(None, len(truth)),
         tracks=None,
         list_dropped=lambda: truth,
     )
@@ -50,5 +50,5 @@ def test_the_result_does_not_depend_on_the_order_of_the_file(order):
         sort_targets(targets([pdg[i]], [p[0, i]], py=[p[1, i]], pz=[p[2, i]]), order).particles
         for i in (np.arange(30), shuffle)
     )
-    for field in ("pdg", "energy", "momentum"):
+    for field in ("pdg", "energy", "px"):
         assert one[field].to_list() == other[field].to_list()

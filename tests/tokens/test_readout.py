@@ -36,7 +36,7 @@ def encoded(events, recipe):
 def dense(event) -> np.ndarray:
     pairs = event.readout.hit_assignment
     result = np.zeros((len(event.charge), len(event.readout.energy)))
-    result[pairs.target, pairs.source] = pairs.weight
+    result[pairs.particle, pairs.source] = pairs.weight
     return result
 
 
@@ -64,7 +64,7 @@ def test_dtypes_and_shapes(events, recipe):
     for name, dtype in (("subdetector", np.int32), ("layer", np.int32), ("token", np.int64)):
         assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (dtype, (2,)), name
     for pairs in (readout.hit_assignment, readout.track_assignment):
-        assert (pairs.source.dtype, pairs.target.dtype, pairs.weight.dtype) == (np.int32, np.int64, np.float32)
+        assert (pairs.source.dtype, pairs.particle.dtype, pairs.weight.dtype) == (np.int32, np.int64, np.float32)
 
 
 def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, recipe):
@@ -142,7 +142,7 @@ def test_hits_and_tracks_are_assigned_to_the_targets_in_their_order(real, recipe
         np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
         pairs = tokens[i].readout.track_assignment
         largest = np.zeros((len(tokens[i].charge), len(tokens[i].tracks)))
-        largest[pairs.target, pairs.source] = pairs.weight > 0.5
+        largest[pairs.particle, pairs.source] = pairs.weight > 0.5
         assert largest.sum(axis=1).tolist() == particles.n_tracks[i].to_list()
 
 
@@ -150,7 +150,7 @@ def test_dropped_hits_are_not_assigned(events, recipe):
     event = encoded(events, dataclasses.replace(recipe, hit_energy_min=6.0))[0]
     assert event.readout.energy.tolist() == [12.0, 8.0]
     assert event.readout.hit_assignment.source.tolist() == [0, 1]
-    assert event.readout.hit_assignment.target.tolist() == [0, 0]  # the photon of 20 GeV comes first
+    assert event.readout.hit_assignment.particle.tolist() == [0, 0]  # the photon of 20 GeV comes first
 
 
 def test_rotation_and_reflection_keep_the_assignment(real, recipe):
@@ -158,7 +158,7 @@ def test_rotation_and_reflection_keep_the_assignment(real, recipe):
     one, other = encoded(real, recipe).readout, encoded(turned, recipe).readout
     assert not np.allclose(one.position, other.position)
     for kind in ("hit_assignment", "track_assignment"):
-        for name in ("source", "target", "weight"):
+        for name in ("source", "particle", "weight"):
             assert np.array_equal(getattr(getattr(one, kind), name), getattr(getattr(other, kind), name))
 
 
@@ -180,7 +180,7 @@ def test_an_event_does_not_depend_on_its_neighbours(real, recipe):
         one, other = together[i].readout, tokeniser.encode(real[i])[0].readout
         for name in ("energy", "position", "token", "track_momentum", "track_direction"):
             assert np.array_equal(getattr(one, name), getattr(other, name)), name
-        for name in ("source", "target", "weight"):
+        for name in ("source", "particle", "weight"):
             assert np.array_equal(getattr(one.hit_assignment, name), getattr(other.hit_assignment, name)), name
             assert np.array_equal(getattr(one.track_assignment, name), getattr(other.track_assignment, name)), name
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import awkward as ak
@@ -12,8 +13,9 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import flat_links, make_hits, make_particles, make_tracker_hits, make_truth
+from pflow.event.build import make_hits, make_particles, make_tracker_hits, make_truth
 from pflow.event.events import Events, Flag
+from pflow.event.links import Links
 from pflow.event.truth_tracks import make_truth_tracks
 from pflow.io.edm4hep.digitise import digitise
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
@@ -25,7 +27,6 @@ from pflow.physics.detector import Calorimeter, Detector
 __all__ = ["Edm4hepReader", "HitOrigins", "missing_collections"]
 
 Ints = npt.NDArray[np.int64]
-LinkColumns = tuple[Ints, Ints, Ints, npt.NDArray[np.float64]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -196,7 +197,7 @@ class Edm4hepReader:
         """Hits of all calorimeters, where each collection went, and the contributions to each simulated one."""
         names: list[str] = []
         contributions: dict[str, Contributions] = {}
-        pieces: dict[str, list[ak.Array]] = {name: [] for name in _HIT_COLUMNS}
+        pieces: defaultdict[str, list[ak.Array]] = defaultdict(list)
         for subdetector, calorimeter in enumerate(self.detector.calorimeters):
             for name in self.sources[calorimeter.name]:
                 names.append(name)
@@ -204,12 +205,13 @@ class Edm4hepReader:
                 if own is not None:
                     contributions[name] = own
                 columns["subdetector"] = _filled(columns["energy"], np.int32(subdetector))
-                for key in pieces:
-                    pieces[key].append(columns[key])
+                del columns["index"]
+                for key, values in columns.items():
+                    pieces[key].append(values)
         counts = [jagged.count(energy) for energy in pieces["energy"]]
         joined = Joined(names, counts or np.zeros((1, stop - start)))
         none = jagged.unflatten(np.zeros(0, dtype=np.float32), np.zeros(stop - start, dtype=np.int64))
-        columns = jagged.join(pieces) if names else dict.fromkeys(pieces, none)
+        columns = jagged.join(pieces) if names else dict.fromkeys(("energy", "x", "y", "z"), none)
         return make_hits(**columns), joined, contributions
 
     def _collection(
@@ -253,11 +255,11 @@ class Edm4hepReader:
         pieces = [self._links(start, stop, link, joined, truth) for link in self.sources["hit_links"]]
         pieces += [self._sim_links(name, own, joined, truth) for name, own in contributions.items()]
         if pieces:
-            found["hit_links"] = _make_links(pieces, stop - start)
+            found["hit_links"] = Links.join(pieces).normalised().records()
         if tracks is not None and self.sources["track_links"]:
             own = Joined(self.sources["tracks"], [jagged.count(tracks)])
             pieces = [self._links(start, stop, link, own, truth) for link in self.sources["track_links"]]
-            found["track_links"] = _make_links(pieces, stop - start)
+            found["track_links"] = Links.join(pieces).normalised().records()
         return found
 
     def _particles(self, start: int, stop: int) -> tuple[ak.Array, Joined]:
@@ -314,7 +316,7 @@ class Edm4hepReader:
             parent[child[first]] = np.maximum(jagged.flat(index)[member[first]], -1)
         return jagged.unflatten(parent, counts)
 
-    def _links(self, start: int, stop: int, link: str, sources: Joined, truth: Joined) -> LinkColumns:
+    def _links(self, start: int, stop: int, link: str, sources: Joined, truth: Joined) -> Links:
         """Links of one collection; those to or from collections that are not read are left out."""
         ends = []
         for end, names in enumerate((("from", "rec"), ("to", "sim"))):
@@ -343,15 +345,16 @@ class Edm4hepReader:
             resolved.append(joined.resolve(self.file, collection_id, index, id_event))
         (source, source_known), (particle, particle_known) = resolved
         keep = source_known & particle_known
-        return event[keep], source[keep], particle[keep], weight[keep].astype(np.float64)
+        return Links.by_event(event[keep], source[keep], particle[keep], weight[keep].astype(np.float64), stop - start)
 
-    def _sim_links(self, name: str, contributions: Contributions, joined: Joined, truth: Joined) -> LinkColumns:
+    def _sim_links(self, name: str, contributions: Contributions, joined: Joined, truth: Joined) -> Links:
         """Links of one simulated collection: the energy that each particle left in each of its hits."""
         slot = joined.names.index(name)
         event = contributions.event
         particle, known = truth.resolve(self.file, contributions.particle_id, contributions.particle, event)
         hit = contributions.hit - jagged.offsets(contributions.counts)[event] + joined.offsets[slot, event]
-        return sum_weights(event[known], hit[known], particle[known], contributions.energy[known])
+        sums = sum_weights(event[known], hit[known], particle[known], contributions.energy[known])
+        return Links.by_event(*sums, len(contributions.counts))
 
     def _reference(self, start: int, stop: int) -> ak.Array:
         (name,) = self.sources["reference"]
@@ -381,8 +384,6 @@ def missing_collections(file: PodioFile, detector: Detector, *, sim: bool | None
         groups.append(detector.tracks)
     return [names for names in groups if file.columns.first(*names) is None and names]
 
-
-_HIT_COLUMNS = ("energy", "x", "y", "z", "time", "subdetector", "layer")
 
 _ALTERNATIVES = ("tracks", "truth", "reference")
 """Parts of which only the first available collection is read; of the others all are joined."""
@@ -465,10 +466,3 @@ def _filled(like: ak.Array, value: np.generic) -> ak.Array:
     """One value of its type for each object of an array [event, object]."""
     counts = jagged.count(like)
     return jagged.unflatten(np.full(int(counts.sum()), value), counts)
-
-
-def _make_links(pieces: Iterable[LinkColumns], n_events: int) -> ak.Array:
-    event, source, particle, weight = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
-    order = np.argsort(event, kind="stable")
-    counts = np.bincount(event, minlength=n_events)
-    return flat_links(counts, source=source[order], particle=particle[order], weight=weight[order], normalise=True)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import flat_links, make_particles
+from pflow.event.build import make_particles
+from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.podio import PodioFile, expand
 from pflow.io.edm4hep.reco_names import RecoNames
@@ -148,9 +149,8 @@ class Edm4hepRecoReader:
     def _links(
         self, source: npt.NDArray[Any], particle: Ints, weight: npt.NDArray[Any], event: Ints, counts: Ints
     ) -> ak.Array:
-        n_links = np.bincount(event, minlength=len(counts))
         local = particle - jagged.offsets(counts)[event]
-        return flat_links(n_links, source=source, particle=local, weight=weight)
+        return Links.by_event(event, source, local, weight, len(counts)).records()
 
     def _check(self, start: int, field: str, found: Ints, expected: Ints, what: str) -> None:
         wrong = np.flatnonzero(found != expected)

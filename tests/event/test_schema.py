@@ -1,0 +1,131 @@
+"""Every field of a hit and a track survives whatever is done with events; a new row of the schema is enough."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pflow.event import jagged
+from pflow.event.augment import Augmentation, Overlay, augment, reflect, rotate
+from pflow.event.build import build
+from pflow.event.disturb import Disturbance, disturb
+from pflow.event.events import Events, concatenate
+from pflow.event.links import Links
+from pflow.event.merge_hits import Merge, merge_hits
+from pflow.event.overlay import overlay
+from pflow.event.schema import SCHEMA, Field, fields_of
+from pflow.io.events_root import write_events
+from pflow.io.open import read_events
+from pflow.physics.detector import load_detector
+from pflow.tokens.features import FEATURES, Feature, feature_matrix
+
+PARTS = ("hits", "tracks", "tracker_hits")
+COUNTS = np.array([40, 0, 25])
+NEW = Field(name="quality", unit="1", default=0.5, low=0, high=1, required=False)
+
+
+def made() -> Events:
+    """Three events; each column of each object has a number of its own that the schema allows."""
+    rng = np.random.default_rng(1)
+    n, parts = int(COUNTS.sum()), {}
+    for part in PARTS:
+        quantities = {}
+        for field in SCHEMA[part]:
+            if field.points_to:
+                values = rng.integers(0, 4, n)
+            elif field.dtype == "int32":
+                values = rng.integers(0, 20, n)
+            else:
+                values = rng.uniform(0.01, 1.0, n) * (1000 if field.unit == "mm" else 1)
+            for quantity in field.quantities:
+                quantities[quantity] = jagged.unflatten(rng.permutation(values), COUNTS)
+        parts[part] = build(part, **quantities)
+    particle = np.zeros(3, dtype=int) + 1
+    truth = {name: jagged.unflatten(np.ones(3), particle) for name in ("charge", "mass", "px", "py", "pz", "energy")}
+    parts["truth"] = build("truth", pdg=jagged.unflatten(np.full(3, 211), particle), **truth)
+    links = Links(counts=COUNTS, source=jagged.local_index(COUNTS), particle=np.zeros(n, int), weight=np.ones(n))
+    links_of = dict.fromkeys(("hit_links", "track_links", "tracker_hit_links"), links.records())
+    return Events(detector=load_detector("ild_g4"), **parts, **links_of)
+
+
+@pytest.fixture(params=[False, True], ids=["as it is", "with a new field"])
+def events(request, monkeypatch) -> Events:
+    """With the schema, and with a new row in each part."""
+    if request.param:
+        for part in PARTS:
+            monkeypatch.setitem(SCHEMA, part, (*SCHEMA[part], NEW))
+    return made()
+
+
+def same(found: Events, events: Events, *, part: str, rows=slice(None), but: tuple[str, ...] = ()) -> None:
+    """All columns of a part have these values, at these rows of all objects, in the types of the schema."""
+    before, after = jagged.columns(getattr(events, part)), jagged.columns(getattr(found, part))
+    for column, field in fields_of(part).items():
+        assert after[column].dtype == field.dtype, column
+        if field.name not in but:
+            np.testing.assert_array_equal(after[column], before[column][rows], err_msg=f"{part}.{column}")
+
+
+@pytest.mark.parametrize("part", PARTS)
+class TestEveryField:
+    def test_joining_and_choosing_events(self, events, part):
+        same(concatenate([events[:1], events[1:]]), events, part=part)
+        same(concatenate(list(events)), events, part=part)
+        same(events[[0, 1, 2]], events, part=part)
+
+    def test_rotation_and_reflection(self, events, part):
+        turning = tuple(field.name for field in SCHEMA[part] if field.axes or field.turns)
+        same(rotate(events, 0.7), events, part=part, but=turning)
+        same(reflect(reflect(events)), events, part=part)
+
+    def test_overlay(self, events, part):
+        same(overlay(events, [[0, 1], [2]]), events, part=part)
+        alone = augment(events, Augmentation(overlay=Overlay(frequencies=[1.0])), np.random.default_rng(1))
+        same(alone, events, part=part)
+
+    def test_disturbance(self, events, part):
+        options = Disturbance(energy_scale=0.1, shift_mm=1.0, split_tracks=0.5, dead_cells=0.3, noise_hits=3.0)
+        changed = {"hits": ("energy", "position"), "tracks": ("omega", "momentum", "calo_momentum")}.get(part, ())
+        found = disturb(events, options, np.random.default_rng(1))
+        index = {"hits": "time", "tracks": "d0"}.get(part, "time")  # unlike in all objects: says which one it is
+        before, after = (jagged.columns(getattr(e, part))[index] for e in (events, found))
+        order = np.argsort(before)
+        same(found, events, part=part, rows=order[np.searchsorted(before[order], after)], but=changed)
+        assert part == "tracker_hits" or len(after) != len(before)
+
+    def test_files(self, events, part, tmp_path):
+        write_events(tmp_path / "events.root", events)
+        same(read_events(tmp_path / "events.root"), events, part=part)
+
+    def test_values_that_cannot_be_are_found(self, events, part):
+        assert events.violations() == []
+        column, field = list(fields_of(part).items())[-1]
+        values = jagged.columns(getattr(events, part))[column].copy()
+        values[0] = min(field.high * 10, 2**31 - 1)
+        wrong = dataclasses.replace(events, **{part: jagged.replaced(getattr(events, part), {column: values})})
+        assert [violation.field for violation in wrong.violations()] == [f"{part}.{column}"]
+
+    def test_a_feature_can_use_it(self, events, part, monkeypatch):
+        column, field = list(fields_of(part).items())[-1]
+        feature = Feature(f"{part}.{field.name}", "new", lambda columns, _: columns[column].astype(np.float64))
+        monkeypatch.setitem(FEATURES, part, {**FEATURES[part], "new": feature})
+        values = feature_matrix(events, part, ["new"])[:, 0]
+        np.testing.assert_array_equal(values, jagged.columns(getattr(events, part))[column])
+
+
+def test_merged_hits_have_every_field(events):
+    merged = merge_hits(events, Merge(ecal_mm=1e-3, hcal_mm=1e-3))  # each hit alone
+    cell = jagged.global_index(merged.cell_of, COUNTS)
+    for column, values in jagged.columns(events.hits).items():
+        np.testing.assert_allclose(jagged.columns(merged.hits)[column][cell], values, rtol=1e-6, err_msg=column)
+    assert list(jagged.columns(merged.hits)) == list(fields_of("hits"))
+
+
+def test_a_quantity_that_the_schema_does_not_have_or_needs_is_named():
+    one = [[1.0]]
+    with pytest.raises(ValueError, match=r"hits have no colour; they have energy, x"):
+        build("hits", energy=one, x=one, y=one, z=one, colour=one)
+    with pytest.raises(ValueError, match=r"hits need z;"):
+        build("hits", energy=one, x=one, y=one)
