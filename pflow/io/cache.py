@@ -19,9 +19,9 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
-from vector.backends.awkward import behavior as vector_behavior
 
 from pflow.errors import PflowError
+from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.io.atomic import make_folder, replacing
 from pflow.io.open import EventFile
@@ -152,7 +152,7 @@ def _load(path: Path, detector: Detector) -> Events | None:
         metadata = header.pop("__metadata__")
         buffers = {name: _buffer(content[begin:], **where) for name, where in header.items()}
         form = ak.forms.from_json(metadata["form"])
-        array = ak.from_buffers(form, int(metadata["length"]), buffers, behavior=vector_behavior)
+        array = ak.from_buffers(form, int(metadata["length"]), buffers, behavior=jagged.BEHAVIOR)
         about = json.loads(metadata["events"])
         about["absent"] = tuple(about["absent"])
         numbers = {name: ak.to_numpy(array[name]) for name in NUMBERS}

@@ -32,8 +32,7 @@ def test_both_have_the_same_events_of_the_same_detector(rntuple, flat):
     ("part", "fields"),
     [
         ("hits", ["energy", "time", "subdetector", "layer", ("position", "x"), ("position", "y"), ("position", "z")]),
-        ("truth", ["pdg", "charge", "mass", "energy", "status", "parent"]),
-        ("truth", [("momentum", "px"), ("momentum", "py"), ("momentum", "pz")]),
+        ("truth", ["pdg", "charge", "mass", "energy", "px", "py", "pz", "status", "parent"]),
         ("truth", [("vertex", "x"), ("vertex", "y"), ("vertex", "z")]),
         ("tracks", ["charge"]),
     ],
