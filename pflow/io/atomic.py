@@ -21,25 +21,24 @@ MARK_RANGE = 2**20
 def check_output(
     path: str | Path, *, inputs: Iterable[str | Path] = (), replace: bool | bytes = True, force: bool = False
 ) -> Path:
-    """Check, before any work, that a file can be written at `path`; return it as a Path.
+    """Check, before any work, that a file can be written at `path`, or where it links to; return it as a Path.
 
     Parameters
     ----------
     path
-        Where the file goes. Of a symbolic link, what it points to is meant.
+        Where the file goes.
     inputs
         Files and folders that must not be overwritten.
     replace
-        Whether a file that is there may be replaced; or a mark that shows it to be an earlier output of this kind:
-        bytes that such files hold near their beginning or end.
+        Whether a file that is there may be replaced; or bytes that earlier outputs of this kind hold near their
+        beginning or end, and only they may be replaced.
     force
         Replace any file.
 
     Raises
     ------
     ConfigError
-        The folder is missing or may not be written to; `path` is a folder or a device; it is one of `inputs` or in such
-        a folder; or a file is there that may not be replaced.
+        It cannot be written, is an input, or may not be replaced.
     """
     path = Path(path)
     target = _target(path)
@@ -81,11 +80,6 @@ def replacing(
         As `check_output`, before anything is written.
     OutputError
         It could not be written: the disk is full, the folder vanished.
-
-    Examples
-    --------
-    >>> with replacing("out.json") as partial:  # doctest: +SKIP
-    ...     partial.write_text("{}")
     """
     target = _target(check_output(path, inputs=inputs, replace=replace, force=force))
     _clean(target)
@@ -122,22 +116,13 @@ def check_folder(
 ) -> Path:
     """Check, before any work, that a folder can be made at `folder`; return it as a Path.
 
-    Parameters
-    ----------
-    folder
-        Where the folder goes.
-    inputs
-        Files and folders that must not be replaced.
-    replace
-        Names of the files of an output of this kind: a folder that holds no others can be replaced.
-    force
-        Replace it.
+    An empty folder may be there, or under `force` one that holds no files but those named in `replace`, the files of
+    an output of this kind. It must not be one of `inputs`.
 
     Raises
     ------
     ConfigError
-        Something is there that is neither an empty folder nor one to replace, it is one of `inputs`, or nothing can be
-        written beside it.
+        Something else is there, or nothing can be written beside it.
     """
     folder = Path(folder)
     _clean(_target(folder))

@@ -44,18 +44,9 @@ class DetectorFit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of the events: a calorimeter, tracks, truth, ...
+    """A calorimeter (then with its `kind`) or another part of `Events`, and the collections that it is read from.
 
-    Parameters
-    ----------
-    name, kind
-        Name of the calorimeter or of the part of `Events`; ``ecal``, ``hcal``, ``muon``, ``lumi`` or "".
-    collections
-        Collections of the file that it is read from; empty for formats without named collections.
-    count, mean
-        Objects in the entries that were read, and per entry.
-    mean_energy
-        Summed energy per entry, GeV; None for what has no energy.
+    `count` and `mean`: objects in the entries that were read, and per entry; `mean_energy`: energy per entry, GeV.
     """
 
     name: str
@@ -93,26 +84,20 @@ class FileContent:
     ----------
     path, schema, uuid, num_entries
         The file; the schema is "" if it holds no events.
-    detector
-        Detector that it was read as; "" if none fits.
-    detectors
-        How the built-in detectors fit, best first.
+    detector, detectors
+        Detector that it was read as, "" if none fits; and how the built-in ones fit, best first.
     entries_read
         Entries from the start that the counts are taken over.
-    parts
-        Parts of the events that are there.
-    calorimeter_hits
-        Hits of all calorimeters, muon system included, in the entries that were read.
+    parts, calorimeter_hits
+        Parts of the events that are there; hits of all calorimeters.
     absent
         Optional collections of the detector that the file does not hold.
-    has_truth
-        Whether truth particles and links from hits to them are there.
-    truth_tracks
-        Whether its tracks are made from Monte Carlo particles.
+    has_truth, truth_tracks
+        Whether truth particles and links from hits to them are there; whether tracks are made from truth.
     bad_entries
         Entries that cannot be used, and what is wrong with each.
     collections
-        Every collection of a podio file, whether the detector names it or not; empty for other files.
+        Every collection of a podio file, whether the detector names it or not.
     missing
         What is missing for reconstruction, training and evaluation.
     tables
@@ -149,7 +134,8 @@ def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -
         The file cannot be opened, or not with these options.
     """
     try:
-        file = open_events(path, **options)
+        with open_events(path, **options) as file:
+            return _by_events(file, min(file.num_entries, max_entries))
     except NoDetectorError as error:
         return _by_collections(path, error.summary, sim=options.get("schema") == "edm4hep-sim", max_entries=max_entries)
     except InputError as error:
@@ -157,8 +143,6 @@ def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -
             raise
         missing = MissingPart(name="events", needed_for="everything", reason=str(error))
         return FileContent(path=str(path), schema="", uuid="", num_entries=0, missing=(missing,), tables=tables)
-    with file:
-        return _by_events(file, min(file.num_entries, max_entries))
 
 
 def inspect_truth(

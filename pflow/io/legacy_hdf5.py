@@ -225,11 +225,6 @@ class _Table:
 
     Ranges are read from the datasets of [event, row, column] with a fixed number of columns, as the paper's files have
     them; an array of any other form is read as a whole.
-
-    Raises
-    ------
-    InputError
-        The group or one of its attributes is missing, or they and the buffers are not such an array.
     """
 
     def __init__(self, file: h5py.File, name: str, columns: tuple[str, ...], path: str) -> None:
@@ -251,13 +246,7 @@ class _Table:
             raise self._error(f"the offsets do not fit: expected {length + 1} that rise up to at most {rows} rows")
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Rows of the events `start` to `stop` (exclusive), float64 [row, column].
-
-        Raises
-        ------
-        InputError
-            They cannot be read; names file, first entry and group.
-        """
+        """Rows of the events `start` to `stop` (exclusive), float64 [row, column]."""
         numbers = self._width if self._data.ndim == 1 else 1
         first, last = int(self.offsets[start]) * numbers, int(self.offsets[stop]) * numbers
         with reading(f"events up to {stop} {DAMAGED}", entry=start, **self._where):
