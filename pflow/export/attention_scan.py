@@ -1,4 +1,4 @@
-"""Attention in blocks of tokens, as ONNX's operator Scan.
+"""Attention in blocks of tokens, as ONNX's operator Scan: `pflow.model.pointing.nearby` in exported graphs.
 
 torch's exporter has no translation to Scan, and turns a loop of a script into Loop, whose body has three times as many
 operators. So torch traces a placeholder, and Scan takes its place in the ONNX model.
@@ -14,64 +14,83 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["AttentionInBlocks", "expand_attention"]
+from pflow.model.pointing.nearby import LOG_ROUNDING, ROWS, Directions, slices_nearby
+
+__all__ = ["attend_by_scan", "expand_attention"]
 
 DOMAIN, PLACEHOLDER = "pflow", "AttentionInBlocks"
 
+MAX_WIDE = LOG_ROUNDING / 2.0
+"""Largest strength of a head for which all tokens count, be they back to back."""
 
-class AttentionInBlocks(torch.autograd.Function):
-    """Attention of all heads in blocks of rows, float [B, R, H D].
+MAX_SINGLE = 1000.0
+"""Largest strength of a head whose preference for directions is computed in single precision, which rounds its logits
+to 6e-8 of the strength."""
 
-    All heads of a block are computed together, as much as caches hold.
 
-    Parameters
-    ----------
-    sizes
-        K of each head.
-    sliced
-        Of each head, 1: it sees one slice of the tokens in each block.
-    strengths
-        Of each head, whose strength (n_i . n_j - 1) is added to the logits; 0: directions are part of its queries and
-        keys.
-    tensors
-        Queries float [B, R, sum of K]; rows double [B, R, 4] and columns double [S, 4], whose products are
-        n_i . n_j - 1; for each head that sees slices the first token of each and the one after the last, int64 [B, 1];
-        for each head keys float [S, K]; and for each head values float [S, D].
+def attend_by_scan(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
+    """As `pflow.model.pointing.nearby.attend_nearby`, to be traced; in torch the result is zeros."""
+    queries, keys, values = list(query.unbind(1)), list(key.unbind(1)), list(value.unbind(1))
+    starts, stops = slices_nearby(query, key, directions, strength).unbind()  # [H, B] each
+    slices, widths = [], []
+    strengths = [float(of_head) for of_head in strength.unbind()]
+    sliced = [int(of_head > MAX_WIDE) for of_head in strengths]
+    precise = [of_head if of_head > MAX_SINGLE else 0.0 for of_head in strengths]
+    unit = directions.unit.float()
+    for head, of_head in enumerate(strengths):
+        if sliced[head]:
+            slices += [starts[head][:, None], stops[head][:, None]]
+        if not precise[head]:
+            queries[head] = torch.cat([queries[head], of_head * unit], dim=1)
+            keys[head] = torch.cat([keys[head], unit], dim=1)
+        widths.append(int(queries[head].shape[1]))
+    length = torch.ones_like(directions.angle, dtype=torch.int64).sum()
+    first = torch.arange(0, unit.shape[0], ROWS)[:, None]
+    row_in_block = torch.minimum(first + torch.arange(ROWS), length - 1).view(-1)  # the last one is repeated
+    one = torch.ones_like(directions.unit[:, :1])
+    rows = torch.cat([directions.unit, one], dim=1).index_select(0, row_in_block).view(-1, ROWS, 4)
+    columns = torch.cat([directions.unit, -one], dim=1)
+    in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, ROWS, sum(widths))
+    tensors = in_blocks, rows, columns, *slices, *keys, *values
+    attended: Tensor = _AttentionInBlocks.apply(widths, sliced, precise, *tensors)  # type: ignore[no-untyped-call]
+    return attended.view(-1, sum(int(part.shape[1]) for part in values))[: unit.shape[0]]
+
+
+class _AttentionInBlocks(torch.autograd.Function):
+    """A placeholder for the attention of all heads in blocks of rows, float [B, R, H D].
+
+    All heads of a block are computed together, as much as caches hold. Parameters are K of each head; of each head, 1:
+    it sees one slice of the tokens in each block; of each head, whose strength (n_i . n_j - 1) is added to the logits
+    (0: directions are part of its queries and keys); and `_Tensors`.
     """
 
     @staticmethod
-    def forward(ctx: Any, sizes: list[int], sliced: list[int], strengths: list[float], *tensors: Tensor) -> Tensor:
-        """Attend."""
+    def forward(ctx: Any, widths: list[int], sliced: list[int], strengths: list[float], *tensors: Tensor) -> Tensor:
         parts = _Tensors.of(tensors, sliced)
-        blocks = []
-        for block in range(parts.queries.shape[0]):
-            attended, slices = [], iter(parts.slices)
-            of_heads = zip(
-                torch.split(parts.queries[block], sizes, dim=1),
-                parts.keys,
-                parts.values,
-                sliced,
-                strengths,
-                strict=True,
-            )
-            for query, key, value, is_sliced, strength in of_heads:
-                begin, end = (int(next(slices)[block]) for _ in range(2)) if is_sliced else (0, len(key))
-                logits = query @ key[begin:end].t()
-                if strength:
-                    logits += strength * (parts.rows[block] @ parts.columns[begin:end].t()).float()
-                attended.append(logits.softmax(-1) @ value[begin:end])
-            blocks.append(torch.cat(attended, dim=1))
-        return torch.stack(blocks)
+        width = sum(int(value.shape[1]) for value in parts.values)
+        return parts.queries[..., :1].repeat(1, 1, width) * 0.0
 
     @staticmethod
-    def symbolic(g: Any, sizes: list[int], sliced: list[int], strengths: list[float], *tensors: Any) -> Any:
-        """The placeholder."""
-        placeholder = g.op(f"{DOMAIN}::{PLACEHOLDER}", *tensors, sizes_i=sizes, sliced_i=sliced, strengths_f=strengths)
+    def symbolic(g: Any, widths: list[int], sliced: list[int], strengths: list[float], *tensors: Any) -> Any:
+        placeholder = g.op(
+            f"{DOMAIN}::{PLACEHOLDER}", *tensors, widths_i=widths, sliced_i=sliced, strengths_f=strengths
+        )
         return placeholder.setType(tensors[0].type().with_sizes([None, None, None]))
 
 
 class _Tensors(NamedTuple):
-    """The tensors of `AttentionInBlocks`, or their names."""
+    """The tensors of the placeholder, or their names.
+
+    Parameters
+    ----------
+    queries : float [B, R, sum of K]
+    rows, columns : double [B, R, 4] and [S, 4]
+        n_i . n_j - 1 = -|n_i - n_j|^2 / 2 is the product of a row and a column.
+    slices
+        For each head that sees a slice the first token of each and the one after the last, int64 [B, 1].
+    keys, values
+        For each head, float [S, K] and [S, D].
+    """
 
     queries: Any
     rows: Any
@@ -103,7 +122,7 @@ def _scan(placeholder: Any, name: str, onnx: Any) -> Any:
     """The node Scan of a placeholder."""
     node, kind = onnx.helper.make_node, onnx.TensorProto
     sizes, sliced, strengths = (
-        onnx.helper.get_node_attr_value(placeholder, which) for which in ("sizes", "sliced", "strengths")
+        onnx.helper.get_node_attr_value(placeholder, which) for which in ("widths", "sliced", "strengths")
     )
     parts, heads = _Tensors.of(placeholder.input, sliced), range(len(sizes))
     axis = onnx.helper.make_tensor(f"{name}_axis", kind.INT64, [1], [0])

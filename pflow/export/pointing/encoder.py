@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pflow.checkpoint.load import Model
 from pflow.data.batch import Batch, Readout, TokenSet
-from pflow.export.pointing.attention import DirectionalAttention, Directions
+from pflow.export.attention_scan import attend_by_scan
 from pflow.export.pointing.cells import Hits, merge_hits
 from pflow.export.pointing.features import hit_tokens, track_fields, track_tokens
 from pflow.model.pointing.config import PointingDecodingConfig
@@ -56,7 +56,8 @@ class EncoderGraph(nn.Module):
         self.track_fields = track_fields(recipe.track_features) if recipe.track_features else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         self.outputs: tuple[str, ...] = ()
-        self.attentions = nn.ModuleList(DirectionalAttention(layer.attention) for layer in network.encoder.stack.layers)
+        for layer in network.encoder.stack.layers:
+            layer.attention.attend_nearby = attend_by_scan
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Encode."""
@@ -78,7 +79,7 @@ class EncoderGraph(nn.Module):
             features["tracks"] = track_tokens(tracks, tokeniser.scales["tracks"], tokeniser.detector)
         batch = _batch(features, _readout(hits, cells.cell_of, tracks))
         scene = make_scene(batch, n_subdetectors=self.network.n_subdetectors)
-        states = self._encode(features, scene.token_unit[0])
+        states = self.network.encoder.of_event(features["hits"], features.get("tracks"), scene.token_unit[0])
         for_steps = self._for_steps(scene, states)
         return {
             "hit_index": hit_index,
@@ -87,19 +88,6 @@ class EncoderGraph(nn.Module):
             **for_steps,
             **{f"initial_{name}": value for name, value in self._first_step(scene, states, for_steps).items()},
         }
-
-    def _encode(self, features: Mapping[str, Tensor], unit: Tensor) -> Tensor:
-        """Encoder states float [S, W]."""
-        encoder = self.network.encoder
-        x = encoder.embed_hit(features["hits"])
-        if encoder.embed_track is not None:
-            x = torch.cat([x, encoder.embed_track(features["tracks"])])
-        directions, order = Directions.of(unit)
-        x = x.index_select(0, order)
-        for layer, attention in zip(encoder.stack.layers, self.attentions, strict=True):
-            x = layer.attention_residual(x, lambda y, at=attention: at(y, directions))
-            x = layer.feedforward_residual(x, layer.feedforward)
-        return encoder.stack.norm(x).index_select(0, torch.sort(order)[1])  # type: ignore[no-any-return]
 
     def _for_steps(self, scene: Scene, states: Tensor) -> dict[str, Tensor]:
         """What all decoder steps read of the event."""

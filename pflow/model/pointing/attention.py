@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.attention import AbsorbedCrossAttention, attend
 from pflow.model.common.cache import KeyValue
-from pflow.model.pointing.nearby import OrderedDirections, attend_nearby, nearness_of
+from pflow.model.pointing.nearby import Directions, attend_nearby, nearness_of
 
 __all__ = ["CoverageAttention", "CoverageMemory", "DirectionalSelfAttention"]
 
@@ -42,14 +42,13 @@ class DirectionalSelfAttention(nn.Module):
 
     In training the three components replace three of the D numbers of keys and queries, so that the fused kernels
     compute them. For a narrow head this product is some 10^4, and single precision rounds the logit to 10^-3, each time
-    otherwise. Evaluation adds the small -lambda_h |n_i - n_j|^2 / 2 instead, computed in double precision.
+    otherwise. Evaluation adds the small -lambda_h |n_i - n_j|^2 / 2 instead, computed in double precision: for a batch
+    to all logits, for one event in blocks of near tokens (`pflow.model.pointing.nearby`).
 
     Parameters
     ----------
     width, heads
         W and H; D must be more than 3.
-    local
-        Whether there is the preference; else this is plain self-attention.
 
     Raises
     ------
@@ -57,32 +56,32 @@ class DirectionalSelfAttention(nn.Module):
         If H does not divide W, or D is too small.
     """
 
-    def __init__(self, *, width: int, heads: int, local: bool = True) -> None:
+    def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         if width % heads or width // heads <= 3:
             raise ValueError(f"heads: {heads} heads do not divide a width of {width} into parts of more than 3")
         self.heads = heads
         self.head_width = width // heads
-        self.key_width = self.head_width - 3 * local
+        self.key_width = self.head_width - 3
         self.query_key = nn.Linear(width, 2 * heads * self.key_width)
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         strength = torch.logspace(math.log10(MIN_STRENGTH), math.log10(MAX_STRENGTH), heads)
         self.register_buffer("initial_strength", strength, persistent=False)
-        self.log_strength = nn.Parameter(torch.zeros(heads)) if local else None
+        self.log_strength = nn.Parameter(torch.zeros(heads))
+        self.attend_nearby = attend_nearby  # an export has another
 
     @torch.no_grad()
     def initialise(self) -> None:
         """Set the initial strengths."""
-        if self.log_strength is not None:
-            self.log_strength.zero_()
+        self.log_strength.zero_()
 
     def forward(
         self,
         x: Tensor,
         *,
-        unit: Tensor,
-        ordered: OrderedDirections | None = None,
+        unit: Tensor | None = None,
+        directions: Directions | None = None,
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
     ) -> Tensor:
@@ -90,86 +89,49 @@ class DirectionalSelfAttention(nn.Module):
 
         Parameters
         ----------
-        x : float [B, S, W], or [1, N, W] of packed events
+        x : float [B, S, W], or [1, N, W] of packed events, or [S, W] of one event in the order of `directions`
         unit : float [B, S, 3] or [1, N, 3], direction of each token
-        ordered
-            The same directions, of one event without padding whose tokens are in their order: faster on a CPU, for
-            evaluation without gradients.
+        directions
+            Those of one event, in place of `unit`: for evaluation.
         mask : bool [B, S] or None
         lengths
-            Lengths of packed events, without `mask`.
+            Lengths of packed events, without `mask`: for training.
         """
-        value = self.value(x).unflatten(-1, (self.heads, self.head_width))
-        if self.log_strength is None or self.training:
-            query, key = self._query_key_direction(x, unit)
-            # In full precision under autocast: bfloat16 does not resolve the angles that a narrow head prefers.
-            query, key, value = (part.float().transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
-            with torch.autocast(x.device.type, enabled=False):
-                return self.out(attend(query, key, value, mask=mask, lengths=lengths, scale=1.0))  # type: ignore[no-any-return]
         strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
-        scale = self.key_width**-0.5
-        if ordered is not None:
-            query, key = self.query_key(x).unflatten(-1, (2, self.heads, self.key_width)).unbind(-3)
-            query, key, value = (part[0].float() for part in (query, key, value))  # [S, H, D]
-            with torch.autocast(x.device.type, enabled=False):
-                attended = attend_nearby(query, key, value, ordered, strength=strength, scale=scale)
-                return self.out(attended.flatten(1)[None])  # type: ignore[no-any-return]
-        query, key, value = (part.float().transpose(1, 2) for part in (*self._padded_query_key(x), value))
-        events = [(query, key, value, unit)]
-        if lengths is not None:
-            split = (torch.split(part, list(lengths), dim=2) for part in (query, key, value))
-            events = list(zip(*split, torch.split(unit, list(lengths), dim=1), strict=True))
+        query, key = torch.split(self.query_key(x), self.heads * self.key_width, dim=-1)
+        # In full precision under autocast: bfloat16 does not resolve the angles that a narrow head prefers.
+        query, key, value = query.float() * self.key_width**-0.5, key.float(), self.value(x).float()
         with torch.autocast(x.device.type, enabled=False):
-            parts = [_attend(*event, strength=strength, mask=mask, scale=scale) for event in events]
-            joined = torch.cat(parts, dim=2).transpose(1, 2).flatten(2)  # [B, H, S, D] -> [B, S, W]
-        return self.out(joined)  # type: ignore[no-any-return]
-
-    def _query_key_direction(self, x: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys float [B, S, H, D], scaled; with directions where they are preferred."""
-        query, key = self.query_key(x).unflatten(-1, (2, self.heads, self.key_width)).unbind(-3)
-        query = query * self.key_width**-0.5
-        if self.log_strength is None:
-            return query, key
-        strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
-        direction = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
-        return torch.cat([query, direction * strength[:, None]], dim=-1), torch.cat([key, direction], dim=-1)
-
-    def _padded_query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys float [B, S, H, D] with zeros behind: the fused kernels want values of equal width."""
-        missing = self.head_width - self.key_width
-        weight = self.query_key.weight.view(2 * self.heads, self.key_width, -1)
-        bias = self.query_key.bias.view(2 * self.heads, self.key_width)
-        padded = functional.linear(
-            x,
-            functional.pad(weight, (0, 0, 0, missing)).flatten(0, 1),
-            functional.pad(bias, (0, missing)).flatten(),
-        )
-        query, key = padded.view(*x.shape[:2], 2, self.heads, self.head_width).unbind(-3)
-        return query, key
+            query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in (query, key, value))
+            if directions is not None:
+                return self.out(self.attend_nearby(query, key, value, directions, strength))  # type: ignore[no-any-return]
+            assert unit is not None
+            direction = unit[:, :, None].expand(-1, -1, self.heads, -1)  # [B, S, H, 3]
+            if self.training:
+                query = torch.cat([query, direction * strength[:, None]], dim=-1)
+                key = torch.cat([key, direction], dim=-1)
+            query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # [B, H, S, D]
+            if self.training:
+                return self.out(attend(query, key, value, mask=mask, lengths=lengths, scale=1.0))  # type: ignore[no-any-return]
+            attended = _attend_to_all(query, key, value, unit, strength=strength, mask=mask)
+            return self.out(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    unit: Tensor,
-    *,
-    strength: Tensor,
-    mask: Tensor | None,
-    scale: float,
+def _attend_to_all(
+    query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Tensor | None
 ) -> Tensor:
     """Attention with a preference for tokens in similar directions, float [B, H, S, D].
 
     Parameters
     ----------
-    query, key, value : float [B, H, S, D]
+    query, key : float [B, H, S, D - 3]
+    value : float [B, H, S, D]
     unit : float [B, S, 3]
     strength : float [H]
     mask : bool [B, S] or None
-    scale
-        Factor of the products of queries and keys.
     """
     batch, heads, length, _ = query.shape
+    query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
     n_rows = length if torch.compiler.is_compiling() else max(1, MAX_BIASES // max(1, batch * heads * length))
     direction = functional.normalize(unit.double(), dim=-1)
     attended = []
@@ -179,7 +141,7 @@ def _attend(
         bias = near[:, None] * strength[:, None, None]  # [B, H, R, S]
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None], float("-inf"))
-        attended.append(scaled_dot_product_attention(query[:, :, rows], key, value, attn_mask=bias, scale=scale))
+        attended.append(scaled_dot_product_attention(query[:, :, rows], key, value, attn_mask=bias, scale=1.0))
     return torch.cat(attended, dim=2)
 
 

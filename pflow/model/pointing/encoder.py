@@ -14,7 +14,7 @@ from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, Lay
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Scene
-from pflow.model.pointing.nearby import OrderedDirections
+from pflow.model.pointing.nearby import Directions
 
 __all__ = ["EncodedSource", "SourceEncoder"]
 
@@ -55,7 +55,6 @@ class SourceEncoder(nn.Module):
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
         width = config.width
-        self.local = config.local_attention
         style = LayerStyle(hidden_dropout=config.dropout, norm="pre", activation="gelu")
         self.embed_hit = FullyConnected((inputs.hit_features, width, width), activation="gelu")
         self.embed_track = None
@@ -64,7 +63,7 @@ class SourceEncoder(nn.Module):
         self.stack = Encoder(
             (
                 EncoderLayer(
-                    DirectionalSelfAttention(width=width, heads=config.heads, local=config.local_attention),
+                    DirectionalSelfAttention(width=width, heads=config.heads),
                     width=width,
                     feedforward=config.feedforward,
                     style=style,
@@ -88,20 +87,30 @@ class SourceEncoder(nn.Module):
 
     def forward(self, batch: Batch, scene: Scene) -> Tensor:
         """Encoder states float [B, S, W] of a batch and its scene."""
-        with torch.autocast(batch.hits.features.device.type, enabled=False):  # bfloat16 would round a hit's position
-            x = self.embed_hit(batch.hits.features)
-            if self.embed_track is not None and batch.tracks is not None:
-                x = torch.cat([x, self.embed_track(batch.tracks.features)], dim=1)
+        features = batch.hits.features, None if batch.tracks is None else batch.tracks.features
+        x = self._embed(*features)
         if self.training or x.device.type != "cpu" or torch.compiler.is_compiling():
             return self.stack(x, mask=scene.token_mask, unit=scene.token_unit)  # type: ignore[no-any-return]
         # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
         states = torch.zeros_like(x)
         for row, mask in enumerate(scene.token_mask):
             real = mask.nonzero().squeeze(1)
-            directions = {}
-            if self.local and not torch.is_grad_enabled() and len(real):
-                directions["ordered"], order = OrderedDirections.of(scene.token_unit[row, real])
-                real = real[order]
-            unit = scene.token_unit[row, real][None]
-            states[row, real] = self.stack(x[row, real][None], unit=unit, **directions)[0]
+            if len(real):
+                states[row, real] = self._encode(x[row, real], scene.token_unit[row, real])
         return states
+
+    def of_event(self, hits: Tensor, tracks: Tensor | None, unit: Tensor) -> Tensor:
+        """Encoder states float [S, W] of one event, from features of hits and tracks and the directions of tokens."""
+        return self._encode(self._embed(hits, tracks), unit)
+
+    def _embed(self, hits: Tensor, tracks: Tensor | None) -> Tensor:
+        with torch.autocast(hits.device.type, enabled=False):  # bfloat16 would round a hit's position
+            x = self.embed_hit(hits)
+            if self.embed_track is None or tracks is None:
+                return x  # type: ignore[no-any-return]
+            return torch.cat([x, self.embed_track(tracks)], dim=-2)
+
+    def _encode(self, x: Tensor, unit: Tensor) -> Tensor:
+        directions, order = Directions.of(unit)
+        x = self.stack(x.index_select(0, order), directions=directions)
+        return x.index_select(0, torch.sort(order)[1])

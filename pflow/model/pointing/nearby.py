@@ -1,4 +1,4 @@
-"""`DirectionalSelfAttention` of one event on a CPU, without the pairs of tokens that are too far apart to count.
+"""Attention of one event's tokens in blocks, without the pairs of tokens that are too far apart to count.
 
 A head of strength lambda subtracts lambda |n_i - n_j|^2 / 2 from the logit of tokens i and j. Beyond some angle this is
 more than any product of query and key can add, and the weight of j is below the rounding of single precision: such
@@ -9,61 +9,67 @@ tokens is at least the difference of their angles to the axis. So for each block
 tokens within the angle that counts lie in one slice of that order, and the attention of the block is computed with this
 slice alone.
 
-Letters: S tokens, H heads, D width of a value, K width of a key.
+Letters: S tokens, R rows of a block, B blocks, H heads, K width of a key, D width of a value.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["LOG_ROUNDING", "MAX_NEARNESS", "ROWS", "OrderedDirections", "attend_nearby", "jet_axis", "nearness_of"]
+__all__ = ["ROWS", "Directions", "attend_nearby", "nearness_of", "slices_nearby"]
 
 ROWS = 128
 """Tokens whose attention is computed at a time."""
 
+STEP = 16
+"""Tokens in whose steps the slices of those that count begin and end."""
+
 LOG_ROUNDING = 26.0 * math.log(2.0)
 """Minus the logarithm of the largest fraction of a token's attention that may be left out: 1/4 of the rounding."""
 
-MARGIN = 1e-6
-"""Added to the angle within which tokens count, for the rounding of angles; rad."""
+MARGIN = 1e-3
+"""Added to the angle within which tokens count: near an axis, angles from cosines are rounded to 4e-4 rad."""
 
 MAX_NEARNESS = 2**24
 """Most pairs of tokens whose `nearness_of` is held in memory, 64 MB; of more tokens it is made for `ROWS` at a time."""
 
 
-class OrderedDirections(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Directions:
     """Directions of an event's tokens in the order of their angles to an axis.
 
     Parameters
     ----------
     unit : double [S, 3]
-    angle : double [S], rising, rad
-    near : float32 [S, S] or None
-        `nearness_of` them, unless they are too many.
+    angle : float [S], rising, rad
     """
 
     unit: Tensor
     angle: Tensor
-    near: Tensor | None
 
     @classmethod
-    def of(cls, unit: Tensor) -> tuple[OrderedDirections, Tensor]:
-        """From directions float [S, 3], and the order int64 [S] in which they are."""
+    def of(cls, unit: Tensor) -> tuple[Directions, Tensor]:
+        """From vectors float [S, 3] of at least one token, and the order int64 [S] in which they are."""
         unit = functional.normalize(unit.double(), dim=-1)
-        angle = torch.acos((unit @ jet_axis(unit)).clamp(-1.0, 1.0))
-        if len(unit) and unit.square().sum(1).min() < 0.5:  # a token without direction is equally far from all
-            angle = torch.zeros_like(angle)
-        order = angle.argsort(stable=True)
-        unit = unit[order]
-        return cls(unit, angle[order], nearness_of(unit, unit) if len(unit) ** 2 <= MAX_NEARNESS else None), order
+        angle = torch.acos((unit @ _jet_axis(unit)[:, None]).view(-1).float().clamp(-1.0, 1.0))
+        # A token without direction is equally far from all.
+        angle = torch.where(unit.square().sum(1).min() < 0.5, torch.zeros_like(angle), angle)
+        angle, order = torch.sort(angle)
+        return cls(unit.index_select(0, order), angle), order
+
+    @functools.cached_property
+    def near(self) -> Tensor | None:
+        """`nearness_of` all directions float [S, S], unless they are too many."""
+        return nearness_of(self.unit, self.unit) if len(self.unit) ** 2 <= MAX_NEARNESS else None
 
 
-def jet_axis(unit: Tensor) -> Tensor:
+def _jet_axis(unit: Tensor) -> Tensor:
     """About the axis to which most of the directions double [S, 3] are close, either way; double [3]."""
     spread = unit.t() @ unit
     for _ in range(4):  # its 16th power, of which the largest eigenvector remains
@@ -80,13 +86,37 @@ def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
     float32 [..., R, S]
         Computed in double precision.
     """
-    return (unit @ others.transpose(-1, -2)).sub_(1.0).float()
+    return (unit @ others.transpose(-1, -2) - 1.0).float()
 
 
-def attend_nearby(
-    query: Tensor, key: Tensor, value: Tensor, directions: OrderedDirections, *, strength: Tensor, scale: float
-) -> Tensor:
-    """Attention with a preference for tokens in similar directions, float [S, H, D].
+def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: Tensor) -> Tensor:
+    """First token that counts, and the one after the last, for each head and block of tokens, int64 [2, H, B].
+
+    The weight of a token at the distance d is at most exp(|q| max |k| - q . k - lambda d^2 / 2) of that of the token
+    itself, whose key is k, and there are S of them.
+
+    Parameters
+    ----------
+    query, key : float [S, H, K], in the order of the directions
+    directions
+        Of the tokens.
+    strength : float [H]
+    """
+    angle = directions.angle
+    length = torch.ones_like(angle).sum()
+    largest = (query.square().sum(2) * key.square().sum(2).amax(0)).sqrt()  # [S, H]
+    excess = (largest - (query * key).sum(2)).amax(0) + length.log() + LOG_ROUNDING
+    reach = 2.0 * torch.asin((excess / (2.0 * strength)).sqrt().clamp(max=1.0)) + MARGIN
+    first = torch.arange(0, angle.shape[0], ROWS, device=angle.device)
+    begin, end = angle[first], angle[torch.minimum(first + (ROWS - 1), length.long() - 1)]  # of each block
+    every, reach = angle[::STEP], reach[:, None]
+    n_before = (every < (begin - reach)[..., None]).long().sum(2)  # [H, B]
+    n_within = (every <= (end + reach)[..., None]).long().sum(2)
+    return STEP * torch.stack([(n_before - 1).clamp(min=0), n_within])
+
+
+def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
+    """Attention with a preference for tokens in similar directions, float [S, H D].
 
     Parameters
     ----------
@@ -95,47 +125,23 @@ def attend_nearby(
     directions
         Of the tokens.
     strength : float [H]
-    scale
-        Factor of the products of queries and keys.
     """
-    length, heads = len(query), len(strength)
-    first = torch.arange(0, length, ROWS)
-    last = (first + ROWS).clamp(max=length) - 1
-    reach = _reach(query, key, strength=strength, scale=scale)[:, None] + MARGIN
-    angle = directions.angle
-    starts = torch.searchsorted(angle, angle[first] - reach).tolist()  # [H, blocks]
-    stops = torch.searchsorted(angle, angle[last] + reach, right=True).tolist()
-    factors = strength.tolist()
-    attended = torch.empty_like(value, memory_format=torch.contiguous_format)
-    for block, row in enumerate(first.tolist()):
-        rows = slice(row, row + ROWS)
-        begin = min(start[block] for start in starts)
-        if directions.near is None:
+    starts, stops = slices_nearby(query, key, directions, strength).tolist()
+    factors, near = strength.tolist(), directions.near
+    queries, keys, values = query.unbind(1), [of_head.t() for of_head in key.unbind(1)], value.unbind(1)
+    attended = []
+    for block, row in enumerate(range(0, len(query), ROWS)):
+        rows, begin, of_heads = slice(row, row + ROWS), 0, []
+        if near is None:
+            begin = min(start[block] for start in starts)
             end = max(stop[block] for stop in stops)
-            near = nearness_of(directions.unit[rows], directions.unit[begin:end])
+            nearness = nearness_of(directions.unit[rows], directions.unit[begin:end])
         else:
-            near, begin = directions.near[rows], 0
-        for head in range(heads):
+            nearness = near[rows]
+        for head, factor in enumerate(factors):
             start, stop = starts[head][block], stops[head][block]
-            logits = torch.addmm(
-                near[:, start - begin : stop - begin],
-                query[rows, head],
-                key[start:stop, head].t(),
-                beta=factors[head],
-                alpha=scale,
-            )
-            torch.softmax(logits, -1, out=logits)
-            torch.mm(logits, value[start:stop, head], out=attended[rows, head])
-    return attended
-
-
-def _reach(query: Tensor, key: Tensor, *, strength: Tensor, scale: float) -> Tensor:
-    """Angle beyond which tokens do not count for a head, double [H], rad; at most pi.
-
-    The weight of a token at the distance d is at most exp(scale |q| max |k| - scale q . k - lambda d^2 / 2) of that of
-    the token itself, whose key is k, and there are S of them.
-    """
-    own = (query * key).sum(-1)  # [S, H]
-    largest = torch.linalg.vector_norm(query, dim=-1) * torch.linalg.vector_norm(key, dim=-1).amax(0)
-    excess = scale * (largest - own).amax(0).double() + math.log(len(query)) + LOG_ROUNDING  # [H]
-    return 2.0 * torch.asin((excess / (2.0 * strength.double())).sqrt().clamp(max=1.0))
+            nearby = nearness[:, start - begin : stop - begin]
+            logits = torch.addmm(nearby, queries[head][rows], keys[head][:, start:stop], beta=factor)
+            of_heads.append(logits.softmax(-1) @ values[head][start:stop])
+        attended.append(torch.cat(of_heads, dim=1))
+    return torch.cat(attended)
