@@ -90,7 +90,7 @@ def test_the_recipes_of_the_shipped_models_are_those_that_they_were_trained_with
     for part in ("network", "training", "loss"):
         expected = configured["init_args"][part]
         assert {**expected, **shipped["init_args"][part]} == expected, part
-    tokens = to_plain(model.tokeniser.recipe)
+    tokens = to_plain(model.tokeniser.config)
     del tokens["readout"]
     assert {key: value for key, value in tokens.items() if value != recipe["data"][key]} == {}
     assert model.config["provenance"]["repeat"] == (recipe["data"]["repeat"] or {})
@@ -133,7 +133,7 @@ def test_a_set_up_is_saved_and_loaded_as_it_was_trained(trained):
     network = model.config["model"]["init_args"]["network"]
     for field in set(network) - {size.partition("=")[0] for size in SMALL}:
         assert network[field] == expected["model"]["reconstructor"]["init_args"]["network"][field], field
-    assert list(model.tokeniser.recipe.track_features) == expected["data"]["track_features"]
+    assert list(model.tokeniser.config.track_features) == expected["data"]["track_features"]
 
 
 def test_a_set_up_reconstructs(trained, sample_dir):

@@ -155,7 +155,7 @@ def test_a_third_architecture_is_one_folder_and_one_configuration(toy, sample_di
     assert main(["fit", "--config", toy, *data]) == 0
     model = load_model(run / "best.ckpt")
     assert model.config["model"]["init_args"]["network"] == {"scale": 0.5}
-    assert not model.tokeniser.recipe.readout
+    assert not model.tokeniser.config.readout
     reco = str(tmp_path / "reco.root")
     assert main(["reconstruct", sample, "--checkpoint", str(run / "best.ckpt"), "-o", reco, "-q"]) == 0
     assert main(["evaluate", reco, "--truth", sample, "-o", str(tmp_path / "evaluation"), "--no-plots", "-q"]) == 0

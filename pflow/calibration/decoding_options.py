@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from pflow.calibration.fit_uncertainty import UncertaintyFit
-from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError, check_choice
 from pflow.event.events import Flag
@@ -34,6 +33,7 @@ from pflow.model.api import DecodingConfig
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.encode import target_particles
+from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = ["CRITERIA", "Calibrated", "best", "calibrate", "decoding_grid"]
 
@@ -156,7 +156,7 @@ def calibrate(
             tokens, events = without_refused(events, encode, on_error)
             # The truth rule takes the geometry of the detector that the file is read as.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
-            truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.recipe))
+            truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.config))
             for decoding, fit, of_files in zip(decodings, fits, metrics, strict=True):
                 collector = generate(tokens, model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = collector.tokens()

@@ -6,11 +6,11 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.calibration.uncertainty import CURVES, Curve, UncertaintyCalibration, curve_index
 from pflow.metrics.match import Matches
 from pflow.metrics.pulls import covariances, pulls
 from pflow.metrics.stats import Distribution, Floats, Ints
 from pflow.metrics.table import ParticleTable
+from pflow.tokens.uncertainty import CURVES, Curve, UncertaintyCalibration, curve_index
 
 __all__ = ["MIN_PULLS", "UncertaintyFit", "fit_curve"]
 

@@ -12,11 +12,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.migrate import migrate_header
 from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError, InputError, first_line
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = ["FORMAT", "HEADER_FILE", "KEY", "WEIGHTS_FILE", "Header"]
 
@@ -115,7 +115,10 @@ class Header:
             field = "tokeniser"
             if not isinstance(content.get("tokeniser"), dict):
                 raise InputError("missing from the header, or not of the expected type")
-            tokeniser = from_plain(Tokeniser, content["tokeniser"], where="tokeniser")
+            stored = {
+                "config" if name == "recipe" else name: part for name, part in content["tokeniser"].items()
+            }  # 0.2
+            tokeniser = from_plain(Tokeniser, stored, where="tokeniser")
             field = "calibration"
             found = content.get("calibration")
             calibration = None if found is None else from_plain(UncertaintyCalibration, found, where="calibration")

@@ -15,7 +15,6 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.digest import read_checked
 from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
 from pflow.checkpoint.migrate import migrate_state_dict
@@ -23,6 +22,7 @@ from pflow.config import shipped_models, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = ["PREFIX", "Checkpoint", "Model", "check_weights", "load_model", "load_weights", "read_checkpoint"]
 
@@ -145,11 +145,11 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
             reconstructor = build_reconstructor(header.model, ModelInputs(**header.tokeniser.model_inputs))
     except ConfigError as error:
         raise InputError(f"{NO_NETWORK}: {error}", **where) from error
-    if reconstructor.needs_readout and not header.tokeniser.recipe.readout:
+    if reconstructor.needs_readout and not header.tokeniser.config.readout:
         raise InputError(
-            "the network reads single hits (readout), which the recipe of its tokens leaves out",
+            "the network reads single hits (readout), which the configuration of its tokens leaves out",
             file=checkpoint.path,
-            field="tokeniser.recipe.readout",
+            field="tokeniser.config.readout",
         )
     return reconstructor
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor
 
-from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.checkpoint.format import HEADER_FILE, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model, read_checkpoint
 from pflow.errors import ConfigError
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import DecodingConfig
+from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = ["FILES", "write_weights"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pflow.cli.options import add_file_options, add_option, add_options, file_options
 
 if TYPE_CHECKING:
-    from pflow.calibration.uncertainty import UncertaintyCalibration
     from pflow.model.api import DecodingConfig
+    from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = ["add_arguments", "compared", "run"]
 

@@ -235,7 +235,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         ConfigError
             Tokens are set that are not those of the model.
         """
-        self.spec.check_recipe(self.datamodule.recipe)
+        self.spec.check_recipe(self.datamodule.token_config)
         self.datamodule.tokeniser = self.spec.tokeniser
         if self.spec.purpose == "start":
             self.datamodule.transfer = transfer_tokeniser

@@ -164,7 +164,7 @@ class Batch(_Tensors):
     target : Target or None
         None in reconstruction.
     readout : Readout or None
-        Where the tokeniser's recipe asks for it.
+        Where the tokeniser's configuration asks for it.
     """
 
     hits: TokenSet

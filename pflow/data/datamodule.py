@@ -135,7 +135,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.options = FileOptions(
             detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error, cache=cache
         )
-        self.recipe = TokenConfig(
+        self.token_config = TokenConfig(
             rule=rule,
             e_min=e_min,
             order=order,
@@ -210,9 +210,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             if stage != "fit":
                 raise ConfigError(f"'{stage!s}' needs a trained model: give its checkpoint with --checkpoint")
             sample = spread_sample(chunks["train"], self.tokeniser_events)
-            measured = functools.partial(_statistics, options=self.options, recipe=self.recipe)
+            measured = functools.partial(_statistics, options=self.options, config=self.token_config)
             statistics = in_order(measured, sample, num_workers=self.num_workers)
-            self.tokeniser = Tokeniser.from_statistics(statistics, self.recipe)
+            self.tokeniser = Tokeniser.from_statistics(statistics, self.token_config)
         elif stage == "fit" and self.transfer is not None:
             with self.options.open(chunks["train"][0].path) as file:
                 if self.tokeniser.other_geometry(file.detector):
@@ -224,8 +224,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     def use_readout(self, readout: bool) -> None:
         """Whether batches hold the hits and tracks in physical units, with the targets' fractions of them."""
         assert self.tokeniser is not None  # after `setup`
-        recipe = dataclasses.replace(self.tokeniser.recipe, readout=readout)
-        self.tokeniser = dataclasses.replace(self.tokeniser, recipe=recipe)
+        config = dataclasses.replace(self.tokeniser.config, readout=readout)
+        self.tokeniser = dataclasses.replace(self.tokeniser, config=config)
 
     def transfer_batch_to_device(
         self, batch: LabelledBatch, device: torch.device, dataloader_idx: int
@@ -390,7 +390,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return hashlib.sha256(json.dumps(chunks).encode()).hexdigest()
 
 
-def _statistics(chunk: Chunk, options: FileOptions, recipe: TokenConfig) -> Statistics:
+def _statistics(chunk: Chunk, options: FileOptions, config: TokenConfig) -> Statistics:
     """What the tokeniser is fitted on, of one chunk."""
     (events,) = read_chunks([chunk], options)
-    return Statistics.of(events, recipe, on_error=options.on_error)
+    return Statistics.of(events, config, on_error=options.on_error)

@@ -16,7 +16,6 @@ from pflow.event.links import Links
 from pflow.physics import kinematics
 from pflow.physics.detector import Detector, TruthTracking
 from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
-from pflow.physics.units import GEV_PER_TESLA_MM
 
 __all__ = ["make_truth_tracks"]
 
@@ -117,7 +116,7 @@ def _smeared(
         settings.sides,
     )
     columns = {
-        "omega": new_charge * np.abs(inverse_pt) * GEV_PER_TESLA_MM * abs(b_field),
+        "omega": new_charge * np.abs(inverse_pt) * kinematics.GEV_PER_TESLA_MM * abs(b_field),
         "phi": np.mod(phi + np.pi, 2 * np.pi) - np.pi,
         "tan_lambda": tan_lambda,
         "d0": d0,

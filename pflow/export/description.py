@@ -84,16 +84,16 @@ def describe(
         "step": {"file": files["step"], "opset": opset, **tensors(step)},
         "max_particles": model.reconstructor.decoding.max_particles,
         "log10_floor": LOG_FLOOR,
-        "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.recipe.features(part)},
+        "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.config.features(part)},
         **special,
         "charge": list(CHARGES),
         "pdg": _vocabulary(tokeniser.pdg.codes),
         "energy": {"unit": "GeV", **_scale(tokeniser.energy)[0]},
         "rest_momentum": REST_MOMENTUM,
         "target": {
-            "rule": tokeniser.recipe.rule,
-            "energy_above": tokeniser.recipe.e_min,
-            "order": tokeniser.recipe.order,
+            "rule": tokeniser.config.rule,
+            "energy_above": tokeniser.config.e_min,
+            "order": tokeniser.config.order,
             "coarse": tokeniser.pdg.coarse,
         },
         "detector": to_plain(tokeniser.detector),
@@ -114,7 +114,7 @@ def _source(part: str, tokeniser: Tokeniser) -> dict[str, Any]:
         {"name": scale["name"], "description": FEATURES[part][scale["name"]].description, **scale}
         for scale in _scale(tokeniser.scales[part])
     ]
-    cut = {"energy_above": tokeniser.recipe.hit_energy_min} if part == "hits" else {}
+    cut = {"energy_above": tokeniser.config.hit_energy_min} if part == "hits" else {}
     return {**cut, "features": features}
 
 

@@ -73,7 +73,7 @@ Export = tuple[Mapping[str, Graph | Loop], dict[str, Any], dict[str, str]]
 @functools.singledispatch
 def _export(reconstructor: Reconstructor, model: Model, version: str) -> Export:
     """Of a translation network; an architecture with graphs of its own registers another function."""
-    if model.tokeniser.recipe.merge is not None:
+    if model.tokeniser.config.merge is not None:
         raise ConfigError(
             f"{model.path}: the model reads merged hits, and the merging is not part of the exported files"
         )

@@ -27,7 +27,7 @@ def shipped_model(file: EventFile) -> str:
     """
     headers = {name: read_checkpoint(name).header for name in shipped_models()}
     fitting = {
-        name: sum(map(bool, (header.tokeniser.recipe.track_features, header.tokeniser.recipe.tracker_hit_features)))
+        name: sum(map(bool, (header.tokeniser.config.track_features, header.tokeniser.config.tracker_hit_features)))
         for name, header in headers.items()
         if not header.tokeniser.other_geometry(file.detector)
     }

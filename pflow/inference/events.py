@@ -116,7 +116,7 @@ def reconstruct(
             event=events.event,
             flags=events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0)),
         )
-    hit_links = collector.links("hit_fraction", kept_hits(events, model.tokeniser.recipe))
+    hit_links = collector.links("hit_fraction", kept_hits(events, model.tokeniser.config))
     track_links = None
     if events.tracks is not None:
         n_tracks = jagged.count(events.tracks)

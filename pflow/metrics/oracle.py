@@ -21,9 +21,9 @@ from pflow.event.links import Links, largest_weight
 from pflow.event.particles import Reconstruction
 from pflow.event.targets import Targets
 from pflow.event.truth import assigned_ancestors
-from pflow.metrics.oracle_calibration import Calibration, CalibrationFit, shower_kind
+from pflow.metrics.oracle_calibration import ShowerCalibration, ShowerCalibrationFit, shower_kind
 from pflow.metrics.stats import Floats, Ints
-from pflow.physics.barycentre import log_weighted_barycentre
+from pflow.physics.showers import log_weighted_barycentre
 
 __all__ = ["ORACLE", "Showers", "add_showers", "measure_showers", "perfect_reconstruction"]
 
@@ -100,7 +100,7 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     )
 
 
-def add_showers(fit: CalibrationFit, events: Events) -> None:
+def add_showers(fit: ShowerCalibrationFit, events: Events) -> None:
     """Add to a fit the showers that the oracle measures by hits: those of particles without a track.
 
     Raises
@@ -120,7 +120,7 @@ def add_showers(fit: CalibrationFit, events: Events) -> None:
 
 
 def perfect_reconstruction(
-    events: Events, targets: Targets, calibration: Calibration, *, use_tracks: bool = True
+    events: Events, targets: Targets, calibration: ShowerCalibration, *, use_tracks: bool = True
 ) -> Reconstruction:
     """One particle for each target that left a track or hits.
 

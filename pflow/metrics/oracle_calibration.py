@@ -13,7 +13,7 @@ from pflow.errors import ConfigError
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
 
-__all__ = ["KINDS", "Calibration", "CalibrationFit", "load_calibration", "shower_kind"]
+__all__ = ["KINDS", "ShowerCalibration", "ShowerCalibrationFit", "load_calibration", "shower_kind"]
 
 KINDS = ("electromagnetic", "hadronic")
 """Kinds of showers, in the order of their index."""
@@ -35,7 +35,7 @@ def shower_kind(pdg: npt.ArrayLike) -> Ints:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Calibration:
+class ShowerCalibration:
     """Energy of a shower from the energies in the calorimeters: sum of factor x energy, times an angular correction.
 
     Parameters
@@ -66,7 +66,7 @@ class Calibration:
                 raise ValueError(f"{kind} showers need factors and a correction for each bin of cos_edges")
 
     @classmethod
-    def unit(cls, detector: Detector) -> Calibration:
+    def unit(cls, detector: Detector) -> ShowerCalibration:
         """No correction, for detectors without a fit."""
         return cls(
             origin="none: energies as in the file",
@@ -83,7 +83,7 @@ class Calibration:
         return np.asarray(np.sum(factors[kind] * energy, axis=1) * corrections[np.arange(len(kind)), kind])
 
 
-def load_calibration(detector: Detector) -> Calibration:
+def load_calibration(detector: Detector) -> ShowerCalibration:
     """The built-in calibration for a detector by its name (``configs/oracle/*.yaml``), or the unit one.
 
     Raises
@@ -92,17 +92,17 @@ def load_calibration(detector: Detector) -> Calibration:
         The built-in file is for other calorimeters than this detector's, or describes no calibration.
     """
     if detector.name not in builtin_names("oracle"):
-        return Calibration.unit(detector)
+        return ShowerCalibration.unit(detector)
     path = resolve("oracle", detector.name)
-    calibration = from_plain(Calibration, load_yaml(path), str(path))
+    calibration = from_plain(ShowerCalibration, load_yaml(path), str(path))
     names = [calorimeter.name for calorimeter in detector.calorimeters]
     if any(list(factors) != names for factors in calibration.factors.values()):
         raise ConfigError(f"{path}: expected factors for the calorimeters of {detector.name}: {', '.join(names)}")
     return calibration
 
 
-class CalibrationFit:
-    """Fits a `Calibration` to showers in one pass and constant memory.
+class ShowerCalibrationFit:
+    """Fits a `ShowerCalibration` to showers in one pass and constant memory.
 
     The factors minimise the sum over showers of (sum_c f_c E_c - E_true)^2 / E_true, the weights of a resolution that
     goes as sqrt(E). The angular correction then sets the summed energy of each bin to the true one, which also removes
@@ -131,7 +131,7 @@ class CalibrationFit:
             np.add.at(self._true[k], b, t)
             np.add.at(self._count[k], b, 1)
 
-    def result(self, *, origin: str) -> Calibration:
+    def result(self, *, origin: str) -> ShowerCalibration:
         """The calibration so far, to four digits; kinds without showers have factors 1."""
         factors, angular = {}, {}
         for k, kind in enumerate(KINDS):
@@ -145,4 +145,4 @@ class CalibrationFit:
             factors[kind] = dict(zip(self._names, solved.round(4).tolist(), strict=True))
             angular[kind] = tuple(corrections.round(4).tolist())
         edges = tuple(COS_EDGES.round(4).tolist())
-        return Calibration(origin=origin, factors=factors, cos_edges=edges, angular=angular)
+        return ShowerCalibration(origin=origin, factors=factors, cos_edges=edges, angular=angular)

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from pflow.physics.units import GEV_PER_TESLA_MM
+from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 __all__ = ["FieldEstimate", "field_from_momenta", "field_from_steps"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pflow.physics.units import GEV_PER_TESLA_MM
+from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 __all__ = ["length_to_cylinder", "length_to_prism", "propagate"]
 

@@ -1,4 +1,4 @@
-"""Relations between momenta, angles and track parameters. Pure functions on numpy arrays or numbers."""
+"""Relations between momenta, angles and track parameters; GeV, mm, T, rad and charges in e."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pflow.physics.units import GEV_PER_TESLA_MM
-
 __all__ = [
     "COVARIANCE",
+    "GEV_PER_TESLA_MM",
     "angle_between",
     "energy",
     "four_momentum_covariance",
@@ -22,6 +21,10 @@ __all__ = [
     "transverse_momentum",
     "unit_vector",
 ]
+
+GEV_PER_TESLA_MM = 0.299792458e-3
+"""Transverse momentum per charge, field and radius of curvature: pt [GeV] = 0.299792458e-3 |q| B [T] R [mm]
+(the speed of light in m/ns times 1e-3)."""
 
 COVARIANCE = ("xx", "xy", "yy", "xz", "yz", "zz", "xt", "yt", "zt", "tt")
 """Stored elements of the covariance of (px, py, pz, E); x, y, z stand for the momentum's components, t for E.

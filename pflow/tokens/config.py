@@ -1,4 +1,4 @@
-"""The recipe: which tokens and targets are made from an event. Chosen by the user; nothing in it is fitted."""
+"""Which tokens and targets are made from an event: chosen by the user, nothing of it is fitted."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ __all__ = ["encode", "kept_hits", "select_hits", "target_particles", "unknown_pd
 MOMENTUM = ("px", "py", "pz")
 
 
-def select_hits(events: Events, recipe: TokenConfig) -> Events:
-    """The events with the hits that become tokens: those that the recipe keeps, summed into its cells.
+def select_hits(events: Events, config: TokenConfig) -> Events:
+    """The events with the hits that become tokens: those that the configuration keeps, summed into its cells.
 
     Links count hits and are dropped: select the targets before.
 
@@ -39,18 +39,18 @@ def select_hits(events: Events, recipe: TokenConfig) -> Events:
     InputError
         Hits are to be summed and one has no finite energy or position.
     """
-    return _select(events, recipe).tokens
+    return _select(events, config).tokens
 
 
-def kept_hits(events: Events, recipe: TokenConfig) -> ak.Array:
-    """Index of each hit that the recipe keeps, int64 [event, kept hit]: the order of the readout's hits."""
+def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
+    """Index of each hit that the configuration keeps, int64 [event, kept hit]: the order of the readout's hits."""
     counts = jagged.count(events.hits)
-    is_kept = jagged.flat(events.hits.energy) > recipe.hit_energy_min
+    is_kept = jagged.flat(events.hits.energy) > config.hit_energy_min
     n_kept = np.bincount(jagged.event_index(counts)[is_kept], minlength=len(counts))
     return jagged.unflatten(jagged.local_index(counts)[is_kept], n_kept)
 
 
-def target_particles(events: Events, recipe: TokenConfig) -> ak.Array:
+def target_particles(events: Events, config: TokenConfig) -> ak.Array:
     """The target sequence of each event.
 
     Returns
@@ -63,13 +63,13 @@ def target_particles(events: Events, recipe: TokenConfig) -> ak.Array:
     InputError
         The events hold no truth.
     """
-    targets = _targets(events, recipe)
+    targets = _targets(events, config)
     return ak.unflatten(targets.particles, np.diff(targets.offsets))
 
 
 def encode(
     events: Events,
-    recipe: TokenConfig,
+    config: TokenConfig,
     *,
     scales: Mapping[str, Normaliser],
     pdg: PdgVocabulary,
@@ -83,10 +83,10 @@ def encode(
     ----------
     events
         Events of the detector on which the rest was fitted.
-    recipe
+    config
         Which tokens and targets to make.
     scales
-        Normaliser of each part of the source that the recipe asks for.
+        Normaliser of each part of the source that the configuration asks for.
     pdg, energy
         Vocabulary of the targets' |PDG| and normaliser of their energy.
     truth
@@ -102,7 +102,7 @@ def encode(
     flags = events.flags.copy()
     offsets: dict[str, npt.NDArray[np.int64]] = {}
     unknown: Counter[int] = Counter()
-    targets = _targets(events, recipe) if truth else None
+    targets = _targets(events, config) if truth else None
     target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     if targets is not None:
         offsets["target"] = targets.offsets
@@ -117,15 +117,15 @@ def encode(
         flags[_event_of(np.flatnonzero(is_unknown), targets.offsets)] |= np.uint32(Flag.UNKNOWN_PDG)
         if warn and unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=3)
-    with_time = any(FEATURES["hits"][name].field == "hits.time" for name in recipe.hit_features)
-    selection = _select(events, recipe, with_time)
+    with_time = any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features)
+    selection = _select(events, config, with_time)
     source: dict[str, Any] = dict.fromkeys(PARTS)
     for part in PARTS:
-        if names := recipe.features(part):
+        if names := config.features(part):
             source[part], offsets[part] = _features(selection.tokens, part, names, scales[part])
     readout = None
-    if recipe.readout:
-        use_tracks = bool(recipe.track_features)
+    if config.readout:
+        use_tracks = bool(config.track_features)
         readout, more = make_readout(
             events, is_kept=selection.is_kept, token=selection.token, use_tracks=use_tracks, targets=targets
         )
@@ -161,21 +161,21 @@ class _Selection(NamedTuple):
     token: npt.NDArray[np.int64]
 
 
-def _select(events: Events, recipe: TokenConfig, with_time: bool = True) -> _Selection:
-    flat = jagged.columns(events.hits)["energy"] > recipe.hit_energy_min
+def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Selection:
+    flat = jagged.columns(events.hits)["energy"] > config.hit_energy_min
     # Most often all of them are kept; then nothing is copied.
     hits = events.hits if flat.all() else events.hits[jagged.unflatten(flat, jagged.count(events.hits))]
     kept = dataclasses.replace(events, hits=hits, hit_links=None)
-    if recipe.merge is None:
+    if config.merge is None:
         return _Selection(kept, flat, jagged.local_index(jagged.count(kept.hits)))
-    merged = merge_hits(kept, recipe.merge, with_time=with_time)
+    merged = merge_hits(kept, config.merge, with_time=with_time)
     return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of))
 
 
-def _targets(events: Events, recipe: TokenConfig) -> OrderedTargets:
-    use_tracks = bool(recipe.track_features)
+def _targets(events: Events, config: TokenConfig) -> OrderedTargets:
+    use_tracks = bool(config.track_features)
     return sort_targets(
-        select_targets(events, rule=recipe.rule, e_min=recipe.e_min, use_tracks=use_tracks), recipe.order
+        select_targets(events, rule=config.rule, e_min=config.e_min, use_tracks=use_tracks), config.order
     )
 
 

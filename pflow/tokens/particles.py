@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.event import jagged
 from pflow.event.build import make_particles
 from pflow.event.particles import Reconstruction
@@ -13,6 +12,7 @@ from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, class_index, masses
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokens import ParticleTokens
+from pflow.tokens.uncertainty import UncertaintyCalibration
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, signed_pdg
 
 __all__ = ["REST_MOMENTUM", "decode"]

@@ -34,7 +34,7 @@ def make_readout(
     events
         Events with N hits.
     is_kept : bool [N]
-        Which hits the recipe keeps.
+        Which hits the configuration keeps.
     token : int64 [number kept]
         Index of the event's hit token that each kept hit is part of.
     use_tracks

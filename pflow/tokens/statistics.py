@@ -47,14 +47,14 @@ class Statistics:
     n_events: int
 
     @classmethod
-    def of(cls, events: Events, recipe: TokenConfig, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
+    def of(cls, events: Events, config: TokenConfig, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
         """Statistics of a chunk of events.
 
         Parameters
         ----------
         events
             With truth.
-        recipe
+        config
             Which tokens and targets are made of them.
         on_error
             For events without the values of a feature: ``raise``, or ``skip``: warn, and leave them out.
@@ -64,11 +64,11 @@ class Statistics:
         InputError
             Events without truth or without the values of a feature.
         """
-        (particles, features), _ = without_refused(events, lambda some: _measured(some, recipe), on_error)
+        (particles, features), _ = without_refused(events, lambda some: _measured(some, config), on_error)
         return cls(
             detector=events.detector,
             moments={
-                part: Moments(recipe.features(part), feature_transforms(part, recipe.features(part))).update(values)
+                part: Moments(config.features(part), feature_transforms(part, config.features(part))).update(values)
                 for part, values in features.items()
             },
             energy=Moments(("energy",), ("log10",)).update(ak.to_numpy(particles.energy)[:, np.newaxis]),
@@ -95,9 +95,9 @@ class Statistics:
         self.n_events += other.n_events
 
 
-def _measured(events: Events, recipe: TokenConfig) -> tuple[ak.Array, dict[str, npt.NDArray[np.float64]]]:
-    """Flat target particles of events, and the features of each part that the recipe asks for."""
-    particles = ak.flatten(target_particles(events, recipe), axis=1)
-    kept = select_hits(events, recipe)
-    parts = [part for part in PARTS if recipe.features(part)]
-    return particles, {part: feature_matrix(kept, part, recipe.features(part)) for part in parts}
+def _measured(events: Events, config: TokenConfig) -> tuple[ak.Array, dict[str, npt.NDArray[np.float64]]]:
+    """Flat target particles of events, and the features of each part that the configuration asks for."""
+    particles = ak.flatten(target_particles(events, config), axis=1)
+    kept = select_hits(events, config)
+    parts = [part for part in PARTS if config.features(part)]
+    return particles, {part: feature_matrix(kept, part, config.features(part)) for part in parts}

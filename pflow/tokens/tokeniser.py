@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.errors import ConfigError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -21,6 +20,7 @@ from pflow.tokens.particles import decode
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.statistics import Statistics
 from pflow.tokens.tokens import ParticleTokens, Tokens
+from pflow.tokens.uncertainty import UncertaintyCalibration
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
 __all__ = ["Tokeniser"]
@@ -32,14 +32,14 @@ class Tokeniser:
 
     Parameters
     ----------
-    recipe
+    config
         Which tokens and targets are made from an event.
     detector
         The detector of the training events.
     pdg
         The |PDG| vocabulary; that of charges is always -1, 0, +1.
     scales
-        Normaliser of each part of the source (``hits``, ``tracks``, ``tracker_hits``) that the recipe asks for.
+        Normaliser of each part of the source (``hits``, ``tracks``, ``tracker_hits``) that the configuration asks for.
     energy
         Normaliser of the particles' energy, GeV, as log10.
     n_events
@@ -48,10 +48,10 @@ class Tokeniser:
     Raises
     ------
     ConfigError
-        A normaliser of other features than the recipe's.
+        A normaliser of other features than the configuration's.
     """
 
-    recipe: TokenConfig
+    config: TokenConfig
     detector: Detector
     pdg: PdgVocabulary
     scales: Mapping[str, Normaliser]
@@ -60,7 +60,7 @@ class Tokeniser:
 
     def __post_init__(self) -> None:
         for part in PARTS:
-            names = self.recipe.features(part)
+            names = self.config.features(part)
             scale = self.scales.get(part)
             if (() if scale is None else scale.names) != names:
                 raise ConfigError(
@@ -71,7 +71,7 @@ class Tokeniser:
     def fit(
         cls,
         chunks: Iterable[Events],
-        recipe: TokenConfig | None = None,
+        config: TokenConfig | None = None,
         *,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> Tokeniser:
@@ -81,7 +81,7 @@ class Tokeniser:
         ----------
         chunks
             Events with truth, all of one detector.
-        recipe
+        config
             Which tokens and targets to make; default: `TokenConfig()`.
         on_error
             For events without the values of a feature: ``raise``, or ``skip``: warn, and fit without them.
@@ -93,11 +93,11 @@ class Tokeniser:
         InputError
             Events without truth or without the values of a feature.
         """
-        recipe = TokenConfig() if recipe is None else recipe
-        return cls.from_statistics((Statistics.of(events, recipe, on_error=on_error) for events in chunks), recipe)
+        config = TokenConfig() if config is None else config
+        return cls.from_statistics((Statistics.of(events, config, on_error=on_error) for events in chunks), config)
 
     @classmethod
-    def from_statistics(cls, chunks: Iterable[Statistics], recipe: TokenConfig) -> Tokeniser:
+    def from_statistics(cls, chunks: Iterable[Statistics], config: TokenConfig) -> Tokeniser:
         """Fit on the statistics of chunks of training events, in their order.
 
         Raises
@@ -115,12 +115,12 @@ class Tokeniser:
             raise ConfigError("there are no training events to fit the tokeniser on")
         if not total.codes:
             raise ConfigError(
-                f"none of the {total.n_events} training events has a target particle under rule '{recipe.rule}'"
+                f"none of the {total.n_events} training events has a target particle under rule '{config.rule}'"
             )
         return cls(
-            recipe=recipe,
+            config=config,
             detector=total.detector,
-            pdg=PdgVocabulary.from_counts(total.codes, coarse=recipe.coarse),
+            pdg=PdgVocabulary.from_counts(total.codes, coarse=config.coarse),
             scales={part: moments.result() for part, moments in total.moments.items()},
             energy=total.energy.result(),
             n_events=total.n_events,
@@ -135,7 +135,7 @@ class Tokeniser:
             Events of another detector, or what `pflow.tokens.encode.encode` raises.
         """
         self.check_detector(events)
-        return encode(events, self.recipe, scales=self.scales, pdg=self.pdg, energy=self.energy, truth=truth, warn=warn)
+        return encode(events, self.config, scales=self.scales, pdg=self.pdg, energy=self.energy, truth=truth, warn=warn)
 
     def decode(
         self,
@@ -155,15 +155,15 @@ class Tokeniser:
         return {
             "n_charge": len(CHARGES),
             "n_pdg": len(self.pdg),
-            "hit_features": len(self.recipe.hit_features),
-            "track_features": len(self.recipe.track_features),
-            "tracker_hit_features": len(self.recipe.tracker_hit_features),
+            "hit_features": len(self.config.hit_features),
+            "track_features": len(self.config.track_features),
+            "tracker_hit_features": len(self.config.tracker_hit_features),
             "n_subdetectors": len(self.detector.calorimeters),
             "masses": masses(codes).tolist(),
             "charged": (charges(codes) != 0).tolist(),
             "energy_mean": float(self.energy.mean[0]),
             "energy_std": float(self.energy.std[0]),
-            "min_energy": self.recipe.e_min,
+            "min_energy": self.config.e_min,
         }
 
     def other_geometry(self, detector: Detector) -> list[str]:

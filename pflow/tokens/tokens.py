@@ -25,7 +25,7 @@ Part = TypeVar("Part", bound="Tokens | FlatReadout | Links")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FlatReadout:
-    """Hits and tracks in physical units: the N hits that the recipe keeps, in the order of the events', and K tracks.
+    """Hits and tracks in physical units: the N hits that become tokens, in the order of the events', and K tracks.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Tokens:
     energy : float32 [T], log10(E / GeV), normalised, or None without truth
     direction : float32 [T, 3], unit vector, or None without truth
     readout
-        Hits and tracks in physical units, or None where the recipe does not ask for them.
+        Hits and tracks in physical units, or None where the configuration does not ask for them.
     offsets
         int64 [event + 1] for ``hits``, ``tracks``, ``tracker_hits`` and ``target``, and for ``readout_hits``,
         ``readout_tracks``, ``hit_assignment`` and ``track_assignment`` of the readout: where events begin and end.

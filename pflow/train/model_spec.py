@@ -122,7 +122,7 @@ class ModelSpec:
         """Options of the trained model by their names on the command line."""
         if self.checkpoint is None:
             return {}
-        recipe = to_plain(self.checkpoint.header.tokeniser.recipe)
+        recipe = to_plain(self.checkpoint.header.tokeniser.config)
         recipe.pop("readout")
         return {
             "model.reconstructor": dict(self.checkpoint.header.model),
@@ -151,7 +151,7 @@ class ModelSpec:
             Names each option.
         """
         if self.tokeniser is not None:
-            ours, theirs = to_plain(recipe), to_plain(self.tokeniser.recipe)
+            ours, theirs = to_plain(recipe), to_plain(self.tokeniser.config)
             self._refuse(_differences("data", ours, theirs, ignored="readout"))
 
     def check_network(self, reconstructor: Reconstructor) -> None:

@@ -20,7 +20,7 @@ def training_table(header: Header, summary: Path) -> str:
     summary
         ``training.json`` with the time of each stage, if there is one.
     """
-    made, config = header.provenance, header.tokeniser.recipe
+    made, config = header.provenance, header.tokeniser.config
     merge = config.merge
     cells = f"{merge.ecal_mm:g} mm (ECAL), {merge.hcal_mm:g} mm (HCAL), {merge.layers} layers" if merge else "as read"
     lines = {

@@ -11,7 +11,7 @@ from pflow.config import to_plain
 from pflow.io.atomic import replacing
 from pflow.io.open import iterate_events
 from pflow.metrics.oracle import add_showers
-from pflow.metrics.oracle_calibration import CalibrationFit
+from pflow.metrics.oracle_calibration import ShowerCalibrationFit
 from pflow.physics.detector import load_detector
 
 HEADER = (
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     detector = load_detector(args.detector)
-    fitted = CalibrationFit(detector)
+    fitted = ShowerCalibrationFit(detector)
     for path in args.files:
         for events in iterate_events(path, detector=detector, chunk_size=200):
             add_showers(fitted, events)

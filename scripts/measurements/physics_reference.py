@@ -58,7 +58,7 @@ def measure(model: Model, path: Path, change: Callable[[Events], Events] | None 
     """What a model finds in a file, on a CPU; `change` is applied to the events before."""
     events = read_events(path)
     answer = reconstruct(events if change is None else change(events), model, device="cpu")
-    settings = Settings(use_tracks=bool(model.tokeniser.recipe.track_features))
+    settings = Settings(use_tracks=bool(model.tokeniser.config.track_features))
     tree = evaluate(answer, events, settings=settings, oracle=False).algorithms["PFlow"]
     figures = {}
     for key in FIGURES:

@@ -146,7 +146,7 @@ def measure(sample: Sample, path: Path, models: Sequence[str], *, device: str = 
 
         def evaluated(name: str) -> EvaluationResult:
             # Without tracks the oracle of the calorimeter alone is the limit.
-            uses_tracks = bool(loaded[name].tokeniser.recipe.track_features)
+            uses_tracks = bool(loaded[name].tokeniser.config.track_features)
             settings = Settings(rule=sample.rule, use_tracks=uses_tracks)
             others = {other: reco for other, reco in recos.items() if other != name}
             return evaluate(recos[name], path, name=name, compare=others, settings=settings, **options)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from pflow.calibration.decoding_options import Calibrated, best, decoding_grid
-from pflow.calibration.uncertainty import UncertaintyCalibration
 from pflow.errors import ConfigError
 from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig
+from pflow.tokens.uncertainty import UncertaintyCalibration
 
 OWN = PointingDecodingConfig(max_particles=7, eos_threshold=0.9, existence_threshold=0.3)
 

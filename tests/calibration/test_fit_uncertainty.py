@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from pflow.calibration.fit_uncertainty import MIN_PULLS, UncertaintyFit, fit_curve
-from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.event.build import make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -15,6 +14,7 @@ from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import four_momentum_covariance
 from pflow.tokens.config import TokenConfig
+from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 RECIPE = TokenConfig()
 LN_E, ANGLE = 0.02, 0.001

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.checkpoint.format import FORMAT, Header
 from pflow.errors import ConfigError, InputError
+from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 
 @pytest.mark.parametrize("calibration", [None, UncertaintyCalibration(energy={"photon": Curve((0.0,), (1.0,))})])

@@ -348,5 +348,5 @@ def test_tokens_without_the_hits_that_the_network_reads_are_refused(sample_dir, 
     assert header["tokeniser"]["recipe"]["readout"]
     header["tokeniser"]["recipe"]["readout"] = False
     torch.save({**content, KEY: json.dumps(header)}, tmp_path / "a.ckpt")
-    with pytest.raises(InputError, match=r"a\.ckpt, 'tokeniser\.recipe\.readout': the network reads single hits"):
+    with pytest.raises(InputError, match=r"a\.ckpt, 'tokeniser\.config\.readout': the network reads single hits"):
         load_model(tmp_path / "a.ckpt")

@@ -6,10 +6,10 @@ import json
 import pytest
 import torch
 
-from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
 from pflow.errors import ConfigError, InputError
+from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 
 @pytest.fixture

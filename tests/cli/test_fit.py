@@ -108,7 +108,7 @@ def test_checkpoints_hold_weights_and_plain_data_only(run):
 def test_the_model_of_a_checkpoint_is_ready_to_use(run):
     model = load_model(run / "best.ckpt")
     assert not model.reconstructor.training
-    assert model.tokeniser.recipe.hit_energy_min == 0.05
+    assert model.tokeniser.config.hit_energy_min == 0.05
     assert model.reconstructor.decoding.max_particles == 3
 
 

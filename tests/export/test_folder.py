@@ -223,8 +223,8 @@ def test_a_model_without_graphs_is_named(make_model, tmp_path):
 def test_a_model_of_merged_hits_is_refused(make_model, tmp_path):
     model = make_model()
     merge = Merge(ecal_mm=10.0, hcal_mm=60.0)
-    recipe = dataclasses.replace(model.tokeniser.recipe, merge=merge)
-    merging = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, recipe=recipe))
+    recipe = dataclasses.replace(model.tokeniser.config, merge=merge)
+    merging = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, config=recipe))
     with pytest.raises(ConfigError, match="merged hits"):
         export_model(merging, tmp_path / "out")
     assert not (tmp_path / "out").exists()

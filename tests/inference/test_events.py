@@ -184,10 +184,10 @@ def test_numbers_of_the_model_that_are_not_finite_are_refused_or_flagged(model, 
     """Weights that are finite and overflow: no event may come out empty without a flag."""
     spoilt = copy.deepcopy(model)
     if kind == "pointing":
-        recipe = dataclasses.replace(model.tokeniser.recipe, readout=True)
+        recipe = dataclasses.replace(model.tokeniser.config, readout=True)
         network = PointingNetworkConfig(width=16, heads=2, encoder_layers=1, decoder_layers=1, feedforward=32)
         decoding = PointingDecodingConfig(max_particles=4)
-        tokeniser = dataclasses.replace(model.tokeniser, recipe=recipe)
+        tokeniser = dataclasses.replace(model.tokeniser, config=recipe)
         spoilt = make_model(tokeniser, PointingReconstructor, network=network, decoding=decoding)
     with torch.no_grad():
         for parameter in (

@@ -64,7 +64,7 @@ def test_large_events_may_have_more_particles(exported, three):
     arrays = event_arrays(three, 0, exported.inputs)
     repeats = 3000 // len(arrays["hit_energy"]) + 1
     large = {name: np.concatenate([x] * repeats) if name.startswith("hit") else x for name, x in arrays.items()}
-    counted = np.count_nonzero(large["hit_energy"] > load_model("ild-g4-general").tokeniser.recipe.hit_energy_min)
+    counted = np.count_nonzero(large["hit_energy"] > load_model("ild-g4-general").tokeniser.config.hit_energy_min)
     assert exported.encode(arrays)["limit"].tolist() == [150]
     assert exported.encode(large)["limit"].tolist() == [len(arrays["track_charge"]) + counted // 10]
 

@@ -15,12 +15,12 @@ from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.metrics.evaluation import Evaluation
 from pflow.metrics.oracle import add_showers, measure_showers, perfect_reconstruction
-from pflow.metrics.oracle_calibration import KINDS, Calibration, CalibrationFit
+from pflow.metrics.oracle_calibration import KINDS, ShowerCalibration, ShowerCalibrationFit
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import mass_of
 
 DETECTOR = load_detector("ild_g4")
-UNIT = Calibration.unit(DETECTOR)
+UNIT = ShowerCalibration.unit(DETECTOR)
 
 
 def oracle(events, *, rule="stable", calibration=UNIT, **options):
@@ -114,7 +114,7 @@ def test_showers_of_what_entered(make_event):
 
 def test_fit_sees_showers_without_a_track_only(make_event):
     events = make_event([(211, 10.0), (130, 8.0)], hits=[(7.0, {0: 1}), (4.0, {1: 1})], tracks=[(0, 9.9)])
-    fit = CalibrationFit(DETECTOR)
+    fit = ShowerCalibrationFit(DETECTOR)
     add_showers(fit, events)
     assert fit._count.sum() == 1
     assert fit._true.sum() == pytest.approx(8.0)

@@ -9,7 +9,13 @@ import pytest
 
 from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError
-from pflow.metrics.oracle_calibration import KINDS, Calibration, CalibrationFit, load_calibration, shower_kind
+from pflow.metrics.oracle_calibration import (
+    KINDS,
+    ShowerCalibration,
+    ShowerCalibrationFit,
+    load_calibration,
+    shower_kind,
+)
 from pflow.physics.detector import load_detector
 
 DETECTOR = load_detector("ild_g4")
@@ -32,7 +38,7 @@ def test_kinds():
 def test_energy_by_hand():
     # electromagnetic 2 x 10 + 4; hadronic (3 x 10 + 0.5 x 4) x 1.5, half way between the middles 0.25 and 0.75
     energy = np.array([[10.0, 0.0, 0.0, 4.0], [10.0, 0.0, 4.0, 0.0], [10.0, 0.0, 0.0, 0.0], [10.0, 0.0, 0.0, 0.0]])
-    found = Calibration(**BY_HAND).energy(
+    found = ShowerCalibration(**BY_HAND).energy(
         kind=np.array([0, 1, 1, 1]), energy=energy, abs_cos_theta=np.array([0.5, 0.5, 0, 1])
     )
     # Beyond the outer middles, their corrections.
@@ -40,7 +46,7 @@ def test_energy_by_hand():
 
 
 def test_unit_calibration_is_the_sum():
-    unit = Calibration.unit(DETECTOR)
+    unit = ShowerCalibration.unit(DETECTOR)
     energy = np.array([[1.0, 2.0, 3.0, 4.0]])
     assert unit.energy(kind=np.array([1]), energy=energy, abs_cos_theta=np.array([0.3])) == pytest.approx([10.0])
 
@@ -51,7 +57,7 @@ def test_fit_finds_what_was_put_in():
     kind = rng.integers(0, 2, 20_000)
     energy = rng.uniform(1.0, 10.0, (20_000, 4))
     cos = rng.uniform(0, 1, 20_000)
-    fit = CalibrationFit(DETECTOR)
+    fit = ShowerCalibrationFit(DETECTOR)
     for part in np.array_split(np.arange(20_000), 3):
         fit.update(
             kind=kind[part],
@@ -71,7 +77,7 @@ def test_fit_finds_the_dependence_on_the_angle():
     energy = np.zeros((n, 4))
     energy[:, 0] = rng.uniform(1, 10, n)
     cos = rng.uniform(0, 1, n)
-    fit = CalibrationFit(DETECTOR)
+    fit = ShowerCalibrationFit(DETECTOR)
     fit.update(
         kind=np.zeros(n, dtype=np.int64), energy=energy, abs_cos_theta=cos, true_energy=energy[:, 0] * (1 + 0.2 * cos)
     )
@@ -87,21 +93,21 @@ def test_spread_leaves_no_bias_in_the_sum():
     energy[:, 2] = np.maximum(0, rng.normal(true, 0.6 * np.sqrt(true)))
     cos = rng.uniform(0, 1, 50_000)
     kind = np.ones(50_000, dtype=np.int64)
-    fit = CalibrationFit(DETECTOR)
+    fit = ShowerCalibrationFit(DETECTOR)
     fit.update(kind=kind, energy=energy, abs_cos_theta=cos, true_energy=true)
     found = fit.result(origin="toy").energy(kind=kind, energy=energy, abs_cos_theta=cos)
     assert found.sum() == pytest.approx(true.sum(), rel=2e-3)
 
 
 def test_fit_of_nothing_is_the_unit_calibration():
-    found = CalibrationFit(DETECTOR).result(origin="nothing")
-    assert found.factors == Calibration.unit(DETECTOR).factors
+    found = ShowerCalibrationFit(DETECTOR).result(origin="nothing")
+    assert found.factors == ShowerCalibration.unit(DETECTOR).factors
     assert found.angular == dict.fromkeys(KINDS, (1.0,) * 25)
 
 
 def test_plain_data_and_back():
-    calibration = Calibration(**BY_HAND)
-    assert from_plain(Calibration, to_plain(calibration), "mine.yaml") == calibration
+    calibration = ShowerCalibration(**BY_HAND)
+    assert from_plain(ShowerCalibration, to_plain(calibration), "mine.yaml") == calibration
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ def test_plain_data_and_back():
 )
 def test_what_is_no_calibration_is_refused(change, message):
     with pytest.raises(ConfigError, match=message):
-        from_plain(Calibration, to_plain(Calibration(**BY_HAND)) | change, "mine.yaml")
+        from_plain(ShowerCalibration, to_plain(ShowerCalibration(**BY_HAND)) | change, "mine.yaml")
 
 
 def test_other_calorimeters_are_refused():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pflow.physics.field import field_from_momenta, field_from_steps
-from pflow.physics.units import GEV_PER_TESLA_MM
+from pflow.physics.kinematics import GEV_PER_TESLA_MM
 
 
 def test_tracks_against_particles():

@@ -53,7 +53,7 @@ def events() -> Events:
 
 
 @pytest.fixture(scope="session")
-def recipe() -> TokenConfig:
+def config() -> TokenConfig:
     """Hits with everything the events have, tracks and tracker hits."""
     return TokenConfig(
         hit_features=("log_energy", "x", "y", "z", "time", "ecal"),
@@ -63,5 +63,5 @@ def recipe() -> TokenConfig:
 
 
 @pytest.fixture(scope="session")
-def tokeniser(events: Events, recipe: TokenConfig) -> Tokeniser:
-    return Tokeniser.fit([events[:1], events[1:]], recipe)
+def tokeniser(events: Events, config: TokenConfig) -> Tokeniser:
+    return Tokeniser.fit([events[:1], events[1:]], config)

@@ -22,9 +22,9 @@ def test_hits_without_energy_are_left_out_and_a_cut_on_it_does_not_change_the_ta
 
 
 def test_kept_hits_are_those_of_the_readout(events):
-    recipe = TokenConfig(hit_energy_min=0.5, readout=True, merge=Merge(ecal_mm=50, hcal_mm=50, layers=3))
-    encoded = Tokeniser.fit([events], recipe).encode(events)
-    for i, kept in enumerate(kept_hits(events, recipe)):
+    config = TokenConfig(hit_energy_min=0.5, readout=True, merge=Merge(ecal_mm=50, hcal_mm=50, layers=3))
+    encoded = Tokeniser.fit([events], config).encode(events)
+    for i, kept in enumerate(kept_hits(events, config)):
         expected = ak.to_numpy(events.hits.energy[i][kept])
         np.testing.assert_array_equal(encoded[i].readout.energy, expected)
 

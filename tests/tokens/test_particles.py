@@ -4,9 +4,9 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.tokens.particles import decode
 from pflow.tokens.tokens import ParticleTokens
+from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 
 def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), options=None, **more):

@@ -18,7 +18,7 @@ MERGE = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5)
 
 
 @pytest.fixture(scope="module")
-def recipe() -> TokenConfig:
+def config() -> TokenConfig:
     return TokenConfig(track_features=("log_p", "charge"), merge=MERGE, order="tracks_first", readout=True)
 
 
@@ -29,8 +29,8 @@ def real(sample_dir):
         return file.read(0, 8)
 
 
-def encoded(events, recipe):
-    return Tokeniser.fit([events], recipe).encode(events)
+def encoded(events, config):
+    return Tokeniser.fit([events], config).encode(events)
 
 
 def dense(event) -> np.ndarray:
@@ -40,23 +40,23 @@ def dense(event) -> np.ndarray:
     return result
 
 
-def test_the_hits_are_those_of_the_events_in_their_order(events, recipe):
-    readout = encoded(events, recipe)[1].readout
+def test_the_hits_are_those_of_the_events_in_their_order(events, config):
+    readout = encoded(events, config)[1].readout
     assert readout.energy.tolist() == [2.0, 2.5]
     assert readout.position.tolist() == [[0.0, 1850.0, -500.0], [1900.0, 0.0, 30.0]]
     assert (readout.subdetector.tolist(), readout.layer.tolist()) == ([2, 0], [3, 4])
 
 
-def test_the_tracks_are_those_of_the_events(events, recipe):
-    tokens = encoded(events, recipe)
+def test_the_tracks_are_those_of_the_events(events, config):
+    tokens = encoded(events, config)
     readout = tokens[1].readout
     np.testing.assert_allclose(readout.track_momentum, [[0.0, 2.9, -0.75]], rtol=1e-6)
     assert readout.track_charge.tolist() == [-1.0]
     assert len(tokens[0].readout.track_charge) == 0
 
 
-def test_dtypes_and_shapes(events, recipe):
-    readout = encoded(events, recipe)[1].readout
+def test_dtypes_and_shapes(events, config):
+    readout = encoded(events, config)[1].readout
     for name, shape in (("energy", (2,)), ("position", (2, 3)), ("track_momentum", (1, 3)), ("track_charge", (1,))):
         assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.float32, shape), name
     for name in ("track_position", "track_direction"):
@@ -67,8 +67,8 @@ def test_dtypes_and_shapes(events, recipe):
         assert (pairs.source.dtype, pairs.particle.dtype, pairs.weight.dtype) == (np.int32, np.int64, np.float32)
 
 
-def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, recipe):
-    readout = encoded(real, recipe).readout
+def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, config):
+    readout = encoded(real, config).readout
     assert np.array_equal(readout.track_position, jagged.vectors(real.tracks.calo_position, np.float32))
     momentum = jagged.vectors(real.tracks.calo_momentum)
     expected = momentum / np.linalg.norm(momentum, axis=1, keepdims=True)
@@ -76,10 +76,10 @@ def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, re
 
 
 @pytest.mark.parametrize("unknown", ["calo_position", "calo_momentum"])
-def test_a_track_unknown_at_the_calorimeter_has_a_null_position_and_the_direction_at_the_vertex(real, recipe, unknown):
+def test_a_track_unknown_at_the_calorimeter_has_a_null_position_and_the_direction_at_the_vertex(real, config, unknown):
     keys = ak.fields(real.tracks[unknown])
     nothing = ak.zip({key: ak.full_like(real.tracks[unknown][key], np.nan) for key in keys})
-    readout = encoded(dataclasses.replace(real, tracks=ak.with_field(real.tracks, nothing, unknown)), recipe).readout
+    readout = encoded(dataclasses.replace(real, tracks=ak.with_field(real.tracks, nothing, unknown)), config).readout
     assert len(readout.track_position) > 0
     assert not readout.track_position.any()
     unit = readout.track_momentum / np.linalg.norm(readout.track_momentum, axis=1, keepdims=True)
@@ -92,51 +92,51 @@ def test_without_track_features_there_are_no_tracks(events):
     assert len(tokens[1].readout.track_assignment.weight) == 0
 
 
-def test_without_truth_there_is_no_assignment(events, recipe):
-    readout = Tokeniser.fit([events], recipe).encode(events, truth=False)[0].readout
+def test_without_truth_there_is_no_assignment(events, config):
+    readout = Tokeniser.fit([events], config).encode(events, truth=False)[0].readout
     assert len(readout.energy) == 3
     assert readout.hit_assignment is None
     assert readout.track_assignment is None
 
 
-def test_the_option_changes_no_token(real, recipe):
-    one, other = (encoded(real, each) for each in (recipe, dataclasses.replace(recipe, readout=False)))
+def test_the_option_changes_no_token(real, config):
+    one, other = (encoded(real, each) for each in (config, dataclasses.replace(config, readout=False)))
     assert other.readout is None
     for name in ("hits", "tracks", "charge", "pdg", "energy", "direction"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
 @pytest.mark.parametrize("merge", [None, MERGE])
-def test_hits_of_a_token_sum_to_its_energy(real, recipe, merge):
-    tokeniser = Tokeniser.fit([real], dataclasses.replace(recipe, merge=merge, hit_energy_min=0.005))
+def test_hits_of_a_token_sum_to_its_energy(real, config, merge):
+    tokeniser = Tokeniser.fit([real], dataclasses.replace(config, merge=merge, hit_energy_min=0.005))
     for event in tokeniser.encode(real):
         summed = np.bincount(event.readout.token, event.readout.energy)
         np.testing.assert_allclose(summed, tokeniser.scales["hits"].invert(event.hits)[:, 0], rtol=1e-4)
 
 
-def test_merging_makes_fewer_tokens_and_the_same_targets(real, recipe):
-    merged, unmerged = (encoded(real, each) for each in (recipe, dataclasses.replace(recipe, merge=None)))
+def test_merging_makes_fewer_tokens_and_the_same_targets(real, config):
+    merged, unmerged = (encoded(real, each) for each in (config, dataclasses.replace(config, merge=None)))
     assert len(merged.hits) < 0.6 * len(unmerged.hits)
     for name in ("charge", "pdg", "energy", "direction"):
         assert np.array_equal(getattr(merged, name), getattr(unmerged, name)), name
 
 
-def test_normalisers_are_fitted_on_the_merged_hits(real, recipe):
-    mean = np.mean(np.log10(ak.to_numpy(ak.flatten(select_hits(real, recipe).hits.energy))))
-    assert Tokeniser.fit([real], recipe).scales["hits"].mean[0] == pytest.approx(mean, rel=1e-6)
+def test_normalisers_are_fitted_on_the_merged_hits(real, config):
+    mean = np.mean(np.log10(ak.to_numpy(ak.flatten(select_hits(real, config).hits.energy))))
+    assert Tokeniser.fit([real], config).scales["hits"].mean[0] == pytest.approx(mean, rel=1e-6)
 
 
-def test_the_weights_of_a_hit_sum_to_at_most_1(real, recipe):
-    tokens = encoded(real, recipe)
+def test_the_weights_of_a_hit_sum_to_at_most_1(real, config):
+    tokens = encoded(real, config)
     sums = np.concatenate([dense(tokens[i]).sum(axis=0) for i in range(len(real))])
     assert sums.max() <= 1 + 1e-6
     assert sums.mean() > 0.9
 
 
 @pytest.mark.parametrize("order", ["energy", "tracks_first"])
-def test_hits_and_tracks_are_assigned_to_the_targets_in_their_order(real, recipe, order):
-    recipe = dataclasses.replace(recipe, order=order)
-    tokens, particles = encoded(real, recipe), target_particles(real, recipe)
+def test_hits_and_tracks_are_assigned_to_the_targets_in_their_order(real, config, order):
+    config = dataclasses.replace(config, order=order)
+    tokens, particles = encoded(real, config), target_particles(real, config)
     for i in range(len(real)):
         own = dense(tokens[i]) @ tokens[i].readout.energy
         np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
@@ -146,26 +146,26 @@ def test_hits_and_tracks_are_assigned_to_the_targets_in_their_order(real, recipe
         assert largest.sum(axis=1).tolist() == particles.n_tracks[i].to_list()
 
 
-def test_dropped_hits_are_not_assigned(events, recipe):
-    event = encoded(events, dataclasses.replace(recipe, hit_energy_min=6.0))[0]
+def test_dropped_hits_are_not_assigned(events, config):
+    event = encoded(events, dataclasses.replace(config, hit_energy_min=6.0))[0]
     assert event.readout.energy.tolist() == [12.0, 8.0]
     assert event.readout.hit_assignment.source.tolist() == [0, 1]
     assert event.readout.hit_assignment.particle.tolist() == [0, 0]  # the photon of 20 GeV comes first
 
 
-def test_rotation_and_reflection_keep_the_assignment(real, recipe):
+def test_rotation_and_reflection_keep_the_assignment(real, config):
     turned = augment(real, Augmentation(rotate=True, reflect=True), np.random.default_rng(4))
-    one, other = encoded(real, recipe).readout, encoded(turned, recipe).readout
+    one, other = encoded(real, config).readout, encoded(turned, config).readout
     assert not np.allclose(one.position, other.position)
     for kind in ("hit_assignment", "track_assignment"):
         for name in ("source", "particle", "weight"):
             assert np.array_equal(getattr(getattr(one, kind), name), getattr(getattr(other, kind), name))
 
 
-def test_an_overlay_is_assigned_to_its_targets(real, recipe):
+def test_an_overlay_is_assigned_to_its_targets(real, config):
     joined = augment(real, Augmentation(overlay=Overlay(frequencies=(0.0, 1.0))), np.random.default_rng(4))
-    tokens, particles = encoded(joined, recipe), target_particles(joined, recipe)
-    assert len(tokens.charge) > len(encoded(real, recipe).charge)
+    tokens, particles = encoded(joined, config), target_particles(joined, config)
+    assert len(tokens.charge) > len(encoded(real, config).charge)
     for i in range(len(real)):
         weights = dense(tokens[i])
         assert weights.sum(axis=0).max() <= 1 + 1e-6
@@ -173,8 +173,8 @@ def test_an_overlay_is_assigned_to_its_targets(real, recipe):
         np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
 
 
-def test_an_event_does_not_depend_on_its_neighbours(real, recipe):
-    tokeniser = Tokeniser.fit([real], recipe)
+def test_an_event_does_not_depend_on_its_neighbours(real, config):
+    tokeniser = Tokeniser.fit([real], config)
     together = tokeniser.encode(real)
     for i in (0, 3, 7):
         one, other = together[i].readout, tokeniser.encode(real[i])[0].readout
@@ -185,7 +185,7 @@ def test_an_event_does_not_depend_on_its_neighbours(real, recipe):
             assert np.array_equal(getattr(one.track_assignment, name), getattr(other.track_assignment, name)), name
 
 
-def test_an_event_without_hits_has_an_empty_readout(events, recipe):
-    readout = encoded(events, recipe)[2].readout
+def test_an_event_without_hits_has_an_empty_readout(events, config):
+    readout = encoded(events, config)[2].readout
     assert (readout.energy.shape, readout.position.shape, readout.track_position.shape) == ((0,), (0, 3), (0, 3))
     assert len(readout.hit_assignment.weight) == 0

@@ -20,8 +20,8 @@ def test_plain_data_gives_the_same_tokeniser_back(tokeniser):
     assert from_plain(Tokeniser, json.loads(json.dumps(to_plain(tokeniser))), where="tokeniser") == tokeniser
 
 
-def test_the_fit_does_not_depend_on_the_chunks(events, recipe, tokeniser):
-    whole = Tokeniser.fit(iter([events]), recipe)
+def test_the_fit_does_not_depend_on_the_chunks(events, config, tokeniser):
+    whole = Tokeniser.fit(iter([events]), config)
     assert whole.pdg == tokeniser.pdg
     assert whole.n_events == tokeniser.n_events == 3
     for part in ("hits", "tracks", "tracker_hits"):
@@ -43,7 +43,7 @@ def test_model_inputs_are_what_a_network_needs(tokeniser):
         "n_subdetectors": 4,
         "energy_mean": tokeniser.energy.mean[0],
         "energy_std": tokeniser.energy.std[0],
-        "min_energy": tokeniser.recipe.e_min,
+        "min_energy": tokeniser.config.e_min,
     }
 
 
@@ -76,7 +76,7 @@ def test_the_names_of_collections_do_not_make_another_detector(events, tokeniser
 
 def test_a_normaliser_of_other_features_is_an_error(tokeniser):
     with pytest.raises(ConfigError, match="normaliser of hits is not that of the features x"):
-        dataclasses.replace(tokeniser, recipe=dataclasses.replace(tokeniser.recipe, hit_features=("x",)))
+        dataclasses.replace(tokeniser, config=dataclasses.replace(tokeniser.config, hit_features=("x",)))
 
 
 def test_decode_of_encode_gives_the_targets_back(events, tokeniser):

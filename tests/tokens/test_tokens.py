@@ -11,9 +11,9 @@ from pflow.tokens.tokens import OFFSETS, Tokens
 
 
 @pytest.fixture(scope="module")
-def tokens(events, recipe) -> Tokens:
-    recipe = TokenConfig(**{**vars(recipe), "readout": True})
-    return Tokeniser.fit([events], recipe).encode(events)
+def tokens(events, config) -> Tokens:
+    config = TokenConfig(**{**vars(config), "readout": True})
+    return Tokeniser.fit([events], config).encode(events)
 
 
 def one_by_one(tokens: Tokens, name: str) -> list[list[float]]:

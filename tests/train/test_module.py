@@ -45,7 +45,7 @@ def test_a_notebook_trains_without_the_command_line(small, tmp_path):
     trainer = pl.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, logger=False)
     trainer.fit(model, data)
     assert np.isfinite(float(trainer.callback_metrics["val/loss"]))
-    assert data.tokeniser.recipe.readout  # what the pointing model needs
+    assert data.tokeniser.config.readout  # what the pointing model needs
 
 
 def test_another_data_module_is_an_error():

@@ -67,7 +67,7 @@ def test_a_training_in_mixed_precision_has_finite_losses(sample, tmp_path):
 
 def test_the_checkpoint_is_a_model(checkpoint):
     model = load_model(checkpoint)
-    assert model.tokeniser.recipe.readout
+    assert model.tokeniser.config.readout
 
 
 def test_reconstruction_says_which_hits_and_tracks_particles_are_made_of(reco, sample):

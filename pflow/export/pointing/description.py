@@ -47,8 +47,8 @@ def metadata(model: Model, inputs: tuple[str, ...], *, version: str) -> dict[str
         "detector": tokeniser.detector.name,
         "b_field": repr(tokeniser.detector.b_field),
         "subdetectors": ",".join(one.name for one in tokeniser.detector.calorimeters),
-        "energy_above": repr(tokeniser.recipe.hit_energy_min),
-        "tracks": str(int(bool(tokeniser.recipe.track_features))),
+        "energy_above": repr(tokeniser.config.hit_energy_min),
+        "tracks": str(int(bool(tokeniser.config.track_features))),
         "known": ",".join(_known(model, inputs)),
         "classes": ",".join(CLASSES),
         "pdg": ",".join(map(str, tokeniser.pdg.codes)),
@@ -68,7 +68,7 @@ def describe(model: Model, *, version: str) -> dict[str, Any]:
 
 def _known(model: Model, inputs: tuple[str, ...]) -> list[str]:
     """The inputs whose numbers must be known: what cells and momenta are made of, and what features read."""
-    recipe = model.tokeniser.recipe
+    recipe = model.tokeniser.config
     needed = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}
     for part in ("hits", "tracks"):
         fields = [FEATURES[part][name].field.split(".") for name in recipe.features(part)]

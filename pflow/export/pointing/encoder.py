@@ -47,7 +47,7 @@ class EncoderGraph(nn.Module):
 
     def __init__(self, model: Model, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
-        recipe = model.tokeniser.recipe
+        recipe = model.tokeniser.config
         self.tokeniser = model.tokeniser
         self.network, self.decoding = network, decoding
         self.weights = StepWeights(network)
@@ -68,11 +68,11 @@ class EncoderGraph(nn.Module):
     def values(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs by name."""
         tokeniser = self.tokeniser
-        hit_index = (arrays["hit_energy"] > tokeniser.recipe.hit_energy_min).nonzero().squeeze(1)  # [N]
+        hit_index = (arrays["hit_energy"] > tokeniser.config.hit_energy_min).nonzero().squeeze(1)  # [N]
         kept = {name: arrays[f"hit_{name}"].index_select(0, hit_index) for name in self.hit_fields}
         subdetector, layer = kept["subdetector"].long(), kept["layer"].long()
         hits = Hits(kept["energy"], kept["position"], kept.get("time"), subdetector, layer)
-        cells = merge_hits(hits, tokeniser.recipe.merge, tokeniser.detector)
+        cells = merge_hits(hits, tokeniser.config.merge, tokeniser.detector)
         tracks = {name: arrays[f"track_{name}"] for name in self.track_fields}
         features = {"hits": hit_tokens(cells.hits, tokeniser.scales["hits"], tokeniser.detector)}
         if tracks:

@@ -11,7 +11,7 @@ from torch import Tensor
 from pflow.errors import ConfigError
 from pflow.export.pointing.cells import Hits
 from pflow.physics.detector import Detector
-from pflow.physics.units import GEV_PER_TESLA_MM
+from pflow.physics.kinematics import GEV_PER_TESLA_MM
 from pflow.tokens.scale import LOG_FLOOR, Normaliser
 
 __all__ = ["TRACK_FIELDS", "hit_tokens", "track_fields", "track_tokens"]

@@ -135,7 +135,7 @@ def _example_source(model: Model, encoder: EncoderGraph) -> dict[str, Tensor]:
     off = 40.0 * torch.rand(EXAMPLE_HITS, 2, generator=generator)
     position = torch.stack([radius, off[:, 0], off[:, 1] + 200.0 * (hit % 2)], dim=1)
     energy = 0.05 + torch.rand(EXAMPLE_HITS, generator=generator)
-    energy[0] = 2.0 * max(1.0, model.tokeniser.recipe.hit_energy_min)
+    energy[0] = 2.0 * max(1.0, model.tokeniser.config.hit_energy_min)
     p = torch.tensor([[5.0, 0.1, 0.0], [2.0, 0.0, 0.3], [1.0, 0.1, 0.1]])
     fields = {
         "hit_energy": energy,

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.calibration.uncertainty import Curve, curve_index, curves_of
 from pflow.checkpoint.load import Model
 from pflow.model.common.directions import tangent_basis
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
 from pflow.tokens.particles import REST_MOMENTUM
+from pflow.tokens.uncertainty import Curve, curve_index, curves_of
 
 __all__ = ["PhysicalParticles"]
 
@@ -78,7 +78,7 @@ class PhysicalParticles(nn.Module):
 
 
 class _Curves(nn.Module):
-    """Calibration curves, `pflow.calibration.uncertainty.CURVES`: sums of the slopes of their pieces."""
+    """Calibration curves, `pflow.tokens.uncertainty.CURVES`: sums of the slopes of their pieces."""
 
     def __init__(self, curves: Mapping[str, Curve]) -> None:
         super().__init__()

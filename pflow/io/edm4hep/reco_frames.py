@@ -17,8 +17,8 @@ from pflow.io.edm4hep.collection_id import collection_id
 from pflow.io.edm4hep.frame_writer import Filled
 from pflow.io.edm4hep.reader import HitOrigins
 from pflow.io.edm4hep.reco_names import RecoNames
-from pflow.physics.cluster_shape import cluster_shape
 from pflow.physics.pdg import CLASSES, class_index
+from pflow.physics.showers import cluster_shape
 
 __all__ = ["NO_OBJECT", "References", "algorithm_type", "flat_members", "reco_frames", "references"]
 

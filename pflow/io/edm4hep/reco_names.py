@@ -9,7 +9,7 @@ collection             type                                      content
                                                                  ``covMatrix`` is the energy
 ``PFlowClusters``      edm4hep::Cluster                          one for each particle that has hits: energy (of its
                                                                  parts of the hits), position and direction
-                                                                 (`pflow.physics.cluster_shape`), hits, and the energy
+                                                                 (`pflow.physics.showers`), hits, and the energy
                                                                  in each calorimeter of the detector
 ``PFlowHitWeights``    podio::UserDataCollection<float>          fraction of the hit's energy, for each entry of
                                                                  ``_PFlowClusters_hits`` (the hits of all clusters,

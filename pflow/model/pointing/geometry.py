@@ -172,7 +172,7 @@ def make_scene(batch: Batch, *, n_subdetectors: int) -> Scene:
     """
     readout = batch.readout
     if readout is None:
-        raise ValueError("readout: the batch has none; the tokeniser's recipe must ask for it")
+        raise ValueError("readout: the batch has none; the tokeniser's configuration must ask for it")
     n_tracks = 0 if batch.tracks is None else batch.tracks.mask.shape[1]
     if readout.track_mask.shape[1] != n_tracks:
         raise ValueError(f"readout: {readout.track_mask.shape[1]} tracks where the source has {n_tracks}")

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from pflow.calibration.uncertainty import Curve, UncertaintyCalibration
 from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError
 from pflow.physics.pdg import CLASSES
+from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 PHOTON = CLASSES.index("photon")
 DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))

@@ -1,0 +1,86 @@
+"""Position and direction of showers from their hits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LOG_WEIGHT", "cluster_shape", "log_weighted_barycentre"]
+
+LOG_WEIGHT = 4.0
+"""Hits with a fraction below exp(-4) of their shower's energy do not count for its position (T. C. Awes et al., NIM A
+311 (1992) 130)."""
+
+Ints = npt.NDArray[np.integer[Any]]
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def log_weighted_barycentre(shower: Ints, energy: Floats, position: Floats, n_showers: int) -> npt.NDArray[np.float64]:
+    """Mean position of the hits of each shower, weighted by max(0, `LOG_WEIGHT` + ln(E_hit / E_shower)).
+
+    A shower without energy, or in which every weight is 0, has the plain mean of its hits; one without hits is at the
+    origin.
+
+    Parameters
+    ----------
+    shower
+        int [H]: shower of each hit, from 0.
+    energy, position
+        float [H], GeV, and float [H, 3], mm.
+
+    Returns
+    -------
+    float64 [n_showers, 3], mm.
+    """
+    total = np.bincount(shower, energy, n_showers)[shower]
+    fraction = np.divide(energy, total, out=np.zeros(len(energy)), where=total > 0)
+    with np.errstate(divide="ignore"):
+        weight = np.maximum(0.0, LOG_WEIGHT + np.log(fraction))
+    return _weighted_mean(shower, weight, position, n_showers)[0]
+
+
+def cluster_shape(
+    cluster: Ints, energy: Floats, position: Floats, n_clusters: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Energy-weighted mean position of each cluster's hits, and the axis along which they spread most.
+
+    The axis is the eigenvector of the largest eigenvalue of the energy-weighted covariance of the positions, turned
+    away from the origin (ClusterShapes of MarlinUtil, with which DDMarlinPandora fills edm4hep::Cluster). Where hits
+    have no spread, as a single one has none, it is the direction of the position.
+
+    Parameters
+    ----------
+    cluster
+        int [H]: cluster of each hit, from 0.
+    energy, position
+        float [H], energy of the hit that the cluster has, GeV, and float [H, 3], mm. A cluster without energy has the
+        plain mean; one without hits is at the origin, with axis z.
+
+    Returns
+    -------
+    position : float64 [n_clusters, 3], mm.
+    axis : float64 [n_clusters, 3], unit vectors.
+    """
+    position = np.asarray(position, dtype=np.float64)
+    mean, weight, total = _weighted_mean(cluster, energy, position, n_clusters)
+    distance = position - mean[cluster]
+    products = (weight[:, None, None] * distance[:, :, None] * distance[:, None, :]).reshape(-1, 9)  # [H, 9]
+    covariance = np.stack([np.bincount(cluster, column, n_clusters) for column in products.T], axis=1)
+    spread, axes = np.linalg.eigh(covariance.reshape(-1, 3, 3) / total[:, None, None])
+    axis = axes[:, :, -1]
+    axis *= np.where(np.einsum("ij,ij->i", axis, mean) < 0, -1.0, 1.0)[:, None]
+    size = np.linalg.norm(mean, axis=1)
+    outwards = np.divide(mean, size[:, None], out=np.tile([0.0, 0.0, 1.0], (n_clusters, 1)), where=size[:, None] > 0)
+    flat = spread[:, -1] <= np.finfo(np.float64).eps * size**2  # rounding of positions, no spread
+    return mean, np.where(flat[:, None], outwards, axis)
+
+
+def _weighted_mean(
+    group: Ints, weight: Floats, position: Floats, n: int
+) -> tuple[npt.NDArray[np.float64], Floats, Floats]:
+    """Mean position of `n` groups, the weights of all hits (1 in groups that have none) and their sums by group."""
+    weight = np.where(np.bincount(group, weight, n)[group] > 0, weight, 1.0)
+    total = np.maximum(np.bincount(group, weight, n), np.finfo(np.float64).tiny)
+    return np.stack([np.bincount(group, weight * x, n) for x in position.T], axis=1) / total[:, None], weight, total
