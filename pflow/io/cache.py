@@ -23,6 +23,7 @@ from safetensors.numpy import save
 from pflow.errors import PflowError
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
+from pflow.event.schema import SCHEMA
 from pflow.io.atomic import make_folder, replacing
 from pflow.io.open import EventFile
 from pflow.io.remote import is_remote
@@ -72,7 +73,7 @@ class CachedFile:
         else:
             status = os.stat(path)
             source = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
-        key = repr((FORMAT, VERSION, source, detector, sorted(settings.items())))
+        key = repr((FORMAT, VERSION, SCHEMA, source, detector, sorted(settings.items())))
         self._folder = self._cache / hashlib.sha256(key.encode()).hexdigest()[:32]
 
     def read(

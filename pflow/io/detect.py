@@ -82,25 +82,13 @@ class NoDetectorError(InputError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DetectorMatch:
-    """How well a detector fits a file.
-
-    Parameters
-    ----------
-    detector
-        The detector.
-    geometry
-        Whether the ECAL hits lie where this detector's ECAL is; None if that cannot be told.
-    matched, absent
-        Numbers of its collections that the file holds, and of optional ones that it does not.
-    missing
-        Alternatives of each required part of which it holds none.
-    """
+    """How well a detector fits a file."""
 
     detector: Detector
-    geometry: bool | None = None
-    matched: int = 0
-    absent: int = 0
-    missing: tuple[tuple[str, ...], ...] = ()
+    geometry: bool | None = None  # whether the ECAL hits lie where its ECAL is; None if that cannot be told
+    matched: int = 0  # number of its collections that the file holds
+    absent: int = 0  # number of optional ones that it does not
+    missing: tuple[tuple[str, ...], ...] = ()  # alternatives of each required part of which it holds none
 
     @property
     def fits(self) -> bool:

@@ -78,48 +78,24 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileContent:
-    """What a file holds.
-
-    Parameters
-    ----------
-    path, schema, uuid, num_entries
-        The file; the schema is "" if it holds no events.
-    detector, detectors
-        Detector that it was read as, "" if none fits; and how the built-in ones fit, best first.
-    entries_read
-        Entries from the start that the counts are taken over.
-    parts, calorimeter_hits
-        Parts of the events that are there; hits of all calorimeters.
-    absent
-        Optional collections of the detector that the file does not hold.
-    has_truth, truth_tracks
-        Whether truth particles and links from hits to them are there; whether tracks are made from truth.
-    bad_entries
-        Entries that cannot be used, and what is wrong with each.
-    collections
-        Every collection of a podio file, whether the detector names it or not.
-    missing
-        What is missing for reconstruction, training and evaluation.
-    tables
-        Trees and RNTuples of a ROOT file that holds no events.
-    """
+    """What a file holds."""
 
     path: str
-    schema: str
+    schema: str  # "" if it holds no events
     uuid: str
     num_entries: int
-    detector: str = ""
-    detectors: tuple[DetectorFit, ...] = ()
-    entries_read: int = 0
+    detector: str = ""  # that it was read as; "" if none fits
+    detectors: tuple[DetectorFit, ...] = ()  # the built-in ones, best first
+    entries_read: int = 0  # from the start, over which counts are taken
     parts: tuple[Part, ...] = ()
     calorimeter_hits: int = 0
-    absent: tuple[str, ...] = ()
-    has_truth: bool = False
-    truth_tracks: bool = False
-    bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)
-    collections: tuple[CollectionContent, ...] = ()
+    absent: tuple[str, ...] = ()  # optional collections of the detector that the file does not hold
+    has_truth: bool = False  # particles, and links from hits to them
+    truth_tracks: bool = False  # whether tracks are made from Monte Carlo particles
+    bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)  # and what is wrong with each
+    collections: tuple[CollectionContent, ...] = ()  # of a podio file, whether the detector names them or not
     missing: tuple[MissingPart, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[Table, ...] = ()  # of a ROOT file that holds no events
 
 
 def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -> FileContent:

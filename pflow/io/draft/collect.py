@@ -69,34 +69,16 @@ known, or by ``geometry``."""
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HitSample:
-    """Hits of one collection, or of several joined ones, whose position is finite.
-
-    Parameters
-    ----------
-    name
-        Of the collection, the first of several.
-    simulated
-        Whether the hits are edm4hep::SimCalorimeterHit.
-    cell
-        Event and cell id of each hit, `CELL` [hit].
-    position
-        float64 [hit, 3], mm.
-    energy, time
-        float64 [hit], GeV and ns; time is NaN where there is none.
-    layer
-        int32 [hit], None if the file does not say how cell ids are made.
-    codes
-        The different values of the member ``type``.
-    """
+    """Hits of one collection, or of several joined ones, whose position is finite."""
 
     name: str
-    simulated: bool
-    cell: npt.NDArray[Any]
-    position: npt.NDArray[np.float64]
-    energy: npt.NDArray[np.float64]
-    time: npt.NDArray[np.float64]
-    layer: npt.NDArray[np.int32] | None
-    codes: tuple[int, ...]
+    simulated: bool  # edm4hep::SimCalorimeterHit
+    cell: npt.NDArray[Any]  # event and cell id, `CELL` [hit]
+    position: npt.NDArray[np.float64]  # [hit, 3], mm
+    energy: npt.NDArray[np.float64]  # [hit], GeV
+    time: npt.NDArray[np.float64]  # [hit], ns; NaN where there is none
+    layer: npt.NDArray[np.int32] | None  # [hit]; None if the file does not say how cell ids are made
+    codes: tuple[int, ...]  # different values of the member ``type``
 
     def __len__(self) -> int:
         return len(self.cell)
@@ -128,34 +110,16 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sources:
-    """Collections that a detector's description names.
+    """Collections that a detector's description names."""
 
-    Parameters
-    ----------
-    groups
-        Calorimeters, in the order ECAL, HCAL, muon system, from barrel to endcap to others.
-    named
-        Names for the fields of `pflow.physics.detector.Detector` that name collections, the preferred one first.
-    sim_tracker_hits
-        Names of collections of simulated tracker hits.
-    left_out
-        Reason for each collection of a kind that pflow reads, but that is not named.
-    """
-
-    groups: tuple[Group, ...]
-    named: dict[str, Any]
+    groups: tuple[Group, ...]  # ECAL, HCAL, muon system, each from barrel to endcap to others
+    named: dict[str, Any]  # by field of `pflow.physics.detector.Detector`, the preferred one first
     sim_tracker_hits: tuple[str, ...]
-    left_out: Mapping[str, str]
+    left_out: dict[str, str]  # reason for each collection of a kind that pflow reads, but that is not named
 
 
 def collect(file: PodioFile, stop: int) -> Sources:
-    """Choose the collections by looking at the first `stop` entries.
-
-    Raises
-    ------
-    InputError
-        The bytes cannot be decoded, or a cell encoding cannot be understood.
-    """
+    """Choose the collections by looking at the first `stop` entries."""
     listed = list_collections(file)
     left_out = {own.name: f"{own.type}, {own.unreadable}" for own in listed if own.unreadable}
     usable = [own for own in listed if not own.unreadable and not own.subset]
@@ -214,14 +178,13 @@ def _read_sample(file: PodioFile, collection: Collection, stop: int) -> HitSampl
 
 
 def join_samples(samples: Sequence[HitSample]) -> HitSample:
-    """The hits of one or more collections in one sample; layers only if all have them."""
+    """The hits of one or more collections in one sample, called as the first; layers only if all have them."""
     fields = ("cell", "position", "energy", "time", "layer")
     parts = {field: [getattr(sample, field) for sample in samples] for field in fields}
     joined: dict[str, Any] = {
         field: None if any(part is None for part in own) else np.concatenate(own) for field, own in parts.items()
     }
-    codes = tuple(sorted({code for sample in samples for code in sample.codes}))
-    return dataclasses.replace(samples[0], codes=codes, **joined)
+    return dataclasses.replace(samples[0], **joined)
 
 
 Pairs = Mapping[str, Mapping[tuple[str, str], int]]

@@ -73,25 +73,13 @@ Notes = dict[str, Note]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DetectorDraft:
-    """A drafted detector.
-
-    Parameters
-    ----------
-    detector
-        The description.
-    notes
-        How its values were found.
-    left_out
-        Reason for each collection that pflow could read, but that the description does not name.
-    path, entries
-        File, and how many of its entries were looked at.
-    """
+    """A drafted detector, and how its values were found."""
 
     detector: Detector
     notes: Notes
-    left_out: dict[str, str]
+    left_out: dict[str, str]  # reason for each collection that pflow could read, but that is not named
     path: str
-    entries: int
+    entries: int  # that were looked at
 
     def to_fill_in(self) -> dict[str, str]:
         """What must be given by hand, by field."""
@@ -160,8 +148,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
         detector = dataclasses.replace(detector, b_field=_field(file, detector, sources, entries, notes))
     else:
         notes["b_field"] = Note("found", "as given")
-    left_out = dict(sources.left_out)
-    return DetectorDraft(detector=detector, notes=notes, left_out=left_out, path=file.path, entries=entries)
+    return DetectorDraft(detector=detector, notes=notes, left_out=sources.left_out, path=file.path, entries=entries)
 
 
 def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], int | None]:
@@ -333,13 +320,7 @@ def _note_collections(sources: Sources, notes: Notes) -> None:
 
 
 def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, notes: Notes) -> float:
-    """The most certain value of the field, T.
-
-    Raises
-    ------
-    InputError
-        There is none.
-    """
+    """The most certain value of the field, T."""
     found = measure_field(file, detector, sources.sim_tracker_hits, entries)
     if not found:
         raise InputError(
@@ -357,15 +338,7 @@ def _field(file: PodioFile, detector: Detector, sources: Sources, entries: int, 
 
 
 def write_draft(draft: DetectorDraft, path: str | Path, *, force: bool = False) -> None:
-    """Write a draft as a file for ``--detector``; it appears only when whole.
-
-    A file that is there, perhaps an earlier draft with what was filled in, is replaced under `force` only.
-
-    Raises
-    ------
-    ConfigError
-        Nothing can be written there.
-    """
+    """Write a draft as a file for ``--detector``; one that is there, perhaps filled in, is replaced by `force` only."""
     with replacing(path, inputs=[draft.path], replace=False, force=force) as partial:
         partial.write_text(draft_to_yaml(draft), encoding="utf-8")
 

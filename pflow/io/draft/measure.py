@@ -55,24 +55,12 @@ MIN_EXPLAINED = 0.9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extent:
-    """Where a barrel or an endcap begins and ends.
-
-    Parameters
-    ----------
-    sample
-        The hits that were seen.
-    range
-        Distances from the axis, or |z|; mm.
-    on_layers
-        Whether they are those of layers; if not, of the hits, but for the outermost half percent on both sides.
-    shape
-        Of a barrel on layers.
-    """
+    """Where a barrel or an endcap begins and ends."""
 
     sample: HitSample
-    range: LayerRange
-    on_layers: bool
-    shape: BarrelShape | None
+    range: LayerRange  # distances from the axis, or |z|; mm
+    on_layers: bool  # if not, the range is that of all hits but the outermost half percent on both sides
+    shape: BarrelShape | None  # of a barrel on layers
 
     @property
     def z_fronts(self) -> tuple[float, float] | None:
@@ -127,24 +115,12 @@ def measure_encoding(group: Group) -> str | None:
 
 
 class Digitisation(NamedTuple):
-    """What digitisation did to the simulated hits of one calorimeter.
+    """What digitisation did to the simulated hits of one calorimeter."""
 
-    Parameters
-    ----------
-    scale
-        Median ratio of digitised and simulated energy of a cell.
-    threshold
-        Smallest simulated energy of a cell that was kept, GeV.
-    n_cells
-        Cells that have both.
-    measures_time
-        Whether digitised hits have times other than 0.
-    """
-
-    scale: float
-    threshold: float
-    n_cells: int
-    measures_time: bool
+    scale: float  # median ratio of digitised and simulated energy of a cell
+    threshold: float  # smallest simulated energy of a cell that was kept, GeV
+    n_cells: int  # with digitised and simulated energy
+    measures_time: bool  # whether digitised hits have times other than 0
 
 
 def measure_digitisation(group: Group) -> Digitisation | None:
@@ -176,12 +152,7 @@ def measure_time_window(file: PodioFile, group: Group, found: Digitisation, stop
     """The time up to which contributions count, by the simulated cells of `stop` entries that it explains.
 
     A cell is explained if its energy up to then is above the threshold and is what was digitised, or is below and the
-    cell was not digitised.
-
-    Returns
-    -------
-    None where no time explains most cells and `MIN_LATE_CELLS` more than no time window does, or where the file has no
-    contributions that can be followed.
+    cell was not digitised. None where no time explains most cells and `MIN_LATE_CELLS` more than no time window does.
     """
     digitised = join_samples([sample for sample in group.of(simulated=False) if len(sample)])
     times = np.array([*LATEST, np.inf])
