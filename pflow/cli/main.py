@@ -25,7 +25,6 @@ VERBS = {
     "fit": "train a model: pflow fit --config configs/gamma1.yaml",
     "validate": "losses and errors of a checkpoint on the validation files",
     "test": "losses and errors of a checkpoint on the test files",
-    "predict": "write the particles of the predict files to ROOT while logging as in training",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",
     "inspect": "show what a file holds, or what an output or a model was made from, and the command that repeats it",
     "detector": "draft the description of the detector that a file is from, for --detector",
@@ -49,7 +48,7 @@ EXIT_CODES = {
 }
 """What `main` returns."""
 
-LIGHTNING = ("fit", "validate", "test", "predict")
+LIGHTNING = ("fit", "validate", "test")
 """Verbs of `pflow.cli.fit`, whose ``main`` takes the verb and its options."""
 
 

@@ -62,23 +62,22 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
         An option that a command does not have, a value that it does not take, or a stage with other tokens than the one
         before it.
     """
-    from pflow.cli.fit import checked
+    from pflow.cli.fit import TrainingCLI
     from pflow.errors import ConfigError
 
-    first: TrainingCLI | None = None
-    stage: TrainingCLI | None = None
+    first = stage = None
     for name, words in commands.items():
         try:
             if words[0] == "calibrate":
                 _check_calibration(words[1:], stage)
                 continue
             if first is None:
-                first = stage = checked([*words])
+                first = stage = TrainingCLI(words[0], words[1:])
             else:
                 # In place of the model of the stage before, which is not there yet: its options are those of the model
                 # that the first stage begins with, but for those that stages set, and these come again here.
-                begins_with = first.config["fit"]["start_from"] or "null"
-                stage = checked([*words, "--start-from", begins_with])
+                begins_with = first.config["start_from"] or "null"
+                stage = TrainingCLI(words[0], [*words[1:], "--start-from", begins_with])
                 _check_tokens(stage.datamodule.recipe, first.datamodule.recipe)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error

@@ -14,16 +14,12 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import distributed
-from torch.utils.data import DataLoader
 
 from pflow.data.dataset import EventDataset, LabelledBatch
 from pflow.data.files import Chunk, FileOptions, expand, first_entries, read_chunks, spread_sample, survey
+from pflow.data.loader import StepLoader, StopRequest
 from pflow.data.parallel import in_order
-from pflow.data.progress import EpochProgress
-from pflow.data.ranks import RankLoader, StopRequest
-from pflow.data.worker import begin_worker
 from pflow.errors import ConfigError, PflowError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.merge_hits import Merge
@@ -38,8 +34,6 @@ __all__ = ["ParticleFlowData"]
 
 Paths = str | list[str] | None
 
-Loader = DataLoader[LabelledBatch] | RankLoader
-
 
 class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     """Event files for training, validation and test.
@@ -49,9 +43,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     Parameters
     ----------
-    train, val, test, predict
-        Files of each split: paths or glob patterns. Only those that a command needs are opened; files to predict need
-        no truth.
+    train, val, test
+        Files of each split: paths or glob patterns. Only those that a command needs are opened.
     detector, schema, layout, truth_tracks
         How to read them; default: detected from the file (see `pflow.open_events`).
     on_error
@@ -103,7 +96,6 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         train: Paths = None,
         val: Paths = None,
         test: Paths = None,
-        predict: Paths = None,
         detector: str | None = None,
         schema: str | None = None,
         layout: str | None = None,
@@ -131,7 +123,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         augment: Augmentation | None = None,
     ) -> None:
         super().__init__()
-        self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test, "predict": predict}
+        self.paths: dict[str, Paths] = {"train": train, "val": val, "test": test}
         self.options = FileOptions(
             detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error, cache=cache
         )
@@ -160,12 +152,12 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.transfer: Callable[[Tokeniser, Detector], Tokeniser] | None = None
         """Makes the tokeniser of a model of another detector that of the training files; None: it stays."""
         self._chunks: dict[str, list[Chunk]] = {}
-        self._train: EventDataset | None = None
+        self._train: StepLoader | None = None
         self._datasets: list[EventDataset] = []
-        self._progress: EpochProgress | None = None
+        self._resumed = (-1, 0)  # the epoch that a resumed training begins in, and the batches that it has seen of it
         self._group: Any = None  # the ranks, where there are several
-        self.ending = StopRequest()
-        """Whether to end in place of the next batch; of several ranks, together."""
+        self.stop = StopRequest()
+        """Whether to stop after the present batch; of several ranks, together."""
 
     def setup(self, stage: str) -> None:
         """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none.
@@ -233,80 +225,63 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Move the tensors; event numbers and flags stay on the host."""
         return batch._replace(batch=batch.batch.to(device, non_blocking=True))
 
-    def mark_seen(self, labelled: LabelledBatch) -> None:
-        """Count the events of a training step as seen in this epoch."""
-        assert self._progress is not None  # there is a loader of training batches
-        self._progress.add(labelled.position.numpy())
-
     def state_dict(self) -> dict[str, Any]:
-        """Which events of the epoch were seen, for a training that goes on."""
-        if self._progress is None:
+        """How many batches of the epoch a training has seen, and what decides which ones they were."""
+        if self.trainer is None or not self._chunks.get("train"):
             return {}
-        layout = {"n_ranks": self._n_ranks, "num_workers": self.num_workers, "pass": self._digest()}
-        return {**layout, **self._progress.state()}
+        epoch, n_batches = self.trainer.current_epoch, self.trainer.fit_loop.batch_idx + 1
+        if self.trainer.is_last_batch:
+            epoch, n_batches = epoch + 1, 0
+        return {"epoch": epoch, "n_batches": n_batches, "batching": self._batching()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on within the epoch of a checkpoint: its other events follow.
+        """Resume within the epoch of a checkpoint: the batches that it has not seen follow.
 
         Warns
         -----
         UserWarning
-            The training files are not those of the checkpoint: the epoch begins anew.
+            The epoch has other batches than the checkpoint's.
         """
-        if state["pass"] != self._digest():
-            warnings.warn("the training files are not those of the checkpoint: its epoch begins anew", stacklevel=2)
-            self._progress = EpochProgress.begin(int(state["epoch"]), self.n_events("train"))
-            return
-        alone = self._n_ranks == state["n_ranks"] == 1 and self.num_workers == state["num_workers"] == 0
-        self._progress = EpochProgress.restore(state, same_batches=alone)
+        same = state.get("batching") == self._batching()
+        if not same:
+            warnings.warn(
+                "training files, sizes of batches, devices or workers are not those of the checkpoint: the rest of its "
+                "epoch is shuffled anew",
+                stacklevel=2,
+            )
+        self._resumed = (int(state["epoch"]), int(state["n_batches"]) if same else 0)
 
-    def n_batches_seen(self) -> int | None:
-        """Batches of the epoch that count as seen, in the numbers of ranks and workers of now; None: not known."""
-        if self._progress is None or self.max_tokens is not None:
-            return None
-        dataset = self._dataset("train")
-        return len(dataset) - dataset.n_batches(self._progress.omitted) + self._progress.skipped
+    def _batching(self) -> str:
+        """Digest of all that decides which batches an epoch has, wherever the files are."""
+        chunks = [(Path(chunk.path).name, chunk.start, chunk.stop) for chunk in self._chunks["train"]]
+        sizes = (self.batch_size, self.max_tokens, self.buffer, self.num_workers, self._n_ranks, self.seed)
+        return hashlib.sha256(json.dumps([chunks, sizes]).encode()).hexdigest()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the shuffling of the next training pass; what was seen of it is left out."""
-        if self._progress is None or self._progress.epoch != epoch:
-            self._progress = EpochProgress.begin(epoch, self.n_events("train"))
+        """Choose the shuffling of the next training pass, without the batches that a resumed training has seen."""
         if self._train is not None:
-            omitted = self._progress.omitted if self._progress.omitted.any() else None
-            self._train.set_epoch(epoch, skip=self._progress.skipped, omitted=omitted)
+            self._train.dataset.epoch = epoch
+            self._train.skip = self._resumed[1] if epoch == self._resumed[0] else 0
 
     def n_events(self, name: str, *, distinct: bool = False) -> int:
         """Number of events in a pass over a split that is set up; `distinct` counts those read several times once."""
         chunks = self._chunks[name]
         return sum(map(len, set(chunks) if distinct else chunks))
 
-    def train_dataloader(self) -> Loader:
-        """Shuffled batches of similar lengths, in the order of the epoch, also when a checkpoint goes on within one."""
-        self._train = self._dataset("train")
-        # Where a training goes on, Lightning asks for the batches before it knows the epoch.
-        began = 0 if self._progress is None else self._progress.epoch
-        self.set_epoch(max(0 if self.trainer is None else self.trainer.current_epoch, began))
-        return self._loader(self._train)
+    def train_dataloader(self) -> StepLoader:
+        """Shuffled batches of similar lengths, in the order of the epoch."""
+        self._train = self._loader("train")
+        # Lightning asks for the batches of a resumed training before it knows the epoch.
+        self.set_epoch(max(0 if self.trainer is None else self.trainer.current_epoch, self._resumed[0]))
+        return self._train
 
-    def val_dataloader(self) -> Loader:
+    def val_dataloader(self) -> StepLoader:
         """Batches of the validation files, in their order."""
-        return self._loader(self._dataset("val"))
+        return self._loader("val")
 
-    def test_dataloader(self) -> Loader:
+    def test_dataloader(self) -> StepLoader:
         """Batches of the test files, in their order."""
-        return self._loader(self._dataset("test"))
-
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """End here, between two steps, if that is to be: Lightning has not counted the batch yet.
-
-        Raises
-        ------
-        SIGTERMException
-            One of the ranks was told to end.
-        """
-        if self.ending.agreed or (self.ending.told and self._n_ranks == 1):
-            raise SIGTERMException
-        return batch
+        return self._loader("test")
 
     def teardown(self, stage: str) -> None:
         """Repeat here what workers warned of, and tell each rank what any of them skipped.
@@ -325,7 +300,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             message = f"entries that cannot be used were left empty, see the warnings of the {where}"
             warnings.warn(message, BadEntriesWarning, stacklevel=2)
 
-    def _dataset(self, name: str) -> EventDataset:
+    def _loader(self, name: str) -> StepLoader:
         assert self.tokeniser is not None
         dataset = EventDataset(
             self._chunks[name],
@@ -342,7 +317,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             augmentation=self.augmentation if name == "train" else None,
         )
         self._datasets.append(dataset)
-        return dataset
+        if self._n_ranks > 1 and self._group is None:
+            self._group = distributed.new_group(backend="gloo")
+        return StepLoader(dataset, self.stop, self._group)
 
     def _repeated(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The chunks of a pass, each as often as `repeat` says."""
@@ -359,35 +336,10 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             times.update(dict.fromkeys(matched, number))
         return [chunk for chunk in chunks for _ in range(times[Path(chunk.path).name])]
 
-    def _loader(self, dataset: EventDataset) -> Loader:
-        loader: DataLoader[LabelledBatch] = DataLoader(
-            dataset,
-            batch_size=None,
-            num_workers=self.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            worker_init_fn=begin_worker,
-        )
-        if self._n_ranks == 1:
-            return loader
-        if self._group is None:
-            self._group = distributed.new_group(backend="gloo")
-        return RankLoader(
-            loader,
-            filler=dataset.filler,
-            batch_size=self.batch_size,
-            group=self._group,
-            ending=self.ending,
-        )
-
     @property
     def _n_ranks(self) -> int:
         """Number of processes that train together."""
         return 1 if self.trainer is None else int(self.trainer.world_size)
-
-    def _digest(self) -> str:
-        """Names the chunks of a training pass and their order, wherever the files are."""
-        chunks = [(Path(chunk.path).name, chunk.start, chunk.stop) for chunk in self._chunks["train"]]
-        return hashlib.sha256(json.dumps(chunks).encode()).hexdigest()
 
 
 def _statistics(chunk: Chunk, options: FileOptions, config: TokenConfig) -> Statistics:

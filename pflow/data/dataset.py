@@ -6,8 +6,7 @@ import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,6 @@ from pflow.data.buckets import bucket, cut
 from pflow.data.collate import Padder
 from pflow.data.files import Chunk, FileOptions, read_chunks
 from pflow.errors import ConfigError
-from pflow.event import jagged
 from pflow.event.augment import Augmentation, augment
 from pflow.event.events import Events, Flag
 from pflow.event.skipped import without_refused
@@ -40,7 +38,6 @@ class LabelledBatch(NamedTuple):
     event : int64 [B], event numbers
     entry : int64 [B], entries of their files
     path : B paths of the files
-    position : int64 [n], positions in the pass of the events of this step, on all ranks together
     weight
         Of the loss, where several ranks train; 0: the batch is there only so that the rank keeps step.
     """
@@ -49,7 +46,6 @@ class LabelledBatch(NamedTuple):
     event: Tensor
     entry: Tensor
     path: tuple[str, ...]
-    position: Tensor
     weight: float = 1.0
 
     @property
@@ -61,18 +57,17 @@ class LabelledBatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Encoded:
-    """Encoded events, and where they are from: entries of a file, positions in the pass, int64 [event]."""
+    """Encoded events and their entries in a file, int64 [event]."""
 
     tokens: Tokens
     entry: npt.NDArray[np.int64]
     path: str
-    position: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, where: slice | npt.NDArray[Any] | Sequence[int]) -> _Encoded:
-        return _Encoded(self.tokens[where], self.entry[where], self.path, self.position[where])
+    def __getitem__(self, rows: slice | Sequence[int]) -> _Encoded:
+        return _Encoded(self.tokens[rows], self.entry[rows], self.path)
 
 
 class _Pool:
@@ -83,7 +78,6 @@ class _Pool:
         self._event = np.concatenate([part.tokens.event for part in parts])
         self._entry = np.concatenate([part.entry for part in parts])
         self._path = [part.path for part in parts for _ in range(len(part))]
-        self._position = np.concatenate([part.position for part in parts])
         self.n_source = np.concatenate([part.tokens.n_source for part in parts])
 
     def batch(self, rows: npt.NDArray[np.int64]) -> LabelledBatch:
@@ -92,12 +86,7 @@ class _Pool:
             event=torch.from_numpy(self._event[rows]),
             entry=torch.from_numpy(self._entry[rows]),
             path=tuple(self._path[row] for row in rows.tolist()),
-            position=torch.from_numpy(self._position[rows]),
         )
-
-
-_Batch = tuple[_Pool, npt.NDArray[np.int64]]
-"""A pool and the rows of it that make a batch, not padded yet: a batch that is skipped never is."""
 
 
 class EventDataset(IterableDataset[LabelledBatch]):
@@ -174,59 +163,32 @@ class EventDataset(IterableDataset[LabelledBatch]):
         self.n_ranks = n_ranks
         self.augmentation = augmentation
         self.epoch = 0
-        self.skip = 0
+        """Chooses the shuffling and the augmentation of the next pass."""
         self._refused = torch.zeros(1, dtype=torch.bool)
         self._refused.share_memory_()  # type: ignore[no-untyped-call]  # workers of a loader write to it
-        self.omitted: npt.NDArray[np.bool_] | None = None
-        # Position in the pass of a chunk's first event.
-        self._first = jagged.offsets(np.array([len(chunk) for chunk in self.chunks], np.int64))
 
     @property
     def refused(self) -> bool:
         """Whether an entry was skipped so far, by this process or a worker of a loader."""
         return bool(self._refused)
 
-    def set_epoch(self, epoch: int, *, skip: int = 0, omitted: npt.NDArray[np.bool_] | None = None) -> None:
-        """Choose the shuffling of the next pass, and what a training that goes on has seen of it.
-
-        Parameters
-        ----------
-        epoch
-            Its number.
-        skip
-            Batches at its beginning to leave out; without workers only.
-        omitted : bool [event of the pass]
-            Events to leave out; chunks without others are not read.
-        """
-        self.epoch, self.skip, self.omitted = epoch, skip, omitted
-
     def __len__(self) -> int:
-        """Number of batches in a whole pass, of the rank that has the most.
+        """Number of batches in a pass, of the rank that has the most.
 
         Raises
         ------
         TypeError
             With `max_tokens` it depends on the lengths of events not yet read.
         """
-        return self.n_batches(None)
-
-    def n_batches(self, omitted: npt.NDArray[np.bool_] | None) -> int:
-        """Number of batches in a pass without some events, of the rank that has the most.
-
-        Raises
-        ------
-        TypeError
-            As of `len`.
-        """
         if self.max_tokens is not None:
             raise TypeError("with max_tokens the number of batches is not known beforehand")
-        counts = np.diff(self._first)
-        if omitted is not None:
-            counts = counts - np.diff(jagged.offsets(omitted)[self._first])
-        workers = max(self.num_workers, 1)
-        shares = [counts[share :: workers * self.n_ranks] for share in range(workers * self.n_ranks)]
-        batches = [-(-(share.sum() if self.shuffle else share) // self.batch_size) for share in shares]
-        return max(int(sum(np.sum(one) for one in batches[rank :: self.n_ranks])) for rank in range(self.n_ranks))
+        counts = np.array([len(chunk) for chunk in self.chunks])
+        n_shares = max(self.num_workers, 1) * self.n_ranks
+        n_batches = []
+        for share in range(n_shares):
+            events = counts[share::n_shares]
+            n_batches.append(int(np.sum(-(-(events.sum() if self.shuffle else events) // self.batch_size))))
+        return max(sum(n_batches[rank :: self.n_ranks]) for rank in range(self.n_ranks))
 
     def __iter__(self) -> Iterator[LabelledBatch]:
         worker = get_worker_info()
@@ -234,32 +196,21 @@ class EventDataset(IterableDataset[LabelledBatch]):
         # Neighbouring chunks go to different ranks, whose numbers of chunks then differ by one at most.
         share = index * self.n_ranks + self.rank
         generator = np.random.default_rng([self.seed, self.epoch, share])
-        numbers = [
-            number for number in range(share, len(self.chunks), workers * self.n_ranks) if not self._is_omitted(number)
-        ]
+        numbers = list(range(share, len(self.chunks), workers * self.n_ranks))
         if self.shuffle:
             generator.shuffle(numbers)
         parts = self._parts(numbers, share)
-        batches = self._shuffled(parts, generator) if self.shuffle else self._in_order(parts)
-        for pool, rows in islice(batches, self.skip, None):
-            yield pool.batch(rows)
-            del pool  # else it stays in memory while the next is read
+        yield from self._shuffled(parts, generator) if self.shuffle else self._in_order(parts)
 
     def filler(self) -> LabelledBatch:
         """A batch of the first event alone, for a rank that has no batches left."""
         first = dataclasses.replace(self.chunks[0], stop=self.chunks[0].start + 1)
         (events,) = read_chunks([first], self.options)
         tokens, _ = self._encoded(events)
-        return _Pool([_Encoded(tokens, events.entry, events.path, np.zeros(1, np.int64))]).batch(np.zeros(1, np.int64))
-
-    def _is_omitted(self, number: int) -> bool:
-        """Whether all events of a chunk are left out."""
-        if self.omitted is None:
-            return False
-        return bool(self.omitted[self._first[number] : self._first[number + 1]].all())
+        return _Pool([_Encoded(tokens, events.entry, events.path)]).batch(np.zeros(1, np.int64))
 
     def _parts(self, numbers: Sequence[int], share: int) -> Iterator[_Encoded]:
-        """Events of some chunks that are not left out; warns at the end of codes that training did not show."""
+        """Events of some chunks; warns at the end of codes that training did not show."""
         unknown: Counter[int] = Counter()
         chunks = read_chunks([self.chunks[number] for number in numbers], self.options)
         for number, events in zip(numbers, chunks, strict=True):
@@ -270,8 +221,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             tokens, events = self._encoded(events)
             self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT))
             unknown.update(tokens.unknown)
-            part = _Encoded(tokens, events.entry, events.path, self._first[number] + np.arange(len(tokens)))
-            yield part if self.omitted is None else part[~self.omitted[part.position]]
+            yield _Encoded(tokens, events.entry, events.path)
         if unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=2)
 
@@ -279,13 +229,13 @@ class EventDataset(IterableDataset[LabelledBatch]):
         """Tokens of a chunk and the chunk; where bad entries are skipped, those the model cannot read are empty."""
         return without_refused(events, lambda some: self.tokeniser.encode(some, warn=False), self.options.on_error)
 
-    def _in_order(self, parts: Iterable[_Encoded]) -> Iterator[_Batch]:
+    def _in_order(self, parts: Iterable[_Encoded]) -> Iterator[LabelledBatch]:
         for part in parts:
             pool = _Pool([part])
-            for rows in cut(pool.n_source, self.batch_size, self.max_tokens):
-                yield pool, rows
+            yield from map(pool.batch, cut(pool.n_source, self.batch_size, self.max_tokens))
+            del pool  # else it stays in memory while the next is read
 
-    def _shuffled(self, parts: Iterable[_Encoded], generator: np.random.Generator) -> Iterator[_Batch]:
+    def _shuffled(self, parts: Iterable[_Encoded], generator: np.random.Generator) -> Iterator[LabelledBatch]:
         buffered: list[_Encoded] = []
         for part in parts:
             while (room := self.buffer - sum(map(len, buffered))) <= len(part):
@@ -295,7 +245,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
             buffered.append(part)
         yield from self._emptied(buffered, generator, keep=0)
 
-    def _emptied(self, buffered: list[_Encoded], generator: np.random.Generator, keep: int) -> Iterator[_Batch]:
+    def _emptied(self, buffered: list[_Encoded], generator: np.random.Generator, keep: int) -> Iterator[LabelledBatch]:
         """Batches of all but `keep` events, chosen at random, which stay in the buffer: only the last may be short."""
         place = [(part, row) for part in buffered for row in range(len(part))]
         if not place:
@@ -306,4 +256,4 @@ class EventDataset(IterableDataset[LabelledBatch]):
         buffered[:] = [part[[row]] for part, row in (place[i] for i in order[:keep])]
         taken = order[keep:]
         for rows in bucket(pool.n_source[taken], self.batch_size, self.max_tokens, generator):
-            yield pool, taken[rows]
+            yield pool.batch(taken[rows])

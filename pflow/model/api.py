@@ -14,6 +14,7 @@ import inspect
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from random import Random
 from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
@@ -275,6 +276,12 @@ class Reconstructor(nn.Module, ABC):
         ------
         ValueError
             The model is in training mode, or the batch lacks a source that it reads.
+        """
+
+    def draw_shared(self, random: Random) -> None:
+        """Draw what all ranks of a training must decide alike in the next step, or the fast would wait for the slow.
+
+        `random` gives the same numbers on each rank. Without this call each rank draws for itself.
         """
 
     def before_compiling(self) -> None:

@@ -26,7 +26,7 @@ def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "")
     Parameters
     ----------
     history
-        Values by name (``train/loss``, ``val/energy`` ...) and epoch, as `pflow.train.history.read_history` gives.
+        Values by name (``train/loss``, ``val/energy`` ...) and epoch, as `pflow.train.run_folder.read_history` gives.
     text
         Title of the first panel.
 

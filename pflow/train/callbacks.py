@@ -1,13 +1,16 @@
-"""Callbacks: a line an epoch, averaged weights, frozen modules, the progress bar."""
+"""Callbacks: a line an epoch, averaged weights, frozen modules, the progress bar, and what signals do."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 from pflow.errors import ConfigError, nearest
@@ -15,7 +18,7 @@ from pflow.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from pflow.train.module import ParticleFlow
 
-__all__ = ["AveragedWeights", "EpochLine", "Freeze", "ProgressBar"]
+__all__ = ["AveragedWeights", "EpochLine", "Freeze", "Interrupted", "ProgressBar", "StopOnSignal", "release_ranks"]
 
 COLUMNS = {
     "train/loss": "train loss {:.4f}",
@@ -66,21 +69,26 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
         if not 0 < decay < 1:
             raise ConfigError(f"ema.decay must lie between 0 and 1 (exclusive), found {decay}")
         self.decay = decay
-        super().__init__(use_buffers=False, avg_fn=self._average)
+        super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
-    def _average(self, average: Tensor, current: Tensor, n: Tensor | int) -> Tensor:
-        share = min(self.decay, (1 + int(n)) / (10 + int(n)))
-        return average.lerp(current, 1 - share)
+    def _average(self, averages: Sequence[Tensor], current: Sequence[Tensor], _: Tensor | int) -> None:
+        assert self._average_model is not None
+        n = int(self._average_model.n_averaged)  # on the host: to ask for it would wait for a GPU
+        share = min(self.decay, (1 + n) / (10 + n))
+        torch._foreach_lerp_(averages, current, 1 - share)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Begin with the module's weights."""
+        """Begin with the module's weights, on the device of the training."""
         if any(getattr(callback, "save_weights_only", False) for callback in trainer.checkpoint_callbacks):
             raise ConfigError("ema.decay needs whole checkpoints: set model_checkpoint.save_weights_only to false")
         super().setup(trainer, pl_module, stage)
+        if self._average_model is not None:
+            self._average_model.to(trainer.strategy.root_device)
+            self._average_model.n_averaged = torch.zeros((), dtype=torch.long)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Where a validation is told to end, give the module its own weights back, which a checkpoint is to hold."""
-        if isinstance(exception, SIGTERMException) and trainer.validating:
+        """Where a validation is interrupted, give the module its own weights back, which a checkpoint is to hold."""
+        if isinstance(exception, Interrupted) and trainer.validating:
             self.on_validation_epoch_end(trainer, pl_module)
 
 
@@ -133,3 +141,61 @@ class ProgressBar(RichProgressBar):  # type: ignore[misc]
         """Figures beside the bar: the loss of the step."""
         metrics: dict[str, Any] = super().get_metrics(trainer, pl_module)
         return {key: value for key, value in metrics.items() if key != "v_num"}
+
+
+class Interrupted(BaseException):
+    """A fit was stopped between two batches by a signal, whose number is its argument."""
+
+
+class StopOnSignal(pl.Callback):  # type: ignore[misc]
+    """Stops a fit after a batch when SIGINT or SIGTERM comes, and writes a checkpoint with which it is resumed.
+
+    On several ranks, each of which the signal may reach at another moment or not at all, all stop after the same batch
+    (`pflow.data.loader.StepLoader`). A second SIGINT stops at once. A validation that is interrupted is not repeated.
+
+    Parameters
+    ----------
+    path
+        The checkpoint to write.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: ParticleFlow) -> None:
+        """Take the place of Lightning's handlers; Lightning restores those of before at the end."""
+
+        def note(number: int, frame: Any) -> None:
+            pl_module.data.stop.signal = number
+            if number == signal.SIGINT:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts its background jobs
+                    signal.signal(number, note)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow, *_: Any) -> None:
+        """Stop here, if that is to be.
+
+        Raises
+        ------
+        Interrupted
+            One of the ranks got a signal.
+        """
+        if pl_module.data.stop.agreed:
+            raise Interrupted(pl_module.data.stop.agreed)
+
+    on_validation_batch_end = on_train_batch_end
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Write the checkpoint."""
+        if isinstance(exception, Interrupted):
+            release_ranks(trainer)
+            if trainer.global_step:
+                trainer.save_checkpoint(self.path, weights_only=False)
+
+
+def release_ranks(trainer: pl.Trainer) -> None:
+    """Let the processes end that Lightning started for other ranks; once one has not ended with 0 it kills this one."""
+    getattr(trainer.strategy.launcher, "procs", []).clear()

@@ -78,13 +78,11 @@ class ModelSpec:
         Raises
         ------
         ConfigError
-            No model to evaluate; a training to continue of which there are the weights alone, or of an older format.
+            A training to continue of which there are the weights alone, or of an older format.
         InputError
             Not a trained model that pflow can use.
         """
-        if verb != "fit":
-            if checkpoint is None:
-                raise ConfigError(f"'{verb}' needs a trained model: give its checkpoint with --checkpoint")
+        if checkpoint is not None and verb != "fit":
             return cls(purpose="evaluate", checkpoint=_read(checkpoint))
         if checkpoint is not None:
             found = _read(checkpoint)

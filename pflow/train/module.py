@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import pytorch_lightning as pl
@@ -13,25 +14,23 @@ import torch
 from torch import Tensor
 
 from pflow.checkpoint.format import KEY, Header
+from pflow.data.batch import Batch, Target
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError
 from pflow.model.api import ModelInputs, Reconstructor, TrainingOutput, describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.train.callbacks import AveragedWeights
-from pflow.train.compiling import compiled_step
 from pflow.train.model_spec import ModelSpec
-from pflow.train.quality import next_particle_errors
-from pflow.train.schedule import warmup_cosine
 from pflow.version import VERSION
 
-__all__ = ["ParticleFlow"]
+__all__ = ["ParticleFlow", "compiled_step", "next_particle_errors", "warmup_cosine"]
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 """Precisions of training that are allowed: in all, weights, positions and directions stay in single precision."""
 
 RANK_STRIDE = 0x9E3779B97F4A7C15
-"""Difference of the seeds of two ranks: larger than any number of steps, and no multiple of 2**32 (see `data.seed`)."""
+"""Difference of the seeds of two ranks: above any number of batches, and no multiple of 2**32 (see `data.seed`)."""
 
 
 class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
@@ -94,7 +93,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.compile_model = compile
         self.spec = ModelSpec()
         self.reconstructor: Reconstructor | None = None
-        self._step: Callable[[Any], TrainingOutput] | None = None
+        self._step: Callable[[Batch], TrainingOutput] | None = None
+        self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
 
     @property
     def data(self) -> ParticleFlowData:
@@ -155,7 +155,9 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
-        optimiser = torch.optim.AdamW(groups, lr=self.lr)
+        # Lightning clips no gradients before an optimiser that could unscale them itself.
+        fused = self.trainer.strategy.root_device.type == "cuda" and self.trainer.precision == "32-true"
+        optimiser = torch.optim.AdamW(groups, lr=self.lr, fused=fused or None)
         steps = self.trainer.estimated_stepping_batches
         if not 0 < steps < math.inf:
             raise ConfigError("the schedule needs the number of steps: set trainer.max_steps (or no data.max_tokens)")
@@ -172,28 +174,11 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.data.set_epoch(self.current_epoch)
 
     def on_train_batch_start(self, batch: LabelledBatch, batch_idx: int) -> None:
-        """Seed from seed, step and rank, so that a training that goes on draws the same numbers as one in one go."""
-        seed = (self.data.seed << 32) + self.global_step + self.global_rank * RANK_STRIDE
-        torch.manual_seed(seed % 2**64)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let the data go on where the training was, and set Lightning's count of the epoch's batches accordingly.
-
-        With other numbers of ranks or workers than before, the remaining events make another number of batches.
-        """
-        state = checkpoint.get(type(self.data).__qualname__)
-        if state is None:
-            raise InputError(
-                "the checkpoint does not say which events its epoch has seen: it was written by an older pflow, whose "
-                "trainings cannot be continued; --start-from begins a new one with its weights"
-            )
-        self.data.load_state_dict(state)
-        seen = self.data.n_batches_seen()
-        if seen is not None:
-            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
-            more = seen - progress["processed"]
-            for stage in ("ready", "started", "processed", "completed"):  # one may be ahead of the next
-                progress[stage] += more
+        """Seed from seed, batch and rank, so that a resumed training draws the same numbers as one in one go."""
+        assert self.reconstructor is not None
+        seed = (self.data.seed << 32) + self.trainer.fit_loop.total_batch_idx
+        torch.manual_seed((seed + self.global_rank * RANK_STRIDE) % 2**64)
+        self.reconstructor.draw_shared(Random(seed))
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
         """One step; logs each loss by name.
@@ -201,16 +186,54 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         Raises
         ------
         InputError
-            A loss is not a finite number; names the losses, and the files and entries of the batch.
+            As of `check_losses`, of the batch before.
         """
         assert self._step is not None
         losses = self._step(labelled.batch).losses
-        total = _finite_total(losses, labelled)
-        self.data.mark_seen(labelled)
+        before = self.check_losses()
+        self._keep_losses(labelled, losses)
         self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
-        # On the host: Lightning asks for what is beside the progress bar in each step, and would wait for a GPU again.
-        self.log("loss", torch.tensor(total), prog_bar=True, logger=False)
+        if before is not None:
+            # On the host: Lightning asks for what is beside the progress bar in each step, and would wait for a GPU.
+            self.log("loss", before, prog_bar=True, logger=False)
         return losses["total"] * labelled.weight
+
+    def _keep_losses(self, labelled: LabelledBatch, losses: Mapping[str, Tensor]) -> None:
+        """Begin to copy losses to the host, which does not wait for them."""
+        values = torch.stack([loss.detach().float() for loss in losses.values()])
+        copied = torch.cuda.Event() if values.is_cuda else None
+        host = values.to("cpu", non_blocking=copied is not None)
+        if copied is not None:
+            copied.record()
+        self._unchecked = labelled._replace(batch=None), [*losses], host, copied  # type: ignore[arg-type]
+
+    def check_losses(self) -> Tensor | None:
+        """The total loss of the last batch, on the host; None if it was checked before.
+
+        It is asked for one batch late, when it has long arrived, and before a checkpoint is written: none holds weights
+        that were changed by a loss that is not finite.
+
+        Raises
+        ------
+        InputError
+            A loss is not a finite number; names the losses, and the files and entries of the batch.
+        """
+        if self._unchecked is None:
+            return None
+        labelled, names, values, copied = self._unchecked
+        self._unchecked = None
+        if copied is not None:
+            copied.synchronize()
+        if not values[names.index("total")].isfinite():
+            wrong = [name for name, value in zip(names, values, strict=True) if not value.isfinite()]
+            raise _not_finite([name for name in wrong if name != "total"] or ["total"], labelled)
+        return values[names.index("total")]
+
+    def on_train_epoch_end(self) -> None:
+        """Check the last batch."""
+        self.check_losses()
+
+    on_validation_start = on_train_epoch_end
 
     def validation_step(self, labelled: LabelledBatch, batch_idx: int) -> None:
         """Losses, and errors of each particle given the true particles before it."""
@@ -221,7 +244,14 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self._evaluate("test", labelled)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the header: tokeniser, model, and where the weights come from."""
+        """Add the header: tokeniser, model, and where the weights come from.
+
+        Raises
+        ------
+        InputError
+            As of `check_losses`.
+        """
+        self.check_losses()
         assert self.data.tokeniser is not None
         assert self.reconstructor is not None
         header = Header(
@@ -277,17 +307,83 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             self._log_mean(f"{prefix}/{name}", value if n else torch.zeros_like(value), n if labelled.weight else 0)
 
 
-def _finite_total(losses: Mapping[str, Tensor], labelled: LabelledBatch) -> float:
-    """The total loss. Stop before weights are changed by one that is not finite: all later ones would be lost."""
-    total = losses["total"].detach().item()
-    if math.isfinite(total):
-        return total
-    names = [name for name, loss in losses.items() if name != "total" and not bool(torch.isfinite(loss))]
+def _not_finite(names: list[str], labelled: LabelledBatch) -> InputError:
     entries: dict[str, list[int]] = {}
     for path, entry in zip(labelled.path, labelled.entry.tolist(), strict=True):
         entries.setdefault(path, []).append(entry)
     where = "; ".join(f"{path}, entries {', '.join(map(str, sorted(numbers)))}" for path, numbers in entries.items())
-    raise InputError(
-        f"the training met a loss that is not a finite number ({', '.join(names) or 'total'}) in the batch of {where}; "
+    return InputError(
+        f"the training met a loss that is not a finite number ({', '.join(names)}) in the batch of {where}; "
         "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
     )
+
+
+def compiled_step(reconstructor: Reconstructor, **options: Any) -> Callable[[Batch], TrainingOutput]:
+    """The training step of a reconstructor, compiled once for all lengths; `options` are of `torch.compile`.
+
+    Numbers that the data decide (pairs of particles and items) are symbols of the graph and do not end it, and sizes
+    that happen to be equal in the first batch may differ in the next ones.
+    """
+    import torch._dynamo  # here: it takes a second, which a training that is not compiled need not wait for
+    from torch.fx.experimental import _config as shapes
+
+    reconstructor.before_compiling()
+    compiled = torch.compile(reconstructor.training_step, dynamic=True, **options)
+
+    def step(batch: Batch) -> TrainingOutput:
+        with (
+            torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+            shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]
+        ):
+            return compiled(batch)
+
+    return step
+
+
+def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], float]:
+    """Factor on the learning rate as a function of the step, from 0.
+
+    Rises linearly to 1 over `warmup` steps, then falls as half a cosine to `final` at step `total`, and stays there.
+
+    >>> factor = warmup_cosine(total=10, warmup=2, final=0.0)
+    >>> [round(factor(step), 3) for step in (0, 1, 2, 6, 10, 11)]
+    [0.5, 1.0, 1.0, 0.5, 0.0, 0.0]
+    """
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        progress = min((step - warmup) / max(total - warmup, 1), 1.0)
+        return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+    return factor
+
+
+def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energy_std: float) -> dict[str, Tensor]:
+    """Mean errors over all true particles, each against the prediction at its own place in the sequence.
+
+    They pair the i-th with the i-th, which is right under teacher forcing only; `pflow evaluate` matches decoded
+    particles to true ones.
+
+    Parameters
+    ----------
+    prediction
+        ``energy`` [B, T], log10(E / GeV) normalised, and ``direction`` [B, T, 3], unit vector.
+    target
+        Of T particles, at least one of them real.
+    energy_std
+        Standard deviation in the normalisation of log10 E.
+
+    Returns
+    -------
+    dict
+        ``energy_error``: mean |E / E_true - 1|; ``angle_deg``: mean angle between directions, degrees. Scalars.
+    """
+    # Both energies are normalised logarithms: their difference is the logarithm of the ratio, in standard deviations.
+    difference = prediction["energy"].float() - target.energy  # [B, T]
+    ratio = 10 ** (energy_std * difference[target.mask])
+    found = prediction["direction"].float()[target.mask]  # [N, 3]
+    true = target.direction[target.mask]
+    # atan2 keeps its precision at small angles, where arccos loses half the digits.
+    angle = torch.atan2(torch.linalg.vector_norm(torch.linalg.cross(found, true), dim=-1), (found * true).sum(-1))
+    return {"energy_error": (ratio - 1).abs().mean(), "angle_deg": torch.rad2deg(angle).mean()}

@@ -26,7 +26,7 @@ SUMMARY = "training.json"
 SKIPPED = 3
 """Exit code of a command that is done but skipped entries; the recipe goes on."""
 
-SPLITS = ("train", "val", "test", "predict")
+SPLITS = ("train", "val", "test")
 """Splits of which `pflow fit` takes files."""
 
 

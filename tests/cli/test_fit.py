@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import warnings
-from pathlib import Path
 
 import awkward as ak
 import numpy as np
@@ -25,7 +24,6 @@ from pflow.errors import ConfigError, InputError
 from pflow.inference.events import reconstruct
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
-from pflow.io.particles_root import read_provenance, read_reco
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.train.module import ParticleFlow
 from pflow.train.recipe import load_recipe
@@ -357,51 +355,6 @@ def test_the_compiled_step_is_what_is_trained(tiny, small, tmp_path, monkeypatch
     assert compiled == [3]
 
 
-def test_predictions_are_written_one_entry_an_event(run, small, tmp_path):
-    path = tmp_path / "out.root"
-    code = main(
-        [
-            "predict",
-            f"--checkpoint={run / 'best.ckpt'}",
-            f"--data.predict={small['test']}",
-            "--trainer.enable_progress_bar=false",
-            f"--output={path}",
-        ]
-    )
-    assert code == 0
-    found = read_reco(path)
-    assert found.event.tolist() == read_events(small["test"]).event.tolist()
-    assert ak.max(ak.num(found.particles)) <= 3
-    provenance = read_provenance(path)
-    assert provenance["checkpoint"]["sha256"] == load_model(run / "best.ckpt").digest
-    assert [(source["path"], source["entries"]) for source in provenance["inputs"]] == [(small["test"], 100)]
-
-
-def test_predictions_are_those_of_reconstruct(run, small, tmp_path):
-    from pflow.inference.events import reconstruct
-
-    path = tmp_path / "out.root"
-    options = [f"--checkpoint={run / 'best.ckpt'}", f"--data.predict={small['val']}", f"--output={path}"]
-    main(["predict", *options, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"])
-    direct = reconstruct(read_events(small["val"]), run / "best.ckpt", device="cpu")
-    written = read_reco(path)
-    assert written.flags.tolist() == direct.flags.tolist()
-    assert ak.num(written.particles).to_list() == ak.num(direct.particles).to_list()
-    np.testing.assert_allclose(ak.flatten(written.particles.energy), ak.flatten(direct.particles.energy), rtol=1e-4)
-
-
-def test_weights_alone_predict_what_their_checkpoint_does(run, small, tmp_path):
-    write_weights(run / "best.ckpt", tmp_path / "toy")
-    written = {}
-    for name, source in (("checkpoint", run / "best.ckpt"), ("weights", tmp_path / "toy")):
-        path = tmp_path / f"{name}.root"
-        options = [f"--checkpoint={source}", f"--data.predict={small['val']}", f"--output={path}"]
-        assert main(["predict", *options, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]) == 0
-        written[name] = read_reco(path).particles.energy.to_list()
-        assert read_provenance(path)["checkpoint"] == {"path": str(source), "sha256": load_model(source).digest}
-    assert written["weights"] == written["checkpoint"]
-
-
 def test_a_training_is_not_continued_from_weights_alone(run, tmp_path):
     write_weights(run / "best.ckpt", tmp_path / "toy")
     config = ["--config", str(run / "config.yaml"), f"--output={tmp_path / 'other'}"]
@@ -468,45 +421,6 @@ def test_continuing_without_the_average_is_an_error(averaged):
     config = ["--config", str(averaged / "config.yaml"), "--ema.decay=null", f"--output={averaged}"]
     with pytest.raises(ConfigError, match=r"continue with --ema\.decay 0\.9"):
         main(["fit", *config, f"--checkpoint={averaged / 'last.ckpt'}"])
-
-
-def test_an_input_is_not_overwritten_by_its_prediction(run, small, tmp_path):
-    copy = tmp_path / "events.root"
-    shutil.copy(small["val"], copy)
-    before = copy.read_bytes()
-    with pytest.raises(ConfigError):
-        main(["predict", f"--checkpoint={run / 'best.ckpt'}", f"--data.predict={copy}", f"--output={copy}"])
-    assert copy.read_bytes() == before
-
-
-def test_predicting_needs_a_file_to_write(run, small):
-    with pytest.raises(ConfigError, match="--output"):
-        main(["predict", f"--checkpoint={run / 'best.ckpt'}", f"--data.predict={small['test']}"])
-
-
-def test_predicting_without_a_checkpoint_is_an_error(small, tmp_path):
-    with pytest.raises(ConfigError, match="--checkpoint"):
-        main(["predict", f"--data.predict={small['test']}", f"--output={tmp_path / 'out.root'}"])
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_prediction_that_fails_leaves_nothing_behind(run, small, tmp_path):
-    broken = tmp_path / "broken.root"
-    content = Path(small["test"]).read_bytes()
-    broken.write_bytes(content[: len(content) // 2])
-    output = tmp_path / "out"
-    output.mkdir()
-    with pytest.raises(InputError, match=r"broken\.root"):
-        main(
-            [
-                "predict",
-                f"--checkpoint={run / 'best.ckpt'}",
-                f"--data.predict={broken}",
-                f"--output={output / 'out.root'}",
-                "--trainer.enable_progress_bar=false",
-            ]
-        )
-    assert not list(output.iterdir())
 
 
 def model_file(path, **options) -> str:
@@ -596,7 +510,7 @@ class Payload:
 def test_a_checkpoint_with_code_is_refused_in_every_verb(run, small, tmp_path):
     content = torch.load(run / "last.ckpt", weights_only=True)
     torch.save({**content, "callbacks": Payload(tmp_path / "ran")}, tmp_path / "bad.ckpt")
-    for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")):
+    for verb, split in (("fit", "train"), ("validate", "val"), ("test", "test")):
         options = [f"--data.{split}={small['val']}", f"--output={tmp_path / verb}"]
         with pytest.raises(InputError, match="runs no code"):
             main([verb, *options, f"--checkpoint={tmp_path / 'bad.ckpt'}"])
@@ -625,7 +539,6 @@ def with_a_bad_event(make_photons, tmp_path_factory) -> str:
         ("fit", ["--data.train={bad}", "--data.val={good}", "--trainer.max_epochs=1", "--output={out}"]),
         ("validate", ["--data.val={bad}", "--checkpoint={run}"]),
         ("validate", ["--data.val={bad}", "--checkpoint={run}", "--data.num_workers=1"]),
-        ("predict", ["--data.predict={bad}", "--checkpoint={run}", "--output={out}", "--data.detector=ild_g4"]),
     ],
 )
 def test_skipped_entries_are_in_the_exit_code(verb, options, with_a_bad_event, run, small, tiny, tmp_path, capfd):

@@ -56,7 +56,7 @@ SAMPLES = {"train": ["zqq"], "val": ["zqq"]}
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ({"model": {"larning": 1}}, "does not accept option 'model.larning'"),
+        ({"model": {"larning": 1}}, "does not accept option 'larning'"),
         ({"trainr": {"max_steps": 1}}, "does not accept option 'trainr"),
         (network(widht=8), "does not accept option 'widht'"),
         ({"model": {"lr": -1.0}}, "expected lr > 0"),

@@ -40,7 +40,7 @@ def test_other_splits_are_not_even_read_in_fitting(train_files, val_file, monkey
 
     real = datamodule.read_chunks
     monkeypatch.setattr(datamodule, "read_chunks", spy)
-    data = ParticleFlowData(train=train_files, val=val_file, test="absent_test.root", predict="absent.root")
+    data = ParticleFlowData(train=train_files, val=val_file, test="absent_test.root")
     data.setup("fit")
     assert set(read) == set(train_files)
 

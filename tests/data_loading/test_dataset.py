@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pflow.data.batch import Batch
 from pflow.data.collate import Padder
 from pflow.data.dataset import EventDataset
 from pflow.data.files import FileOptions, read_chunks, survey
@@ -88,7 +87,7 @@ def test_the_same_seed_and_epoch_give_the_same_batches(dataset, augmentation):
 
 def test_another_epoch_or_seed_augments_anew(dataset):
     first, epoch, seed = (dataset(augmentation=EVERYTHING, seed=seed) for seed in (3, 3, 4))
-    epoch.set_epoch(1)
+    epoch.epoch = 1
     assert not same(first, epoch)
     assert not same(first, seed)
 
@@ -103,22 +102,24 @@ def test_augmentation_keeps_the_number_of_events_and_rotation_their_order(datase
 
 def test_another_epoch_or_seed_gives_another_order(dataset):
     one, other = dataset(shuffle=True), dataset(shuffle=True)
-    other.set_epoch(1)
+    other.epoch = 1
     orders = [numbers(data) for data in (one, other, dataset(shuffle=True, seed=4))]
     assert orders[0] != orders[1]
     assert orders[0] != orders[2]
 
 
-@pytest.mark.parametrize("buffer", [8, 20, 1000])
-def test_events_that_are_left_out_do_not_come(dataset, buffer):
-    data = dataset(shuffle=True, buffer=buffer)
-    omitted = np.arange(70) % 3 > 0
-    data.set_epoch(0, omitted=omitted)
-    batches = list(data)
-    assert sorted(flat(batches)) == list(range(0, 70, 3))
-    assert all(torch.equal(batch.position, batch.event) for batch in batches)
-    data.set_epoch(0, omitted=np.ones(70, dtype=np.bool_))
-    assert list(data) == []
+def test_ranks_share_the_events_and_the_length_is_that_of_the_longest(dataset):
+    ranks = [dataset(shuffle=True, rank=rank, n_ranks=3) for rank in range(3)]
+    batches = [list(rank) for rank in ranks]
+    assert sorted(number for one in batches for number in flat(one)) == list(range(70))
+    assert {len(rank) for rank in ranks} == {max(map(len, batches))}
+
+
+def test_batches_in_order_are_the_same_for_any_number_of_ranks(dataset):
+    def contents(n_ranks: int) -> list[list[int]]:
+        return sorted(batch for rank in range(n_ranks) for batch in numbers(dataset(rank=rank, n_ranks=n_ranks)))
+
+    assert contents(1) == contents(2) == contents(3)
 
 
 def test_events_of_far_chunks_are_mixed(dataset):
@@ -139,7 +140,7 @@ def test_the_length_is_that_of_a_pass(dataset, workers):
 def test_workers_reshuffle_with_the_epoch(dataset):
     data = dataset(shuffle=True, num_workers=2)
     first = flat(DataLoader(data, batch_size=None, num_workers=2))
-    data.set_epoch(1)
+    data.epoch = 1
     assert flat(DataLoader(data, batch_size=None, num_workers=2)) != first
 
 
@@ -174,24 +175,6 @@ def test_no_more_than_a_chunk_and_the_buffer_is_read_ahead(dataset, monkeypatch)
     monkeypatch.setattr("pflow.data.dataset.read_chunks", spy)
     next(iter(dataset(shuffle=True, buffer=16)))
     assert sum(read) <= 16 + 16
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_batches_that_are_skipped_are_not_padded(dataset, monkeypatch, shuffle):
-    padded = []
-
-    def spy(padder: Padder, rows: np.ndarray) -> Batch:
-        padded.append(len(rows))
-        return batch(padder, rows)
-
-    batch = Padder.batch
-    monkeypatch.setattr(Padder, "batch", spy)
-    data = dataset(shuffle=shuffle)
-    whole = numbers(data)
-    padded.clear()
-    data.set_epoch(0, skip=3)
-    assert numbers(data) == whole[3:]
-    assert padded == [len(one) for one in whole[3:]]
 
 
 def test_a_buffer_is_freed_before_the_next_is_filled(dataset, monkeypatch):

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
 import warnings
+from collections.abc import Iterator
 
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
-from pflow.data.parallel import in_order
+from pflow.data.parallel import begin_worker, in_order
 from pflow.errors import InputError
 
 
@@ -16,10 +24,50 @@ def work(number: int) -> int:
     return number * number
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_results_come_in_order_with_the_warnings_and_errors_of_the_work(workers):
     with pytest.warns(UserWarning, match="two"):
         assert list(in_order(work, range(5), num_workers=workers)) == [0, 1, 4, 9, 16]
     with pytest.raises(InputError, match=r"^a\.root, entry 7: seven$"):
         list(in_order(work, [6, 7, 8], num_workers=workers))
+
+
+class Process(IterableDataset[int]):
+    """The number of the process that loads, some times."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from [os.getpid()] * 9
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_of_a_job_does_not_end_those_that_load(number):
+    batches = iter(DataLoader(Process(), batch_size=None, num_workers=1, worker_init_fn=begin_worker))
+    worker = next(batches)
+    assert worker != os.getpid()
+    os.kill(worker, number)
+    assert list(batches) == [worker] * 8
+
+
+CODE = """
+import resource, sys
+import numpy as np
+from pflow.data.parallel import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+for _ in range(30):
+    arrays = [np.ones(500_000) for _ in range(4)]
+    del arrays
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
+def test_freed_memory_is_not_asked_for_again():
+    def faults(word: str) -> int:
+        done = subprocess.run([sys.executable, "-c", CODE, word], capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    page = resource.getpagesize()
+    assert faults("give back") - faults("keep") > 10 * 4 * 500_000 * 8 / page

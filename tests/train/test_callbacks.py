@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import signal
+import subprocess
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
+from pflow.cli.fit import main
+from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
-from pflow.train.callbacks import AveragedWeights, Freeze
+from pflow.train.callbacks import AveragedWeights, EpochLine, Freeze, release_ranks
 from pflow.train.model_spec import ModelSpec
 
 pytestmark = pytest.mark.filterwarnings(
@@ -160,3 +167,96 @@ def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode(module, mo
 def test_a_module_to_freeze_that_there_is_not_is_an_error_with_the_nearest_match(module):
     with pytest.raises(ConfigError, match=r"no module 'frist' \(nearest matches: first"):
         Freeze(["frist"]).setup(None, module, "fit")
+
+
+def test_the_average_is_on_the_device_of_the_training_and_taken_at_once(monkeypatch):
+    module, averaged = Line(), AveragedWeights(0.9)
+    device = torch.device("meta")  # in place of a GPU: the module itself is moved there later
+    trainer = SimpleNamespace(checkpoint_callbacks=[], strategy=SimpleNamespace(root_device=device))
+    averaged.setup(trainer, module, "fit")
+    assert {value.device for value in averaged._average_model.module.parameters()} == {device}
+    module.to(device)
+    lerp, calls = torch._foreach_lerp_, []
+    monkeypatch.setattr(torch, "_foreach_lerp_", lambda *args: calls.append(len(args[0])) or lerp(*args))
+    for _ in range(3):  # the host waits for no device
+        averaged._average_model.update_parameters(module)
+    assert calls == [2, 2]
+
+
+SAME_NUMBER = ("--data.batch_size=20", "--trainer.max_epochs=2")
+BY_TOKENS = ("--data.max_tokens=9000", "--trainer.max_epochs=2", "--trainer.max_steps=99")
+"""Lightning fetches a batch ahead, as it does not know their number."""
+
+
+@pytest.fixture
+def interrupted(small, tiny, monkeypatch):
+    """Runs a fit that gets a signal with one of its batches, by its number; returns the exit code and the batches."""
+    monkeypatch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
+    data = [f"--data.train={small['val']}", f"--data.val={small['test']}", "--trainer.limit_val_batches=2"]
+
+    def fit(*options: str, during: int | None = None, number: int = signal.SIGTERM) -> tuple[int, str]:
+        batches, hook = "", ParticleFlowData.on_before_batch_transfer
+
+        def counted(self: ParticleFlowData, batch: Any, index: int) -> Any:
+            nonlocal batches
+            if len(batches) == during:
+                self.stop.signal = self.stop.agreed = number
+            batches += "v" if self.trainer.validating else "t"
+            return hook(self, batch, index)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ParticleFlowData, "on_before_batch_transfer", counted)
+            return main(["fit", *tiny, *data, "--ema.decay=0.9", *options]), batches
+
+    return fit
+
+
+def left(path: Path) -> list[Any]:
+    """The content of a checkpoint: its step, the weights and their averages."""
+    content = torch.load(path, weights_only=True)
+    states = (content[key] for key in ("state_dict", "current_model_state"))
+    return [content["global_step"], *(value.tolist() for state in states for value in state.values())]
+
+
+@pytest.mark.parametrize(
+    ("batching", "epoch"), [(SAME_NUMBER, "tttvv"), (BY_TOKENS, "tttttttvv")], ids=["same number", "by tokens"]
+)
+def test_an_interrupted_fit_is_resumed_as_if_it_had_not_been(interrupted, tmp_path, batching, epoch, capsys):
+    """Interrupted in the middle of an epoch, at its end, in its validation and in the next epoch."""
+    assert interrupted(*batching, f"--output={tmp_path / 'whole'}") == (0, 2 * epoch)
+    n_train = epoch.count("t")
+    for during in (1, n_train - 1, n_train, len(epoch)):
+        folder = tmp_path / str(during)
+        code, batches = interrupted(*batching, f"--output={folder}", during=during, number=signal.SIGINT)
+        assert (code, batches) == (130, (2 * epoch)[: during + 1])
+        command = capsys.readouterr().err.splitlines()[-1].partition("resume with: pflow fit ")[2].split()
+        assert command == ["--config", str(folder / "config.yaml"), "--checkpoint", str(folder / "last.ckpt")]
+        assert left(folder / "last.ckpt")[0] == batches.count("t")
+        code, others = interrupted(*command)
+        assert (code, (batches + others).count("t")) == (0, 2 * n_train)
+        assert left(folder / "last.ckpt") == left(tmp_path / "whole" / "last.ckpt"), during
+
+
+def test_a_killed_fit_loses_minutes_only(interrupted, tmp_path, monkeypatch):
+    """Also where no validation comes for long."""
+    monkeypatch.setattr("pflow.cli.fit.SAVE_EVERY", timedelta(0))
+    monkeypatch.setattr(EpochLine, "on_train_batch_start", lambda *args: 1 // (4 - args[-1]), raising=False)
+    with pytest.raises(ZeroDivisionError):
+        interrupted("--data.batch_size=8", "--trainer.max_epochs=1", f"--output={tmp_path / 'run'}")
+    assert left(tmp_path / "run" / "last.ckpt")[0] == 4
+
+
+def test_before_the_first_step_nothing_is_saved(interrupted, tmp_path, capsys):
+    sanity = ["--trainer.num_sanity_val_steps=2", f"--output={tmp_path / 'run'}"]
+    assert interrupted(*SAME_NUMBER, *sanity, during=0)[0] == 143
+    assert capsys.readouterr().err.splitlines()[-1] == "pflow fit: terminated: nothing was saved"
+
+
+def test_a_rank_may_end_with_another_exit_code_first():
+    """Lightning watches the ranks that it started, and would kill this process."""
+    ended = subprocess.Popen(["false"])
+    ended.wait()
+    strategy = SimpleNamespace(launcher=SimpleNamespace(procs=[ended]))
+    watch = _ChildProcessObserver(main_pid=ended.pid, child_processes=strategy.launcher.procs)  # it kills nothing
+    release_ranks(SimpleNamespace(strategy=strategy))
+    assert watch._run()

@@ -1,20 +1,32 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
+from datetime import timedelta
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from torch._dynamo.utils import counters
 
+from pflow.checkpoint.load import load_model
 from pflow.cli.fit import main
 from pflow.cli.main import main as cli_main
+from pflow.data.batch import Target
+from pflow.data.collate import collate
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
+from pflow.io.open import read_events
 from pflow.model.api import TrainingOutput
-from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
-from pflow.train.module import ParticleFlow
+from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor, PointingTrainingConfig
+from pflow.model.pointing.geometry import make_scene
+from pflow.model.pointing.pairs import Pairs, select_pairs
+from pflow.model.translation import TranslationReconstructor
+from pflow.train.module import ParticleFlow, compiled_step, next_particle_errors, warmup_cosine
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
 
 
 @pytest.mark.parametrize(
@@ -67,7 +79,16 @@ def test_a_budget_of_tokens_trains_with_a_number_of_steps(tiny, small, tmp_path,
     assert "best model" in capsys.readouterr().out
 
 
-def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(small, tmp_path, tiny, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("options", "minutes", "n_calls", "saved"),
+    [([], 5, 3, None), (["--trainer.limit_train_batches=2"], 5, 2, None), ([], 0, 2, 1)],
+    ids=["one step late", "at the end of an epoch", "before a checkpoint"],
+)
+def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(
+    small, tmp_path, tiny, monkeypatch, capsys, options, minutes, n_calls, saved
+):
+    """No checkpoint holds the weights that it made."""
+
     def step(self, batch):
         losses = {name: torch.zeros((), requires_grad=True) for name in ("energy", "total")}
         if step.calls == 1:
@@ -78,16 +99,209 @@ def test_a_loss_that_is_not_finite_stops_the_training_and_names_the_events(small
     step.calls = 0
     monkeypatch.setattr("pflow.model.translation.TranslationReconstructor.training_step", step)
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
-    assert cli_main(["fit", *tiny, *data, "--trainer.num_sanity_val_steps=0"]) == 1
+    monkeypatch.setattr("pflow.cli.fit.SAVE_EVERY", timedelta(minutes=minutes))
+    assert cli_main(["fit", *tiny, *data, *options]) == 1
     said = capsys.readouterr().err
     assert re.search(
         r"not a finite number \(energy\) in the batch of .*gamma1_val_small.root, entries \d+(, \d+){7};", said
     )
-    assert step.calls == 2
-    assert not list((tmp_path / "run").glob("*.ckpt"))
+    assert step.calls == n_calls
+    found = [torch.load(path, weights_only=True)["global_step"] for path in (tmp_path / "run").glob("*.ckpt")]
+    assert found == ([] if saved is None else [saved])
+
+
+@pytest.fixture
+def draws(small, tmp_path, tiny, monkeypatch):
+    """Numbers that the model draws in each training batch of a fit, and those that all ranks share."""
+    found: list[tuple[float, float]] = []
+    real = TranslationReconstructor.training_step
+
+    def step(self, batch):
+        if self.training:
+            found.append((float(torch.rand(())), self.shared))
+        return real(self, batch)
+
+    def fit(*options: str) -> list[tuple[float, float]]:
+        found.clear()
+        data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--trainer.limit_val_batches=0"]
+        main(["fit", *tiny, *data, "--trainer.max_epochs=1", f"--output={tmp_path / str(options)}", *options])
+        return [*found]
+
+    monkeypatch.setattr(TranslationReconstructor, "training_step", step)
+    monkeypatch.setattr(
+        TranslationReconstructor, "draw_shared", lambda self, random: vars(self).update(shared=random.random())
+    )
+    return fit
+
+
+def test_each_batch_of_a_step_draws_numbers_of_its_own(draws):
+    alone = draws()
+    assert draws("--trainer.accumulate_grad_batches=2") == alone
+    assert len(alone) == 7
+    assert len({number for pair in alone for number in pair}) == 14
+
+
+def test_ranks_draw_numbers_of_their_own_but_for_those_that_they_share(draws, monkeypatch):
+    first = draws()
+    monkeypatch.setattr(ParticleFlow, "global_rank", 1)
+    second = draws("--seed_everything=1")
+    assert [shared for _, shared in first] == [shared for _, shared in second]
+    assert not {number for number, _ in first} & {number for number, _ in second}
 
 
 def test_a_training_in_half_precision_alone_is_refused_by_name(tiny, small, tmp_path):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
     with pytest.raises(ConfigError, match=r"trainer\.precision: with bf16-true"):
         main(["fit", *tiny, *data, "--trainer.precision=bf16-true"])
+
+
+def test_it_rises_linearly_and_falls_as_half_a_cosine_to_the_final_value_where_it_stays():
+    factor = warmup_cosine(total=12, warmup=4, final=0.2)
+    assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    # By hand: half way the cosine is 0, so the factor is (1 + 0.2) / 2.
+    assert [factor(step) for step in (8, 12, 50)] == pytest.approx([0.6, 0.2, 0.2])
+    values = [factor(step) for step in range(4, 13)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_a_final_value_of_one_is_a_constant_rate():
+    factor = warmup_cosine(total=10, warmup=2, final=1.0)
+    assert [factor(step) for step in range(1, 12)] == [1.0] * 11
+
+
+def test_a_run_of_warm_up_only_does_not_divide_by_zero():
+    assert warmup_cosine(total=2, warmup=2, final=0.0)(2) == 1.0
+
+
+X, Y, Z = torch.eye(3)
+
+
+def target(energy, direction, mask) -> Target:
+    energy = torch.tensor(energy)
+    index = torch.zeros_like(energy, dtype=torch.int64)
+    return Target(charge=index, pdg=index, energy=energy, direction=direction, mask=torch.tensor(mask))
+
+
+def test_hand_computed_errors():
+    true = target([[0.0, 1.0]], torch.stack([X, Z])[None], [[True, True]])
+    # With a deviation of 0.5 in log10 E: 2 log10(2) is a factor of 2, -2 log10(2) one of 1/2.
+    shift = 2 * math.log10(2)
+    prediction = {
+        "energy": torch.tensor([[shift, 1.0 - shift]]),
+        "direction": torch.stack([X, torch.sqrt(torch.tensor(0.5)) * (Z + X)])[None],
+    }
+    errors = next_particle_errors(prediction, true, 0.5)
+    assert float(errors["energy_error"]) == pytest.approx((1.0 + 0.5) / 2, rel=1e-5)
+    assert float(errors["angle_deg"]) == pytest.approx(45 / 2, rel=1e-5)
+
+
+def test_padding_does_not_count():
+    true = target([[0.0, 0.0], [0.0, 0.0]], torch.stack([X, X, X, X]).view(2, 2, 3), [[True, False], [True, True]])
+    prediction = {"energy": torch.zeros(2, 2), "direction": X.expand(2, 2, 3).clone()}
+    prediction["energy"][0, 1] = 5.0
+    prediction["direction"][0, 1] = Y
+    errors = next_particle_errors(prediction, true, 1.0)
+    assert float(errors["energy_error"]) == 0
+    assert float(errors["angle_deg"]) == 0
+
+
+def test_small_angles_keep_their_precision():
+    small = 1e-5
+    true = target([[0.0]], Z.view(1, 1, 3), [[True]])
+    prediction = {
+        "energy": torch.zeros(1, 1),
+        "direction": torch.tensor([math.sin(small), 0.0, math.cos(small)]).expand(1, 1, 3),
+    }
+    assert float(next_particle_errors(prediction, true, 1.0)["angle_deg"]) == pytest.approx(math.degrees(small))
+
+
+SMALL = {"width": 24, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 1, "hidden_width": 16}
+REFINED = {"refine_layers": 1, "pairwise_messages": True, "refine_delta_theta_phi_features": True}
+ROWS = ((0, 1, 2), (3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13))
+"""Batches of other numbers of events, tokens, hits, tracks and particles; in the first some are equal."""
+
+
+@pytest.fixture(scope="module")
+def batches(sample_dir):
+    events = read_events(sample_dir / "multi_test_small.root", entry_stop=14)
+    tokens = load_model("ild-g4-general").tokeniser.encode(events, truth=True)
+    return [collate(tokens, rows) for rows in ROWS]
+
+
+@pytest.fixture
+def reconstructor(request):
+    torch.compiler.reset()
+    counters.clear()
+    torch.manual_seed(3)
+    inputs = load_model("ild-g4-general").reconstructor.inputs
+    training = PointingTrainingConfig(scheduled_sampling_prob=0.0)
+    network = PointingNetworkConfig(**SMALL, **request.param)
+    yield PointingReconstructor(inputs, network=network, training=training).train()
+    torch.compiler.reset()
+
+
+def total_of(step, batch, reconstructor):
+    """The loss and the largest gradient of each parameter."""
+    torch.manual_seed(5)
+    reconstructor.zero_grad()
+    total = step(batch).losses["total"]
+    total.backward()
+    return total.detach(), [p.grad.abs().max() for p in reconstructor.parameters() if p.grad is not None]
+
+
+def check(reconstructor, batches, backend, rtol):
+    step = compiled_step(reconstructor, backend=backend)
+    graphs = []
+    for batch in batches:
+        (total, gradients), (expected, others) = (
+            total_of(one, batch, reconstructor) for one in (step, reconstructor.training_step)
+        )
+        torch.testing.assert_close(total, expected, rtol=rtol, atol=rtol)
+        torch.testing.assert_close(gradients, others, rtol=100 * rtol, atol=100 * rtol)
+        graphs.append(counters["stats"]["unique_graphs"])
+    return graphs
+
+
+class Near(torch.nn.Module):
+    """A training step of nothing but pairs."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.n_subdetectors = inputs.n_subdetectors
+        self.weight = torch.nn.Parameter(torch.tensor(0.5))
+
+    def before_compiling(self):
+        pass
+
+    def training_step(self, batch):
+        scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
+        seed = torch.zeros_like(batch.target.pdg)
+        unassigned = torch.ones_like(torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1))
+        pairs = Pairs.where(select_pairs(scene, seed, unassigned, batch.target.mask, min_cosine=0.9))
+        energy = pairs.particle_sums(self.weight * pairs.item_values(scene.item_energy), seed.numel())
+        losses = {"total": energy.square().mean()}
+        target = batch.target
+        parts = (target.charge, target.pdg, target.energy, target.direction, target.mask)
+        return TrainingOutput(losses, {}, Target(*parts, target.hit_fraction, target.track_fraction))
+
+
+def test_pairs_and_lengths_make_no_more_graphs(batches):
+    torch.compiler.reset()
+    counters.clear()
+    assert check(Near(load_model("ild-g4-general").reconstructor.inputs), batches, "eager", 1e-5) == [1] * len(ROWS)
+    assert not counters["graph_break"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reconstructor", [{"delta_theta_phi_features": True}], indirect=True)
+def test_one_set_of_graphs_for_all_lengths_backward_too(reconstructor, batches):
+    graphs = check(reconstructor, batches, "aot_eager", 1e-4)
+    assert graphs[0] == graphs[-1]
+    assert all("Tensor.item()" in reason for reason in counters["graph_break"])  # whether it samples its own particles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reconstructor", [REFINED], indirect=True)
+def test_a_refinement_leaves_decoding_and_matching_out(reconstructor, batches):
+    graphs = check(reconstructor, batches, "eager", 1e-4)
+    assert graphs[1] == graphs[-1]

@@ -1,4 +1,4 @@
-"""The pointing network through the command line: fit, reconstruct, evaluate by shared hits, predict."""
+"""The pointing network through the command line: fit, reconstruct, evaluate by shared hits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pflow.cli.main import main
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_reco
-from pflow.train.history import read_history
+from pflow.train.run_folder import read_history
 
 SIZES = ("width=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "feedforward=16", "hidden_width=8")
 MODEL = (
@@ -117,23 +117,6 @@ def test_evaluation_matches_by_shared_hits(reco, sample, tmp_path):
     assert main(["evaluate", reco, "--truth", sample, "--match", "hits", "-o", str(out), "--no-plots", "-q"]) == 0
     assert "efficiency" in (out / "metrics.json").read_text()
     assert json.loads((out / "metrics.json").read_text())["n_events_read"] == 25
-
-
-def test_predict_writes_the_same_particles(checkpoint, sample, reco, tmp_path):
-    path = tmp_path / "predicted.root"
-    data = [f"--checkpoint={checkpoint}", f"--data.predict={sample}", f"--output={path}"]
-    assert main(["predict", *data, *QUIET]) == 0
-    predicted, reconstructed = read_reco(path), read_reco(reco)
-    assert predicted.particles.pdg.to_list() == reconstructed.particles.pdg.to_list()
-    assert predicted.hit_links.source.to_list() == reconstructed.hit_links.source.to_list()
-
-
-def test_decoding_options_hold_in_predict(checkpoint, sample, tmp_path):
-    path = tmp_path / "predicted.root"
-    data = [f"--checkpoint={checkpoint}", f"--data.predict={sample}", f"--output={path}"]
-    limits = [f"--model.reconstructor.decoding.{name}" for name in ("max-particles=1", "hits-per-particle=0")]
-    assert main(["predict", *data, *QUIET, *limits]) == 0
-    assert ak.max(ak.num(read_reco(path).particles)) == 1
 
 
 def test_validating_a_checkpoint_takes_its_own_network(checkpoint, sample, capsys):

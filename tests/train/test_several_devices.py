@@ -26,7 +26,6 @@ from pflow.data.dataset import LabelledBatch
 from pflow.event import jagged
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
-from pflow.train.module import ParticleFlow
 
 pytestmark = pytest.mark.slow
 
@@ -99,26 +98,26 @@ def test_a_validation_on_two_devices_gives_the_numbers_of_one(fitted, small, cap
         assert logged(fitted / "run", key)[-1] == pytest.approx(value, rel=1e-6), key
 
 
-@pytest.mark.parametrize("told", ["one", "all"])
-def test_all_ranks_end_and_keep_their_steps_when_one_is_told_to_end(options, tmp_path, told):
-    """As batch systems do, with SIGTERM. Lightning waits for ever, and keeps nothing since the last validation."""
+@pytest.mark.parametrize(("told", "number"), [("one", signal.SIGTERM), ("all", signal.SIGINT)])
+def test_all_ranks_stop_after_the_same_step_and_are_resumed(options, tmp_path, told, number):
+    """One rank gets a signal, or all processes, also those that load, as from a terminal or a batch system."""
     words = ["--trainer.val_check_interval=null", "--trainer.max_epochs=100000", "--data.num_workers=1"]
     fit = started([*options, *words], tmp_path)
     try:
         wait_for(lambda: all(lines(tmp_path, rank) > 20 for rank in (0, 1)))
         if told == "one":
-            os.kill(steps(tmp_path, 1)[0]["process"], signal.SIGTERM)
-        else:  # also those that load
-            os.killpg(fit.pid, signal.SIGTERM)
-        assert fit.wait(timeout=60) == 143
+            os.kill(steps(tmp_path, 1)[0]["process"], number)
+        else:
+            os.killpg(fit.pid, number)
+        assert fit.wait(timeout=60) == 128 + number
     finally:
         fit.kill()
     n_steps = lines(tmp_path, 0)
     assert lines(tmp_path, 1) == n_steps
     wait_for(lambda: not Path(f"/proc/{steps(tmp_path, 1)[0]['process']}").exists())
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == n_steps
-    words = [f"--checkpoint={tmp_path / 'run' / 'last.ckpt'}", f"--trainer.max_steps={n_steps + 3}"]
-    assert started([*options, *words, "--trainer.max_epochs=100000"], tmp_path).wait(timeout=120) == 0
+    words += [f"--checkpoint={tmp_path / 'run' / 'last.ckpt'}", f"--trainer.max_steps={n_steps + 3}"]
+    assert started([*options, *words], tmp_path).wait(timeout=120) == 0
     assert lines(tmp_path, 0) == n_steps + 3
     epochs = {step["epoch"] for step in steps(tmp_path, 0)}
     for epoch in sorted(epochs)[:-1]:
@@ -150,8 +149,9 @@ def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options,
         for step in zip(*ranks, strict=True):
             if step[0]["epoch"] == self.trainer.current_epoch:
                 rows = [entry for rank in step if rank["weight"] for entry in rank["entries"]]
-                events, numbers = collate(tokens, rows), torch.tensor(rows)
-                batches.append(LabelledBatch(events, numbers, numbers, (small["val"],) * len(numbers), numbers))
+                numbers = torch.tensor(rows)
+                paths = (small["val"],) * len(rows)
+                batches.append(LabelledBatch(collate(tokens, rows), numbers, numbers, paths))
         return DataLoader(batches, batch_size=None)
 
     monkeypatch.setattr(ParticleFlowData, "train_dataloader", joined)
@@ -164,23 +164,11 @@ def test_losses_are_those_of_one_device_with_the_batches_joined(fitted, options,
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_one_device_goes_on_within_an_epoch_of_two(fitted, options, tmp_path, monkeypatch, workers):
-    """Each of the events that remain, once."""
-    seen: list[int] = []
-    step = ParticleFlow.training_step
-
-    def recorded(self: ParticleFlow, labelled: LabelledBatch, index: int) -> torch.Tensor:
-        if self.current_epoch == 1:
-            seen.extend(labelled.entry.tolist())
-        return step(self, labelled, index)
-
-    monkeypatch.setattr(ParticleFlow, "training_step", recorded)
-    words = [f"--checkpoint={fitted / 'run' / 'last.ckpt'}", f"--output={tmp_path}", f"--data.num_workers={workers}"]
-    assert main([*options, *words, "--trainer.max_epochs=2"]) == 0
-    before = entries(steps(fitted, 0), 1) + entries(steps(fitted, 1), 1)
-    assert len(before) == 38
-    assert sorted(before + seen) == list(range(50))
+def test_one_device_resumes_a_training_of_two(fitted, options, tmp_path):
+    words = [f"--checkpoint={fitted / 'run' / 'last.ckpt'}", f"--output={tmp_path}", "--trainer.max_epochs=3"]
+    with pytest.warns(UserWarning, match="the rest of its epoch is shuffled anew"):
+        assert main([*options, *words]) == 0
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 2
 
 
 def test_an_entry_that_the_other_device_skips_is_in_the_exit_code(options, small, tmp_path):

@@ -1,0 +1,124 @@
+"""The folder of a training: its checkpoints and logs are written and read here."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+
+from pflow.errors import ConfigError
+from pflow.io.atomic import check_output, disk_errors, replacing
+
+__all__ = ["AtomicCheckpointIO", "check_run_folder", "make_loggers", "read_history", "writing_logs"]
+
+
+def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
+    """Check, before any work, that a training can write to a folder.
+
+    Parameters
+    ----------
+    folder
+        New, empty, or of the training to continue.
+    continued
+        Checkpoint of that training.
+
+    Raises
+    ------
+    ConfigError
+        The folder cannot be made, holds another run, or something that no run wrote and that would be lost.
+    """
+    there = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    if not there.is_dir():
+        raise ConfigError(f"cannot write to folder {folder}: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to folder {folder}: no permission to write in {there}")
+    if there == folder:
+        check_output(folder / "config.yaml", replace=b"# pytorch_lightning==")
+    held = [name for name in ("best.ckpt", "last.ckpt") if (folder / name).exists()]
+    if held and (continued is None or Path(continued).resolve().parent != folder.resolve()):
+        raise ConfigError(
+            f"{folder} already holds a run ({', '.join(held)}): choose another folder with --output, or continue "
+            f"it with --checkpoint {folder / held[-1]}"
+        )
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
+    """Writes a checkpoint so that the one before stays until the new one is whole.
+
+    Lightning's own copies the finished file from the temporary folder where that is on another file system: a full disk
+    or an interruption would leave half a checkpoint under its final name.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Write a checkpoint.
+
+        Raises
+        ------
+        OutputError
+            It could not be written.
+        """
+        content = io.BytesIO()  # on a full disk torch hides the error of the file behind one of its own
+        torch.save(checkpoint, content)
+        with replacing(path) as partial:
+            partial.write_bytes(content.getbuffer())
+
+
+def make_loggers(folder: Path) -> list[Any]:
+    """CSV and TensorBoard logs side by side in the next free ``logs/version_N`` of a run's folder."""
+    used = [int(path.name.removeprefix("version_")) for path in (folder / "logs").glob("version_[0-9]*")]
+    number = max(used, default=-1) + 1
+    return [logger(save_dir=folder, name="logs", version=number) for logger in (CSVLogger, TensorBoardLogger)]
+
+
+@contextmanager
+def writing_logs(folder: Path) -> Iterator[None]:
+    """Say once, and with the run's folder, that logs cannot be written: the disk is full, or the folder vanished.
+
+    TensorBoard writes in a thread, which keeps its error for the next call and prints a traceback besides.
+
+    Raises
+    ------
+    OutputError
+        They could not be written.
+    """
+    before = threading.excepthook
+
+    def show(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, OSError):
+            before(args)
+
+    threading.excepthook = show
+    try:
+        with disk_errors(folder):
+            yield
+    finally:
+        threading.excepthook = before
+
+
+def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
+    """What a run logged, by name and epoch (from 1), of all the CSV logs in its folder: a continued run has several.
+
+    Names are those of the logs, e.g. ``val/loss``. Where an epoch was logged twice, the later log counts.
+    """
+    history: dict[str, dict[int, float]] = {}
+    logs = sorted(Path(folder).glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
+    for log in logs:
+        lines = log.read_text("utf-8").splitlines(keepends=True)
+        # A process that was killed may leave half a line at the end.
+        for row in csv.DictReader(line for line in lines if line.endswith("\n")):
+            if not row.get("epoch"):
+                continue
+            epoch = int(row["epoch"]) + 1
+            for name, value in row.items():
+                if "/" in name and not name.startswith("lr") and value:
+                    history.setdefault(name, {})[epoch] = float(value)
+    return history

@@ -1,0 +1,92 @@
+"""Checkpoints and logs of a run, also where they cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+import torch
+
+from pflow.errors import OutputError
+from pflow.train.run_folder import AtomicCheckpointIO, make_loggers, read_history, writing_logs
+
+
+def test_what_was_written_is_read_back(tmp_path):
+    AtomicCheckpointIO().save_checkpoint({"x": torch.ones(3)}, tmp_path / "best.ckpt")
+    assert torch.load(tmp_path / "best.ckpt")["x"].tolist() == [1, 1, 1]
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, largest_file):
+    writer = AtomicCheckpointIO()
+    writer.save_checkpoint({"x": torch.ones(3)}, tmp_path / "best.ckpt")
+    with largest_file(5000), pytest.raises(OutputError, match=r"cannot write .*best\.ckpt: File too large"):
+        writer.save_checkpoint({"x": torch.ones(5000)}, tmp_path / "best.ckpt")
+    assert os.listdir(tmp_path) == ["best.ckpt"]
+    assert torch.load(tmp_path / "best.ckpt")["x"].tolist() == [1, 1, 1]
+
+
+def failing(error: Exception) -> None:
+    def run() -> None:
+        raise error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def write_on_a_full_disk() -> None:
+    failing(FULL)
+    raise FULL
+
+
+def test_a_full_disk_is_said_once_and_names_the_folder(tmp_path, capfd):
+    with pytest.raises(OutputError, match=rf"cannot write {tmp_path}: No space left on device"), writing_logs(tmp_path):
+        write_on_a_full_disk()
+    assert capfd.readouterr().err == ""
+
+
+def test_other_errors_of_threads_are_shown(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_type))
+    with writing_logs(tmp_path):
+        failing(ZeroDivisionError())
+    failing(FULL)
+    assert shown == [ZeroDivisionError, OSError]
+
+
+def test_both_logs_go_to_the_next_free_version(tmp_path):
+    (tmp_path / "logs" / "version_3").mkdir(parents=True)
+    assert {logger.log_dir for logger in make_loggers(tmp_path)} == {str(tmp_path / "logs" / "version_4")}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that was continued: the second log repeats epoch 2."""
+    logs = {
+        2: "epoch,lr-AdamW,step,train/loss,val/loss\n,0.1,0,,\n0,,9,,3.0\n0,,9,4.0,\n1,,19,,2.0\n",
+        10: "epoch,lr-AdamW,step,train/loss,val/loss\n1,,19,2.5,1.5\n2,,29,2.0,1.0\n",
+    }
+    for version, text in logs.items():
+        folder = tmp_path / "logs" / f"version_{version}"
+        folder.mkdir(parents=True)
+        (folder / "metrics.csv").write_text(text)
+    return tmp_path
+
+
+def test_values_are_by_name_and_epoch_from_one_and_the_later_log_counts(run):
+    assert read_history(run) == {"train/loss": {1: 4.0, 2: 2.5, 3: 2.0}, "val/loss": {1: 3.0, 2: 1.5, 3: 1.0}}
+
+
+def test_a_folder_without_logs_has_no_history(tmp_path):
+    assert not read_history(tmp_path)
+
+
+def test_half_a_line_that_a_killed_process_left_is_not_read(run):
+    with (run / "logs" / "version_10" / "metrics.csv").open("a") as log:
+        log.write("3,,39,1.5,0.")
+    assert max(read_history(run)["val/loss"]) == 3
