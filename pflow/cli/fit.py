@@ -84,7 +84,7 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a WrongUsageError with the message and the nearest names."""
-        wrong = re.search(r"rguments: --([\w.]+)|Group '([\w.]+)' does not accept option '([\w.]+)'", message)
+        wrong = re.search(r"rguments: --([\w.]+)|(?:Group '([\w.]+)' does not accept )?[Oo]ption '([\w.]+)'", message)
         name = "--" + ".".join(filter(None, wrong.groups())) if wrong else ""
         suggestions = nearest(name, self._option_string_actions) if wrong else ()
         raise WrongUsageError(" ".join(message.split()), suggestions=suggestions) from ex
@@ -235,7 +235,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         environment = getattr(self.trainer.strategy, "cluster_environment", None)
         if environment is not None:
             environment.validate_settings(self.trainer.num_devices, self.trainer.num_nodes)
-        self.spec.check_recipe(self.datamodule.token_config)
+        self.spec.check_tokens(self.datamodule.token_config)
         self.datamodule.tokeniser = self.spec.tokeniser
         if self.spec.purpose == "start":
             self.datamodule.transfer = transfer_tokeniser

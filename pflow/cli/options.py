@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 __all__ = [
     "OPTIONS",
-    "RaisesErrors",
     "add_file_options",
     "add_option",
     "add_options",
@@ -18,16 +17,6 @@ __all__ = [
 ]
 
 N = TypeVar("N", int, float)
-
-
-class RaisesErrors:
-    """Of a parser, before its other classes: wrong usage is an exception instead of the end of the program."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a ConfigError with the message; `ex` is jsonargparse's."""
-        from pflow.errors import ConfigError
-
-        raise ConfigError(message) from ex
 
 
 def at_least(smallest: N) -> Callable[[str], N]:

@@ -1,16 +1,15 @@
-"""Run a recipe: train a model in stages, calibrate it, and write its weights; goes on where it was interrupted."""
+"""Run a recipe: train a model in stages, calibrate it, and write its weights; an interrupted one is resumed."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pflow.cli.options import RaisesErrors, add_option
+from pflow.cli.options import add_option
 
 if TYPE_CHECKING:
     from pflow.cli.fit import TrainingCLI
-    from pflow.tokens.config import TokenConfig
 
 __all__ = ["add_arguments", "check", "run"]
 
@@ -63,7 +62,9 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
         before it.
     """
     from pflow.cli.fit import TrainingCLI
+    from pflow.config import to_plain
     from pflow.errors import ConfigError
+    from pflow.train.model_spec import differences
 
     first = stage = None
     for name, words in commands.items():
@@ -78,28 +79,20 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
                 # that the first stage begins with, but for those that stages set, and these come again here.
                 begins_with = first.config["start_from"] or "null"
                 stage = TrainingCLI(words[0], [*words[1:], "--start-from", begins_with])
-                _check_tokens(stage.datamodule.recipe, first.datamodule.recipe)
+                tokens = (to_plain(one.datamodule.recipe) for one in (stage, first))
+                if changed := differences("data", *tokens, whose="the stages before"):
+                    raise ConfigError("; ".join(changed))
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
 
 
-def _check_tokens(ours: TokenConfig, theirs: TokenConfig) -> None:
-    """Refuse other tokens than those of the stages before."""
-    from pflow.config import to_plain
-    from pflow.errors import ConfigError
+class _CheckingParser(argparse.ArgumentParser):
+    """A parser whose errors do not end the program."""
 
-    before = to_plain(theirs)
-    changed = [
-        f"data.{name} is {value}, and that of the stages before {before[name]}"
-        for name, value in to_plain(ours).items()
-        if value != before[name]
-    ]
-    if changed:
-        raise ConfigError("; ".join(changed))
+    def error(self, message: str) -> NoReturn:
+        from pflow.errors import ConfigError
 
-
-class _CheckingParser(RaisesErrors, argparse.ArgumentParser):
-    """The parser of options that are only checked."""
+        raise ConfigError(message)
 
 
 def _check_calibration(words: Sequence[str], stage: TrainingCLI | None) -> None:

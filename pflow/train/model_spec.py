@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -20,24 +20,9 @@ from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.train.transfer import transfer_checkpoint
 
-__all__ = ["ModelSpec", "NewParts"]
+__all__ = ["ModelSpec"]
 
 PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}
-
-
-class NewParts(NamedTuple):
-    """Parts of a network that the checkpoint to start with does not have.
-
-    Parameters
-    ----------
-    random
-        They keep their random weights.
-    identity
-        Layers behind those of a stack, which pass on what they get.
-    """
-
-    random: Sequence[str] = ()
-    identity: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,7 +37,7 @@ class ModelSpec:
     purpose
         ``fresh``: random weights, tokeniser fitted on the training files. ``start``: a new training that begins with
         the weights of `checkpoint`; parts of the network that it does not have begin at random, and further layers
-        pass on what they get. ``continue``: the training of `checkpoint` goes on. ``evaluate``: no training.
+        pass on what they get. ``continue``: the training of `checkpoint` is resumed. ``evaluate``: no training.
     checkpoint
         The trained model; None for a fresh one.
     """
@@ -82,24 +67,26 @@ class ModelSpec:
         InputError
             Not a trained model that pflow can use.
         """
-        if checkpoint is not None and verb != "fit":
-            return cls(purpose="evaluate", checkpoint=_read(checkpoint))
-        if checkpoint is not None:
-            found = _read(checkpoint)
-            if not Path(checkpoint).is_file():
-                raise ConfigError(
-                    f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
-                    "--start-from begins a new one with them"
-                )
-            if found.header.format < FORMAT:
-                raise ConfigError(
-                    f"{checkpoint} was written by pflow {found.header.version}, whose trainings cannot be continued; "
-                    "--start-from begins a new one with its weights"
-                )
-            return cls(purpose="continue", checkpoint=found)
-        if start_from is not None:
-            return cls(purpose="start", checkpoint=_read(start_from))
-        return cls()
+        source = start_from if checkpoint is None else checkpoint
+        if source is None:
+            return cls()
+        found = read_checkpoint(source)
+        check_weights(found)  # its options are safe to be defaults: a network of their sizes is one of its weights
+        if verb != "fit":
+            return cls(purpose="evaluate", checkpoint=found)
+        if checkpoint is None:
+            return cls(purpose="start", checkpoint=found)
+        if not Path(checkpoint).is_file():
+            raise ConfigError(
+                f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
+                "--start-from begins a new one with them"
+            )
+        if found.header.format < FORMAT:
+            raise ConfigError(
+                f"{checkpoint} was written by pflow {found.header.version}, whose trainings cannot be continued; "
+                "--start-from begins a new one with its weights"
+            )
+        return cls(purpose="continue", checkpoint=found)
 
     @property
     def tokeniser(self) -> Tokeniser | None:
@@ -128,29 +115,17 @@ class ModelSpec:
         }
 
     def check_class(self, class_path: str | None) -> None:
-        """Refuse another class of reconstructor than that of the weights.
-
-        Raises
-        ------
-        ConfigError
-            Names both.
-        """
+        """Refuse another class of reconstructor than that of the weights, with a ConfigError that names both."""
         if self.checkpoint is not None and class_path is not None:
             theirs = self.checkpoint.header.model["class_path"]
             if class_path not in (theirs, theirs.rpartition(".")[2]):
                 self._refuse([f"model.reconstructor.class_path is {class_path}, and that of the weights {theirs}"])
 
-    def check_recipe(self, recipe: TokenConfig) -> None:
-        """Refuse other tokens than those that the weights were trained with.
-
-        Raises
-        ------
-        ConfigError
-            Names each option.
-        """
+    def check_tokens(self, config: TokenConfig) -> None:
+        """Refuse other tokens than those of the weights, with a ConfigError that names each option."""
         if self.tokeniser is not None:
-            ours, theirs = to_plain(recipe), to_plain(self.tokeniser.config)
-            self._refuse(_differences("data", ours, theirs, ignored="readout"))
+            theirs = to_plain(self.tokeniser.config) | {"readout": config.readout}
+            self._refuse(differences("data", to_plain(config), theirs))
 
     def check_network(self, reconstructor: Reconstructor) -> None:
         """Refuse another network than that of the training to continue, or of the model to evaluate.
@@ -163,8 +138,8 @@ class ModelSpec:
         if self.checkpoint is not None and self.purpose != "start":
             self._refuse(self._network_differences(reconstructor))
 
-    def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> NewParts:
-        """Load the weights, unless the trainer does it (a training that goes on) or there are none.
+    def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> tuple[list[str], list[str]]:
+        """Load the weights, unless the trainer does it (a training that is resumed) or there are none.
 
         Parameters
         ----------
@@ -175,8 +150,9 @@ class ModelSpec:
 
         Returns
         -------
-        NewParts
-            Of a network to start with.
+        random, identity : list of str
+            Parts that the checkpoint to start with does not have: those that keep their random weights, and layers
+            behind those of a stack, which pass on what they get.
 
         Raises
         ------
@@ -186,28 +162,28 @@ class ModelSpec:
             The weights do not fit the checkpoint's own options.
         """
         if self.checkpoint is None or self.purpose == "continue":
-            return NewParts()
-        checkpoint = self.checkpoint
+            return [], []
+        checkpoint, new = self.checkpoint, {}
         if self.purpose == "start":
             checkpoint = transfer_checkpoint(checkpoint, reconstructor, detector)
-        new = _new_parts(reconstructor, checkpoint.state_dict) if self.purpose == "start" else {}
+            new = _new_parts(reconstructor, checkpoint.state_dict)
         weights = {name: value for part in new.values() for name, value in part.items()} | checkpoint.state_dict
-        checkpoint = dataclasses.replace(checkpoint, state_dict=weights)
         try:
-            load_weights(reconstructor, checkpoint)
+            load_weights(reconstructor, dataclasses.replace(checkpoint, state_dict=weights))
         except InputError:
             self._refuse(self._network_differences(reconstructor))
             raise
         layers = {part for part in new if _is_item(part)}
         for layer in layers:
             reconstructor.get_submodule(layer).begin_as_identity()  # type: ignore[operator]
-        return NewParts(random=sorted(new.keys() - layers), identity=sorted(layers))
+        return sorted(new.keys() - layers), sorted(layers)
 
     def _network_differences(self, reconstructor: Reconstructor) -> list[str]:
         assert self.checkpoint is not None
         theirs = self.checkpoint.header.model["init_args"].get("network", {})
-        ours = describe(reconstructor)["init_args"].get("network", {})
-        return _differences("model.reconstructor.network", ours, theirs)
+        return differences(
+            "model.reconstructor.network", describe(reconstructor)["init_args"].get("network", {}), theirs
+        )
 
     def _refuse(self, differences: list[str]) -> None:
         if differences:
@@ -215,18 +191,14 @@ class ModelSpec:
             raise ConfigError(f"{self.checkpoint.path}, to {PURPOSES[self.purpose]}: {'; '.join(differences)}")
 
 
-def _read(source: str | Path) -> Checkpoint:
-    """A trained model whose options are safe to be defaults: a network of their sizes is one of its weights."""
-    checkpoint = read_checkpoint(source)
-    check_weights(checkpoint)
-    return checkpoint
-
-
-def _differences(group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], *, ignored: str = "") -> list[str]:
+def differences(
+    group: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], whose: str = "the weights"
+) -> list[str]:
+    """Options of a group that are not the same, in words."""
     return [
-        f"{group}.{name} is {value}, and that of the weights {theirs[name]}"
+        f"{group}.{name} is {value}, and that of {whose} {theirs[name]}"
         for name, value in ours.items()
-        if name in theirs and name != ignored and value != theirs[name]
+        if name in theirs and value != theirs[name]
     ]
 
 
@@ -240,16 +212,16 @@ def _new_parts(reconstructor: nn.Module, weights: Mapping[str, Tensor]) -> dict[
         path = name.split(".")
         parents = (".".join(path[:n]) for n in range(2, len(path)))
         missing = next((one for one in parents if not any(known.startswith(f"{one}.") for known in weights)), None)
-        if missing is not None and (not _is_item(missing) or _can_begin_as_identity(reconstructor, missing)):
-            new.setdefault(missing.removeprefix(PREFIX), {})[name] = value
+        if missing is None:
+            continue
+        part = missing.removeprefix(PREFIX)
+        layer = reconstructor.get_submodule(part)
+        identity = isinstance(layer, (EncoderLayer, DecoderLayer)) and layer.attention_residual.pre
+        if identity or not _is_item(part):
+            new.setdefault(part, {})[name] = value
     return new
 
 
 def _is_item(part: str) -> bool:
     """Whether a part is an item of a list, such as a layer of a stack."""
     return part.rpartition(".")[2].isdecimal()
-
-
-def _can_begin_as_identity(reconstructor: nn.Module, part: str) -> bool:
-    layer = reconstructor.get_submodule(part.removeprefix(PREFIX))
-    return isinstance(layer, (EncoderLayer, DecoderLayer)) and layer.attention_residual.pre

@@ -135,8 +135,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             raise ConfigError(f"model.reconstructor: {error}") from error
         self.data.use_readout(reconstructor.needs_readout)
         self.spec.check_network(reconstructor)
-        new = self.spec.load_into(reconstructor, detector=tokeniser.detector)
-        for how, parts in (("as the identity", new.identity), ("at random", new.random)):
+        at_random, as_identity = self.spec.load_into(reconstructor, detector=tokeniser.detector)
+        for how, parts in (("as the identity", as_identity), ("at random", at_random)):
             if parts:
                 self.print(f"begin {how}: {', '.join(parts)}")
         self.reconstructor = reconstructor

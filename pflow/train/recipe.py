@@ -6,13 +6,13 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import config_dir, from_plain
@@ -24,7 +24,10 @@ __all__ = ["TrainingRecipe", "load_recipe", "run_recipe", "training_summary"]
 SUMMARY = "training.json"
 
 SKIPPED = 3
-"""Exit code of a command that is done but skipped entries; the recipe goes on."""
+"""Exit code of a command that is done but skipped entries; the recipe continues."""
+
+INTERRUPTED = (130, 143)
+"""Exit codes of a command that a signal stopped."""
 
 SPLITS = ("train", "val", "test")
 """Splits of which `pflow fit` takes files."""
@@ -82,8 +85,13 @@ class TrainingRecipe:
             if name in self.calibrate:
                 raise ConfigError(f"calibrate: leave out '{name}', which the recipe gives itself")
 
-    def configurations(self, stage: int, variant: str | None = None) -> list[Mapping[str, Any]]:
-        """Configurations of a stage, counted from 0: each changes those before it.
+    def write(self, folder: str | Path, stage: int, variant: str | None = None) -> list[str]:
+        """Write the configurations of a stage (from 0), each of which changes those before it, to a folder.
+
+        Returns
+        -------
+        list of str
+            The options of `pflow fit` that name them.
 
         Raises
         ------
@@ -95,20 +103,10 @@ class TrainingRecipe:
             if variant is None or variant not in self.variants:
                 raise ConfigError(f"no variant '{variant}': expected one of {', '.join(self.variants) or 'none'}")
             chosen.append(self.variants[variant])
-        return chosen
-
-    def write(self, folder: str | Path, stage: int, variant: str | None = None) -> list[str]:
-        """Write the configurations of a stage to a folder; returns the options of `pflow fit` that name them.
-
-        Raises
-        ------
-        ConfigError
-            As of `configurations`.
-        """
+        Path(folder).mkdir(parents=True, exist_ok=True)
         words = []
-        for number, configuration in enumerate(self.configurations(stage, variant), 1):
+        for number, configuration in enumerate(chosen, 1):
             path = Path(folder) / f"{number}.yaml"
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(yaml.safe_dump(configuration, sort_keys=False), encoding="utf-8")
             words += ["--config", str(path)]
         return words
@@ -179,8 +177,8 @@ def run_recipe(
 ) -> int:
     """Run a recipe: its stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
 
-    What is finished is not run again, and an interrupted stage goes on from its last checkpoint, with the same batches
-    and random numbers as in one go.
+    What is finished is not run again, and an interrupted stage is resumed from its last checkpoint, with the same
+    batches and random numbers as in one go.
 
     Parameters
     ----------
@@ -193,10 +191,8 @@ def run_recipe(
     check
         Gets all commands that are to run, by the names that messages give them, before the first one runs; raises a
         ConfigError if one is wrong. The model that a later one takes is not there yet.
-    data_dir
-        Folder of the samples, where the recipe names some.
-    variant
-        Which variant, where the recipe has some.
+    data_dir, variant
+        Folder of the samples and chosen variant, where the recipe names some.
     options
         More options of `pflow fit`, for every stage.
     ship
@@ -248,6 +244,8 @@ def run_recipe(
             continue
         print(f"== {name}: training in {folder}")
         code = pflow(commands[name])
+        if code in INTERRUPTED:
+            print(f"== {name}: interrupted; the same pflow recipe command resumes it", file=sys.stderr, flush=True)
         if code not in (0, SKIPPED):
             return code
         skipped |= code == SKIPPED
@@ -272,11 +270,11 @@ def run_recipe(
 def training_summary(run: str | Path) -> dict[str, Any]:
     """Time, steps and machine of a finished training, for ``training.json``; to be called where it was trained.
 
-    A training that was continued has a log for each part. The time is the sum over the logs, each from its first to its
-    last entry; work after the last entry, which an interruption lost, does not count.
+    The time is the sum over the logs, of which a resumed training has several, each from its beginning (in the name of
+    TensorBoard's file) to its last entry.
     """
     logs = sorted(Path(run).glob("logs/version_*/events.out.tfevents.*"))
-    seconds = [part for log in logs if (part := _duration(log)) > 0]
+    seconds = [part for log in logs if (part := log.stat().st_mtime - int(log.name.split(".")[3])) > 1]
     return {
         "wall_s": round(sum(seconds)),
         "parts": len(seconds),
@@ -284,9 +282,3 @@ def training_summary(run: str | Path) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
         "threads": torch.get_num_threads(),
     }
-
-
-def _duration(log: Path) -> float:
-    """Seconds from the first to the last entry of a TensorBoard log."""
-    times = [event.wall_time for event in EventFileLoader(str(log)).Load()]
-    return max(times) - min(times) if times else 0.0

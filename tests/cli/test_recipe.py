@@ -57,7 +57,7 @@ SAMPLES = {"train": ["zqq"], "val": ["zqq"]}
     ("stage", "message"),
     [
         ({"model": {"larning": 1}}, "does not accept option 'larning'"),
-        ({"trainr": {"max_steps": 1}}, "does not accept option 'trainr"),
+        ({"trainr": {"max_steps": 1}}, "Option 'trainr.max_steps' is not accepted"),
         (network(widht=8), "does not accept option 'widht'"),
         ({"model": {"lr": -1.0}}, "expected lr > 0"),
         ({"trainer": {"max_steps": "many"}}, "max_steps"),
