@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_client import KernelManager
 from nbclient import NotebookClient
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,24 +22,29 @@ def by_name(path):
     return path.stem
 
 
-@pytest.fixture
-def environment(monkeypatch, tmp_path):
-    """The repository for the samples, one thread, and nothing written beside the notebook."""
-    monkeypatch.setenv("PFLOW_REPO", str(REPOSITORY))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """A kernel for all notebooks, which has imported the libraries once; one thread."""
+    settings = {"PFLOW_REPO": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    settings["IPYTHONDIR"] = str(tmp_path_factory.mktemp("ipython"))
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(env=os.environ | settings)
+    yield manager
+    manager.shutdown_kernel(now=True)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # of jupyter's own
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
-def test_runs_from_top_to_bottom(path, environment, tmp_path):
+def test_runs_from_top_to_bottom(path, kernel, tmp_path):
     notebook = nbformat.read(path, as_version=4)
-    folder = tmp_path / "notebook"
-    folder.mkdir()
-    NotebookClient(
-        notebook, timeout=TIME_LIMIT, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    ).execute()
+    # A new namespace, and nothing written beside the notebook.
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(f"%reset -f\nimport os\nos.chdir({str(tmp_path)!r})"))
+    client = NotebookClient(notebook, km=kernel, timeout=TIME_LIMIT)
+    try:
+        client.execute()
+    finally:
+        client.kc.stop_channels()
     printed = [
         output for cell in notebook.cells for output in cell.get("outputs", []) if output.get("name") == "stderr"
     ]
@@ -49,21 +56,16 @@ def test_all_are_there():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
-def test_outputs_are_stripped(path):
-    notebook = nbformat.read(path, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code
-    assert all(not cell.outputs and cell.execution_count is None for cell in code)
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
 def test_is_written_as_git_likes_it(path):
     text = path.read_text(encoding="utf-8")
     assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    assert set(json.loads(text)["metadata"]) == {"kernelspec", "language_info"}
-    identities = [cell["id"] for cell in json.loads(text)["cells"]]
-    assert len(set(identities)) == len(identities)
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
