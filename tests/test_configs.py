@@ -115,16 +115,35 @@ def two_steps(recipe, stage, variant, folder, sample, *more):
     return checkpoint
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_figures():
+    """Fits draw nothing, which is half of their time here; `test_end_to_end.py` looks for the figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pflow.cli.fit.rendered", lambda figure, kind: b"")
+        yield
+
+
+@pytest.fixture(scope="module")
+def first_stage(sample_dir, tmp_path_factory):
+    """Makes the checkpoint that two steps of the first stage of a recipe leave, once."""
+
+    @functools.cache
+    def make(recipe: str, variant: str | None):
+        folder = tmp_path_factory.mktemp(f"{recipe}_0")
+        return two_steps(recipe, 0, variant, folder, str(sample_dir / "multi_test_small.root"))
+
+    return make
+
+
 @pytest.fixture(scope="module", params=SET_UPS, ids=lambda one: "-".join(map(str, one)))
-def trained(request, sample_dir, tmp_path_factory):
+def trained(request, first_stage, sample_dir, tmp_path_factory):
     """A set-up and the checkpoint that two steps of it leave."""
     recipe, stage, variant = request.param
-    sample = str(sample_dir / "multi_test_small.root")
-    folder = tmp_path_factory.mktemp(f"{recipe}_{stage}")
-    more = []
-    if stage:
-        more = [f"--start-from={two_steps(recipe, 0, variant, folder / 'before', sample)}"]
-    return request.param, two_steps(recipe, stage, variant, folder / "run", sample, *more)
+    before = first_stage(recipe, variant)
+    if not stage:
+        return request.param, before
+    sample, folder = str(sample_dir / "multi_test_small.root"), tmp_path_factory.mktemp(f"{recipe}_{stage}")
+    return request.param, two_steps(recipe, stage, variant, folder, sample, f"--start-from={before}")
 
 
 def test_a_set_up_is_saved_and_loaded_as_it_was_trained(trained):

@@ -246,6 +246,7 @@ def first_stage(small, tmp_path_factory):
     sizes = ("width=8", "heads=1", "hidden_width=8", "cone_angle=0.2")
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={folder}"]
     options = [f"{NETWORK}.{size}" for size in sizes] + ["--trainer.max_epochs=1", "--model.lr=1e-12"]
+    options.append("--trainer.limit_train_batches=2")
     assert main(["fit", *data, *options, "--trainer.enable_progress_bar=false"]) == 0
     return folder
 
@@ -255,7 +256,8 @@ SECOND_STAGE = (f"{NETWORK}.refine_layers=1", "--trainer.callbacks+=pflow.train.
 
 def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage, small, tmp_path, capsys):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path}"]
-    options = ["--trainer.max_epochs=1", "--trainer.enable_progress_bar=false", *SECOND_STAGE]
+    options = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.enable_progress_bar=false"]
+    options += SECOND_STAGE
     options.append("--model.reconstructor.training.scheduled_sampling_prob=0.9")
     assert main(["fit", *data, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
     assert "begin at random: " in capsys.readouterr().out
@@ -271,6 +273,7 @@ def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage
 def test_a_fit_can_add_layers_to_a_trained_model_that_change_nothing_at_first(first_stage, small, tmp_path, capsys):
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path}"]
     options = ["--trainer.max_epochs=1", "--trainer.enable_progress_bar=false", "--model.lr=1e-12"]
+    options.append("--trainer.limit_train_batches=2")
     deeper = [f"{NETWORK}.encoder_layers=4", f"{NETWORK}.decoder_layers=4"]
     assert main(["fit", *data, *options, *deeper, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
     said = capsys.readouterr().out
