@@ -98,18 +98,18 @@ def evaluate(
         check_order(paths, truth_files)
     parts = _parts(files, truth_files)
     failed: list[InputError] = []
-    for done, (of_part, part) in enumerate(parts):
+    for done, (part_files, part) in enumerate(parts):
         # One for each part: of a file that fails in the middle no event counts.
         evaluation = Evaluation(name=name, settings=total.settings, oracle=oracle)
         chunks = iterate_events(part, **options, chunk_size=chunk_size, on_error=on_error)
         by_hits = isinstance(total.settings.matching, HitMatching)
         recos = {}
-        for key, paths in of_part.items():
+        for key, listed in part_files.items():
             links: Any = ("required" if key == name else "if there") if by_hits else "left out"
-            of_each = (iterate_reco(path, name=collection, chunk_size=chunk_size, links=links) for path in paths)
+            of_each = (iterate_reco(path, name=collection, chunk_size=chunk_size, links=links) for path in listed)
             recos[key] = itertools.chain.from_iterable(of_each)
         try:
-            for events, found in zip_chunks(chunks, recos, files={k: ", ".join(v) for k, v in of_part.items()}):
+            for events, found in zip_chunks(chunks, recos, files={k: ", ".join(v) for k, v in part_files.items()}):
                 evaluation.update(events, {key: dataclasses.replace(one, name=key) for key, one in found.items()})
                 progress(total.n_events + evaluation.n_events, done, len(parts))
         except InputError as error:

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from pflow.errors import ConfigError, check_choice
 from pflow.event import jagged
-from pflow.event.events import LINKED, Events
+from pflow.event.events import Events
 from pflow.event.links import assigned_particle
 from pflow.event.particles import Reconstruction
+from pflow.event.schema import LINKED
 from pflow.event.targets import Targets
 from pflow.event.truth import select_targets
 from pflow.physics.detector import Detector

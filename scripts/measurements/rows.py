@@ -58,7 +58,7 @@ def read_rows(path: Path = CSV) -> list[Row]:
     """All rows of a file."""
     with path.open(encoding="utf-8", newline="") as file:
         return [
-            Row(*words[:3], *(float(word) if word else math.nan for word in words[3:]))
+            Row(words[0], words[1], words[2], *(float(word) if word else math.nan for word in words[3:]))
             for words in list(csv.reader(file))[1:]
         ]
 

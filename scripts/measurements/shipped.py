@@ -11,6 +11,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from measurements.rows import CSV, DATA, Row, write_rows
 from pflow.checkpoint.load import load_model
@@ -137,7 +138,7 @@ def measure(sample: Sample, path: Path, models: Sequence[str], *, device: str = 
     dict
         By model; each result holds all models, and the oracle of what its own model reads.
     """
-    options = {"truth_tracks": True} if sample.truth_tracks else {}
+    options: dict[str, Any] = {"truth_tracks": True} if sample.truth_tracks else {}
     with tempfile.TemporaryDirectory() as folder:
         recos = {name: Path(folder) / f"{k}.root" for k, name in enumerate(models)}
         loaded = {name: load_model(name) for name in models}
