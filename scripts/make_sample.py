@@ -14,7 +14,7 @@ from pathlib import Path
 import uproot
 
 from pflow.io.events_root import write_events
-from pflow.io.flat import FlatReader
+from pflow.io.open import open_events
 
 EVENTS = {  # folder, which is also the layout; sample; events
     ("g4", "gamma1_train"): 460,
@@ -36,7 +36,7 @@ def main() -> None:
     args = parser.parse_args()
     total = 0
     for (folder, name), events in EVENTS.items():
-        reader = FlatReader(args.data_dir / folder / f"{name}.root", layout=folder)
+        reader = open_events(args.data_dir / folder / f"{name}.root", layout=folder)
         target = args.output / f"{'cld_' if folder == 'cld_g4' else ''}{name}_small.root"
         write_events(target, reader.read(0, events), compression=uproot.LZMA(9), inputs=[reader.path])
         reader.close()

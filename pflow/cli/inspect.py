@@ -18,7 +18,7 @@ from pflow.cli.options import add_file_options, add_options, add_renamed, at_lea
 from pflow.cli.text import print_facts, print_table
 
 if TYPE_CHECKING:
-    from pflow.io.edm4hep.collection_content import CollectionContent
+    from pflow.io.edm4hep.collections import Collection
     from pflow.io.inspect import FileContent
 
 __all__ = ["add_arguments", "run"]
@@ -154,7 +154,7 @@ def _print_collections(content: FileContent, title: str) -> None:
         print_facts(facts)
 
 
-def _remarks(own: CollectionContent) -> Iterator[str]:
+def _remarks(own: Collection) -> Iterator[str]:
     """Ends of links, and what is special about a collection."""
     starts: dict[str, list[str]] = {}
     for link in own.links:

@@ -28,7 +28,6 @@ from pflow.inference.jobs import Job, Outcome, Planner, Unit
 from pflow.inference.outputs import OutputOptions, output_paths
 from pflow.inference.progress import Progress
 from pflow.io.atomic import make_folder
-from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.physics.detector import Detector
 
 __all__ = ["Summary", "reconstruct_files"]
@@ -92,7 +91,7 @@ def reconstruct_files(
 ) -> Summary:
     """Reconstruct files into one ROOT file, or into one each.
 
-    Outputs are those of `pflow.io.particles_root` and, for EDM4hep, `pflow.io.edm4hep.reco_names`. They appear only
+    Outputs are those of `pflow.io.particles_root` and, for EDM4hep, `pflow.io.edm4hep.reco`. They appear only
     when they are complete. One output for all has the entries of the inputs one after the other.
 
     Parameters
@@ -288,10 +287,7 @@ class _Collector:
                     for warning in outcome.result.warnings:
                         warnings.warn(warning, stacklevel=2)
                     reconstruction = outcome.result.reconstruction
-                    if not isinstance(writer, Edm4hepRecoWriter):
-                        writer.extend(reconstruction)
-                    elif outcome.result.events is not None:
-                        writer.extend(reconstruction, outcome.result.events)
+                    writer.extend(reconstruction)
                     part.count(reconstruction, outcome.unit.chunk)
                     self._progress.advance(len(reconstruction))
                     if self._on_progress is not None:

@@ -73,11 +73,12 @@ class OutputOptions:
             As of `pflow.io.particles_root.RecoWriter` and `pflow.io.edm4hep.writer.Edm4hepRecoWriter`.
         """
         if self.format == "edm4hep":
+            if len(files) > 1:
+                raise ConfigError(f"cannot write {path}: EDM4hep outputs have one input each; name a folder for them")
             return Edm4hepRecoWriter(
                 path,
-                files,
+                files[0],
                 provenance=provenance,
-                keep_input=self.keep_input,
                 mc_links=self.mc_links,
                 inputs=inputs,
                 force=self.force,

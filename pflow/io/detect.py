@@ -18,12 +18,12 @@ from pflow.config import builtin_names
 from pflow.errors import InputError, PflowError, nearest
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.io.columns import Columns, open_root, open_tree
 from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.flat import FlatReader, missing_branches
-from pflow.io.layout import Layout, load_layout
+from pflow.io.layout import load_layout
 from pflow.io.reader import Reader
+from pflow.io.root import Columns, is_rntuple, open_tree
 from pflow.physics.detector import Detector, load_detector
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "detector_matches",
     "fitting_detectors",
     "geometry_fits",
+    "is_hdf5",
     "sniff",
 ]
 
@@ -108,31 +109,36 @@ class DetectorMatch:
         return ""
 
 
-def sniff(path: str | PathLike[str], *, layout: str | Path | Layout | None = None) -> str:
-    """Schema of a file: ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
+def is_hdf5(path: str | PathLike[str]) -> bool:
+    """Whether a local file is HDF5."""
+    if "://" in str(path):
+        return False
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
+    except OSError:
+        return False  # open_root says what is wrong
 
-    A file of which `layout` is given counts as flat.
+
+def sniff(directory: Any, path: str) -> str:
+    """Schema of an open ROOT file: ``edm4hep``, ``edm4hep-rntuple`` or ``flat``.
 
     Raises
     ------
     InputError
-        Neither ROOT nor HDF5, damaged, without a tree ``events``, or with one that no schema fits.
+        No tree ``events``, or one that no schema fits.
     """
-    if _is_hdf5(path):
-        return "legacy-hdf5"
-    if layout is not None:
+    edm4hep = "edm4hep-rntuple" if "events" in directory and is_rntuple(directory, "events") else "edm4hep"
+    if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
+        return edm4hep
+    tree = open_tree(directory, "events", path)
+    columns = Columns(tree, path)
+    if any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections):
+        return edm4hep
+    keys = list(tree.keys(recursive=True))
+    missing = missing_branches(keys)
+    if not missing:
         return "flat"
-    with open_root(path) as directory:
-        if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
-            return _edm4hep(directory)
-        tree = open_tree(directory, "events", str(path))
-        columns = Columns(tree, str(path))
-        if _holds_edm4hep(columns):
-            return _edm4hep(directory)
-        keys = list(tree.keys(recursive=True))
-        missing = missing_branches(keys)
-        if not missing:
-            return "flat"
     names = columns.collections
     raise InputError(
         f"tree 'events' holds neither EDM4hep collections (calorimeter hits with {', '.join(HIT_MEMBERS)},"
@@ -144,33 +150,24 @@ def sniff(path: str | PathLike[str], *, layout: str | Path | Layout | None = Non
     )
 
 
-def best_layout(path: str | PathLike[str], detector: Detector | None = None) -> str:
-    """Name of the built-in layout of a flat ntuple.
+def best_layout(directory: Any, path: str, detector: Detector | None = None) -> str:
+    """Name of the built-in layout of an open flat ntuple.
 
     Files that pflow wrote have the default one. Of another file the first entries are read: the layout is that of the
-    detector whose ECAL lies where the ECAL hits are.
-
-    Parameters
-    ----------
-    path
-        A flat ntuple.
-    detector
-        What the file is to be read as, if that is known: the layout that belongs to it is taken unread.
+    detector whose ECAL lies where the ECAL hits are. If the `detector` is known, the layout that belongs to it is taken
+    unread.
     """
     names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
     if detector is not None:
         return next((name for name in names if load_layout(name).detector == detector.name), DEFAULT_LAYOUT)
     for name in names:
         try:
-            reader = FlatReader(str(path), layout=name)
+            reader = FlatReader(directory, path, layout=name)
         except PflowError:
             continue
-        try:
-            if name == DEFAULT_LAYOUT and reader.has_note:
-                return name
-            events = _first_events(reader)
-        finally:
-            reader.close()
+        if name == DEFAULT_LAYOUT and reader.has_note:
+            return name
+        events = _first_events(reader)
         if events is not None and geometry_fits(events, events.detector):
             return name
     return DEFAULT_LAYOUT
@@ -312,21 +309,3 @@ def _inside(distances: ak.Array, lowest: float, front: float, highest: float) ->
     if np.quantile(values, OUTLIERS) <= front:
         return True
     return False if ak.sum(ak.num(distances) > 0) >= MIN_EVENTS else None
-
-
-def _is_hdf5(path: str | PathLike[str]) -> bool:
-    if "://" in str(path):
-        return False
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE
-    except OSError:
-        return False  # open_root says what is wrong
-
-
-def _edm4hep(directory: Any) -> str:
-    return "edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep"
-
-
-def _holds_edm4hep(columns: Columns) -> bool:
-    return any(columns.has(name, *HIT_MEMBERS) or columns.has(name, *PARTICLE_MEMBERS) for name in columns.collections)

@@ -19,7 +19,7 @@ from pflow.event.schema import LINKED, quantities_of
 from pflow.io.atomic import replacing
 from pflow.io.flat import NOTE
 from pflow.io.layout import Branch, Layout, load_layout
-from pflow.io.rootfile import write_note
+from pflow.io.root import write_note
 from pflow.physics.detector import Detector, load_detector
 
 __all__ = ["write_events"]

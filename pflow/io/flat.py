@@ -8,7 +8,6 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
-import numpy.typing as npt
 
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, nearest
@@ -24,9 +23,8 @@ from pflow.event.build import (
 from pflow.event.events import TRUTH_PARTS, Events, Flag
 from pflow.event.links import Links
 from pflow.event.schema import LINKED
-from pflow.io.columns import open_root, open_tree
 from pflow.io.layout import REQUIRED, Branch, Layout, load_layout
-from pflow.io.rootfile import read_branch, read_note
+from pflow.io.root import open_tree, read_branch, read_note
 from pflow.physics import pdg
 from pflow.physics.detector import Detector, load_detector
 
@@ -35,9 +33,6 @@ __all__ = ["NOTE", "FlatReader", "missing_branches"]
 NOTE = "pflow_flat"
 """Key of the note in pflow's own flat files: detector, codes of the calorimeters, name of the reference,
 whether its tracks were made from Monte Carlo particles."""
-
-MOST_TABULATED = 255
-"""Up to this code of a calorimeter, the calorimeters of all codes are looked up in a table."""
 
 
 def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") -> list[str]:
@@ -53,18 +48,17 @@ class FlatReader:
 
     Parameters
     ----------
-    path
-        The file.
+    directory, path
+        The file, open (`pflow.io.root.open_root`) and closed with the reader, and its name.
     layout
         Built-in name or YAML file of the table from quantity to branch.
     detector
-        Built-in name, YAML file or `Detector`. By default the one that the file's own note names (files written by
-        pflow), or else the layout's.
+        By default the one that the file's own note names (files written by pflow), or else the layout's.
 
     Raises
     ------
     InputError
-        Not a ROOT file; no such tree; a missing branch, with its nearest matches.
+        No such tree; a missing branch, with its nearest matches.
     ConfigError
         A layout or detector that cannot be used, alone or together.
     """
@@ -74,6 +68,7 @@ class FlatReader:
 
     def __init__(
         self,
+        directory: Any,
         path: str | Path,
         *,
         layout: str | Path | Layout = "g4",
@@ -81,29 +76,25 @@ class FlatReader:
     ) -> None:
         self.path = str(path)
         self.layout = load_layout(layout)
-        self._file = open_root(path)
-        try:
-            self._table = open_tree(self._file, self.layout.tree, self.path)
-            note = read_note(self._file, NOTE, self.path) or {}
-            self.has_note = bool(note)
-            self.layout = self.layout.with_all() if note else self.layout
-            self.uuid = str(self._file.file.uuid)
-            self.num_entries = int(self._table.num_entries)
-            self.detector = self._detector(detector, note)
-            self.truth_tracks = bool(note.get("truth_tracks", False))
-            self._reference_name = str(note.get("reference_name", self.layout.reference_name))
-            keys = list(self._table.keys())
-            self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
-            self._event = self.layout.event if self.layout.event in keys else None
-            self._calorimeter_of_code = self._codes(note)
-            self.absent = self._absent(keys)
-        except BaseException:
-            self._file.close()
-            raise
+        self._directory = directory
+        self.tree = open_tree(directory, self.layout.tree, self.path)
+        note = read_note(directory, NOTE, self.path) or {}
+        self.has_note = bool(note)
+        self.layout = self.layout.with_all() if note else self.layout
+        self.uuid = str(directory.file.uuid)
+        self.num_entries = int(self.tree.num_entries)
+        self.detector = self._detector(detector, note)
+        self.truth_tracks = bool(note.get("truth_tracks", False))
+        self._reference_name = str(note.get("reference_name", self.layout.reference_name))
+        keys = set(self.tree.keys())
+        self._parts = {part: self.layout.available(part, keys, file=self.path) for part in self.layout.parts}
+        self._event = self.layout.event if self.layout.event in keys else None
+        self._calorimeter_of_code = self._codes(note)
+        self.absent = self._absent(keys)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        self._file.close()
+        self._directory.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read entries without validating them; see `pflow.io.reader.Reader.read`.
@@ -121,18 +112,24 @@ class FlatReader:
             for part, fields in self._parts.items()
             if fields and (truth or part not in TRUTH_PARTS)
         }
-        parts: dict[str, Any] = {"hits": self._hits(columns["hits"])}
+        particle = {
+            part: own.pop("particle") for part, own in columns.items() if part in LINKED.values() and "particle" in own
+        }
+        hits = columns["hits"]
+        if self._calorimeter_of_code and "subdetector" in hits:
+            hits["subdetector"] = self._calorimeters(hits["subdetector"])
+        parts: dict[str, Any] = {"hits": make_hits(**hits)}
         if "tracks" in columns:
-            parts["tracks"] = make_tracks(b_field=self.detector.b_field, **_without_particle(columns["tracks"]))
+            parts["tracks"] = make_tracks(b_field=self.detector.b_field, **columns["tracks"])
         if "tracker_hits" in columns:
-            parts["tracker_hits"] = make_tracker_hits(**_without_particle(columns["tracker_hits"]))
+            parts["tracker_hits"] = make_tracker_hits(**columns["tracker_hits"])
         if "truth" in columns:
             parts["truth"] = make_truth(**_with_pdg_defaults(columns["truth"], ("charge", "mass")))
             for name, source in LINKED.items():
                 if name in columns:
                     parts[name] = make_links(**columns[name])
-                elif "particle" in columns.get(source, {}):
-                    parts[name] = _links_of(columns[source]["particle"])
+                elif source in particle:
+                    parts[name] = _links_of(particle[source])
         if "reference" in columns:
             parts["reference"] = make_particles(**_with_pdg_defaults(columns["reference"], ("charge",)))
         if self.truth_tracks:
@@ -198,61 +195,40 @@ class FlatReader:
         """Arrays [event, object] of the quantities of one part, in pflow's units, all of the same lengths."""
         link = next((name for name, source in LINKED.items() if source == part), "")
         columns: dict[str, ak.Array] = {}
-        counts: npt.NDArray[np.int64] | None = None
+        counts, first = None, ""
         for name, branch in fields.items():
             if name == "particle" and part not in LINKED and (not truth or self._parts.get(link)):
                 continue
-            values = read_branch(self._table, branch.branch, start, stop, self.path)
-            if not _is_numbers(values):
-                raise InputError(
-                    f"expected one list of numbers an entry, found {values.type.content}",
-                    file=self.path,
-                    field=branch.branch,
-                )
+            values = read_branch(self.tree, branch.branch, start, stop, self.path)
+            if values.ndim != 2 or values.fields or "?" in str(values.type):
+                message = f"expected one list of numbers an entry, found {values.type.content}"
+                raise InputError(message, file=self.path, field=branch.branch)
             lengths = jagged.count(values)
             if counts is None:
-                counts = lengths
+                counts, first = lengths, branch.branch
             elif (different := np.flatnonzero(lengths != counts)).size:
                 at = int(different[0])
-                first = next(iter(fields.values())).branch
-                raise InputError(
-                    f"expected {counts[at]} values, as many as '{first}' has, found {lengths[at]}",
-                    file=self.path,
-                    entry=start + at,
-                    field=branch.branch,
-                )
+                message = f"expected {counts[at]} values, as many as '{first}' has, found {lengths[at]}"
+                raise InputError(message, file=self.path, entry=start + at, field=branch.branch)
             columns[name] = values if branch.scale == 1.0 else values * branch.scale
         return columns
 
-    def _hits(self, columns: Mapping[str, ak.Array]) -> ak.Array:
-        values = _without_particle(columns)
-        if self._calorimeter_of_code and "subdetector" in values:
-            n_calorimeters = len(self.detector.calorimeters)
-            values["subdetector"] = _translated(values["subdetector"], self._calorimeter_of_code, n_calorimeters)
-        return make_hits(**values)
+    def _calorimeters(self, codes: ak.Array) -> ak.Array:
+        """Calorimeter of each code; an unknown code becomes an index of none, for `Events.validate` to name."""
+        assert self._calorimeter_of_code is not None
+        known, index = (np.array(list(column)) for column in zip(*self._calorimeter_of_code.items(), strict=True))
+        flat = jagged.flat(codes)
+        at = np.minimum(np.searchsorted(known, flat), len(known) - 1)
+        unknown = np.where((flat < 0) | (flat >= len(self.detector.calorimeters)), flat, -1)
+        return jagged.unflatten(np.where(known[at] == flat, index[at], unknown), jagged.count(codes))
 
-    def _event_numbers(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+    def _event_numbers(self, start: int, stop: int) -> Any:
         assert self._event is not None
-        numbers = read_branch(self._table, self._event, start, stop, self.path)
+        numbers = read_branch(self.tree, self._event, start, stop, self.path)
         if numbers.ndim != 1:
-            raise InputError(
-                f"expected one number an entry, found {numbers.type.content}",
-                file=self.path,
-                field=self._event,
-            )
+            message = f"expected one number an entry, found {numbers.type.content}"
+            raise InputError(message, file=self.path, field=self._event)
         return np.asarray(ak.to_numpy(numbers), dtype=np.int64)
-
-
-def _is_numbers(values: ak.Array) -> bool:
-    """Whether an array is one list of numbers an event, none of them missing."""
-    layout = values.layout
-    if isinstance(layout, ak.contents.ListOffsetArray) and isinstance(layout.content, ak.contents.NumpyArray):
-        return bool(layout.content.data.ndim == 1)  # as files have it
-    return values.ndim == 2 and not values.fields and "?" not in str(values.type)
-
-
-def _without_particle(columns: Mapping[str, ak.Array]) -> dict[str, ak.Array]:
-    return {name: values for name, values in columns.items() if name != "particle"}
 
 
 def _with_pdg_defaults(columns: Mapping[str, ak.Array], names: Iterable[str]) -> dict[str, ak.Array]:
@@ -274,24 +250,3 @@ def _links_of(particle: ak.Array) -> ak.Array:
     n_links = np.bincount(jagged.event_index(counts)[linked], minlength=len(counts))
     source = jagged.local_index(counts)[linked]
     return Links(counts=n_links, source=source, particle=values[linked], weight=np.ones(len(source))).records()
-
-
-def _translated(codes: ak.Array, calorimeter: Mapping[int, int], n_calorimeters: int) -> ak.Array:
-    """Calorimeter of each code; an unknown code becomes an index of none, for `Events.validate` to name."""
-    flat = jagged.flat(codes)
-    most = int(flat.max(initial=-1))
-    if flat.min(initial=0) < 0 or most > MOST_TABULATED:
-        found = _calorimeters(flat.astype(np.int64), calorimeter, n_calorimeters)
-    else:
-        found = _calorimeters(np.arange(most + 1), calorimeter, n_calorimeters).astype(np.int32)[flat]
-    return jagged.unflatten(found, jagged.count(codes))
-
-
-def _calorimeters(
-    codes: npt.NDArray[np.int64], calorimeter: Mapping[int, int], n_calorimeters: int
-) -> npt.NDArray[np.int64]:
-    known = np.array(list(calorimeter))  # sorted
-    index = np.array(list(calorimeter.values()))
-    at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-    unknown = np.where((codes < 0) | (codes >= n_calorimeters), codes, -1)
-    return np.where(known[at] == codes, index[at], unknown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import select_targets
-from pflow.io.columns import open_root
-from pflow.io.detect import DetectorMatch, NoDetectorError, fitting_detectors
-from pflow.io.edm4hep.collection_content import CollectionContent, collection_contents
+from pflow.io.detect import DetectorMatch, NoDetectorError, detector_matches, fitting_detectors
+from pflow.io.edm4hep.collections import Collection, collection_contents
 from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.open import EventFile, open_events
+from pflow.io.root import open_root
 
 __all__ = ["DetectorFit", "FileContent", "MissingPart", "Part", "Table", "inspect_file", "inspect_truth"]
 
@@ -93,7 +94,7 @@ class FileContent:
     has_truth: bool = False  # particles, and links from hits to them
     truth_tracks: bool = False  # whether tracks are made from Monte Carlo particles
     bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)  # and what is wrong with each
-    collections: tuple[CollectionContent, ...] = ()  # of a podio file, whether the detector names them or not
+    collections: tuple[Collection, ...] = ()  # of a podio file, whether the detector names them or not
     missing: tuple[MissingPart, ...] = ()
     tables: tuple[Table, ...] = ()  # of a ROOT file that holds no events
 
@@ -175,7 +176,7 @@ def inspect_truth(
 
 def _by_events(file: EventFile, stop: int) -> FileContent:
     """A file that is read as a detector; counts are over the first `stop` entries."""
-    collections = file.collections(stop)
+    collections = collection_contents(file.reader.file, stop) if isinstance(file.reader, Edm4hepReader) else ()
     missing = []
     try:
         sums = _sum_up(file, stop, truth=True)
@@ -201,7 +202,7 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
         uuid=file.uuid,
         num_entries=file.num_entries,
         detector=file.detector.name,
-        detectors=_fits(file.detector_matches()),
+        detectors=_fits(detector_matches(file.reader)),
         entries_read=stop,
         parts=parts,
         calorimeter_hits=sum(sums.counts[name] for name in kinds),
@@ -227,8 +228,8 @@ class _Sums:
 
 def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
     sums = _Sums(template=file.read_all(file.num_entries, truth=truth)[0])
-    for start in range(0, stop, CHUNK_SIZE):
-        events, found = file.read_all(start, min(start + CHUNK_SIZE, stop), truth=truth)
+    for start, end in file.ranges(CHUNK_SIZE):
+        events, found = file.read_all(start, min(end, stop), truth=truth)
         sums.bad |= {entry.entry: str(entry.error) for entry in found}
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
@@ -285,7 +286,7 @@ def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
 
 
 def _missing_in_events(
-    template: Events, collections: Sequence[CollectionContent], without_layers: Collection[str]
+    template: Events, collections: Sequence[Collection], without_layers: Sequence[str]
 ) -> Iterable[MissingPart]:
     """What a file that is read as a detector lacks; `without_layers`: calorimeters whose hits know none."""
     if template.tracks is None:
@@ -299,7 +300,7 @@ def _missing_in_events(
         yield MissingPart(name="links from hits to particles", needed_for=LEARNING, reason="none in the file")
 
 
-def _missing_in_collections(collections: Sequence[CollectionContent], reason: str) -> tuple[MissingPart, ...]:
+def _missing_in_collections(collections: Sequence[Collection], reason: str) -> tuple[MissingPart, ...]:
     """What a podio file that no detector fits, for a `reason`, lacks."""
     draft = "`pflow detector FILE -o mine.yaml` drafts a description"
     missing = [MissingPart(name="detector", needed_for="everything", reason=f"{reason}; {draft}")]
@@ -318,18 +319,18 @@ def _missing_in_collections(collections: Sequence[CollectionContent], reason: st
     return tuple(missing)
 
 
-def _tracks(collections: Sequence[CollectionContent], there: str) -> MissingPart:
+def _tracks(collections: Sequence[Collection], there: str) -> MissingPart:
     reason = there if _readable(collections, "Track") else _why_none(collections, "Track")
     if _readable(collections, "SimTrackerHit") and _readable(collections, "MCParticle"):
         reason += "; --truth-tracks makes them from Monte Carlo particles"
     return MissingPart(name="tracks", needed_for="charged particles", reason=reason)
 
 
-def _readable(collections: Sequence[CollectionContent], *kinds: str) -> bool:
+def _readable(collections: Sequence[Collection], *kinds: str) -> bool:
     return any(own.kind in kinds and not own.unreadable and not own.subset for own in collections)
 
 
-def _why_none(collections: Sequence[CollectionContent], *kinds: str) -> str:
+def _why_none(collections: Sequence[Collection], *kinds: str) -> str:
     """Why there are none: those of the kind that cannot be read, by name and type."""
     refused = [own for own in collections if own.kind in kinds and own.unreadable]
     return "; ".join(f"{own.name} ({own.type}) has {own.unreadable}" for own in refused) or "none in the file"

@@ -70,6 +70,7 @@ class LegacyReader:
     """
 
     schema = "legacy-hdf5"
+    tree = None
     truth_tracks = False
     uuid = ""
     absent: tuple[str, ...] = ()

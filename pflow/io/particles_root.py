@@ -49,17 +49,16 @@ import awkward as ak
 import numpy as np
 import uproot
 
-from pflow.errors import ConfigError, InputError, check_choice, nearest, reading
+from pflow.errors import ConfigError, InputError, check_choice, nearest
 from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import count_flags
 from pflow.event.particles import LINKS, Reconstruction, concatenate
 from pflow.event.validate import validate_part
 from pflow.io.atomic import check_output, replacing
-from pflow.io.columns import open_root, open_tree
-from pflow.io.edm4hep.podio import open_podio
+from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reco_reader import Edm4hepRecoReader
-from pflow.io.rootfile import read_branch, read_note, write_note
+from pflow.io.root import open_root, open_tree, read_branch, read_note, read_ranges, write_note
 from pflow.physics.kinematics import COVARIANCE
 from pflow.physics.pdg import CLASSES
 
@@ -68,7 +67,6 @@ __all__ = ["FORMATS", "NOTE", "RecoWriter", "count_entries", "iterate_reco", "re
 TREE = "events"
 NOTE = "pflow_provenance"
 """Key of the provenance; every output of a reconstruction holds it."""
-DAMAGED = "cannot be read: damaged, or not the output of a reconstruction"
 FORMATS = ("ttree", "rntuple")
 """What `RecoWriter` can write."""
 
@@ -80,14 +78,12 @@ BASKET = 1000
 MEMBERS = {
     "PDG": "pdg",
     "energy": "energy",
-    "momentum.x": "px",
-    "momentum.y": "py",
-    "momentum.z": "pz",
+    **{f"momentum.{axis}": f"p{axis}" for axis in "xyz"},
     "charge": "charge",
     "mass": "mass",
     "goodnessOfPID": "score",
 }
-"""Member of edm4hep::ReconstructedParticle: field of our particles."""
+"""Member of edm4hep::ReconstructedParticle: quantity of our particles."""
 
 ARRAYS = {
     "scores": tuple(f"pid_{name}" for name in CLASSES),
@@ -168,8 +164,7 @@ class RecoWriter:
     def __enter__(self) -> RecoWriter:
         with ExitStack() as stack:
             partial = stack.enter_context(replacing(self._path, **self._checks))
-            file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
-            self._file = file
+            self._file = stack.enter_context(uproot.recreate(partial, compression=uproot.ZSTD(5)))
             stack.push(self._finish)
             self._stack = stack.pop_all()
         return self
@@ -193,13 +188,12 @@ class RecoWriter:
         self._flagged.update(count_flags(reconstruction.flags))
         if ak.any(ak.num(reconstruction.particles, axis=1)):
             optional = reconstruction.optional_parts
-            if self._optional is None:
-                self._optional = optional
-            if optional != self._optional:
+            if self._optional is not None and optional != self._optional:
                 raise ValueError(
                     f"chunks of one reconstruction differ: one has {', '.join(sorted(optional)) or 'particles alone'}, "
-                    f"one before {', '.join(sorted(self._optional)) or 'particles alone'}"
+                    f"one before {', '.join(sorted(self._optional or ())) or 'particles alone'}"
                 )
+            self._optional = optional
         self._pending.append(reconstruction)
         if self._optional is not None and sum(len(chunk) for chunk in self._pending) >= BASKET:
             self._flush(self._optional)
@@ -218,44 +212,55 @@ class RecoWriter:
             chunk if optional <= chunk.optional_parts else _without_particles(chunk.event, chunk.flags, optional)
             for chunk in self._pending
         ]
-        self._pending = []
         columns = self._columns(concatenate([empty, *chunks]), optional)
         if self._table is None:
-            self._table = self._make_table(columns)
-        if chunks:
+            types = {
+                name: column.type.content if isinstance(column, ak.Array) else column.dtype
+                for name, column in columns.items()
+            }
+            if self._format == "rntuple":
+                self._table = self._file.mkrntuple(TREE, types)
+            else:
+                self._table = self._file.mktree(
+                    TREE,
+                    types,
+                    title="reconstructed particles",
+                    counter_name=lambda counted: f"n_{counted}",
+                    field_name=lambda outer, inner: f"{outer}.{inner}",
+                )
+        if self._pending:
             self._table.extend(columns)
+        self._pending = []
 
     def _columns(self, reconstruction: Reconstruction, optional: frozenset[str]) -> dict[str, Any]:
         particles = reconstruction.particles
         members = {member: particles[field] for member, field in MEMBERS.items()}
         for name in (name for name in ARRAYS if name in optional):
             members |= {member: particles[name][:, :, at] for at, member in enumerate(ARRAYS[name])}
-        records = _flat_records if self._format == "ttree" else _nested_records
         columns = {
             "event": reconstruction.event.astype(np.int64),
             "flags": reconstruction.flags.astype(np.uint32),
-            self._name: records(members),
+            self._name: self._records(members),
         }
         for field, (suffix, link_members) in LINK_MEMBERS.items():
             if field in optional:
                 links = getattr(reconstruction, field)
-                columns[self._name + suffix] = records({member: links[inner] for member, inner in link_members.items()})
+                columns[self._name + suffix] = self._records(
+                    {member: links[inner] for member, inner in link_members.items()}
+                )
         return columns
 
-    def _make_table(self, columns: Mapping[str, Any]) -> Any:
-        types = {
-            name: column.type.content if isinstance(column, ak.Array) else column.dtype
-            for name, column in columns.items()
-        }
-        if self._format == "rntuple":
-            return self._file.mkrntuple(TREE, types)
-        return self._file.mktree(
-            TREE,
-            types,
-            title="reconstructed particles",
-            counter_name=lambda counted: f"n_{counted}",
-            field_name=lambda outer, inner: f"{outer}.{inner}",
-        )
+    def _records(self, columns: Mapping[str, ak.Array]) -> ak.Array:
+        """Records with members ``momentum.x`` as branches of a TTree, or ``momentum`` a record, as RNTuple fields."""
+        records: dict[str, Any] = {}
+        for member, column in columns.items():
+            outer, _, inner = member.partition(".")
+            if inner and self._format == "rntuple":
+                records.setdefault(outer, {})[inner] = column
+            else:
+                records[member] = column
+        nested = {key: ak.zip(part, depth_limit=2) if isinstance(part, dict) else part for key, part in records.items()}
+        return ak.zip(nested, depth_limit=2)
 
 
 def read_reco(
@@ -286,15 +291,15 @@ def read_reco(
         Not a ROOT file, truncated, without the collection `name` or without required links: names file and branch,
         with nearest matches. Links to particles that are not there, or with impossible weights.
     """
-    with _opened(path, name, links) as (num_entries, read):
-        stop = num_entries if entry_stop is None else min(entry_stop, num_entries)
+    with _opened(path, name, links) as (tree, read):
+        stop = tree.num_entries if entry_stop is None else min(entry_stop, tree.num_entries)
         return read(min(entry_start, stop), stop)
 
 
 def iterate_reco(
     path: str | Path, *, name: str = "PFlow", chunk_size: int = 1000, links: Links = "if there"
 ) -> Iterator[Reconstruction]:
-    """Read the whole output file of a reconstruction in chunks of `chunk_size` entries, in bounded memory.
+    """Read the whole output file of a reconstruction in chunks of at most `chunk_size` entries, in bounded memory.
 
     Parameters and errors as of `read_reco`.
 
@@ -305,50 +310,35 @@ def iterate_reco(
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
-    with _opened(path, name, links) as (num_entries, read):
-        for start in range(0, num_entries, chunk_size):
-            yield read(start, min(start + chunk_size, num_entries))
+    with _opened(path, name, links) as (tree, read):
+        for start, stop in read_ranges(tree, chunk_size):
+            chunk = read(start, stop)
+            for first in range(0, stop - start, chunk_size):
+                yield chunk[first : first + chunk_size]
 
 
 @contextmanager
-def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[int, Callable[[int, int], Reconstruction]]]:
-    """Number of entries of a file of any format, and a function that reads a range of them."""
-    with ExitStack() as stack:
-        with reading(DAMAGED, file=path):
-            file = stack.enter_context(open_root(path))
-            if "podio_metadata" in file:
-                num_entries, read_range = _podio_reader(stack, path, name, links)
-            else:
-                table, optional = _table(file, name, path, links)
-                num_entries = table.num_entries
+def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Callable[[int, int], Reconstruction]]]:
+    """The tree of a file of any format, and a function that reads a range of its entries."""
+    with open_root(path) as file:
+        if "podio_metadata" in file:
+            reader = Edm4hepRecoReader(PodioFile(file, path), name, links=links != "left out")
+            if links == "required" and "hit_links" not in reader.parts:
+                raise InputError(f"holds no {MEANING['hit_links']}", file=path, field=name)
+            tree, decode = reader.tree, reader.read
+        else:
+            tree = open_tree(file, TREE, str(path))
+            optional = _optional(set(tree.keys()), name, path, links)
 
-                def read_range(start: int, stop: int) -> Reconstruction:
-                    return _read(table, optional, name, start, stop, path)
+            def decode(start: int, stop: int) -> Reconstruction:
+                return _decode(tree, optional, name, start, stop, path)
 
         def read(start: int, stop: int) -> Reconstruction:
-            with reading(DAMAGED, file=path, entry=start):
-                return read_range(start, stop)
+            reconstruction = decode(start, stop)
+            _check(reconstruction, name, start, path)
+            return reconstruction
 
-        yield num_entries, read
-
-
-def _podio_reader(
-    stack: ExitStack, path: str | Path, name: str, links: Links
-) -> tuple[int, Callable[[int, int], Reconstruction]]:
-    """Number of entries of a file of podio's, which `stack` closes, and a function that reads a range of them."""
-    podio = open_podio(path)
-    stack.callback(podio.close)
-    reader = Edm4hepRecoReader(podio, name, links=links != "left out")
-    if links == "required" and "hit_links" not in reader.parts:
-        raise InputError(f"holds no {MEANING['hit_links']}", file=path, field=name)
-
-    def read(start: int, stop: int) -> Reconstruction:
-        reconstruction = reader.read(start, stop)
-        _check_links(reconstruction, name, start, path)
-        _check_numbers(reconstruction, name, start, path)
-        return reconstruction
-
-    return reader.num_entries, read
+        yield tree, read
 
 
 def count_entries(path: str | Path) -> int:
@@ -359,7 +349,7 @@ def count_entries(path: str | Path) -> int:
     InputError
         Not a ROOT file, truncated, or without a tree.
     """
-    with open_root(path) as file, reading(DAMAGED, file=path):
+    with open_root(path) as file:
         return int(open_tree(file, TREE, str(path)).num_entries)
 
 
@@ -371,7 +361,7 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     InputError
         Not a ROOT file, or one without provenance.
     """
-    with open_root(path) as file, reading(DAMAGED, file=path):
+    with open_root(path) as file:
         provenance = read_note(file, NOTE, path)
     if provenance is None:
         raise InputError("holds no provenance: not written by pflow", file=path, field=NOTE)
@@ -383,83 +373,19 @@ def _without_particles(event: Any, flags: Any, optional: frozenset[str]) -> Reco
     counts = np.zeros(len(event), dtype=np.int64)
     none = ak.unflatten(np.zeros(0, dtype=np.float32), counts)
     arrays = {
-        field: ak.unflatten(np.zeros((0, len(ARRAYS[field])), dtype=np.float32), counts)
-        for field in ARRAYS
+        field: ak.unflatten(np.zeros((0, len(members)), dtype=np.float32), counts)
+        for field, members in ARRAYS.items()
         if field in optional
     }
     return Reconstruction(
-        particles=make_particles(pdg=none, charge=none, energy=none, px=none, py=none, pz=none, **arrays),
+        particles=make_particles(**dict.fromkeys(("pdg", "charge", "energy", "px", "py", "pz"), none), **arrays),
         event=event,
         flags=flags,
         **{field: make_links(source=none, particle=none) for field in LINK_MEMBERS if field in optional},
     )
 
 
-def _flat_records(columns: Mapping[str, ak.Array]) -> ak.Array:
-    """Records with members ``momentum.x`` and so on, as TTree branches are named."""
-    return ak.zip(dict(columns), depth_limit=2)
-
-
-def _nested_records(columns: Mapping[str, ak.Array]) -> ak.Array:
-    """Records with ``momentum`` a record of its own, as RNTuple fields nest."""
-    nested: dict[str, Any] = {}
-    for member, column in columns.items():
-        outer, _, inner = member.partition(".")
-        if inner:
-            nested.setdefault(outer, {})[inner] = column
-        else:
-            nested[outer] = column
-    return ak.zip(
-        {name: ak.zip(part, depth_limit=2) if isinstance(part, dict) else part for name, part in nested.items()},
-        depth_limit=2,
-    )
-
-
-def _table(file: Any, name: str, path: str | Path, links: Links) -> tuple[Any, frozenset[str]]:
-    """The tree or RNTuple, and which optional parts and fields are there and wanted."""
-    table = open_tree(file, TREE, str(path))
-    keys = set(table.keys())
-    optional = {
-        field: branches
-        for field, branches in _optional_branches(name).items()
-        if links != "left out" or field not in LINKS
-    }
-    found = {field for field, branches in optional.items() if not keys.isdisjoint(branches.values())}
-    if links == "required":
-        found.add("hit_links")
-    expected = dict.fromkeys(
-        ("event", "flags", *(f"{name}.{member}" for member in MEMBERS)), "the output of a reconstruction"
-    )
-    for field in found:
-        expected |= dict.fromkeys(optional[field].values(), MEANING[field])
-    for branch, what in expected.items():
-        if branch not in keys:
-            raise InputError(
-                f"no such branch; expected {what}", file=path, field=branch, suggestions=nearest(branch, keys)
-            )
-    return table, frozenset(found)
-
-
-def _check_numbers(reconstruction: Reconstruction, name: str, start: int, path: str | Path) -> None:
-    """Refuse particles with numbers that are not finite."""
-    bad = np.flatnonzero(~reconstruction.finite())
-    if len(bad):
-        raise InputError("expected finite numbers", file=path, entry=start + int(bad[0]), field=name)
-
-
-def _check_finite(columns: Mapping[str, ak.Array], start: int, path: str | Path) -> None:
-    """Refuse numbers that are not finite; a probability may be unknown (NaN)."""
-    for branch, column in columns.items():
-        if branch.endswith(".goodnessOfPID"):
-            continue
-        numbers = np.isfinite(jagged.flat(column))
-        bad = np.flatnonzero(~(numbers if numbers.ndim == 1 else numbers.all(axis=1)))
-        if len(bad):
-            entry = start + int(jagged.event_index(jagged.count(column))[bad[0]])
-            raise InputError("expected finite numbers", file=path, entry=entry, field=branch)
-
-
-def _optional_branches(name: str) -> dict[str, dict[str, str]]:
+def _branches(name: str) -> dict[str, dict[str, str]]:
     """Branch of each member of each optional part or field."""
     branches = {field: {member: f"{name}.{member}" for member in members} for field, members in ARRAYS.items()}
     for field, (suffix, members) in LINK_MEMBERS.items():
@@ -467,36 +393,57 @@ def _optional_branches(name: str) -> dict[str, dict[str, str]]:
     return branches
 
 
-def _read(table: Any, optional: frozenset[str], name: str, start: int, stop: int, path: str | Path) -> Reconstruction:
-    def read(branch: str) -> ak.Array:
-        return read_branch(table, branch, start, stop, path)
+def _optional(keys: set[str], name: str, path: str | Path, links: Links) -> frozenset[str]:
+    """Which optional parts and fields are there, whole, and wanted."""
+    wanted = {field: own for field, own in _branches(name).items() if links != "left out" or field not in LINKS}
+    found = {field for field, branches in wanted.items() if not keys.isdisjoint(branches.values())}
+    if links == "required":
+        found.add("hit_links")
+    always = ("event", "flags", *(f"{name}.{member}" for member in MEMBERS))
+    expected = dict.fromkeys(always, "the output of a reconstruction")
+    for field in found:
+        expected |= dict.fromkeys(wanted[field].values(), MEANING[field])
+    for branch, what in expected.items():
+        if branch not in keys:
+            raise InputError(
+                f"no such branch; expected {what}", file=path, field=branch, suggestions=nearest(branch, keys)
+            )
+    return frozenset(found)
 
-    branches = _optional_branches(name)
-    columns = {field: read(f"{name}.{member}") for member, field in MEMBERS.items()}
+
+def _decode(tree: Any, optional: frozenset[str], name: str, start: int, stop: int, path: str | Path) -> Reconstruction:
+    branches = _branches(name)
+
+    def read(branch: str) -> ak.Array:
+        return read_branch(tree, branch, start, stop, path)
+
+    columns = {quantity: read(f"{name}.{member}") for member, quantity in MEMBERS.items()}
     for field in (field for field in ARRAYS if field in optional):
         members = [read(branch) for branch in branches[field].values()]
         flat = np.stack([jagged.flat(member) for member in members], axis=-1)  # [particle, member]
         columns[field] = ak.unflatten(flat, jagged.count(members[0]))
-    _check_finite({f"{name}.{member}": columns[field] for member, field in MEMBERS.items()}, start, path)
-    _check_finite({f"{name}.{field}": columns[field] for field in ARRAYS if field in optional}, start, path)
-    particles = make_particles(**columns)
     links = {}
     for field in (field for field in LINK_MEMBERS if field in optional):
         _, fields = LINK_MEMBERS[field]
-        link_columns = {fields[member]: read(branch) for member, branch in branches[field].items()}
-        links[field] = make_links(**link_columns, normalise=False)
-    reconstruction = Reconstruction(
-        particles=particles,
+        found = {fields[member]: read(branch) for member, branch in branches[field].items()}
+        links[field] = make_links(**found, normalise=False)
+    return Reconstruction(
+        particles=make_particles(**columns),
         event=np.asarray(ak.to_numpy(read("event")), dtype=np.int64),
         flags=np.asarray(ak.to_numpy(read("flags")), dtype=np.uint32),
         name=name,
         **links,
     )
-    _check_links(reconstruction, name, start, path)
-    return reconstruction
 
 
-def _check_links(reconstruction: Reconstruction, name: str, start: int, path: str | Path) -> None:
+def _check(reconstruction: Reconstruction, name: str, start: int, path: str | Path) -> None:
+    """Refuse numbers that are not finite (a score may be unknown, NaN), and links that lead nowhere."""
+    event = jagged.event_index(jagged.count(reconstruction.particles))
+    for field, column in jagged.columns(reconstruction.particles).items():
+        bad = ~np.isfinite(column)
+        if field != "score" and bad.any():
+            entry = start + int(event[np.flatnonzero(bad.reshape(len(event), -1).any(axis=1))[0]])
+            raise InputError("expected finite numbers", file=path, entry=entry, field=f"{name}.{field}")
     for field, (suffix, _) in LINK_MEMBERS.items():
         links = getattr(reconstruction, field)
         if links is None:

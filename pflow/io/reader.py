@@ -1,30 +1,40 @@
-"""The interface of the readers, one of each schema."""
+"""Open event files: what the reader of each schema does, and what all of them have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from pflow.event.events import Events
+import awkward as ak
+import numpy as np
+
+from pflow.errors import ConfigError, InputError
+from pflow.event.events import Events, concatenate
+from pflow.event.skipped import BadEntriesWarning, refused_message
+from pflow.io.remote import with_retries
+from pflow.io.root import read_ranges
 from pflow.physics.detector import Detector
 
-__all__ = ["Reader"]
+__all__ = ["BadEntry", "EventFile", "OnError", "Reader"]
+
+OnError = Literal["raise", "skip"]
 
 
 @runtime_checkable
 class Reader(Protocol):
     """One open file of one schema.
 
-    Parameters
+    Attributes
     ----------
     schema
         ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
-    path
-        The file.
-    uuid
-        The file's UUID, "" if it has none.
-    num_entries
-        Entries of its tree.
+    path, uuid, num_entries
+        The file, its UUID ("" if it has none), and the entries of its tree.
+    tree
+        The TTree or RNTuple that is read; None for files of another kind.
     detector
         Detector that its hits are sorted into.
     absent
@@ -39,6 +49,7 @@ class Reader(Protocol):
     path: str
     uuid: str
     num_entries: int
+    tree: Any
     detector: Detector
     absent: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]]
@@ -59,3 +70,176 @@ class Reader(Protocol):
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class BadEntry:
+    """An entry of the tree, from 0, that cannot be used, and the first thing that is wrong with it."""
+
+    entry: int
+    error: InputError
+
+
+class EventFile:
+    """An open file of events; a context manager.
+
+    Parameters
+    ----------
+    reopen
+        Opens the reader of its schema; called again where the connection to a server was lost.
+
+    Attributes
+    ----------
+    reader
+        Reader of its schema; closed with it.
+    schema, path, uuid, num_entries, detector, absent, sources, truth_tracks
+        As of `Reader`.
+    layout
+        Which branches of a flat file hold which quantities (`pflow.io.layout.Layout`); None for other schemas.
+
+    Examples
+    --------
+    >>> with open_events("cld_rec.edm4hep.root") as file:  # doctest: +SKIP
+    ...     events = file.read(0, 100)
+    """
+
+    def __init__(self, path: str, reopen: Callable[[], Reader]) -> None:
+        self._reopen = reopen
+        self.reader = reader = with_retries(path, reopen)
+        self.schema = reader.schema
+        self.path = reader.path
+        self.uuid = reader.uuid
+        self.num_entries = reader.num_entries
+        self.detector = reader.detector
+        self.absent = reader.absent
+        self.sources = reader.sources
+        self.truth_tracks = reader.truth_tracks
+        self.layout = getattr(reader, "layout", None)
+
+    def __enter__(self) -> EventFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.num_entries
+
+    def __repr__(self) -> str:
+        return f"<EventFile: {self.path}, {self.schema}, {self.num_entries} entries, detector {self.detector.name}>"
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self.reader.close()
+
+    def ranges(self, size: int) -> list[tuple[int, int]]:
+        """Ranges of at least `size` entries, in order, in which the file is best read (`pflow.io.root.read_ranges`).
+
+        Raises
+        ------
+        ConfigError
+            A size below 1.
+        """
+        if size < 1:
+            raise ConfigError(f"a chunk has at least 1 entry, found a chunk size of {size}")
+        if self.reader.tree is not None:
+            return read_ranges(self.reader.tree, size)
+        return [(start, min(start + size, self.num_entries)) for start in range(0, self.num_entries, size)]
+
+    def read(
+        self, start: int = 0, stop: int | None = None, *, truth: bool = True, on_error: OnError = "raise"
+    ) -> Events:
+        """Read the entries `start` to `stop` (exclusive, by default all) and validate them.
+
+        Parameters
+        ----------
+        start, stop
+            Range of entries; those beyond the last one are left out.
+        truth
+            Read truth, links and reference too.
+        on_error
+            What to do with an entry that cannot be decoded or is not valid: ``raise``, or ``skip``: leave it in its
+            place without content, flagged ``Flag.BAD_INPUT``.
+
+        Raises
+        ------
+        InputError
+            The first entry that cannot be used, with file, entry and field; or a missing column.
+        ConfigError
+            Another `on_error`, or a negative `start`.
+
+        Warns
+        -----
+        BadEntriesWarning
+            Once a call, under ``skip``: how many entries were emptied, and why the first.
+        """
+        return self._read(start, stop, truth=truth, on_error=on_error)
+
+    def _read(self, start: int, stop: int | None, *, truth: bool, on_error: OnError) -> Events:
+        """Read as `read` does; called by public functions only, whose caller a warning names."""
+        if on_error not in ("raise", "skip"):
+            raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
+        events, bad = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
+        if bad:
+            message = refused_message([found.error for found in bad], len(events))
+            warnings.warn(message, BadEntriesWarning, stacklevel=3)
+        return events
+
+    def read_all(
+        self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
+    ) -> tuple[Events, list[BadEntry]]:
+        """Read as `read` does, and return the entries that cannot be used, in order; raise the first if `strict`."""
+        if start < 0:
+            raise ConfigError(f"entries are counted from 0, found start {start}")
+        stop = self.num_entries if stop is None else min(max(stop, 0), self.num_entries)
+        start = min(start, stop)
+        bad: dict[int, BadEntry] = {}
+        try:
+            events = self._decode(start, stop, truth)
+        except InputError as error:
+            if strict or error.entry is None or start == stop:  # no entry is to blame
+                raise
+            events = concatenate([self._decode_one(entry, truth, bad) for entry in range(start, stop)])
+        if strict:
+            return events.validate(), []
+        for found in events.violations():
+            entry = int(events.entry[found.index])
+            bad.setdefault(entry, BadEntry(entry, events.error(found.message, index=found.index, field=found.field)))
+        return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)]
+
+    def _decode(self, start: int, stop: int, truth: bool) -> Events:
+        """Read without validating."""
+        return with_retries(self.path, lambda: self.reader.read(start, stop, truth=truth), again=self._connect_again)
+
+    def _decode_one(self, entry: int, truth: bool, bad: dict[int, BadEntry]) -> Events:
+        """One entry; without content, and noted as bad, where it cannot be decoded."""
+        try:
+            return self._decode(entry, entry + 1, truth)
+        except InputError as error:
+            if error.entry is None:
+                raise
+            bad[entry] = BadEntry(entry, error)
+        template = self._decode(self.num_entries, self.num_entries, truth)  # touches no bytes
+        parts = {name: ak.unflatten(ak.flatten(part, axis=1), [0]) for name, part in template.parts()}
+        numbers: dict[str, Any] = {
+            "entry": np.array([entry]),
+            "event": np.array([entry]),
+            "flags": np.zeros(1, np.uint32),
+        }
+        return dataclasses.replace(template, **numbers, **parts)
+
+    def _connect_again(self) -> None:
+        """Open the file anew.
+
+        Raises
+        ------
+        InputError
+            There is another file in its place.
+        """
+        with suppress(Exception):  # a broken connection cannot always be closed
+            self.reader.close()
+        reader = self._reopen()
+        if (reader.uuid, reader.num_entries) != (self.uuid, self.num_entries):
+            reader.close()
+            raise InputError("was replaced while it was read", file=self.path)
+        self.reader = reader

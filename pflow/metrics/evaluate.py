@@ -14,9 +14,9 @@ from pflow.errors import InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.skipped import BadEntriesWarning
-from pflow.io.columns import file_uuid
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco, read_provenance
+from pflow.io.root import file_uuid
 from pflow.metrics.evaluation import Evaluation, EvaluationResult, Settings
 from pflow.metrics.match_hits import HitMatching
 

@@ -38,7 +38,7 @@ class Calorimeter:
         Visible energy above which a simulated cell is kept, GeV; None keeps all.
     sim_time_window
         Earliest and latest time of energy that counts, ns, relative to a straight flight at c
-        (`pflow.io.edm4hep.digitise`), as the hits' times then are. None counts all energy and keeps the times.
+        (`pflow.io.edm4hep.simulated`), as the hits' times then are. None counts all energy and keeps the times.
     sim_measures_time
         Whether the readout measures time; if not, simulated hits have time 0.
     required

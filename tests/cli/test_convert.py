@@ -14,7 +14,12 @@ from pflow.event.links import assigned_particle
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 from pflow.io.legacy_hdf5 import LegacyReader
+from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
+
+
+def flat(path, **options) -> FlatReader:
+    return FlatReader(open_root(path), path, **options)
 
 
 def run(*words: object) -> int:
@@ -26,7 +31,7 @@ def run(*words: object) -> int:
 def test_from_hdf5_to_root(tmp_path, data_dir):
     old = data_dir / "legacy" / "gamma1_30.h5"
     assert run(old, tmp_path / "new.root", "--chunk-size", "7") == 0
-    one, two = LegacyReader(old).read(0, 30), FlatReader(tmp_path / "new.root").read(0, 30)
+    one, two = LegacyReader(old).read(0, 30), flat(tmp_path / "new.root").read(0, 30)
     for (name, before), (_, after) in zip(one.parts(), two.parts(), strict=True):
         if not name.endswith("links"):
             assert str(before.to_list()) == str(after.to_list()), name  # as text, in which NaN equals NaN
@@ -35,7 +40,7 @@ def test_from_hdf5_to_root(tmp_path, data_dir):
 
 def test_from_edm4hep_to_a_flat_ntuple(tmp_path, data_dir):
     assert run(data_dir / "edm4hep" / "cld_rec.edm4hep.root", tmp_path / "flat.root") == 0
-    events = FlatReader(tmp_path / "flat.root").read(0, 1).validate()
+    events = flat(tmp_path / "flat.root").read(0, 1).validate()
     assert events.detector.name == "cld"
     assert (len(events.hits[0]), len(events.tracks[0])) == (5015, 24)
 
@@ -46,15 +51,15 @@ def test_it_says_what_it_did(tmp_path, sample_dir, capsys):
 
 
 def test_a_file_without_entries(tmp_path, sample_dir):
-    reader = FlatReader(sample_dir / "multi_test_small.root")
+    reader = flat(sample_dir / "multi_test_small.root")
     write_events(tmp_path / "empty.root", reader.read(0, 0))
     assert run(tmp_path / "empty.root", tmp_path / "new.root") == 0
-    assert FlatReader(tmp_path / "new.root").num_entries == 0
+    assert flat(tmp_path / "new.root").num_entries == 0
 
 
 def test_the_detector_can_be_chosen(tmp_path, sample_dir):
     run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--detector", "ild")
-    assert FlatReader(tmp_path / "new.root").detector.name == "ild"
+    assert flat(tmp_path / "new.root").detector.name == "ild"
 
 
 def test_a_layout_of_the_users_own(tmp_path, sample_dir):
@@ -62,7 +67,7 @@ def test_a_layout_of_the_users_own(tmp_path, sample_dir):
     names = ", ".join(f"{axis}: calo_hit.{axis}" for axis in ("energy", "x", "y", "z"))
     layout.write_text(f"detector: ild_g4\nhits: {{{names}}}\n")
     run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--layout", layout)
-    assert [name for name, _ in FlatReader(tmp_path / "new.root").read(0, 1).parts()] == ["hits"]
+    assert [name for name, _ in flat(tmp_path / "new.root").read(0, 1).parts()] == ["hits"]
 
 
 @pytest.mark.parametrize("name", ["new.txt", "new", "new.h5"])
@@ -112,11 +117,11 @@ def test_bad_entries_can_be_left_empty(tmp_path):
         run(tmp_path / "in.root", tmp_path / "new.root")
     with pytest.warns(UserWarning, match="1 of 3 entries"):
         run(tmp_path / "in.root", tmp_path / "new.root", "--on-error", "skip")
-    assert FlatReader(tmp_path / "new.root").read(0, 3).hits.energy.to_list() == [[1.0], [], [3.0]]
+    assert flat(tmp_path / "new.root").read(0, 3).hits.energy.to_list() == [[1.0], [], [3.0]]
 
 
 def test_tracks_from_monte_carlo_particles_stay_marked(tmp_path, data_dir, capsys):
-    source, flat = data_dir / "edm4hep" / "cld_sim.edm4hep.root", tmp_path / "flat.root"
-    assert run(source, flat, "--truth-tracks") == 0
+    source, made = data_dir / "edm4hep" / "cld_sim.edm4hep.root", tmp_path / "flat.root"
+    assert run(source, made, "--truth-tracks") == 0
     assert "with tracks made from Monte Carlo particles" in capsys.readouterr().out
-    assert FlatReader(flat).read(0, 1).flags.tolist() == [Flag.TRUTH_TRACKS]
+    assert flat(made).read(0, 1).flags.tolist() == [Flag.TRUTH_TRACKS]

@@ -94,8 +94,8 @@ def test_hits_of_an_edm4hep_file_are_coloured_by_the_particles_in_it(data_dir, t
             flags=events.flags,
             hit_links=make_links(source=[[0, 1]], particle=[[0, 0]]),
         )
-        with Edm4hepRecoWriter(both, [file], provenance={}, keep_input=True) as writer:
-            writer.extend(made, events)
+        with Edm4hepRecoWriter(both, file, provenance={}) as writer:
+            writer.extend(made)
     run(both, "--detector", "cld", "--reco", both, "--colour", "reco", "-o", tmp_path / "event.png")
     assert (tmp_path / "event.png").read_bytes().startswith(b"\x89PNG")
 

@@ -129,9 +129,9 @@ def test_an_edm4hep_file_has_the_same_numbers(truth_file, tmp_path):
         writer.extend(made)
     with (
         open_events(truth_file) as file,
-        Edm4hepRecoWriter(tmp_path / "edm4hep.root", [file], provenance={}) as writer,
+        Edm4hepRecoWriter(tmp_path / "edm4hep.root", file, provenance={}) as writer,
     ):
-        writer.extend(made, file.read())
+        writer.extend(made)
     contents = []
     for name in ("ttree", "edm4hep"):
         options = ["--match", "hits", "--no-plots", "-q", "-o", tmp_path / name]

@@ -16,6 +16,7 @@ from pflow.io.detect import (
     detector_matches,
     fitting_detectors,
     geometry_fits,
+    is_hdf5,
     sniff,
 )
 from pflow.io.edm4hep.podio import open_podio
@@ -23,7 +24,22 @@ from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 from pflow.io.open import open_events, read_events
+from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
+
+
+def layout_of(path, detector=None) -> str:
+    with open_root(path) as directory:
+        return best_layout(directory, str(path), detector)
+
+
+def schema_of(path) -> str:
+    with open_root(path) as directory:
+        return sniff(directory, str(path))
+
+
+def flat(path, **options) -> FlatReader:
+    return FlatReader(open_root(path), path, **options)
 
 
 def ecal_hits(*, radius: list[list[float]] | None = None, z: list[list[float]] | None = None) -> Events:
@@ -113,7 +129,7 @@ def test_the_g4_samples_are_not_cld_s(data_dir, name):
 
 
 def test_a_flat_file_is_matched_by_geometry(sample_dir):
-    reader = FlatReader(sample_dir / "zqq_test_small.root")
+    reader = flat(sample_dir / "zqq_test_small.root")
     matches = detector_matches(reader)
     reader.close()
     assert matches[0].detector.name == "ild_g4"
@@ -174,22 +190,22 @@ def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, damage
 )
 def test_the_detector_whose_ecal_has_the_hits(data_dir, name, layout, detector):
     path = data_dir / f"{name}.root"
-    assert best_layout(path) == layout
+    assert layout_of(path) == layout
     with open_events(path) as file:
         assert file.detector.name == detector
         assert len(file.read(0, 5)) == 5
 
 
 def test_a_known_detector_decides_alone(sample_dir):
-    assert best_layout(sample_dir / "zqq_test_small.root", load_detector("cld")) == "cld_g4"
-    assert best_layout("not_read.root", load_detector("clic")) == "g4"
+    assert layout_of(sample_dir / "zqq_test_small.root", load_detector("cld")) == "cld_g4"
+    assert best_layout(None, "not_read.root", load_detector("clic")) == "g4"
 
 
 def test_files_that_pflow_wrote_hold_their_detector(sample_dir, tmp_path):
     with open_events(sample_dir / "cld_multi_test_small.root") as file:
         events: Events = file.read(0, 3)
     write_events(tmp_path / "out.root", [events])
-    assert best_layout(tmp_path / "out.root") == "g4"
+    assert layout_of(tmp_path / "out.root") == "g4"
     with open_events(tmp_path / "out.root") as file:
         assert file.detector.name == "cld"
 
@@ -198,33 +214,29 @@ def test_a_file_that_tells_nothing_has_the_default(tmp_path):
     path = tmp_path / "empty.root"
     with uproot.recreate(path) as file:
         file.mktree("events", {f"calo_hit.{key}": "var * float32" for key in ("energy", "x", "y", "z")})
-    assert best_layout(path) == "g4"
+    assert layout_of(path) == "g4"
 
 
 @pytest.mark.parametrize(("layout", "schema"), [("new", "edm4hep"), ("old", "edm4hep"), ("rntuple", "edm4hep-rntuple")])
 def test_edm4hep_is_known_by_podio_s_metadata(write, content, layout, schema):
     only_hits = {key: values for key, values in content.items() if key.startswith("Tracks")}
-    assert sniff(write(only_hits, layout)) == schema
+    assert schema_of(write(only_hits, layout)) == schema
 
 
 @pytest.mark.parametrize("part", ["A1", "MCParticles"])
 def test_edm4hep_is_known_by_its_collections(write, content, part):
     some = {key: values for key, values in content.items() if key.startswith(f"{part}.")}
-    assert sniff(write(some, ids={})) == "edm4hep"
+    assert schema_of(write(some, ids={})) == "edm4hep"
 
 
 def test_the_flat_layout_is_known_by_its_branches(sample_dir):
-    assert sniff(sample_dir / "gamma1_val_small.root") == "flat"
-
-
-def test_a_layout_means_flat(sample_dir):
-    assert sniff(sample_dir / "gamma1_val_small.root", layout="mine.yaml") == "flat"
+    assert schema_of(sample_dir / "gamma1_val_small.root") == "flat"
 
 
 def test_hdf5_is_known_by_its_signature(tmp_path):
     path = tmp_path / "a.h5"
     path.write_bytes(b"\x89HDF\r\n\x1a\n and so on")
-    assert sniff(path) == "legacy-hdf5"
+    assert is_hdf5(path)
 
 
 def test_a_tree_of_something_else_says_what_was_looked_for(tmp_path):
@@ -232,4 +244,4 @@ def test_a_tree_of_something_else_says_what_was_looked_for(tmp_path):
     with uproot.recreate(path) as file:
         file.mktree("events", {"calohit.energy": "var * float32", "y": "int32"})
     with pytest.raises(InputError, match=r"holds neither EDM4hep .* nor .* flat layout .*nearest matches: calohit"):
-        sniff(path)
+        schema_of(path)

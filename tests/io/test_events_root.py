@@ -14,7 +14,13 @@ from pflow.event.build import make_hits, make_links, make_particles, make_tracke
 from pflow.event.events import PARTS, Events, Flag
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
+from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
+
+
+def flat(path, **options) -> FlatReader:
+    return FlatReader(open_root(path), path, **options)
+
 
 NAN = float("nan")
 
@@ -45,7 +51,7 @@ def columns(one, two):
 
 
 def read_all(path):
-    reader = FlatReader(path)
+    reader = flat(path)
     try:
         return reader.read(0, reader.num_entries)
     finally:
@@ -134,7 +140,7 @@ def test_the_small_samples_come_back(tmp_path, sample_dir, sample):
 
 
 def test_a_cut_of_a_full_sample_is_unchanged(data_dir, sample_dir):
-    reader = FlatReader(data_dir / "g4" / "multi_test.root")
+    reader = flat(data_dir / "g4" / "multi_test.root")
     assert_same(read_all(sample_dir / "multi_test_small.root"), reader.read(0, 25))
     reader.close()
 

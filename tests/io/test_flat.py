@@ -13,7 +13,13 @@ import yaml
 from pflow.errors import ConfigError, InputError
 from pflow.io.flat import FlatReader, missing_branches
 from pflow.io.open import read_events
+from pflow.io.root import open_root
 from pflow.physics.detector import load_detector
+
+
+def flat(path, **options) -> FlatReader:
+    return FlatReader(open_root(path), path, **options)
+
 
 HITS = {"energy": "hit_E", "x": "hit_x", "y": "hit_y", "z": "hit_z"}
 """A minimal layout of somebody else's ntuple."""
@@ -64,25 +70,23 @@ def particles(*pdg: int, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def opened(tmp_path: Path) -> Callable[..., FlatReader]:
     """Writes an ntuple and opens it with a layout of its own."""
-    return lambda branches, **content: FlatReader(
-        ntuple(tmp_path / "in.root", branches), layout=layout(tmp_path, **content)
-    )
+    return lambda branches, **content: flat(ntuple(tmp_path / "in.root", branches), layout=layout(tmp_path, **content))
 
 
 class TestTheFullSamples:
     def test_what_the_reader_says_of_a_file(self, data_dir):
-        reader = FlatReader(data_dir / "g4" / "zqq_test.root")
+        reader = flat(data_dir / "g4" / "zqq_test.root")
         assert (reader.schema, reader.num_entries, reader.absent) == ("flat", 367, ())
         assert reader.detector == load_detector("ild_g4")
         assert reader.uuid == "4b876a94-e54b-11f1-b3f0-02fc00000001"
 
     def test_the_training_files_have_no_reference(self, data_dir):
-        assert FlatReader(data_dir / "g4" / "zqq_train.root").absent == ("reference",)
+        assert flat(data_dir / "g4" / "zqq_train.root").absent == ("reference",)
 
     @pytest.mark.parametrize("sample", ["zqq_test", "gamma1_train"])
     def test_events_are_what_the_branches_hold(self, data_dir, sample):
         path = data_dir / "g4" / f"{sample}.root"
-        events = FlatReader(path).read(3, 13).validate()
+        events = flat(path).read(3, 13).validate()
         with uproot.open(path) as file:
             raw = file["events"].arrays(entry_start=3, entry_stop=13)
         assert events.event.tolist() == raw["event"].to_list()
@@ -108,7 +112,7 @@ class TestTheFullSamples:
 
     def test_the_reference_is_pandora(self, data_dir):
         path = data_dir / "g4" / "zqq_test.root"
-        events = FlatReader(path).read(0, 10)
+        events = flat(path).read(0, 10)
         with uproot.open(path) as file:
             raw = file["events"].arrays(filter_name="pandora.*", entry_stop=10)
         assert events.reference_name == "pandora"
@@ -116,7 +120,7 @@ class TestTheFullSamples:
         assert ak.array_equal(events.reference.mass, raw["pandora.mass"])
 
     def test_without_truth_nothing_of_it_is_there(self, sample_dir):
-        events = FlatReader(sample_dir / "zqq_test_small.root").read(0, 6, truth=False)
+        events = flat(sample_dir / "zqq_test_small.root").read(0, 6, truth=False)
         assert [name for name, _ in events.parts()] == ["hits", "tracks", "tracker_hits"]
 
     def test_without_truth_nothing_of_it_is_read(self, opened):
@@ -125,14 +129,14 @@ class TestTheFullSamples:
         assert len(reader.read(0, 2, truth=False)) == 2
 
     def test_chunks_join_to_the_whole(self, sample_dir):
-        reader = FlatReader(sample_dir / "multi_test_small.root")
+        reader = flat(sample_dir / "multi_test_small.root")
         whole = reader.read(0, 25)
         parts = [reader.read(0, 10), reader.read(10, 24), reader.read(24, 25)]
         assert ak.array_equal(ak.concatenate([part.hits for part in parts]), whole.hits)
         assert ak.array_equal(ak.concatenate([part.truth for part in parts]), whole.truth, equal_nan=True)
 
     def test_no_entries_have_the_same_parts(self, sample_dir):
-        reader = FlatReader(sample_dir / "multi_test_small.root")
+        reader = flat(sample_dir / "multi_test_small.root")
         none, some = reader.read(5, 5), reader.read(5, 6)
         assert len(none) == 0
         assert [(name, part.type.content) for name, part in none.parts()] == [
@@ -141,7 +145,7 @@ class TestTheFullSamples:
 
     def test_the_codes_follow_the_names_of_another_detector(self, sample_dir):
         path = sample_dir / "zqq_test_small.root"
-        here, there = FlatReader(path), FlatReader(path, detector="ild")
+        here, there = flat(path), flat(path, detector="ild")
         for one, two in zip(
             ak.flatten(here.read(0, 1).hits.subdetector), ak.flatten(there.read(0, 1).hits.subdetector), strict=True
         ):
@@ -211,7 +215,7 @@ class TestSomebodyElsesNtuple:
                     "events", {"event": number.dtype, "calo_hit": records.type.content}, **names
                 )
                 table.extend({"event": number, "calo_hit": records})
-        ttree, rntuple = (FlatReader(tmp_path / f"{kind}.root").read(0, 2) for kind in ("mktree", "mkrntuple"))
+        ttree, rntuple = (flat(tmp_path / f"{kind}.root").read(0, 2) for kind in ("mktree", "mkrntuple"))
         assert ak.array_equal(ttree.hits, rntuple.hits, equal_nan=True)
         assert rntuple.event.tolist() == [11, 12]
         assert rntuple.hits.position.y.to_list() == [[3.0, 4.0], []]
@@ -258,7 +262,7 @@ class TestBadInput:
     def test_a_layout_without_a_detector_needs_one(self, tmp_path, opened):
         with pytest.raises(ConfigError, match="names no detector"):
             opened(hits(), detector=None)
-        reader = FlatReader(tmp_path / "in.root", layout=tmp_path / "mine.yaml", detector="cld")
+        reader = flat(tmp_path / "in.root", layout=tmp_path / "mine.yaml", detector="cld")
         assert reader.detector.name == "cld"
 
 

@@ -239,7 +239,7 @@ def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons,
         def damaged(*_, **__):
             raise InputError("truncated", file="a.root", entry=0)
 
-        monkeypatch.setattr(file._reader, "read", damaged)
+        monkeypatch.setattr(file.reader, "read", damaged)
         for on_error in ("raise", "skip"):
             with pytest.raises(InputError, match="truncated"):
                 file.read(on_error=on_error)

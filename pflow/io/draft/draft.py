@@ -30,7 +30,8 @@ from pflow.io.draft.measure import (
     measure_extent,
     measure_time_window,
 )
-from pflow.io.edm4hep.podio import PodioFile, open_podio
+from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.root import open_root
 from pflow.physics.detector import Calorimeter, Detector, TruthTracking, load_detector
 
 __all__ = ["DetectorDraft", "Note", "draft_detector", "draft_to_yaml", "write_draft"]
@@ -109,14 +110,12 @@ def draft_detector(
     InputError
         Not such a file; no hits of an ECAL; or nothing in it tells the field, and it is not given.
     """
-    schema = sniff(path)
-    if not schema.startswith("edm4hep"):
-        raise InputError(f"a file of schema '{schema}' does not name its collections: describe it by hand", file=path)
-    file = open_podio(path)
-    try:
+    with open_root(path) as directory:
+        schema = sniff(directory, str(path))
+        if schema == "flat":
+            raise InputError("a flat ntuple does not name its collections: describe it by hand", file=path)
+        file = PodioFile(directory, path)
         return _draft(file, name, b_field, min(max_entries, file.columns.num_entries))
-    finally:
-        file.close()
 
 
 def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: int) -> DetectorDraft:

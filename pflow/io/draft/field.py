@@ -15,7 +15,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.podio import PodioFile, relation
 from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.edm4hep.sim_tracker_hits import BY_SECONDARY
+from pflow.io.edm4hep.simulated import BY_SECONDARY
 from pflow.physics.detector import Detector
 from pflow.physics.field import FieldEstimate, field_from_momenta, field_from_steps
 

@@ -11,9 +11,8 @@ import numpy as np
 from pflow.errors import InputError
 from pflow.io.draft.collect import Group, HitSample, join_samples
 from pflow.io.edm4hep.cellid import find_layer_bits
-from pflow.io.edm4hep.digitise import time_after_flight
 from pflow.io.edm4hep.podio import PodioFile
-from pflow.io.edm4hep.simulated import read_contributions
+from pflow.io.edm4hep.simulated import read_contributions, time_after_flight
 from pflow.physics.calorimeter_shape import (
     MIN_ON_LAYERS,
     BarrelShape,

@@ -16,7 +16,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.podio import PodioFile, relation, vector_member
 
-__all__ = ["Collection", "count_objects", "link_pairs", "list_collections"]
+__all__ = ["Collection", "collection_contents", "count_objects", "link_pairs", "list_collections"]
 
 SUBSET = "_objIdx"
 """End of the branch by which a subset collection, one that only refers to objects of others, is stored."""
@@ -50,7 +50,7 @@ READ = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Collection:
-    """One collection of a podio file.
+    """One collection of a podio file, and what it holds.
 
     Parameters
     ----------
@@ -58,30 +58,41 @@ class Collection:
         Its name.
     type
         C++ type of its objects, e.g. ``edm4hep::CalorimeterHit``; ``Link`` for links between objects; "" if unknown.
+    kind
+        The type without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits. Follows from the type.
     subset
         Whether it only refers to objects of other collections.
     unreadable
         Why pflow cannot read it although it reads objects of this kind; "" if it can.
+    count, mean
+        Objects in the entries that were looked at, and per entry.
+    mean_energy
+        Summed energy per entry, GeV; None for objects without.
+    cell_encoding
+        Bit field of its cell ids; "" if the file does not say.
+    links
+        Of links: ``A -> B`` for the collections at their ends, those with most links first.
     """
 
     name: str
     type: str
+    kind: str = ""
     subset: bool = False
     unreadable: str = ""
+    count: int = 0
+    mean: float = 0.0
+    mean_energy: float | None = None
+    cell_encoding: str = ""
+    links: tuple[str, ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """Its type without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits.
-
-        >>> Collection(name="X", type="edm4hep::TrackerHitPlane").kind
-        'TrackerHit'
-        """
+    def __post_init__(self) -> None:
         kind = self.type.rpartition("::")[2]
-        return "TrackerHit" if kind in ("TrackerHit3D", "TrackerHitPlane") else kind
+        kind = "TrackerHit" if kind in ("TrackerHit3D", "TrackerHitPlane") else kind
+        object.__setattr__(self, "kind", kind)
 
 
 def list_collections(file: PodioFile) -> list[Collection]:
-    """The collections of a file, sorted by name."""
+    """The collections of a file, sorted by name, without their content."""
     columns, named = file.columns, set(file.ids.values())
     found = []
     for name in columns.collections:
@@ -89,11 +100,41 @@ def list_collections(file: PodioFile) -> list[Collection]:
             own = name.removesuffix(SUBSET)
             found.append(Collection(name=own, type=_declared(file, own), subset=True))
         elif columns.members(name) and not _is_auxiliary(name, file):
-            kind = _declared(file, name) or _by_members(file, name)
-            found.append(Collection(name=name, type=kind, unreadable=_unreadable(file, name, kind)))
+            collection = Collection(name=name, type=_declared(file, name) or _by_members(file, name))
+            found.append(dataclasses.replace(collection, unreadable=_unreadable(file, collection)))
         elif file.ids_stored and name in named:  # plain numbers, podio::UserDataCollection
             found.append(Collection(name=name, type=file.types.get(name) or columns.typename(name)))
     return sorted(found, key=lambda collection: collection.name)
+
+
+def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
+    """The same with what they hold in the first `stop` entries.
+
+    Raises
+    ------
+    InputError
+        The bytes cannot be decoded.
+    """
+    contents = []
+    for own in list_collections(file):
+        count, energy = count_objects(file, own, 0, stop), None
+        links: tuple[str, ...] = ()
+        if file.columns.has(own.name, "energy"):
+            values = jagged.flat(file.columns.get(own.name, "energy", start=0, stop=stop), np.float64)
+            energy = float(values[np.isfinite(values)].sum()) / max(stop, 1)
+        if own.kind == "Link":
+            try:
+                links = tuple(f"{start or '?'} -> {end or '?'}" for start, end in link_pairs(file, own.name, 0, stop))
+            except InputError as error:
+                if error.field != "podio_metadata":  # that is: the ids cannot be told apart
+                    raise
+        encoding = file.encodings.get(own.name, "")
+        contents.append(
+            dataclasses.replace(
+                own, count=count, mean=count / max(stop, 1), mean_energy=energy, cell_encoding=encoding, links=links
+            )
+        )
+    return tuple(contents)
 
 
 def count_objects(file: PodioFile, collection: Collection, start: int, stop: int) -> int:
@@ -174,11 +215,10 @@ def _by_members(file: PodioFile, name: str) -> str:
     return ""
 
 
-def _unreadable(file: PodioFile, name: str, kind: str) -> str:
-    kind = Collection(name=name, type=kind).kind
-    missing = [member for member in READ.get(kind, ()) if not file.columns.has(name, member)]
+def _unreadable(file: PodioFile, own: Collection) -> str:
+    missing = [member for member in READ.get(own.kind, ()) if not file.columns.has(own.name, member)]
     if missing:
         return f"no {', no '.join(missing)}"
-    if kind == "Track" and vector_member(file.columns, name, 1, "trackStates") is None:
+    if own.kind == "Track" and vector_member(file.columns, own.name, 1, "trackStates") is None:
         return "no track states"
     return ""

@@ -1,4 +1,4 @@
-"""Types of EDM4hep: members of its structs, and what a collection of each type consists of.
+"""Types of EDM4hep: members of its structs, what podio stores of a collection of each type, and ids of collections.
 
 Every podio file carries the definition of its data model as JSON; `DataModel` reads it. `EDM4HEP` holds the types that
 pflow writes, as of EDM4hep 1.0, for files that come from elsewhere.
@@ -13,10 +13,12 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
+import numpy.typing as npt
 
 from pflow.errors import nearest
+from pflow.event import jagged
 
-__all__ = ["EDM4HEP", "PRIMITIVES", "SCHEMA_VERSION", "CollectionType", "DataModel"]
+__all__ = ["EDM4HEP", "CollectionInfo", "DataModel", "collection_id", "content", "lists", "strings"]
 
 SCHEMA_VERSION = 6
 """Version of EDM4hep 1.0's schema, which the types in `EDM4HEP` are of."""
@@ -41,6 +43,8 @@ ARRAY = re.compile(r"std::array<(.+?), *(\d+)>")
 LINK = re.compile(r"podio::LinkCollection<(.+), *(.+)>")
 USER_DATA = re.compile(r"podio::UserDataCollection<(.+)>")
 COLLECTION = re.compile(r"(.+)Collection")
+
+ENDS = ("begin", "end")
 
 OF_PODIO: dict[str, Members] = {
     "podio::ObjectID": (("index", "std::int32_t"), ("collectionID", "std::uint32_t")),
@@ -146,27 +150,28 @@ EDM4HEP: dict[str, Any] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CollectionType:
-    """What podio stores of a collection.
+class CollectionInfo:
+    """What the metadata of a podio file say of one of its collections.
 
     Parameters
     ----------
-    content
-        C++ type of an object: a struct, or a primitive for user data.
-    relations
-        Names of its references: one-to-many, then one-to-one.
-    vectors
-        Name and C++ type of an element of each vector member.
+    name, data_type, schema_version
+        E.g. ``PFlowClusters`` and ``edm4hep::ClusterCollection``, and the version of the schema of its type.
+    id
+        Its id in this file; default: `collection_id` of the name.
+    is_subset
+        Whether it holds references to objects of other collections.
     """
 
-    content: str
-    relations: tuple[str, ...] = ()
-    vectors: Members = ()
+    name: str
+    data_type: str
+    schema_version: int = SCHEMA_VERSION
+    id: int = -1
+    is_subset: bool = False
 
-    @property
-    def storage(self) -> str:
-        """C++ type of the whole collection in an event, as podio's metadata name it."""
-        return f"std::vector<{self.content}>"
+    def __post_init__(self) -> None:
+        if self.id < 0:
+            object.__setattr__(self, "id", collection_id(self.name))
 
 
 class DataModel:
@@ -176,74 +181,134 @@ class DataModel:
     ----------
     definitions
         Each as podio's JSON: ``components`` and ``datatypes``; names in earlier ones win.
+
+    Attributes
+    ----------
+    structs
+        Name and C++ type of each member of each struct.
     """
 
     def __init__(self, *definitions: Mapping[str, Any]) -> None:
-        self._structs = dict(OF_PODIO)
-        self._types: dict[str, CollectionType] = {}
+        self.structs = dict(OF_PODIO)
+        self._fields: dict[str, Members] = {}
         for definition in definitions:
             for name, component in definition.get("components", {}).items():
-                self._structs.setdefault(name, _members(component.get("Members", ())))
+                self.structs.setdefault(name, _members(component.get("Members", ())))
             for name, datatype in definition.get("datatypes", {}).items():
-                self._add(name, datatype)
+                vectors, many, one = (
+                    _members(datatype.get(part, ()))
+                    for part in ("VectorMembers", "OneToManyRelations", "OneToOneRelations")
+                )
+                ranges = [(f"{member}_{side}", "std::uint32_t") for member, _ in vectors + many for side in ENDS]
+                self.structs.setdefault(f"{name}Data", (*_members(datatype.get("Members", ())), *ranges))
+                references = ((member, "podio::ObjectID") for member, _ in many + one)
+                self._fields.setdefault(name, (*references, *vectors))
 
-    def _add(self, name: str, datatype: Mapping[str, Any]) -> None:
-        vectors, many, one = (
-            _members(datatype.get(part, ())) for part in ("VectorMembers", "OneToManyRelations", "OneToOneRelations")
-        )
-        ranges = tuple(
-            (f"{member}_{side}", "std::uint32_t") for member, _ in (*vectors, *many) for side in ("begin", "end")
-        )
-        self._structs.setdefault(f"{name}Data", _members(datatype.get("Members", ())) + ranges)
-        relations = tuple(member for member, _ in (*many, *one))
-        self._types.setdefault(name, CollectionType(content=f"{name}Data", relations=relations, vectors=vectors))
-
-    def collection(self, data_type: str) -> CollectionType:
-        """What a collection consists of, by its type in podio's metadata, e.g. ``edm4hep::ClusterCollection``.
+    def fields(self, collection: CollectionInfo) -> dict[str, str]:
+        """Fields in which podio stores a collection, that of its objects first, and the C++ type of their elements.
 
         Raises
         ------
         KeyError
             No such type; the message names the nearest ones.
         """
-        if LINK.fullmatch(data_type):
-            return CollectionType(content="podio::LinkData", relations=("from", "to"))
-        if found := USER_DATA.fullmatch(data_type):
-            return CollectionType(content=found[1])
+        name, data_type = collection.name, collection.data_type
         found = COLLECTION.fullmatch(data_type)
-        if not found or found[1] not in self._types:
-            close = " or ".join(f"{name}Collection" for name in nearest(data_type, self._types))
+        if collection.is_subset:
+            return {f"{name}_objIdx": "podio::ObjectID"}
+        if LINK.fullmatch(data_type):
+            return {name: "podio::LinkData", **{f"_{name}_{end}": "podio::ObjectID" for end in ("from", "to")}}
+        if user_data := USER_DATA.fullmatch(data_type):
+            return {name: user_data[1]}
+        if not found or found[1] not in self._fields:
+            close = " or ".join(f"{known}Collection" for known in nearest(data_type, self._fields))
             raise KeyError(f"unknown collection type '{data_type}'" + (f"; did you mean {close}?" if close else ""))
-        return self._types[found[1]]
+        return {name: f"{found[1]}Data", **{f"_{name}_{member}": kind for member, kind in self._fields[found[1]]}}
 
-    def members(self, struct: str) -> Members:
-        """Name and C++ type of each member of a struct; empty for a primitive.
+    def leaves(self, cpp_type: str, path: str = "") -> list[tuple[str, int | None]]:
+        """Path of each number or array of numbers in a type, e.g. ``momentum.x``, and the length of an array."""
+        if cpp_type in PRIMITIVES:
+            return [(path, None)]
+        if found := ARRAY.fullmatch(cpp_type):
+            return [(path, int(found[2]))]
+        prefix = f"{path}." if path else ""
+        return [leaf for name, inner in self.structs[cpp_type] for leaf in self.leaves(inner, f"{prefix}{name}")]
 
-        Raises
-        ------
-        KeyError
-            Neither a struct nor a primitive.
-        """
-        return () if struct in PRIMITIVES else self._structs[struct]
+    def objects(self, cpp_type: str, columns: Mapping[str, npt.NDArray[Any]], n: int, *, path: str = "") -> Any:
+        """Awkward content of `n` objects of a C++ type; records carry the names of their structs.
 
-    def form(self, cpp_type: str) -> ak.forms.Form:
-        """Awkward form of one object of a C++ type; records carry the names of their structs.
+        Parameters
+        ----------
+        cpp_type
+            Struct or primitive.
+        columns
+            [n] or, for arrays, [n, length]: values of members by their path, e.g. ``momentum.x``; "" for a primitive.
+            Members without values are 0.
+        n
+            Number of objects.
+        path
+            Path of this type within the columns.
 
         Raises
         ------
         KeyError
             A type that is not known.
         """
+        values = columns.get(path)
         if cpp_type in PRIMITIVES:
-            return ak.forms.NumpyForm(PRIMITIVES[cpp_type].name)
+            dtype = PRIMITIVES[cpp_type]
+            return content(np.zeros(n) if values is None else values, dtype)
         if found := ARRAY.fullmatch(cpp_type):
-            return ak.forms.RegularForm(self.form(found[1]), int(found[2]))
-        members = self._structs[cpp_type]
-        return ak.forms.RecordForm(
-            [self.form(inner) for _, inner in members],
-            [name for name, _ in members],
-            parameters={"__record__": cpp_type},
-        )
+            length = int(found[2])
+            flat = {} if values is None else {"": np.ascontiguousarray(values).reshape(n * length)}
+            return ak.contents.RegularArray(self.objects(found[1], flat, n * length), length, zeros_length=n)
+        members = self.structs[cpp_type]
+        contents = [self.objects(inner, columns, n, path=f"{path}.{name}" if path else name) for name, inner in members]
+        names = [name for name, _ in members]
+        return ak.contents.RecordArray(contents, names, length=n, parameters={"__record__": cpp_type})
+
+
+def content(values: Any, dtype: Any) -> Any:
+    """Numbers [n] as an Awkward content."""
+    return ak.contents.NumpyArray(np.ascontiguousarray(values, dtype))
+
+
+def lists(inner: Any, counts: npt.ArrayLike, **parameters: Any) -> Any:
+    """An Awkward content cut into lists, int [list] long each."""
+    return ak.contents.ListOffsetArray(
+        ak.index.Index64(jagged.offsets(np.asarray(counts, np.int64))), inner, parameters=parameters
+    )
+
+
+def strings(texts: Sequence[str]) -> Any:
+    """Strings, one after the other, as an Awkward content."""
+    data = [text.encode() for text in texts]
+    characters = ak.contents.NumpyArray(np.frombuffer(b"".join(data), np.uint8), parameters={"__array__": "char"})
+    return lists(characters, [len(text) for text in data], __array__="string")
+
+
+def collection_id(name: str) -> int:
+    """Id of a collection as podio makes it: MurmurHash3 (x86, 32 bits, seed 0; A. Appleby) of its name.
+
+    >>> collection_id("MCParticles")
+    2714477136
+    """
+
+    def rotated(word: int, bits: int) -> int:
+        return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
+
+    def mixed(word: int) -> int:
+        return rotated((word * 0xCC9E2D51) & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+
+    key = name.encode()
+    found, whole = 0, len(key) // 4 * 4
+    for start in range(0, whole, 4):
+        found ^= mixed(int.from_bytes(key[start : start + 4], "little"))
+        found = (rotated(found, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    found ^= mixed(int.from_bytes(key[whole:], "little")) ^ len(key)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        found = ((found ^ (found >> shift)) * factor) & 0xFFFFFFFF
+    return found ^ (found >> 16)
 
 
 def _members(lines: Sequence[str]) -> Members:

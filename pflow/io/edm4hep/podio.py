@@ -17,7 +17,6 @@ A file without a table of ids, as other tools write them, is read with the ids t
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -28,84 +27,72 @@ import numpy.typing as npt
 
 from pflow.errors import InputError, nearest
 from pflow.event import jagged
-from pflow.io.columns import Columns, open_root, open_tree, tree_names
 from pflow.io.edm4hep.cellid import layer_from_cell_id
-from pflow.io.edm4hep.collection_id import collection_id
-from pflow.io.edm4hep.data_model import SCHEMA_VERSION
+from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
+from pflow.io.root import Columns, is_rntuple, open_root, open_tree, tree_names
 
-__all__ = ["CollectionInfo", "Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
+__all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
 
 Ints = npt.NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CollectionInfo:
-    """What the metadata of a file of a recent podio say of one of its collections.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    data_type
-        Its type, e.g. ``edm4hep::ClusterCollection``.
-    schema_version
-        Version of the schema of its type.
-    id
-        Its id in this file; default: `collection_id` of the name.
-    is_subset
-        Whether it holds references to objects of other collections.
-    """
-
-    name: str
-    data_type: str
-    schema_version: int = SCHEMA_VERSION
-    id: int = -1
-    is_subset: bool = False
-
-    def __post_init__(self) -> None:
-        if self.id < 0:
-            object.__setattr__(self, "id", collection_id(self.name))
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PodioFile:
     """An open file of podio's, TTree or RNTuple.
 
     Parameters
     ----------
-    path, uuid, schema
-        The file, its UUID, and ``edm4hep`` or ``edm4hep-rntuple``.
+    directory, path
+        The file, open (`pflow.io.root.open_root`), and its name.
+
+    Attributes
+    ----------
+    uuid, schema
+        The file's UUID, and ``edm4hep`` or ``edm4hep-rntuple``.
     columns
         Columns of its tree ``events``.
-    ids
-        Name of the collection of each collection id.
-    ids_stored
-        Whether the file says so; if not, `ids` are the hashes of its collections' names.
+    ids, ids_stored
+        Name of the collection of each id, and whether the file says so; if not, ids are the hashes of names.
     types
         Type of each collection as the file's table of ids has it, e.g. ``edm4hep::TrackCollection``; often empty.
     parameters
         What the metadata of the file and of its runs say: values of each parameter, as text.
+    encodings
+        Cell encoding of each collection that has one.
+
+    Raises
+    ------
+    InputError
+        No tree ``events``, or a damaged one.
     """
 
-    path: str
-    uuid: str
-    schema: str
-    columns: Columns
-    ids: Mapping[int, str]
-    ids_stored: bool
-    types: Mapping[str, str]
-    parameters: Mapping[str, Sequence[str]]
-    directory: Any
-
-    @property
-    def encodings(self) -> dict[str, str]:
-        """Cell encoding of each collection that has one."""
+    def __init__(self, directory: Any, path: str | PathLike[str]) -> None:
+        self.directory = directory
+        self.path = str(path)
+        self.uuid = str(directory.file.uuid)
+        self._metadata: dict[str, Columns] = {}
+        self.columns = Columns(open_tree(directory, "events", self.path), self.path)
+        self.schema = "edm4hep-rntuple" if is_rntuple(directory, "events") else "edm4hep"
+        ids = self._collection_ids()
+        self.ids_stored = bool(ids)
+        self.ids: Mapping[int, str] = ids or {collection_id(name): name for name in self.columns.collections}
+        self.types = self._collection_types()
+        self.parameters = self._parameters()
         suffix = "__CellIDEncoding"
-        return {
+        self.encodings = {
             key.removesuffix(suffix): values[0]
             for key, values in self.parameters.items()
             if key.endswith(suffix) and len(values)
         }
+
+    def __enter__(self) -> PodioFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self.directory.close()
 
     def layers(self, collection: str, cell_id: npt.NDArray[Any], encoding: str) -> npt.NDArray[np.int32]:
         """Layers of cells of a collection, as of `layer_from_cell_id`.
@@ -119,10 +106,6 @@ class PodioFile:
             return layer_from_cell_id(cell_id, encoding)
         except ValueError as error:
             raise InputError(f"cell encoding: {error}", file=self.path, field=collection) from error
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self.directory.close()
 
     def names(self, collection_ids: Ints) -> list[str]:
         """Names of the collections among these ids, sorted; unknown ids are left out.
@@ -143,17 +126,33 @@ class PodioFile:
             )
         return known
 
+    def references(self, branch: str, start: int, stop: int, *, of: Ints | None = None) -> tuple[Ints, Ints, Ints]:
+        """Counts [event] and, of all events, collection ids and indices [reference] of a branch of references.
+
+        Raises
+        ------
+        InputError
+            Not one reference for each of the objects that it is `of`, int64 [event].
+        """
+        ids = self.columns.get(branch, "collectionID", start=start, stop=stop)
+        index = self.columns.get(branch, "index", start=start, stop=stop)
+        counts = jagged.count(ids)
+        if of is not None and not np.array_equal(counts, of):
+            at = int(np.flatnonzero(counts != of)[0])
+            message = f"{counts[at]} references for {of[at]} objects"
+            raise InputError(message, file=self.path, entry=start + at, field=branch)
+        return counts, jagged.flat(ids, np.int64), jagged.flat(index, np.int64)
+
     def event_numbers(self, start: int, stop: int) -> Ints:
         """Event number of each entry, int64; the entry itself where there is no event header."""
         entries = np.arange(start, stop, dtype=np.int64)
         if not self.columns.has("EventHeader", "eventNumber"):
             return entries
         headers = self.columns.get("EventHeader", "eventNumber", start=start, stop=stop)
-        if (jagged.count(headers) == 1).all():
-            return jagged.flat(headers, np.int64)
-        numbers = ak.firsts(headers)
-        known = ~ak.to_numpy(ak.is_none(numbers))
-        return np.where(known, ak.to_numpy(ak.fill_none(numbers, 0)), entries).astype(np.int64)
+        counts = jagged.count(headers)
+        first = jagged.offsets(counts)[:-1][counts > 0]
+        entries[counts > 0] = jagged.flat(headers, np.int64)[first]
+        return entries
 
     def id_of(self, collection: str) -> int:
         """Id of a collection.
@@ -173,14 +172,12 @@ class PodioFile:
             suggestions=nearest(collection, self.ids.values()),
         )
 
-    def infos(self, category: str = "events") -> list[CollectionInfo] | None:
-        """Collections of a category of frames; None if the metadata do not say their types."""
-        table = f"{category}___CollectionTypeInfo"
+    def infos(self, category: str = "events") -> list[CollectionInfo]:
+        """Collections of a category of frames; none if the metadata do not say their types."""
         members = ("name", "dataType", "collectionID", "schemaVersion", "isSubset")
-        columns = _first_entry(self.directory, "podio_metadata", self.path, *((table, member) for member in members))
-        if columns is None:  # podio 1.0 wrote tuples, which uproot cannot read
-            return None
-        return [
+        table = f"{category}___CollectionTypeInfo"
+        columns = self._first_entry("podio_metadata", *((table, member) for member in members))
+        return [  # podio 1.0 wrote tuples, which uproot cannot read
             CollectionInfo(
                 name=str(name),
                 data_type=str(data_type),
@@ -194,10 +191,8 @@ class PodioFile:
     def definitions(self) -> dict[str, str]:
         """Data models that the file carries, by name, each as podio's JSON."""
         for members in (("_0", "_1"), ("0", "1")):  # of tuples: in a TTree, and in an RNTuple as uproot names them
-            found = _first_entry(
-                self.directory, "podio_metadata", self.path, *(("EDMDefinitions", member) for member in members)
-            )
-            if found is not None:
+            found = self._first_entry("podio_metadata", *(("EDMDefinitions", member) for member in members))
+            if found:
                 return {str(name): str(text) for name, text in zip(*found, strict=True)}
         return {}
 
@@ -212,8 +207,7 @@ class PodioFile:
 
         Kinds are ``Int``, ``Float``, ``Double`` and ``String``; those that the file does not hold are left out.
         """
-        events = category == "events"
-        columns = self.columns if events else Columns(open_tree(self.directory, category, self.path), self.path)
+        columns = self.columns if category == "events" else self._columns(category)
         stop = columns.num_entries if stop is None else min(stop, columns.num_entries)
         frames: list[dict[str, dict[str, Any]]] = [{} for _ in range(start, stop)]
         for kind in ("Int", "Float", "Double", "String"):
@@ -224,6 +218,54 @@ class PodioFile:
             for frame, own_keys, own_values in zip(frames, keys, values, strict=True):
                 frame[kind] = dict(zip(own_keys, own_values, strict=True))
         return frames
+
+    def _columns(self, tree: str) -> Columns:
+        if tree not in self._metadata:
+            self._metadata[tree] = Columns(open_tree(self.directory, tree, self.path), self.path)
+        return self._metadata[tree]
+
+    def _first_entry(self, tree: str, *wanted: tuple[str, str]) -> list[list[Any]]:
+        """First entry of these columns of a metadata tree as lists; none if the tree or one of them is not there."""
+        if tree not in tree_names(self.directory):
+            return []
+        columns = self._columns(tree)
+        if not all(columns.has(*names) and columns.n_values(*names) for names in wanted):
+            return []
+        return [ak.to_list(columns.get(*names, start=0, stop=1))[0] for names in wanted]
+
+    def _collection_ids(self) -> dict[int, str]:
+        info = "events___CollectionTypeInfo"
+        for tree, names, ids in (
+            ("podio_metadata", (info, "name"), (info, "collectionID")),
+            ("podio_metadata", ("events_collectionNames", ""), ("events___idTable", "")),
+            ("podio_metadata", ("events___idTable", "m_names"), ("events___idTable", "m_collectionIDs")),
+            ("metadata", ("CollectionIDs", "m_names"), ("CollectionIDs", "m_collectionIDs")),
+        ):
+            found = self._first_entry(tree, names, ids)
+            if found:
+                return {int(number) & 0xFFFFFFFF: str(name) for name, number in zip(*found, strict=True)}
+        return {}
+
+    def _collection_types(self) -> dict[str, str]:
+        info = "events___CollectionTypeInfo"
+        for names, types in (
+            ((info, "name"), (info, "dataType")),
+            (("events_collectionNames", ""), ("events_collectionTypes", "")),
+        ):
+            found = self._first_entry("podio_metadata", names, types)
+            if found:
+                return {str(name): str(kind) for name, kind in zip(*found, strict=True) if kind}
+        return {}
+
+    def _parameters(self) -> dict[str, tuple[str, ...]]:
+        """Parameters of the trees of metadata; those of the whole file go before those of its first run."""
+        parameters: dict[str, tuple[str, ...]] = {}
+        for tree in ("metadata", "runs"):
+            for kind in ("String", "Double", "Float", "Int"):
+                found = self._first_entry(tree, (f"GP{kind}Keys", ""), (f"GP{kind}Values", ""))
+                for key, values in zip(*found or ([], []), strict=True):
+                    parameters.setdefault(str(key), tuple(str(value) for value in values))
+        return parameters
 
 
 def open_podio(path: str | PathLike[str]) -> PodioFile:
@@ -236,19 +278,7 @@ def open_podio(path: str | PathLike[str]) -> PodioFile:
     """
     directory = open_root(path)
     try:
-        columns = Columns(open_tree(directory, "events", str(path)), str(path))
-        ids = _collection_ids(directory, str(path))
-        return PodioFile(
-            path=str(path),
-            uuid=str(directory.file.uuid),
-            schema="edm4hep-rntuple" if "RNTuple" in directory.classname_of("events") else "edm4hep",
-            columns=columns,
-            ids=ids or {collection_id(name): name for name in columns.collections},
-            ids_stored=bool(ids),
-            types=_collection_types(directory, str(path)),
-            parameters=_parameters(directory, str(path)),
-            directory=directory,
-        )
+        return PodioFile(directory, path)
     except BaseException:
         directory.close()
         raise
@@ -343,48 +373,3 @@ def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
 def _unsigned(collection_id: npt.NDArray[Any]) -> Ints:
     """Collection ids, 32-bit hashes that some files hold signed, as non-negative int64."""
     return np.asarray(collection_id).astype(np.int64) & 0xFFFFFFFF
-
-
-def _collection_ids(directory: Any, path: str) -> dict[int, str]:
-    for tree, names, ids in (
-        ("podio_metadata", ("events___CollectionTypeInfo", "name"), ("events___CollectionTypeInfo", "collectionID")),
-        ("podio_metadata", ("events_collectionNames", ""), ("events___idTable", "")),
-        ("podio_metadata", ("events___idTable", "m_names"), ("events___idTable", "m_collectionIDs")),
-        ("metadata", ("CollectionIDs", "m_names"), ("CollectionIDs", "m_collectionIDs")),
-    ):
-        found = _first_entry(directory, tree, path, names, ids)
-        if found is not None:
-            return {int(number) & 0xFFFFFFFF: str(name) for name, number in zip(*found, strict=True)}
-    return {}
-
-
-def _collection_types(directory: Any, path: str) -> dict[str, str]:
-    for names, types in (
-        (("events___CollectionTypeInfo", "name"), ("events___CollectionTypeInfo", "dataType")),
-        (("events_collectionNames", ""), ("events_collectionTypes", "")),
-    ):
-        found = _first_entry(directory, "podio_metadata", path, names, types)
-        if found is not None:
-            return {str(name): str(kind) for name, kind in zip(*found, strict=True) if kind}
-    return {}
-
-
-def _parameters(directory: Any, path: str) -> dict[str, tuple[str, ...]]:
-    """Parameters of the trees of metadata; those of the whole file go before those of its first run."""
-    parameters: dict[str, tuple[str, ...]] = {}
-    for tree in ("metadata", "runs"):
-        for kind in ("String", "Double", "Float", "Int"):
-            found = _first_entry(directory, tree, path, (f"GP{kind}Keys", ""), (f"GP{kind}Values", ""))
-            for key, values in zip(*found or ([], []), strict=True):
-                parameters.setdefault(str(key), tuple(str(value) for value in values))
-    return parameters
-
-
-def _first_entry(directory: Any, tree: str, path: str, *wanted: tuple[str, str]) -> list[list[Any]] | None:
-    """First entry of these columns of a metadata tree as lists; None if the tree or one of them is not there."""
-    if tree not in tree_names(directory):
-        return None
-    columns = Columns(open_tree(directory, tree, path), path)
-    if not columns.num_entries or not all(columns.has(*names) for names in wanted):
-        return None
-    return [ak.to_list(columns.get(*names, start=0, stop=1))[0] for names in wanted]

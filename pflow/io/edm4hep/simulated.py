@@ -1,21 +1,40 @@
-"""Contributions to simulated calorimeter hits (edm4hep::SimCalorimeterHit): their times and truth."""
+"""Simulated hits: contributions to calorimeter hits, their digitisation, and the tracker layers of each particle.
+
+Digitisation gives the cells that a readout with threshold and time window would write, as DDCaloDigi
+(iLCSoft/DDMarlinPandora) does with the settings of key4hep/CLDConfig: the contributions within the time window are
+summed, cells whose sum is above the threshold are kept, and the sum is scaled to calibrated energy. The time of a cell
+is the earliest in the window. Times are relative to a straight flight from the origin, t - r / (300 mm/ns) + 0.1 ns.
+DDCaloDigi also counts the first contribution of a cell whatever its time; that is left out: it adds 0.14% to the energy
+of the ECAL endcaps of CLD's ZH event, and less than 0.1% elsewhere.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
+from pflow.errors import InputError
 from pflow.event import jagged
-from pflow.event.links import sum_by_pair
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation
+from pflow.physics.detector import Calorimeter
 
-__all__ = ["Contributions", "read_contributions", "sum_weights"]
+__all__ = ["BY_SECONDARY", "Contributions", "count_layers", "digitise", "read_contributions", "time_after_flight"]
+
+SPEED_OF_LIGHT = 300.0
+"""mm/ns, rounded as in DDCaloDigi, whose times are reproduced to a picosecond so."""
+PROMPT_TIME = 0.1
+"""Time of a hit by a particle that flew straight from the origin at c, ns, by DDCaloDigi's definition."""
+
+BY_SECONDARY = 1 << 30
+"""Bit of edm4hep::SimTrackerHit.quality: the hit is of a secondary that is not kept, though linked to its ancestor."""
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,8 +57,8 @@ class Contributions:
 
     counts: Ints
     hit: Ints
-    energy: npt.NDArray[np.float64]
-    time: npt.NDArray[np.float64]
+    energy: Floats
+    time: Floats
     event: Ints
     particle_id: Ints
     particle: Ints
@@ -50,11 +69,7 @@ class Contributions:
         return Contributions(
             counts=np.diff(jagged.offsets(kept)[jagged.offsets(self.counts)]),
             hit=(np.cumsum(kept) - 1)[self.hit[use]],
-            energy=self.energy[use],
-            time=self.time[use],
-            event=self.event[use],
-            particle_id=self.particle_id[use],
-            particle=self.particle[use],
+            **{name: getattr(self, name)[use] for name in ("energy", "time", "event", "particle_id", "particle")},
         )
 
 
@@ -67,18 +82,16 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
         A member is missing or cannot be decoded, or the file has no table of collection ids.
     """
     columns = file.columns
-    references = relation(columns, collection, 0, "contributions")
-    if references is None:
+    branch = relation(columns, collection, 0, "contributions")
+    if branch is None:
         return None
 
     def get(name: str, *members: str) -> ak.Array:
         return columns.get(name, *members, start=start, stop=stop)
 
     begin, end = get(collection, "contributions_begin"), get(collection, "contributions_end")
-    reference_id = get(references, "collectionID")
-    n_references = jagged.count(reference_id)
+    n_references, reference_id, reference_index = file.references(branch, start, stop)
     event = jagged.event_index(n_references)
-    reference_id, reference_index = jagged.flat(reference_id), jagged.flat(get(references, "index"))
     names = [name for name in file.names(reference_id) if columns.has(name, "energy")]
     energies = [get(name, "energy") for name in names]
     joined = Joined(names, [jagged.count(values) for values in energies] or np.zeros((1, stop - start)))
@@ -93,9 +106,8 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
         return jagged.flat(jagged.join({"": arrays})[""], dtype)[at] if arrays else np.zeros(0, dtype=dtype)
 
     particles = [relation(columns, name, 0, "particle") for name in names]
-    if None in particles:
-        particle_id = particle = np.full(len(at), -1, dtype=np.int64)
-    else:
+    particle_id = particle = np.full(len(at), -1, dtype=np.int64)
+    if None not in particles:
         particle_id = column([get(str(name), "collectionID") for name in particles], np.int64)
         particle = column([get(str(name), "index") for name in particles], np.int64)
     return Contributions(
@@ -109,10 +121,100 @@ def read_contributions(file: PodioFile, collection: str, start: int, stop: int) 
     )
 
 
-def sum_weights(
-    event: Ints, source: Ints, particle: Ints, weight: npt.NDArray[np.float64]
-) -> tuple[Ints, Ints, Ints, npt.NDArray[np.float64]]:
-    """Sum the weights of equal (event, source, particle); returns the four columns in that order, sorted."""
-    stride = int(source.max(initial=0)) + 1
-    event_source, particle, weight = sum_by_pair(event * stride + source, particle, weight)
-    return event_source // stride, event_source % stride, particle, weight
+def digitise(
+    calorimeter: Calorimeter, columns: dict[str, ak.Array], contributions: Contributions | None
+) -> tuple[dict[str, ak.Array], Contributions | None]:
+    """The hits of one simulated collection that digitisation keeps, and the contributions that count to them.
+
+    Parameters
+    ----------
+    calorimeter
+        Its `sim_threshold`, `sim_time_window`, `sim_scale`, `sim_deep_scale` and `sim_measures_time` are applied.
+    columns
+        [event, hit]: ``energy`` (visible, GeV), ``x``, ``y``, ``z`` (mm), ``layer`` (-1 unknown; decides between
+        `sim_scale` and `sim_deep_scale`), and whatever else.
+    contributions
+        What made the hits. Without them no time window is applied and times are unknown (NaN).
+
+    Returns
+    -------
+    The columns of the kept hits, with calibrated ``energy`` (GeV) and ``time`` (ns), and the contributions.
+    """
+    values = {key: jagged.flat(array) for key, array in columns.items()}
+    energy = values["energy"].astype(np.float64)
+    n_hits = len(energy)
+    time = np.full(n_hits, np.nan)
+    counted = None
+    if contributions is not None:
+        times = contributions.time
+        counted = np.ones(len(times), dtype=bool)
+        if calorimeter.sim_time_window is not None:
+            earliest, latest = calorimeter.sim_time_window
+            position = np.stack([values[axis] for axis in "xyz"], axis=-1).astype(np.float64)
+            times = time_after_flight(times, position[contributions.hit])
+            counted = (times > earliest) & (times < latest)
+            energy = np.bincount(contributions.hit[counted], contributions.energy[counted], n_hits).astype(np.float64)
+        first = np.full(n_hits, np.inf)
+        np.minimum.at(first, contributions.hit[counted], times[counted])
+        time = np.where(np.isfinite(first), first, np.nan)
+    if not calorimeter.sim_measures_time:
+        time = np.zeros(n_hits)
+    kept = np.ones(n_hits, dtype=bool) if calorimeter.sim_threshold is None else energy > calorimeter.sim_threshold
+    scale = np.full(n_hits, calorimeter.sim_scale)
+    if calorimeter.sim_deep_scale is not None:
+        first_layer, deep_scale = calorimeter.sim_deep_scale
+        scale[values["layer"] >= first_layer] = deep_scale
+    values |= {"energy": energy * scale, "time": time}
+    event = jagged.event_index(jagged.count(columns["energy"]))
+    counts = np.bincount(event[kept], minlength=len(columns["energy"]))
+    if contributions is not None and counted is not None:
+        contributions = contributions.of_kept(kept, counted)
+    return {key: jagged.unflatten(array[kept], counts) for key, array in values.items()}, contributions
+
+
+def time_after_flight(time: Floats, position: Floats) -> Floats:
+    """Times [N] minus that of a straight flight from the origin to `position` [N, 3] at c, plus `PROMPT_TIME`, ns."""
+    return np.asarray(time - np.linalg.norm(position, axis=1) / SPEED_OF_LIGHT + PROMPT_TIME)
+
+
+def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, start: int, stop: int) -> Ints:
+    """Number of tracker layers with a hit of each Monte Carlo particle's own, int64 [all particles of the entries].
+
+    A layer is a pair of collection and layer of the cell id; where a collection has no cell encoding, each of its hits
+    counts as a layer.
+
+    Parameters
+    ----------
+    file
+        Open file.
+    collections
+        Names of the collections (edm4hep::SimTrackerHit), all of them in the file.
+    particles
+        Where the Monte Carlo particles went.
+    start, stop
+        Entries.
+
+    Raises
+    ------
+    InputError
+        A collection without references to particles, or a cell encoding that cannot be understood.
+    """
+    first = jagged.offsets(particles.totals)
+    crossed: list[Ints] = [np.zeros((0, 3), dtype=np.int64)]
+    for number, name in enumerate(collections):
+        branch = relation(file.columns, name, 0, "particle", "MCParticle")
+        if branch is None:
+            raise InputError("the tracker hits have no references to particles", file=file.path, field=name)
+        cell_ids = file.columns.get(name, "cellID", start=start, stop=stop)
+        cells, event = jagged.flat(cell_ids), jagged.event_index(jagged.count(cell_ids))
+        _, collection_id, index = file.references(branch, start, stop, of=jagged.count(cell_ids))
+        encoding = file.encodings.get(name)
+        layer = np.arange(len(cells)) if encoding is None else file.layers(name, cells, encoding).astype(np.int64)
+        particle, known = particles.resolve(file, collection_id, index, event)
+        known &= (particle >= 0) & (particle < particles.totals[event])
+        if file.columns.has(name, "quality"):
+            quality = jagged.flat(file.columns.get(name, "quality", start=start, stop=stop))
+            known &= (quality & BY_SECONDARY) == 0
+        crossed.append(np.stack([first[event] + particle, np.full(len(cells), number), layer], axis=1)[known])
+    different = np.unique(np.concatenate(crossed), axis=0)
+    return np.bincount(different[:, 0], minlength=int(particles.totals.sum())).astype(np.int64)

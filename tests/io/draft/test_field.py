@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from pflow.io.draft.field import measure_field
@@ -15,8 +13,8 @@ def stated(data_dir):
     file = open_podio(data_dir / "edm4hep" / "cld_sim.edm4hep.root")
 
     def measure(parameters, sim_tracker_hits=()):
-        own = dataclasses.replace(file, parameters=parameters)
-        return measure_field(own, load_detector("cld"), sim_tracker_hits, 1)
+        file.parameters = parameters
+        return measure_field(file, load_detector("cld"), sim_tracker_hits, 1)
 
     yield measure
     file.close()

@@ -8,7 +8,7 @@ import pytest
 import uproot
 
 from pflow.io.draft.draft import draft_detector
-from pflow.io.edm4hep.collection_id import collection_id
+from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events

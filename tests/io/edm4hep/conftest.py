@@ -16,9 +16,9 @@ from pflow.event import jagged
 from pflow.event.build import make_links, make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
-from pflow.io.edm4hep.data_model import EDM4HEP, DataModel
-from pflow.io.edm4hep.frame_writer import Filled, FrameWriter
-from pflow.io.edm4hep.podio import CollectionInfo, open_podio
+from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel
+from pflow.io.edm4hep.frames import Filled, FrameWriter
+from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.physics.detector import Detector
 
@@ -135,7 +135,7 @@ def shares_of_truth(events: Events) -> Reconstruction:
             covariance=column(rng.normal(size=(n, 10))),
         ),
         event=events.event,
-        flags=np.arange(len(events), dtype=np.uint32),
+        flags=(events.flags | 2 * np.arange(len(events), dtype=np.uint32)).astype(np.uint32),
         hit_links=_links(events.hit_links),
         track_links=None if events.track_links is None else _links(events.track_links),
     )

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from pflow.io.edm4hep.data_model import EDM4HEP, DataModel
+from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel, collection_id
 from pflow.io.edm4hep.podio import open_podio
 
 OURS = DataModel(EDM4HEP)
 
 
 def test_members_of_a_data_type_end_with_its_ranges():
-    members = OURS.members("edm4hep::ParticleIDData")
+    members = OURS.structs["edm4hep::ParticleIDData"]
     assert [name for name, _ in members] == [
         *("type", "PDG", "algorithmType", "likelihood"),
         *("parameters_begin", "parameters_end"),
@@ -24,37 +24,36 @@ def test_units_defaults_and_comments_are_no_part_of_a_member():
     model = DataModel(
         {"components": {"a::B": {"Members": ["int x[mm^2] // a: [b] {c}", "std::array<int, 2> y", "float z{9}"]}}}
     )
-    assert model.members("a::B") == (("x", "int"), ("y", "std::array<int, 2>"), ("z", "float"))
+    assert model.structs["a::B"] == (("x", "int"), ("y", "std::array<int, 2>"), ("z", "float"))
+
+
+def fields(data_type: str, model: DataModel = OURS, **options: bool) -> dict[str, str]:
+    return model.fields(CollectionInfo(name="X", data_type=data_type, **options))
 
 
 def test_a_collection_has_relations_and_vector_members():
-    kind = OURS.collection("edm4hep::ReconstructedParticleCollection")
-    assert kind.storage == "std::vector<edm4hep::ReconstructedParticleData>"
-    assert kind.relations == ("clusters", "tracks", "particles", "decayVertex")
-    assert OURS.collection("edm4hep::TrackCollection").vectors[2] == ("trackStates", "edm4hep::TrackState")
+    found = fields("edm4hep::ReconstructedParticleCollection")
+    names = ("clusters", "tracks", "particles", "decayVertex")
+    references = dict.fromkeys((f"_X_{name}" for name in names), "podio::ObjectID")
+    assert found == {"X": "edm4hep::ReconstructedParticleData"} | references
+    assert fields("edm4hep::TrackCollection")["_X_trackStates"] == "edm4hep::TrackState"
+    assert fields("edm4hep::TrackCollection", is_subset=True) == {"X_objIdx": "podio::ObjectID"}
 
 
 def test_links_and_user_data_are_known_without_a_definition():
-    link = DataModel().collection("podio::LinkCollection<edm4hep::Cluster,edm4hep::MCParticle>")
-    assert (link.storage, link.relations) == ("std::vector<podio::LinkData>", ("from", "to"))
-    assert DataModel().collection("podio::UserDataCollection<float>").storage == "std::vector<float>"
+    link = fields("podio::LinkCollection<edm4hep::Cluster,edm4hep::MCParticle>", DataModel())
+    assert link == {"X": "podio::LinkData", "_X_from": "podio::ObjectID", "_X_to": "podio::ObjectID"}
+    assert fields("podio::UserDataCollection<float>", DataModel()) == {"X": "float"}
 
 
 def test_an_unknown_type_names_the_nearest():
     with pytest.raises(KeyError, match=r"edm4hep::ClusterCollection"):
-        OURS.collection("edm4hep::ClustersCollection")
-
-
-def test_forms_carry_the_names_of_structs():
-    form = OURS.form("edm4hep::ClusterData")
-    assert form.parameter("__record__") == "edm4hep::ClusterData"
-    assert form.content("position").parameter("__record__") == "edm4hep::Vector3f"
-    assert form.content("positionError").content("values").size == 6
+        fields("edm4hep::ClustersCollection")
 
 
 def test_the_first_definition_of_a_type_wins():
     old = {"datatypes": {"edm4hep::Cluster": {"Members": ["float phi"]}}}
-    assert DataModel(old, EDM4HEP).members("edm4hep::ClusterData") == (("phi", "float"),)
+    assert DataModel(old, EDM4HEP).structs["edm4hep::ClusterData"] == (("phi", "float"),)
 
 
 def test_our_types_are_those_of_edm4hep(data_dir):
@@ -64,8 +63,15 @@ def test_our_types_are_those_of_edm4hep(data_dir):
     file.close()
     theirs = DataModel(definition)
     assert definition["schema_version"] == EDM4HEP["schema_version"]
-    for name in EDM4HEP["components"]:
-        assert OURS.members(name) == theirs.members(name)
+    for name in (*EDM4HEP["components"], *(f"{name}Data" for name in EDM4HEP["datatypes"])):
+        assert OURS.structs[name] == theirs.structs[name]
     for name in EDM4HEP["datatypes"]:
-        assert OURS.members(f"{name}Data") == theirs.members(f"{name}Data")
-        assert OURS.collection(f"{name}Collection") == theirs.collection(f"{name}Collection")
+        assert fields(f"{name}Collection") == fields(f"{name}Collection", theirs)
+
+
+@pytest.mark.parametrize("name", ["cld_rec", "cld_sim"])
+def test_ids_are_hashes_of_names_as_podio_makes_them(data_dir, name):
+    file = open_podio(data_dir / "edm4hep" / f"{name}.edm4hep.root")
+    assert file.ids_stored
+    assert all(collection_id(own) == number for number, own in file.ids.items())
+    file.close()

@@ -9,7 +9,7 @@ import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.io.edm4hep.collection_id import collection_id
+from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.edm4hep.podio import Joined, expand, open_podio, relation, vector_member
 
 Write = Callable[..., Path]

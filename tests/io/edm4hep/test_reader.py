@@ -86,7 +86,7 @@ def test_what_is_missing_is_named(read, content, absent, message):
 
 def test_references_that_do_not_match_their_links_are_refused(read, content):
     content["HitLinks.weight"] = [[0.2], [0.7]]
-    with pytest.raises(InputError, match="5 references for 1 links") as caught:
+    with pytest.raises(InputError, match="5 references for 1 objects") as caught:
         read(content, stop=1)
     assert (caught.value.entry, caught.value.field) == (0, "_HitLinks_from")
 

@@ -20,8 +20,7 @@ import pytest
 import uproot
 
 from pflow.io.edm4hep.data_model import ARRAY, PRIMITIVES, DataModel
-from pflow.io.edm4hep.frame_writer import fields_of
-from pflow.io.edm4hep.podio import CollectionInfo, PodioFile, open_podio
+from pflow.io.edm4hep.podio import PodioFile, open_podio
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.open import open_events
 
@@ -43,11 +42,9 @@ class Dump:
         file = open_podio(path)
         infos = file.infos()
         file.close()
-        assert infos is not None
         self.fields: dict[str, str] = {}
         for info in infos:
-            collection = CollectionInfo(name=info.name, data_type=info.data_type, is_subset=info.is_subset)
-            self.fields |= fields_of(collection, model.collection(info.data_type))
+            self.fields |= model.fields(info)
         structs = list(_structs(model, self.fields.values()))
         self._types = {
             f"{field}{member}": numbers
@@ -94,9 +91,9 @@ def _structs(model: DataModel, types: Iterable[str]) -> Iterable[tuple[str, Any]
             yield from needed(found[1])
         elif cpp_type not in PRIMITIVES and cpp_type not in done:
             done.add(cpp_type)
-            for _, inner in model.members(cpp_type):
+            for _, inner in model.structs[cpp_type]:
                 yield from needed(inner)
-            yield cpp_type, model.members(cpp_type)
+            yield cpp_type, model.structs[cpp_type]
 
     for cpp_type in types:
         yield from needed(cpp_type)
@@ -108,7 +105,7 @@ def _leaves(model: DataModel, cpp_type: str, path: str = "") -> Iterable[tuple[s
     elif found := ARRAY.fullmatch(cpp_type):
         yield path, (PRIMITIVES[found[1]], int(found[2]))
     else:
-        for name, inner in model.members(cpp_type):
+        for name, inner in model.structs[cpp_type]:
             yield from _leaves(model, inner, f"{path}.{name}")
 
 
@@ -142,10 +139,9 @@ def made(cld, perfect, tmp_path_factory) -> Any:
     with open_events(cld, detector="cld", truth_tracks="sim" in cld.name) as file:
         events = file.read()
         reconstruction = perfect(events)
-        with Edm4hepRecoWriter(out, [file], provenance={}, keep_input=True, mc_links=True) as writer:
-            writer.extend(reconstruction, events)
-        assert file.edm4hep is not None
-        model = _model(file.edm4hep.file)
+        with Edm4hepRecoWriter(out, file, provenance={}, mc_links=True) as writer:
+            writer.extend(reconstruction)
+        model = _model(file.reader.file)
     return reconstruction, events, Dump(out, model)
 
 

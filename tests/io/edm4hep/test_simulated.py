@@ -6,22 +6,12 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.event import jagged
-from pflow.event.events import Events
-from pflow.io.edm4hep.podio import open_podio
+from pflow.errors import InputError
+from pflow.io.edm4hep.podio import Joined, open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.edm4hep.simulated import read_contributions, sum_weights
+from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, read_contributions, time_after_flight
 from pflow.io.open import read_events
-from pflow.physics.detector import load_detector
-
-
-def _cells(events: Events, subdetector: int) -> dict[tuple[float, ...], tuple[float, float]]:
-    """Energy and time of each cell, by entry and position."""
-    entry = jagged.event_index(jagged.count(events.hits))
-    place = np.column_stack([entry, jagged.vectors(events.hits.position)])
-    mine = jagged.flat(events.hits.subdetector) == subdetector
-    energy, time = jagged.flat(events.hits.energy, np.float64), jagged.flat(events.hits.time, np.float64)
-    return {tuple(cell): (float(e), float(t)) for cell, e, t in zip(place[mine], energy[mine], time[mine], strict=True)}
+from pflow.physics.detector import Calorimeter, load_detector
 
 
 @pytest.fixture
@@ -115,14 +105,6 @@ def test_contributions_count_hits_over_all_events(write, sim_content):
     file.close()
 
 
-def test_shares_sum_what_is_equal():
-    event, source, particle, weight = sum_weights(
-        np.array([1, 0, 0, 0]), np.array([5, 2, 2, 2]), np.array([0, 3, 1, 3]), np.array([1.0, 0.25, 0.5, 2.0])
-    )
-    assert (event.tolist(), source.tolist(), particle.tolist()) == ([0, 0, 1], [2, 2, 5], [1, 3, 0])
-    assert weight.tolist() == [0.5, 2.25, 1.0]
-
-
 def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim_content, links):
     ecal = dataclasses.replace(toy.calorimeters[0], sim_threshold=0.15, sim_time_window=(0.0, 4.0), sim_scale=2.0)
     detector = dataclasses.replace(toy, calorimeters=(ecal, *toy.calorimeters[1:]))
@@ -135,19 +117,19 @@ def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim
 def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(data_dir):
     """The same event before and after CLD's own digitisation."""
     standard, digitised = (read_events(data_dir / "edm4hep" / f"cld_{name}.edm4hep.root") for name in ("rec", "sim"))
-    names = [own.name for own in load_detector("cld").calorimeters]
-    assert [own.name for own in standard.detector.calorimeters] == names
-    for number in range(len(names)):
-        theirs, ours = _cells(standard, number), _cells(digitised, number)
+
+    def cells(events, subdetector):
+        hits = events.hits[events.hits.subdetector == subdetector][0]
+        position = np.round(np.stack([ak.to_numpy(hits.position[axis]) for axis in "xyz"], axis=-1), 2)
+        return {tuple(where): value for where, value in zip(position.tolist(), hits.energy.to_list(), strict=True)}
+
+    for number, _ in enumerate(standard.detector.calorimeters):
+        theirs, ours = cells(standard, number), cells(digitised, number)
         assert len(ours) == pytest.approx(len(theirs), rel=0.03)
-        assert sum(e for e, _ in ours.values()) == pytest.approx(sum(e for e, _ in theirs.values()), rel=0.01)
+        assert sum(ours.values()) == pytest.approx(sum(theirs.values()), rel=0.01)
         assert theirs.keys() <= ours.keys()
         if theirs:
-            energy, time = np.array(
-                [(ours[cell][0] / theirs[cell][0], ours[cell][1] - theirs[cell][1]) for cell in theirs]
-            ).T
-            assert np.median(np.abs(energy - 1)) < 0.01
-            assert np.median(np.abs(time)) < 1e-3
+            assert np.median([abs(ours[cell] / energy - 1) for cell, energy in theirs.items()]) < 0.01
 
 
 def test_cld_contributions_and_links_agree_on_the_truth(data_dir):
@@ -162,3 +144,127 @@ def test_cld_contributions_and_links_agree_on_the_truth(data_dir):
         energy = np.where(ecal.subdetector < 2, ecal.energy * links.weight, 0.0)
         sums.append(np.bincount(ak.to_numpy(links.particle), energy, minlength=len(events.truth[0])))
     assert np.corrcoef(*sums)[0, 1] > 0.99
+
+
+FLIGHT = 10.0
+"""ns, of a hit at 3 m."""
+
+
+def contributions(hit, energy, time, n_hits):
+    none = np.zeros(len(hit), dtype=np.int64)
+    return Contributions(
+        counts=np.array([n_hits]),
+        hit=np.array(hit),
+        energy=np.array(energy),
+        time=np.array(time) + FLIGHT,
+        event=none,
+        particle_id=none,
+        particle=none,
+    )
+
+
+def calorimeter(**settings):
+    return Calorimeter(name="ecal", kind="ecal", region="barrel", **settings)
+
+
+MADE_BY = contributions([0, 0, 0, 1, 2], [1.0, 2.0, 4.0, 3.0, 0.5], [0.0, 9.0, 50.0, 20.0, 1.0], 3)
+HITS = {
+    "energy": ak.Array([[7.0, 3.0, 0.5]]),
+    **{axis: ak.Array([np.full(3, np.sqrt(3) * 1000)]) for axis in "xyz"},
+    "layer": ak.Array([np.arange(3)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers", "energy", "time"),
+    [
+        ({}, [0, 1, 2], [7.0, 3.0, 0.5], [FLIGHT, FLIGHT + 20.0, FLIGHT + 1.0]),
+        ({"sim_time_window": (-1.0, 10.0), "sim_threshold": 0.0}, [0, 2], [3.0, 0.5], [0.1, 1.1]),
+        ({"sim_time_window": (-1.0, 10.0), "sim_threshold": 0.5, "sim_scale": 40.0}, [0], [120.0], [0.1]),
+        (
+            {"sim_scale": 2.0, "sim_deep_scale": (1, 4.0)},
+            [0, 1, 2],
+            [14.0, 12.0, 2.0],
+            [FLIGHT, FLIGHT + 20, FLIGHT + 1],
+        ),
+        ({"sim_measures_time": False}, [0, 1, 2], [7.0, 3.0, 0.5], [0.0, 0.0, 0.0]),
+    ],
+    ids=["no settings", "window", "threshold on the energy in the window", "deep layers", "no times"],
+)
+def test_hits_are_digitised_as_the_detector_says(settings, layers, energy, time):
+    found, used = digitise(calorimeter(**settings), HITS, MADE_BY)
+    assert found["layer"].to_list() == [layers]
+    assert found["energy"].to_list() == [energy]
+    np.testing.assert_allclose(found["time"][0], time)
+    if "sim_time_window" in settings:  # contributions 2 and 3 are outside, and hits are numbered anew
+        assert used.hit.tolist() == [0, 0, 1][: 1 + len(layers)]
+        assert used.energy.tolist() == [1.0, 2.0, 0.5][: 1 + len(layers)]
+
+
+def test_without_contributions_there_is_no_window_and_no_time():
+    found, used = digitise(calorimeter(sim_time_window=(-1.0, 10.0), sim_threshold=0.5), HITS, None)
+    assert found["energy"].to_list() == [[7.0, 3.0]]
+    assert np.isnan(found["time"]).to_list() == [[True, True]]
+    assert used is None
+
+
+def test_a_prompt_hit_has_a_tenth_of_a_nanosecond():
+    position = np.array([[0.0, 0.0, -3000.0]])
+    assert time_after_flight(np.array([FLIGHT]), position) == pytest.approx(0.1)
+
+
+ENCODING = "system:4,layer:4"
+
+
+@pytest.fixture
+def tracker_content():
+    """Two events of two and one particles: in the first, hits in layers 0, 0, 1, 1 and, in another collection, 0."""
+    return {
+        "Inner.cellID": [[0, 0, 16, 16], [16]],
+        "Inner.quality": [[0, 0, 0, 1 << 30], [0]],
+        "_Inner_particle.index": [[0, 0, 0, 1], [0]],
+        "_Inner_particle.collectionID": [[15, 15, 15, 15], [15]],
+        "Outer.cellID": [[0], []],
+        "_Outer_particle.index": [[0], []],
+        "_Outer_particle.collectionID": [[15], []],
+    }
+
+
+@pytest.fixture
+def count(write):
+    def count_content(content, layout="new", **encodings):
+        file = open_podio(write(content, layout, encodings=encodings))
+        try:
+            return list(count_layers(file, ["Inner", "Outer"], Joined(["MCParticles"], [[2, 1]]), 0, 2))
+        finally:
+            file.close()
+
+    return count_content
+
+
+@pytest.mark.parametrize("layout", ["new", "old"])
+def test_a_layer_counts_once_and_secondaries_do_not(count, tracker_content, layout):
+    assert count(tracker_content, layout, Inner=ENCODING, Outer=ENCODING) == [3, 0, 1]
+
+
+def test_without_an_encoding_every_hit_is_a_layer(count, tracker_content):
+    assert count(tracker_content, Outer=ENCODING) == [4, 0, 1]
+
+
+def test_references_elsewhere_are_left_out(count, tracker_content):
+    tracker_content["_Inner_particle.index"] = [[0, 7, -2, 1], [0]]
+    tracker_content["_Outer_particle.collectionID"] = [[99], []]
+    assert count(tracker_content, Inner=ENCODING, Outer=ENCODING) == [1, 0, 1]
+
+
+def test_hits_without_references_are_refused(count, tracker_content):
+    less = {key: values for key, values in tracker_content.items() if not key.startswith("_Outer")}
+    with pytest.raises(InputError, match="no references to particles") as caught:
+        count(less, Inner=ENCODING)
+    assert caught.value.field == "Outer"
+
+
+def test_an_encoding_that_cannot_be_understood_names_its_collection(count, tracker_content):
+    with pytest.raises(InputError, match="cell encoding") as caught:
+        count(tracker_content, Inner="layer:x")
+    assert caught.value.field == "Inner"

@@ -16,7 +16,7 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep import writer as writer_module
-from pflow.io.edm4hep.collection_id import collection_id
+from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.events_root import write_events
@@ -42,9 +42,9 @@ def reconstruct(toy, perfect, tmp_path) -> Callable[..., tuple[Path, Reconstruct
             events = file.read()
             made = perfect(events)
             made = made if change is None else change(made)
-            with Edm4hepRecoWriter(out, [file], provenance={"who": "me"}, **options) as writer:
+            with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, **options) as writer:
                 for start in range(0, len(events), chunk):
-                    writer.extend(made[start : start + chunk], events[start : start + chunk])
+                    writer.extend(made[start : start + chunk])
         return out, made, events
 
     return run
@@ -68,17 +68,17 @@ def objects(file: Any, name: str) -> list[Any]:
     return file["events"][name].array().to_list()
 
 
-@pytest.mark.parametrize("options", [{}, {"keep_input": True}, {"mc_links": True, "name": "Mine"}])
+@pytest.mark.parametrize("options", [{}, {"mc_links": True, "name": "Mine"}])
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_what_is_written_comes_back(source, reconstruct, options, chunk):
     out, made, _ = reconstruct(source, chunk=chunk, **options)
     assert same(read_reco(out, name=options.get("name", "PFlow")), made)
-    assert read_provenance(out) == {"who": "me", "flagged": {"BAD_INPUT": 1}}
+    assert read_provenance(out) == {"who": "me", "flagged": {"MAX_PARTICLES": 1}}
 
 
 def test_clusters_are_written_a_few_events_at_a_time(source, reconstruct, monkeypatch):
     monkeypatch.setattr(writer_module, "CLUSTER_SIZE", 1)
-    out, made, _ = reconstruct(source, chunk=2, keep_input=True)
+    out, made, _ = reconstruct(source, chunk=2)
     assert same(read_reco(out), made)
 
 
@@ -157,9 +157,8 @@ def metadata(file: Any, kind: str) -> dict[str, Any]:
     return dict(zip(keys, values, strict=True))
 
 
-@pytest.mark.parametrize("keep_input", [False, True])
-def test_encodings_of_cell_ids_are_copied(source, reconstruct, keep_input):
-    file = uproot.open(reconstruct(source, keep_input=keep_input)[0])
+def test_encodings_of_cell_ids_are_copied(source, reconstruct):
+    file = uproot.open(reconstruct(source)[0])
     assert metadata(file, "String")["A1__CellIDEncoding"] == ["layer:8"]
 
 
@@ -187,7 +186,7 @@ def test_particles_without_hits_are_linked_by_their_tracks(write_podio, content,
 
 
 def test_every_reference_of_a_file_with_its_input_leads_somewhere(source, reconstruct):
-    file = uproot.open(reconstruct(source, keep_input=True, mc_links=True)[0])
+    file = uproot.open(reconstruct(source, mc_links=True)[0])
     rows = file["podio_metadata"]["events___CollectionTypeInfo"].array().to_list()[0]
     names = {row["collectionID"]: row["name"] for row in rows}
     events = file["events"]
@@ -204,7 +203,7 @@ def test_every_reference_of_a_file_with_its_input_leads_somewhere(source, recons
 
 
 def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
-    out, _, events = reconstruct(source, keep_input=True)
+    out, _, events = reconstruct(source)
     again = read_events(out, detector=toy)
     for name, part in events.parts():
         assert ak.array_equal(getattr(again, name), part, equal_nan=True)
@@ -214,29 +213,28 @@ def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
     assert "weight" in other["events"]["GPFloatKeys"].array()[0].to_list()
 
 
-def test_without_them_only_the_event_header_is_copied(source, reconstruct):
-    out, _, events = reconstruct(source)
-    file = uproot.open(out)
-    assert [row["name"] for row in file["podio_metadata"]["events___CollectionTypeInfo"].array()[0].to_list()] == [
-        *("EventHeader", "PFlow", "PFlowClusters", "PFlowHitWeights", "PFlowParticleID", "PFlowTrackWeights"),
-    ]
-    assert [event[0]["eventNumber"] for event in objects(file, "EventHeader")] == events.event.tolist()
-
-
-def test_a_file_that_does_not_say_its_types_is_reconstructed_but_not_copied(write, content, reconstruct):
+def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write, content, reconstruct):
     path = write(content, "rntuple")
-    out, made, _ = reconstruct(path)
+    with pytest.warns(UserWarning, match="does not say the types.*hits and tracks that were used instead"):
+        out, made, events = reconstruct(path)
     assert same(read_reco(out), made)
-    with pytest.raises(InputError, match="does not say the types"):
-        reconstruct(path, keep_input=True)
+    file = uproot.open(out)
+    names = ("EventHeader", "PFlow", "PFlowCaloHits", "PFlowClusters", "PFlowHitWeights", "PFlowParticleID")
+    rows = file["podio_metadata"]["events___CollectionTypeInfo"].array()[0].to_list()
+    assert [row["name"] for row in rows] == [*names, "PFlowTrackWeights", "PFlowTracks"]
+    assert [event[0]["eventNumber"] for event in objects(file, "EventHeader")] == events.event.tolist()
+    ids = {one["collectionID"] for event in objects(file, "_PFlowClusters_hits") for one in event}
+    assert ids == {collection_id("PFlowCaloHits")}
+    with pytest.raises(InputError, match="need an EDM4hep file"), pytest.warns(UserWarning, match="types"):
+        reconstruct(path, mc_links=True)
 
 
 def test_hits_and_tracks_of_another_schema_are_written_as_collections(tmp_path, perfect, sample_dir):
     with open_events(sample_dir / "multi_test_small.root") as file:
         events = file.read(0, 3)
         made = perfect(events)
-        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}) as writer:
-            writer.extend(made, events)
+        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
+            writer.extend(made)
     assert same(read_reco(tmp_path / "out.root"), made)
     written = uproot.open(tmp_path / "out.root")
     hits, tracks = (written["events"][name].array() for name in ("PFlowCaloHits", "PFlowTracks"))
@@ -256,12 +254,12 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(tmp_path, 
 
 
 def test_simulated_hits_are_digitised_and_linked(data_dir, tmp_path, perfect):
-    path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
+    path = data_dir / "edm4hep" / "cld_sim.edm4hep.root"
     with open_events(path, detector="cld") as file:
         events = file.read(0, 1)
         made = perfect(events)
-        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}) as writer:
-            writer.extend(made, events)
+        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
+            writer.extend(made)
     assert same(read_reco(tmp_path / "out.root"), made)
     written, original = uproot.open(tmp_path / "out.root")["events"], uproot.open(path)["events"]
     ours = written["PFlowCaloHits"].array()[0]
@@ -277,39 +275,34 @@ def test_simulated_hits_are_digitised_and_linked(data_dir, tmp_path, perfect):
 
 def test_emptied_events_have_no_objects(source, toy, perfect, tmp_path):
     with open_events(source, detector=toy) as file:
-        events = file.read().emptied(np.array([True, False]))
-        made = perfect(events)
-        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}, keep_input=True) as writer:
-            writer.extend(made, events)
+        made = perfect(file.read().emptied(np.array([True, False])))
+        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
+            writer.extend(made)
     found = read_reco(tmp_path / "out.root")
     assert same(found, made)
     assert len(found.particles[0]) == 0
 
 
-@pytest.mark.parametrize("keep_input", [False, True])
-def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(
-    source, toy, perfect, tmp_path, monkeypatch, keep_input
-):
-    whole = Edm4hepReader.hit_origins
+def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(source, toy, perfect, tmp_path, monkeypatch):
+    whole = Edm4hepReader.read_with_origins
 
-    def damaged(self: Edm4hepReader, start: int, stop: int) -> Any:
+    def damaged(self: Edm4hepReader, start: int, stop: int, *, truth: bool) -> Any:
         if stop > 1:
             raise InputError("damaged", file=self.path, entry=start)
-        return whole(self, start, stop)
+        return whole(self, start, stop, truth=truth)
 
-    monkeypatch.setattr(Edm4hepReader, "hit_origins", damaged)
+    monkeypatch.setattr(Edm4hepReader, "read_with_origins", damaged)
     out = tmp_path / "out.root"
     with open_events(source, detector=toy) as file:
-        events = file.read().emptied(np.array([False, True]))
-        made = perfect(events)
+        made = perfect(file.read().emptied(np.array([False, True])))
         for flags in ([0, 0], [0, 1]):
             made = dataclasses.replace(made, flags=np.array(flags, dtype=np.uint32))
-            with Edm4hepRecoWriter(out, [file], provenance={}, keep_input=keep_input) as writer:
+            with Edm4hepRecoWriter(out, file, provenance={}) as writer:
                 if flags[1]:
-                    writer.extend(made, events)
+                    writer.extend(made)
                 else:
                     with pytest.raises(InputError, match="damaged"):
-                        writer.extend(made, events)
+                        writer.extend(made)
     found = read_reco(out)
     assert ak.num(found.particles).to_list() == [3, 0]
     assert found.particles.to_list() == made.particles.to_list()
@@ -317,51 +310,24 @@ def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(
     assert ak.num(found.hit_links).to_list() == ak.num(made.hit_links).to_list()
 
 
-def test_several_files_follow_one_another(write_podio, content, toy, perfect, tmp_path):
-    paths = [write_podio(content, f"{name}.root") for name in "ab"]
-    files = [open_events(path, detector=toy) for path in paths]
-    with Edm4hepRecoWriter(tmp_path / "out.root", files, provenance={}, keep_input=True) as writer:
-        for file in files:
-            writer.extend(perfect(file.read()), file.read())
-    for file in files:
-        file.close()
-    assert read_reco(tmp_path / "out.root").event.tolist() == [70, 71, 70, 71]
-    assert len(read_events(tmp_path / "out.root", detector=toy)) == 4
-
-
-def test_files_that_differ_do_not_fit_into_one(write_podio, content, toy, tmp_path):
-    without = {key: value for key, value in content.items() if "Tracks" not in key}
-    one = write_podio(content, "a.root")
-    other = write_podio(without, "b.root", leave_out=("Tracks",))
-    with (
-        open_events(one, detector=toy) as first,
-        open_events(other, detector=toy) as second,
-        pytest.raises(ConfigError, match=r"b\.root and .*a\.root differ \(track id\)"),
-    ):
-        Edm4hepRecoWriter(tmp_path / "out.root", [first, second], provenance={})
-
-
 def test_an_output_is_not_reconstructed_again_with_its_collections(source, reconstruct):
-    out, _, _ = reconstruct(source, keep_input=True)
+    out, _, _ = reconstruct(source)
     again = out.rename(out.with_name("again.root"))
     with pytest.raises(ConfigError, match="a collection 'PFlow' already"):
-        reconstruct(again, keep_input=True)
+        reconstruct(again)
 
 
-def test_options_that_other_schemas_cannot_follow_are_refused(tmp_path, make_photons):
+def test_links_to_monte_carlo_particles_need_an_edm4hep_file(tmp_path, make_photons):
     write_events(tmp_path / "flat.root", make_photons(2))
-    with open_events(tmp_path / "flat.root") as file:
-        with pytest.raises(ConfigError, match="only the collections of EDM4hep files"):
-            Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}, keep_input=True)
-        with pytest.raises(InputError, match="need an EDM4hep file"):
-            Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}, mc_links=True)
+    with open_events(tmp_path / "flat.root") as file, pytest.raises(InputError, match="need an EDM4hep file"):
+        Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}, mc_links=True)
 
 
 def test_an_error_leaves_no_file(source, toy, tmp_path):
     with (
         open_events(source, detector=toy) as file,
         pytest.raises(RuntimeError, match="half-way"),
-        Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}),
+        Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}),
     ):
         raise RuntimeError("half-way")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["podio.root"]
@@ -372,10 +338,10 @@ def test_chunks_with_other_parts_are_refused(source, toy, perfect, tmp_path):
         events = file.read()
         made = perfect(events)
         other = dataclasses.replace(made, track_links=None)
-        with Edm4hepRecoWriter(tmp_path / "out.root", [file], provenance={}) as writer:
-            writer.extend(made[:1], events[:1])
+        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
+            writer.extend(made[:1])
             with pytest.raises(ValueError, match="differ"):
-                writer.extend(other[1:], events[1:])
+                writer.extend(other[1:])
 
 
 def test_particles_of_any_edm4hep_file_can_be_read(data_dir):

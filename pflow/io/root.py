@@ -1,4 +1,4 @@
-"""Columns of a TTree or an RNTuple by the names of their collection and member.
+"""ROOT files: their trees (TTree or RNTuple), columns, baskets, and a note of plain data inside the file.
 
 ROOT writes member ``energy`` of collection ``X`` as branch ``X/X.energy`` where it splits the collection, other tools
 as ``X.energy`` or ``X/energy``, and an RNTuple has it as field ``X.energy`` of a vector of records. Here all of them
@@ -7,25 +7,40 @@ are the column (``X``, ``energy``).
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import awkward as ak
 import numpy as np
-import numpy.typing as npt
 import uproot
 from uproot.source.file import MultithreadedFileSource
 
 from pflow.errors import InputError, first_line, nearest, reading
 from pflow.event import jagged
-from pflow.io.declared_sizes import check_tree, watch_decompression
-from pflow.io.rootfile import read_branch
 
-__all__ = ["Columns", "file_uuid", "open_root", "open_tree", "tree_names"]
+__all__ = [
+    "Columns",
+    "entries_at_once",
+    "file_uuid",
+    "is_rntuple",
+    "open_root",
+    "open_tree",
+    "read_branch",
+    "read_note",
+    "read_ranges",
+    "tree_names",
+    "write_note",
+]
 
 ROOT_SIGNATURE = b"root"
+
+MAX_READ = 2**28
+"""Uncompressed bytes that are read at once so that baskets stay whole."""
 
 
 def open_root(path: str | PathLike[str]) -> Any:
@@ -40,7 +55,6 @@ def open_root(path: str | PathLike[str]) -> Any:
     local = "://" not in text
     if local:
         _check_local(Path(path))
-    watch_decompression()
     # Without a thread that reads: handing it each basket costs more than reading does.
     direct = {"handler": MultithreadedFileSource, "use_threads": False, "num_workers": 1} if local else {}
     try:
@@ -83,6 +97,11 @@ def tree_names(directory: Any) -> list[str]:
     return [key for key, cls in classes.items() if cls in ("TTree", "TNtuple", "TNtupleD") or "RNTuple" in cls]
 
 
+def is_rntuple(directory: Any, name: str) -> bool:
+    """Whether this tree of an open file is an RNTuple."""
+    return "RNTuple" in directory.classname_of(name)
+
+
 def open_tree(directory: Any, name: str, path: str) -> Any:
     """Open a TTree or RNTuple of an open file.
 
@@ -105,8 +124,86 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
     with reading(f"tree '{name}' cannot be read", file=path):
         tree = directory[name]
         _keys(tree)  # an RNTuple reads its header when it is asked for it
-        check_tree(tree, name, path)
-        return tree
+        n_entries = int(tree.num_entries)
+        held = max((int(branch.entry_offsets[-1]) for branch in getattr(tree, "branches", ())), default=0)
+    # Branches without any entries are uproot's answer to types that it cannot split (metadata of older podio files).
+    if n_entries < 0 or 0 < held < n_entries:
+        raise InputError(f"{n_entries} entries are declared, the branches have {held}", file=path, field=name)
+    return tree
+
+
+def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathLike[str]) -> ak.Array:
+    """One branch of a TTree, or field of an RNTuple, for entries `start` to `stop` (exclusive).
+
+    Raises
+    ------
+    InputError
+        It cannot be read, as in a truncated file; names file, first entry and branch.
+    """
+    with reading(f"cannot be read up to entry {stop}, truncated or damaged file", file=path, entry=start, field=branch):
+        values = tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
+        if len(values) != max(stop - start, 0):
+            raise ValueError(f"{len(values)} entries where {stop - start} are expected")
+        layout = values.layout
+        while layout.is_list:  # damaged bytes can declare lists that end before they begin, or beyond the values
+            starts, stops = np.asarray(layout.starts), np.asarray(layout.stops)
+            if len(stops) and ((stops < starts).any() or starts.min() < 0 or stops.max() > len(layout.content)):
+                raise ValueError(f"lists do not lie one after the other within the {len(layout.content)} values")
+            layout = layout.content
+    return values
+
+
+def entries_at_once(tree: Any) -> int:
+    """Entries of a TTree or RNTuple that are `MAX_READ` uncompressed bytes together, at least 1."""
+    n_bytes = getattr(tree, "uncompressed_bytes", 4 * int(tree.file.fEND))  # of an RNTuple a guess
+    return max(1, MAX_READ * int(tree.num_entries) // max(int(n_bytes), 1))
+
+
+def read_ranges(tree: Any, size: int) -> list[tuple[int, int]]:
+    """Ranges of entries in which a tree is best read: a basket that two ranges share would be decompressed twice.
+
+    Parameters
+    ----------
+    tree
+        TTree or RNTuple.
+    size
+        Each range has at least so many entries and ends where a basket of every branch ends (a cluster of an RNTuple).
+        Where that would be more than `MAX_READ`, it has `size`.
+    """
+    n, most = int(tree.num_entries), max(size, entries_at_once(tree))
+    if hasattr(tree, "common_entry_offsets"):
+        edges = list(tree.common_entry_offsets())
+    else:
+        edges = [int(cluster.num_first_entry) for cluster in tree.cluster_summaries]
+    ends = [*(edge for edge in edges if edge < n), n]
+    ranges, start = [], 0
+    while start < n:
+        stop = ends[min(bisect_left(ends, start + size), len(ends) - 1)]
+        ranges.append((start, stop if stop - start <= most else start + size))
+        start = ranges[-1][1]
+    return ranges
+
+
+def write_note(file: Any, key: str, content: Mapping[str, Any]) -> None:
+    """Store what JSON can hold under `key` of a ROOT file open for writing, as a TObjString."""
+    file[key] = json.dumps(content, sort_keys=True)
+
+
+def read_note(file: Any, key: str, path: str | PathLike[str]) -> dict[str, Any] | None:
+    """The content that `write_note` stored under `key` of an open file, None if there is no such key.
+
+    Raises
+    ------
+    InputError
+        The key holds something else.
+    """
+    if key not in {name.split(";")[0] for name in file.keys(recursive=False)}:
+        return None
+    with reading("expected a JSON object", file=path, field=key):
+        content = json.loads(str(file[key]))
+    if not isinstance(content, dict):
+        raise InputError(f"expected a JSON object, found {type(content).__name__}", file=path, field=key)
+    return content
 
 
 class Columns:
@@ -122,13 +219,13 @@ class Columns:
 
     def __init__(self, tree: Any, path: str) -> None:
         self.path = path
+        self.tree = tree
         self.num_entries = int(tree.num_entries)
-        self._tree = tree
         self._keys: dict[str, dict[str, str]] = {}
         for key in _keys(tree):
             collection, member = _split(key)
             self._keys.setdefault(collection, {}).setdefault(member, key)
-        self._lengths: dict[str, _Lengths] = {}
+        self._lengths: dict[str, tuple[str, int, int, Any]] = {}
 
     @property
     def collections(self) -> list[str]:
@@ -142,7 +239,7 @@ class Columns:
     def typename(self, collection: str) -> str:
         """C++ type of a collection's branch, e.g. ``vector<edm4hep::TrackData>``; "" where the file does not say."""
         key = self._keys.get(collection, {}).get("")
-        return "" if key is None else str(getattr(self._tree[key], "typename", ""))
+        return "" if key is None else str(getattr(self.tree[key], "typename", ""))
 
     def has(self, collection: str, *members: str) -> bool:
         """Whether the collection and all of these members are there."""
@@ -166,10 +263,7 @@ class Columns:
                 return known[member]
         if not known:
             raise InputError(
-                "no such collection",
-                file=self.path,
-                field=collection,
-                suggestions=nearest(collection, self._keys),
+                "no such collection", file=self.path, field=collection, suggestions=nearest(collection, self._keys)
             )
         raise InputError(
             f"collection '{collection}' has no member '{' or '.join(members)}'",
@@ -177,6 +271,10 @@ class Columns:
             field=f"{collection}.{members[0]}",
             suggestions=nearest(members[0], known),
         )
+
+    def n_values(self, collection: str, member: str) -> int:
+        """Entries that a column has: fewer than the tree where uproot cannot read its type (metadata of old files)."""
+        return int(getattr(self.tree[self.key(collection, member)], "num_entries", self.num_entries))
 
     def get(self, collection: str, *members: str, start: int, stop: int) -> ak.Array:
         """One column of entries `start` to `stop`, [event, object].
@@ -188,34 +286,20 @@ class Columns:
             the collection that was read before (then with ``entry``).
         """
         key = self.key(collection, *members)
-        values = read_branch(self._tree, key, start, stop, self.path)
+        values = read_branch(self.tree, key, start, stop, self.path)
         if values.ndim > 1:
-            self._check_length(collection, _Lengths(key, start, stop, jagged.count(values)))
+            self._check_length(collection, key, start, stop, jagged.count(values))
         return values
 
-    def _check_length(self, collection: str, found: _Lengths) -> None:
+    def _check_length(self, collection: str, key: str, start: int, stop: int, counts: Any) -> None:
         """Refuse columns of one collection that differ in length: objects with a member missing."""
-        before = self._lengths.setdefault(collection, found)
-        if (before.start, before.stop) != (found.start, found.stop):
-            self._lengths[collection] = found
-            return
-        if not np.array_equal(before.counts, found.counts):
-            at = int(np.flatnonzero(before.counts != found.counts)[0])
-            raise InputError(
-                f"{found.counts[at]} values, and '{before.key}' has {before.counts[at]}",
-                file=self.path,
-                entry=found.start + at,
-                field=found.key,
-            )
-
-
-class _Lengths(NamedTuple):
-    """Numbers of values of each entry of a column, int64 [event], for a range of entries."""
-
-    key: str
-    start: int
-    stop: int
-    counts: npt.NDArray[np.int64]
+        before, *of, expected = self._lengths.get(collection, ("", -1, -1, None))
+        if of != [start, stop]:
+            self._lengths[collection] = (key, start, stop, counts)
+        elif not np.array_equal(counts, expected):
+            at = int(np.flatnonzero(counts != expected)[0])
+            message = f"{counts[at]} values, and '{before}' has {expected[at]}"
+            raise InputError(message, file=self.path, entry=start + at, field=key)
 
 
 def _keys(tree: Any) -> list[str]:

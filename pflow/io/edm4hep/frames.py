@@ -1,0 +1,238 @@
+"""Frames of podio's: writing collections into RNTuples that podio's `RNTupleReader` opens, and copying an input's."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
+from pflow.io.edm4hep.data_model import CollectionInfo, DataModel, content, lists, strings
+from pflow.io.edm4hep.podio import PodioFile
+from pflow.io.typed_rntuple import make_typed_rntuple
+
+__all__ = ["Filled", "FrameWriter", "Frames", "InputCopy", "Parameters"]
+
+PODIO_VERSION = (1, 7, 0)
+"""Version of podio whose layout is written."""
+EDM4HEP_VERSION = (1, 0, 0)
+
+Parameters = Mapping[str, Mapping[str, Sequence[Any]]]
+"""Values of the parameters of a frame by kind (keys of `PARAMETER_TYPES`) and key."""
+
+PARAMETER_TYPES: dict[str, Any] = {"Int": np.int32, "Float": np.float32, "Double": np.float64, "String": str}
+"""Kinds of parameters of a frame, as podio names them, and type of their values."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Filled:
+    """Content of one field in consecutive frames.
+
+    Parameters
+    ----------
+    counts
+        int64 [frame]: number of objects.
+    columns
+        Values of their members by path (`pflow.io.edm4hep.data_model.DataModel.objects`).
+    """
+
+    counts: npt.NDArray[np.int64]
+    columns: Mapping[str, npt.NDArray[Any]]
+
+
+Frames = Mapping[str, Filled]
+"""Content of each field of consecutive frames, by name; fields that are left out are empty."""
+
+
+class FrameWriter:
+    """Writes one category of frames, ``events``, chunk by chunk, then the metadata.
+
+    Parameters
+    ----------
+    file
+        ROOT file of uproot, open for writing.
+    collections
+        What every frame holds, and the data model that knows the types; two may know a type in different versions.
+    definitions
+        Data models by name, as JSON, to be stored in the file.
+
+    Raises
+    ------
+    ConfigError
+        Two collections have the same name or id.
+    """
+
+    def __init__(
+        self, file: Any, *, collections: Sequence[tuple[DataModel, CollectionInfo]], definitions: Mapping[str, str]
+    ) -> None:
+        self._file = file
+        self._collections = sorted(collections, key=lambda pair: pair[1].name)
+        for (_, one), (_, other) in itertools.combinations(self._collections, 2):
+            if one.name == other.name or one.id == other.id:
+                raise ConfigError(f"two collections of a file have the same name or id: {one.name}, {other.name}")
+        self._definitions = definitions
+        self._fields = {
+            field: (model, cpp_type)
+            for model, own in self._collections
+            for field, cpp_type in model.fields(own).items()
+        }
+        self._events = make_typed_rntuple(file, "events", self._layout({}, [], 0).form)
+
+    def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
+        """Append consecutive frames, as many as there are parameters of frames.
+
+        Raises
+        ------
+        ValueError
+            A field that no collection has, or with another number of frames.
+        """
+        n = len(frame_parameters)
+        for name, filled in frames.items():
+            if name not in self._fields or len(filled.counts) != n:
+                raise ValueError(f"field '{name}' of {len(filled.counts)} frames, expected one of a collection, {n}")
+        if n:
+            self._events.extend(ak.Array(self._layout(frames, frame_parameters, n)))
+
+    def finish(self, categories: Mapping[str, Sequence[Parameters]]) -> None:
+        """Write the other categories, the parameters of whose frames are given, and podio's metadata."""
+        for name, frames in categories.items():
+            self._write(name, _parameters(frames), len(frames))
+        names = ["events", *categories]
+        definitions = [strings(list(self._definitions)), strings(list(self._definitions.values()))]
+        metadata = {
+            "PodioBuildVersion": content(PODIO_VERSION, np.uint16),
+            "edm4hep___Version": content(EDM4HEP_VERSION, np.uint16),
+            "EDMDefinitions": ak.contents.RecordArray(definitions, None),
+            "availableCategories": strings(names),
+            "events___CollectionTypeInfo": self._info(self._collections),
+            **{f"{name}___CollectionTypeInfo": self._info(()) for name in categories},
+        }
+        self._write("podio_metadata", {name: lists(one, [one.length]) for name, one in metadata.items()}, 1)
+
+    def _layout(self, frames: Frames, frame_parameters: Sequence[Parameters], n: int) -> Any:
+        none = Filled(counts=np.zeros(n, dtype=np.int64), columns={})
+        fields = {}
+        for name, (model, cpp_type) in self._fields.items():
+            filled = frames.get(name, none)
+            fields[name] = lists(model.objects(cpp_type, filled.columns, int(filled.counts.sum())), filled.counts)
+        fields |= _parameters(frame_parameters)
+        return ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
+
+    def _info(self, collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
+        """Description of the collections of a category."""
+        rows = [collection for _, collection in collections]
+        storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in collections]
+        contents = {
+            "collectionID": content([row.id for row in rows], np.uint32),
+            "dataType": strings([row.data_type for row in rows]),
+            "isSubset": content([row.is_subset for row in rows], np.bool_),
+            "schemaVersion": content([row.schema_version for row in rows], np.uint32),
+            "name": strings([row.name for row in rows]),
+            "storageType": strings(storages),
+        }
+        struct = {"__record__": "podio::root_utils::CollectionWriteInfo"}
+        return ak.contents.RecordArray(list(contents.values()), list(contents), length=len(rows), parameters=struct)
+
+    def _write(self, name: str, fields: Mapping[str, Any], n: int) -> None:
+        """Write a whole RNTuple of `n` entries."""
+        layout = ak.contents.RecordArray(list(fields.values()), list(fields), length=n)
+        ntuple = make_typed_rntuple(self._file, name, layout.form)
+        if n:
+            ntuple.extend(ak.Array(layout))
+
+
+class InputCopy:
+    """Reads the collections of one file member by member.
+
+    Parameters
+    ----------
+    file
+        Of a podio later than 1.0: its metadata name the types.
+
+    Attributes
+    ----------
+    collections
+        All collections of its events, with the ids that they have there, by name.
+    definitions
+        Its data models, by name, as JSON.
+    model
+        Their types.
+
+    Raises
+    ------
+    InputError
+        The metadata lack the types of the collections or the data model.
+    """
+
+    def __init__(self, file: PodioFile) -> None:
+        self._file = file
+        self.definitions = file.definitions()
+        infos = file.infos()
+        if not infos or not self.definitions or not all(info.data_type for info in infos):
+            raise InputError(
+                "the file does not say the types of its collections, so they cannot be copied; expected a file of "
+                "a podio later than 1.0, with names in events___CollectionTypeInfo, and EDMDefinitions",
+                file=file.path,
+                field="podio_metadata",
+            )
+        self.model = DataModel(*(json.loads(text) for text in self.definitions.values()))
+        self.collections = {info.name: info for info in infos}
+        self._fields: dict[str, str] = {}
+        for info in infos:
+            try:
+                self._fields |= self.model.fields(info)
+            except KeyError as error:
+                raise InputError(str(error.args[0]), file=file.path, field=info.name) from error
+
+    def read(self, start: int, stop: int) -> Frames:
+        """Content of all collections, with their references, in entries `start` to `stop` (exclusive).
+
+        Raises
+        ------
+        InputError
+            A member that the type has is not in the file, or cannot be decoded.
+        """
+        frames = {}
+        for field, cpp_type in self._fields.items():
+            columns: dict[str, npt.NDArray[Any]] = {}
+            counts = np.zeros(stop - start, dtype=np.int64)
+            for path, length in self.model.leaves(cpp_type):
+                names = (path,) if length is None else (f"{path}[{length}]", path)
+                values = self._file.columns.get(field, *names, start=start, stop=stop)
+                counts = jagged.count(values)
+                columns[path] = np.asarray(ak.to_numpy(ak.flatten(values, axis=1)))
+            frames[field] = Filled(counts=counts, columns=columns)
+        return frames
+
+    def parameters(self, start: int, stop: int) -> list[Parameters]:
+        """Parameters of the entries `start` to `stop` (exclusive)."""
+        return list(self._file.frame_parameters("events", start, stop))
+
+    def categories(self) -> dict[str, list[Parameters]]:
+        """Parameters of the other categories of frames; those that hold collections are left out."""
+        return {
+            name: list(self._file.frame_parameters(name))
+            for name in self._file.categories()
+            if not self._file.infos(name)
+        }
+
+
+def _parameters(frames: Iterable[Parameters]) -> dict[str, Any]:
+    """Fields ``GPIntKeys``, ``GPIntValues`` and so on of consecutive frames."""
+    fields, frames = {}, list(frames)
+    for kind, dtype in PARAMETER_TYPES.items():
+        tables = [frame.get(kind, {}) for frame in frames]
+        n_keys = [len(table) for table in tables]
+        rows = [list(values) for table in tables for values in table.values()]
+        flat = [value for row in rows for value in row]
+        values = strings(flat) if dtype is str else content(flat, dtype)
+        fields[f"GP{kind}Keys"] = lists(strings([key for table in tables for key in table]), n_keys)
+        fields[f"GP{kind}Values"] = lists(lists(values, [len(row) for row in rows]), n_keys)
+    return fields

@@ -1,0 +1,393 @@
+"""A reconstruction as collections of EDM4hep: their names and content.
+
+For a collection ``PFlow`` of particles (`RecoNames`):
+
+====================== ========================================= ===================================================
+collection             type                                      content
+====================== ========================================= ===================================================
+``PFlow``              edm4hep::ReconstructedParticle            one for each particle; the fourth coordinate of
+                                                                 ``covMatrix`` is the energy
+``PFlowClusters``      edm4hep::Cluster                          one for each particle that has hits: energy (of its
+                                                                 parts of the hits), position and direction
+                                                                 (`pflow.physics.showers`), hits, and the energy
+                                                                 in each calorimeter of the detector
+``PFlowHitWeights``    podio::UserDataCollection<float>          fraction of the hit's energy, for each entry of
+                                                                 ``_PFlowClusters_hits`` (the hits of all clusters,
+                                                                 one cluster after the other)
+``PFlowTrackWeights``  podio::UserDataCollection<float>          the same for ``_PFlow_tracks``; a particle's tracks are
+                                                                 sorted by it, the largest first
+``PFlowParticleID``    edm4hep::ParticleID                       one for each particle, if the model gives probabilities
+                                                                 of the classes: they are its parameters
+``PFlowMCParticleLinks`` link to edm4hep::MCParticle             (if asked for) weight: fraction of the energy of the
+                                                                 particle's hits that the Monte Carlo particle left;
+                                                                 of its tracks if it has no hits
+``PFlowCaloHits``      edm4hep::CalorimeterHit                   (if the input has none) the hits that were
+                                                                 reconstructed, with calibrated energy
+``PFlowCaloHitSimLinks`` link to edm4hep::SimCalorimeterHit      (if the input has simulated hits) where they come from
+``PFlowTracks``        edm4hep::Track                            (if the input has none) the tracks that were used, with
+                                                                 states at the interaction point and the calorimeter
+====================== ========================================= ===================================================
+
+Weights are user data because podio reads only links between types that EDM4hep declares, and a link between particles
+and calorimeter hits is not among them: a file with one cannot be opened.
+
+Parameters of a frame: ``PFlow_flags`` (`pflow.event.events.Flag`), ``PFlow_hitOffsets`` (where the hits of each input
+collection begin in the list of all hits). Parameters of the file: names of the parameters of ``PFlowParticleID``, of
+the subdetectors of ``PFlowClusters`` and of the collections of the hits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+
+from pflow.event import jagged
+from pflow.event.events import Events
+from pflow.event.links import shared_sources
+from pflow.event.particles import Reconstruction
+from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id
+from pflow.io.edm4hep.frames import Filled
+from pflow.io.edm4hep.reader import AT_CALORIMETER, AT_IP, HitOrigins
+from pflow.physics.pdg import CLASSES, class_index
+from pflow.physics.showers import cluster_shape
+
+__all__ = ["NO_OBJECT", "RecoNames", "hit_frames", "reco_frames", "track_frames"]
+
+NO_OBJECT = -2
+"""Index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class RecoNames:
+    """Names of the collections of a reconstruction (the table above), all made from that of the particles."""
+
+    def __init__(self, particles: str) -> None:
+        self.particles = particles
+        self.clusters = f"{particles}Clusters"
+        self.hit_weights = f"{particles}HitWeights"
+        self.track_weights = f"{particles}TrackWeights"
+        self.particle_id = f"{particles}ParticleID"
+        self.mc_links = f"{particles}MCParticleLinks"
+        self.hits = f"{particles}CaloHits"
+        self.sim_links = f"{particles}CaloHitSimLinks"
+        self.tracks = f"{particles}Tracks"
+
+    @property
+    def algorithm_type(self) -> int:
+        """Number (int32) by which ``ParticleID`` names this algorithm: a hash, so that no other in the file has it."""
+        return int(np.array(collection_id(self.particle_id), np.uint32).astype(np.int32))
+
+    def collections(
+        self, *, mc_links: bool, own_hits: bool, sim_links: bool, own_tracks: bool
+    ) -> tuple[CollectionInfo, ...]:
+        """The collections of a file, with or without the optional ones."""
+        floats, link = "podio::UserDataCollection<float>", "podio::LinkCollection<edm4hep::{},edm4hep::{}>"
+        rows = (
+            (True, self.particles, "edm4hep::ReconstructedParticleCollection"),
+            (True, self.clusters, "edm4hep::ClusterCollection"),
+            (True, self.particle_id, "edm4hep::ParticleIDCollection"),
+            (True, self.hit_weights, floats),
+            (True, self.track_weights, floats),
+            (mc_links, self.mc_links, link.format("ReconstructedParticle", "MCParticle")),
+            (own_hits, self.hits, "edm4hep::CalorimeterHitCollection"),
+            (sim_links, self.sim_links, link.format("CalorimeterHit", "SimCalorimeterHit")),
+            (own_tracks, self.tracks, "edm4hep::TrackCollection"),
+        )
+        return tuple(
+            CollectionInfo(name=name, data_type=kind, schema_version=1 if kind.startswith("podio") else SCHEMA_VERSION)
+            for wanted, name, kind in rows
+            if wanted
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _Links:
+    """Links of all events, by particle."""
+
+    event: Ints
+    source: Ints
+    """Hit or track of its event."""
+    particle: Ints
+    """Counted over all events."""
+    weight: Floats
+
+    def over(self, counts: Ints) -> Ints:
+        """The sources counted over all events, of which each has so many."""
+        return self.source + jagged.offsets(counts)[self.event]
+
+    def sorted(self, *keys: npt.NDArray[Any]) -> _Links:
+        """Sorted by the last of the keys first, as `numpy.lexsort` does."""
+        order = np.lexsort(keys)
+        return _Links(**{field.name: getattr(self, field.name)[order] for field in dataclasses.fields(self)})
+
+    @classmethod
+    def of(cls, links: ak.Array | None, n_particles: Ints) -> _Links:
+        """From records [event, link]; none for None."""
+        if links is None:
+            none = np.zeros(0, dtype=np.int64)
+            return cls(event=none, source=none, particle=none, weight=np.zeros(0))
+        return cls(
+            event=jagged.event_index(jagged.count(links)),
+            source=jagged.flat(links.source, np.int64),
+            particle=jagged.global_index(links.particle, n_particles),
+            weight=jagged.flat(links.weight, np.float64),
+        )
+
+
+def reco_frames(
+    reconstruction: Reconstruction,
+    events: Events,
+    names: RecoNames,
+    *,
+    hits: HitOrigins | None,
+    track_id: int,
+    mc_id: int | None,
+) -> dict[str, Filled]:
+    """Content of the collections of a reconstruction, field by field, in consecutive events.
+
+    Parameters
+    ----------
+    reconstruction
+        The particles.
+    events
+        What they were made from; with truth and links to it where there are to be links to Monte Carlo particles.
+    names
+        Names of the collections.
+    hits
+        Objects of the input that the hits are; None if the hits are written as a collection of their own.
+    track_id, mc_id
+        Ids of the collections of tracks and Monte Carlo particles; None to leave out links to the latter.
+    """
+    n_particles = jagged.count(reconstruction.particles)
+    hit_links = _Links.of(reconstruction.hit_links, n_particles)
+    hit_links = hit_links.sorted(hit_links.particle)  # stable: a particle's hits stay in their order
+    tracks = _Links.of(reconstruction.track_links, n_particles)
+    tracks = tracks.sorted(-tracks.weight, tracks.particle)
+    energy = jagged.flat(events.hits.energy, np.float64)[hit_links.over(jagged.count(events.hits))] * hit_links.weight
+
+    frames = _particles(reconstruction, hit_links, tracks, track_id, names)
+    frames |= _clusters(events, hit_links, energy, hits, names)
+    frames |= _particle_id(reconstruction, names)
+    if mc_id is not None:
+        frames |= _mc_links(events, n_particles, hit_links, tracks, mc_id, names)
+    return frames
+
+
+def hit_frames(events: Events, origins: HitOrigins | None, names: RecoNames) -> dict[str, Filled]:
+    """The hits of events as calorimeter hits, and links to the simulated ones that they were made from.
+
+    `origins` of the same events; None for an input of another schema: there are no links then.
+    """
+    hits = events.hits
+    counts = jagged.count(hits)
+    columns = {
+        "energy": jagged.flat(hits.energy),
+        "time": jagged.flat(hits.time),
+        **_flat_members("position", hits.position),
+        "type": jagged.flat(hits.subdetector),
+    }
+    frames = {names.hits: Filled(counts=counts, columns=columns)}
+    if origins is not None:
+        totals = origins.counts.sum(axis=0)
+        there = np.repeat(counts == totals, totals)  # events that could not be used were emptied
+        columns["cellID"] = origins.cell_id[there]
+        name, local = names.sim_links, jagged.local_index(counts)
+        frames |= {
+            name: Filled(counts=counts, columns={"weight": np.ones(len(local))}),
+            f"_{name}_from": _references(collection_id(names.hits), local, counts),
+            f"_{name}_to": _references(origins.ids[origins.slot][there], origins.index[there], counts),
+        }
+    return frames
+
+
+def track_frames(events: Events, names: RecoNames) -> dict[str, Filled]:
+    """The tracks of events, with a state at the interaction point and one at the calorimeter."""
+    tracks = events.tracks
+    if tracks is None:
+        return {}
+    counts = jagged.count(tracks)
+    total = int(counts.sum())
+    momentum = tracks.calo_momentum
+    pt = np.hypot(jagged.flat(momentum.px), jagged.flat(momentum.py))
+    zero = np.zeros(total)
+    with np.errstate(divide="ignore", invalid="ignore"):  # unknown where the track was not followed that far
+        calorimeter = {
+            "location": np.full(total, AT_CALORIMETER),
+            "D0": zero,
+            "phi": np.arctan2(jagged.flat(momentum.py), jagged.flat(momentum.px)),
+            "omega": jagged.flat(tracks.omega),
+            "Z0": zero,
+            "tanLambda": jagged.flat(momentum.pz) / pt,
+            **_flat_members("referencePoint", tracks.calo_position),
+        }
+    vertex = {
+        "location": np.full(total, AT_IP),
+        "D0": jagged.flat(tracks.d0),
+        "phi": jagged.flat(tracks.phi),
+        "omega": jagged.flat(tracks.omega),
+        "Z0": jagged.flat(tracks.z0),
+        "tanLambda": jagged.flat(tracks.tan_lambda),
+        **{f"referencePoint.{axis}": zero for axis in "xyz"},
+    }
+    states = {key: np.stack([vertex[key], calorimeter[key]], axis=1).ravel() for key in vertex}
+    end = 2 * jagged.local_index(counts) + 2
+    return {
+        names.tracks: Filled(counts=counts, columns={"trackStates_begin": end - 2, "trackStates_end": end}),
+        f"_{names.tracks}_trackStates": Filled(counts=2 * counts, columns=states),
+    }
+
+
+def _particles(
+    reconstruction: Reconstruction, hits: _Links, tracks: _Links, track_id: int, names: RecoNames
+) -> dict[str, Filled]:
+    particles = reconstruction.particles
+    counts = jagged.count(particles)
+    n_events, total = len(counts), int(counts.sum())
+    event = jagged.event_index(counts)
+    has_hits = np.zeros(total, dtype=np.int64)
+    has_hits[hits.particle] = 1
+    columns = {
+        "PDG": jagged.flat(particles.pdg),
+        "energy": jagged.flat(particles.energy),
+        **_flat_members("momentum", particles, fields=("px", "py", "pz")),
+        "charge": jagged.flat(particles.charge),
+        "mass": jagged.flat(particles.mass),
+        "goodnessOfPID": jagged.flat(particles.score),
+        **_ranges("clusters", has_hits, event, n_events),
+        **_ranges("tracks", np.bincount(tracks.particle, minlength=total), event, n_events),
+    }
+    if "covariance" in particles.fields:
+        columns["covMatrix.values"] = jagged.flat(particles.covariance)
+    n_clusters = np.bincount(event, has_hits, n_events).astype(np.int64)
+    n_tracks = np.bincount(tracks.event, minlength=n_events)
+    name = names.particles
+    return {
+        name: Filled(counts=counts, columns=columns),
+        f"_{name}_clusters": _references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters),
+        f"_{name}_tracks": _references(track_id, tracks.source, n_tracks),
+        f"_{name}_decayVertex": _references(0, np.full(total, NO_OBJECT), counts),
+        names.track_weights: Filled(counts=n_tracks, columns={"": tracks.weight}),
+    }
+
+
+def _clusters(
+    events: Events, hits: _Links, energy: Floats, origins: HitOrigins | None, names: RecoNames
+) -> dict[str, Filled]:
+    """Clusters of the particles that have hits, in their order; `energy` [link]: the part of the hit, GeV."""
+    n_events, n_calorimeters = len(events), len(events.detector.calorimeters)
+    _, first, cluster = np.unique(hits.particle, return_index=True, return_inverse=True)
+    n_clusters = len(first)
+    counts = np.bincount(hits.event[first], minlength=n_events)
+    at = hits.over(jagged.count(events.hits))
+    position = np.stack([jagged.flat(events.hits.position[axis]) for axis in "xyz"], axis=-1)[at]
+    mean, axis = cluster_shape(cluster, energy, position, n_clusters)
+    calorimeter = jagged.flat(events.hits.subdetector, np.int64)[at]
+    by_calorimeter = np.bincount(cluster * n_calorimeters + calorimeter, energy, n_clusters * n_calorimeters)
+    event = jagged.event_index(counts)
+    columns = {
+        "energy": np.bincount(cluster, energy, n_clusters),
+        **{f"position.{name}": mean[:, i] for i, name in enumerate("xyz")},
+        "iTheta": np.arccos(np.clip(axis[:, 2], -1.0, 1.0)),
+        "iPhi": np.arctan2(axis[:, 1], axis[:, 0]),
+        **_ranges("subdetectorEnergies", np.full(n_clusters, n_calorimeters), event, n_events),
+        **_ranges("hits", np.bincount(cluster, minlength=n_clusters), event, n_events),
+    }
+    n_links = np.bincount(hits.event, minlength=n_events)
+    if origins is None:
+        to_hits = _references(collection_id(names.hits), hits.source, n_links)
+    else:
+        origin = hits.over(origins.counts.sum(axis=0))
+        to_hits = _references(origins.ids[origins.slot[origin]], origins.index[origin], n_links)
+    return {
+        names.clusters: Filled(counts=counts, columns=columns),
+        f"_{names.clusters}_hits": to_hits,
+        f"_{names.clusters}_subdetectorEnergies": Filled(counts=counts * n_calorimeters, columns={"": by_calorimeter}),
+        names.hit_weights: Filled(counts=n_links, columns={"": hits.weight}),
+    }
+
+
+def _particle_id(reconstruction: Reconstruction, names: RecoNames) -> dict[str, Filled]:
+    particles = reconstruction.particles
+    if "scores" not in particles.fields:
+        return {}
+    counts = jagged.count(particles)
+    pdg = jagged.flat(particles.pdg)
+    name, n_classes = names.particle_id, len(CLASSES)
+    columns = {
+        "type": class_index(pdg),
+        "PDG": pdg,
+        "algorithmType": np.full(len(pdg), names.algorithm_type),
+        "likelihood": jagged.flat(particles.score),
+        **_ranges("parameters", np.full(len(pdg), n_classes), jagged.event_index(counts), len(counts)),
+    }
+    return {
+        name: Filled(counts=counts, columns=columns),
+        f"_{name}_parameters": Filled(counts=counts * n_classes, columns={"": jagged.flat(particles.scores).ravel()}),
+        f"_{name}_particle": _references(collection_id(names.particles), jagged.local_index(counts), counts),
+    }
+
+
+def _mc_links(
+    events: Events, n_particles: Ints, hits: _Links, tracks: _Links, mc_id: int, names: RecoNames
+) -> dict[str, Filled]:
+    """Links from particles to Monte Carlo particles: through hits, and through tracks where a particle has no hits."""
+    n_true = np.zeros(len(events), np.int64) if events.truth is None else jagged.count(events.truth)
+    energy = jagged.flat(events.hits.energy, np.float64)
+    without_hits = ~np.isin(tracks.particle, hits.particle)
+    tracks = _Links(**{field.name: getattr(tracks, field.name)[without_hits] for field in dataclasses.fields(tracks)})
+    pieces = []
+    for links, true_links, sources, size in (
+        (hits, events.hit_links, events.hits, energy),
+        (tracks, events.track_links, events.tracks, None),
+    ):
+        if sources is None or true_links is None:
+            continue
+        counts = jagged.count(sources)
+        size = np.ones(int(counts.sum())) if size is None else size
+        ours, true = links.over(counts), _Links.of(true_links, n_true)
+        particle, other, shared = shared_sources(
+            (ours, links.particle, links.weight), (true.over(counts), true.particle, true.weight), size
+        )
+        total = np.bincount(links.particle, size[ours] * links.weight, int(n_particles.sum()))[particle]
+        fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
+        pieces.append((particle, other, fraction))
+    particle, other, weight = (
+        (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+        if pieces
+        else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    )
+    order = np.argsort(particle, kind="stable")
+    particle, other, weight = particle[order], other[order], weight[order]
+    event = jagged.event_index(n_particles)[particle]
+    counts = np.bincount(event, minlength=len(events))
+    return {
+        names.mc_links: Filled(counts=counts, columns={"weight": weight}),
+        f"_{names.mc_links}_from": _references(
+            collection_id(names.particles), jagged.local_index(n_particles)[particle], counts
+        ),
+        f"_{names.mc_links}_to": _references(mc_id, jagged.local_index(n_true)[other], counts),
+    }
+
+
+def _ranges(name: str, n_members: npt.NDArray[Any], event: Ints, n_events: int) -> dict[str, Ints]:
+    """Columns ``name_begin`` and ``name_end``: where each object's `n_members` [object] are in their event's list."""
+    of_event = jagged.offsets(np.bincount(event, n_members, n_events).astype(np.int64))
+    end = np.cumsum(n_members) - of_event[event]
+    return {f"{name}_begin": end - n_members, f"{name}_end": end}
+
+
+def _references(ids: Any, index: npt.NDArray[Any], counts: Ints) -> Filled:
+    """References to objects, `counts` in each event; `ids` of their collections, one or int [reference]."""
+    numbers = np.broadcast_to(np.asarray(ids, dtype=np.uint32), index.shape)
+    return Filled(counts=counts, columns={"index": index, "collectionID": numbers})
+
+
+def _flat_members(prefix: str, vectors: ak.Array, fields: tuple[str, ...] = ("x", "y", "z")) -> dict[str, Any]:
+    """Columns ``prefix.x`` and so on of vectors [event, object] with the components `fields`."""
+    return {f"{prefix}.{axis}": jagged.flat(vectors[field]) for axis, field in zip("xyz", fields, strict=True)}
