@@ -78,11 +78,12 @@ def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
     if has_momentum and has_helix:
         return build("tracks", **quantities)
     given = by_momentum if has_momentum else by_helix
-    flat = [jagged.flat(values) for values in given]
+    flat = dict(zip(names[0] if has_momentum else names[1], map(jagged.flat, given), strict=True))
     if has_momentum:
-        computed = dict(zip(names[1], kinematics.track_from_momentum(*flat, b_field), strict=True))
+        computed = dict(zip(names[1], kinematics.track_from_momentum(**flat, b_field=b_field), strict=True))
     else:
-        computed = dict(zip(names[0], (*kinematics.momentum_from_track(*flat, b_field), np.sign(flat[0])), strict=True))
+        momentum = kinematics.momentum_from_track(**flat, b_field=b_field)
+        computed = dict(zip(names[0], (*momentum, np.sign(flat["omega"])), strict=True))
     counts = jagged.count(given[0])
     return build("tracks", **{**quantities, **{name: jagged.unflatten(computed[name], counts) for name in computed}})
 

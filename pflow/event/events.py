@@ -204,7 +204,8 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
         index %= n_events
         return slice(index, index + 1)
     chosen = np.asarray(which)
-    return np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
+    rows: npt.NDArray[np.int64] = np.arange(n_events)[chosen.astype(np.int64) if chosen.size == 0 else chosen]
+    return rows
 
 
 def concatenate(chunks: Sequence[Events]) -> Events:

@@ -237,7 +237,7 @@ def take(array: ak.Array, events: slice | npt.NDArray[np.integer[Any]]) -> ak.Ar
         index = np.arange(int(bounds[-1])) + np.repeat(begin - bounds[:-1], taken)
 
         def chosen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return values.take(index, axis=0)  # needs three quarters of the time of brackets
+            return np.asarray(values.take(index, axis=0))  # needs three quarters of the time of brackets
 
     if not array.fields:
         return unflatten(chosen(flat(array)), taken)

@@ -20,6 +20,7 @@ MIN_HIT_FRACTION = 0.01
 
 Index = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+FlatLinks = tuple[Index, Index, npt.NDArray[np.floating[Any]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,7 +46,8 @@ class Links:
     def of(cls, records: ak.Array | None, n_events: int = 0) -> Links:
         """From records [event, link] as of ``events.hit_links``; none of `n_events` for None."""
         if records is None:
-            return cls.by_event(*np.zeros((4, 0), dtype=np.int64), n_events)
+            none = np.zeros(0, dtype=np.int64)
+            return cls(counts=np.zeros(n_events, dtype=np.int64), source=none, particle=none, weight=np.zeros(0))
         return cls(counts=jagged.count(records), **jagged.columns(records))
 
     @classmethod
@@ -60,8 +62,10 @@ class Links:
     @classmethod
     def join(cls, pieces: Sequence[Links]) -> Links:
         """In each event, the links of several pieces one after the other; at least one piece."""
-        columns = zip(*((p.event, p.source, p.particle, p.weight) for p in pieces), strict=True)
-        return cls.by_event(*map(np.concatenate, columns), len(pieces[0].counts))
+        event, source, particle, weight = map(
+            np.concatenate, zip(*((p.event, p.source, p.particle, p.weight) for p in pieces), strict=True)
+        )
+        return cls.by_event(event, source, particle, weight, len(pieces[0].counts))
 
     def __len__(self) -> int:
         """Number of links."""
@@ -131,10 +135,9 @@ class Links:
         """
         source, weight = self.flat_source(n_sources), self.weight.astype(np.float64)
         particle = ancestor.take(self.flat_particle(n_particles))
-        event = self.event
         if (source[1:] < source[:-1]).any():
             order = np.argsort(source, kind="stable")
-            source, particle, weight, event = (values[order] for values in (source, particle, weight, event))
+            source, particle, weight = source[order], particle[order], weight[order]
         weight[particle < 0] = 0.0
         several = np.flatnonzero(_beside(source[1:] == source[:-1], len(self)))
         sums = sum_by_pair(source[several], particle[several], weight[several])
@@ -171,7 +174,7 @@ def _fractions(event: Index, source: npt.NDArray[np.integer[Any]], weight: Float
     weight = np.where(weight < 0, np.nan, weight)
     total = np.bincount(group, weight)[group]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(total == 0, 1.0 / np.bincount(group)[group], weight / total)
+        return np.asarray(np.where(total == 0, 1.0 / np.bincount(group)[group], weight / total))
 
 
 def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, Index, Floats]:
@@ -182,7 +185,9 @@ def sum_by_pair(source: Index, particle: Index, weight: Floats) -> tuple[Index, 
     return pairs // stride, pairs % stride + lowest, np.bincount(group, weight, len(pairs)).astype(np.float64)
 
 
-def largest_weight(source: Index, particle: Index, weight: npt.NDArray[np.floating[Any]]) -> Index:
+def largest_weight(
+    source: Index, particle: npt.NDArray[np.integer[Any]], weight: npt.NDArray[np.floating[Any]]
+) -> Index:
     """Which link [L] has the largest weight of each source, by rising source; of equal ones, the lowest particle's."""
     order = np.lexsort((particle, -weight, source))
     _, first = np.unique(source[order], return_index=True)
@@ -203,7 +208,7 @@ def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
 
 
 def shared_sources(
-    one: tuple[Index, Index, Floats], other: tuple[Index, Index, Floats], energy: npt.NDArray[np.floating[Any]]
+    one: FlatLinks, other: FlatLinks, energy: npt.NDArray[np.floating[Any]]
 ) -> tuple[Index, Index, Floats]:
     """Energy that each particle of one set and each of another have in common, through links from the same sources.
 
@@ -222,7 +227,7 @@ def shared_sources(
         Sum over the sources of energy, weight and other weight.
     """
 
-    def matrix(links: tuple[Index, Index, Floats], scale: Any) -> Any:
+    def matrix(links: FlatLinks, scale: Any) -> Any:
         source, particle, weight = links
         shape = (int(particle.max(initial=-1)) + 1, len(energy))
         return coo_array((weight * scale, (particle, source)), shape=shape).tocsr()

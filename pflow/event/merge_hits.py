@@ -152,7 +152,7 @@ def _sums(
     total = np.bincount(group, energy, minlength=n)
     weight = energy if (total > 0).all() else np.where(total[group] > 0, energy, 1.0)
     norm = total if weight is energy else np.bincount(group, weight, minlength=n)
-    sums = {}
+    sums: dict[str, npt.NDArray[Any]] = {}
     for name, field in fields_of("hits").items():
         values = columns[name]
         if field.merge == "sum":

@@ -57,7 +57,7 @@ def make_readout(
     all_kept = bool(is_kept.all())  # as most often
     n_kept = n_hits if all_kept else np.bincount(jagged.event_index(n_hits)[is_kept], minlength=len(n_hits))
     offsets = {"readout_hits": jagged.offsets(n_kept), "readout_tracks": jagged.offsets(n_tracks)}
-    assignments: dict[str, Links] = {}
+    assignments: dict[str, Any] = {}
     if targets is not None:
         all_tracks = np.ones(int(n_tracks.sum()), dtype=np.bool_)
         track_links = None if tracks is None else targets.targets.tracks

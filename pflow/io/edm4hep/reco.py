@@ -38,7 +38,6 @@ the subdetectors of ``PFlowClusters`` and of the collections of the hits.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import awkward as ak
@@ -47,7 +46,7 @@ import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.events import Events
-from pflow.event.links import shared_sources
+from pflow.event.links import Links, shared_sources
 from pflow.event.particles import Reconstruction
 from pflow.io.edm4hep.data_model import SCHEMA_VERSION, CollectionInfo, collection_id
 from pflow.io.edm4hep.frames import Filled
@@ -106,40 +105,6 @@ class RecoNames:
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class _Links:
-    """Links of all events, by particle."""
-
-    event: Ints
-    source: Ints
-    """Hit or track of its event."""
-    particle: Ints
-    """Counted over all events."""
-    weight: Floats
-
-    def over(self, counts: Ints) -> Ints:
-        """The sources counted over all events, of which each has so many."""
-        return self.source + jagged.offsets(counts)[self.event]
-
-    def sorted(self, *keys: npt.NDArray[Any]) -> _Links:
-        """Sorted by the last of the keys first, as `numpy.lexsort` does."""
-        order = np.lexsort(keys)
-        return _Links(**{field.name: getattr(self, field.name)[order] for field in dataclasses.fields(self)})
-
-    @classmethod
-    def of(cls, links: ak.Array | None, n_particles: Ints) -> _Links:
-        """From records [event, link]; none for None."""
-        if links is None:
-            none = np.zeros(0, dtype=np.int64)
-            return cls(event=none, source=none, particle=none, weight=np.zeros(0))
-        return cls(
-            event=jagged.event_index(jagged.count(links)),
-            source=jagged.flat(links.source, np.int64),
-            particle=jagged.global_index(links.particle, n_particles),
-            weight=jagged.flat(links.weight, np.float64),
-        )
-
-
 def reco_frames(
     reconstruction: Reconstruction,
     events: Events,
@@ -165,14 +130,13 @@ def reco_frames(
         Ids of the collections of tracks and Monte Carlo particles; None to leave out links to the latter.
     """
     n_particles = jagged.count(reconstruction.particles)
-    hit_links = _Links.of(reconstruction.hit_links, n_particles)
-    hit_links = hit_links.sorted(hit_links.particle)  # stable: a particle's hits stay in their order
-    tracks = _Links.of(reconstruction.track_links, n_particles)
-    tracks = tracks.sorted(-tracks.weight, tracks.particle)
-    energy = jagged.flat(events.hits.energy, np.float64)[hit_links.over(jagged.count(events.hits))] * hit_links.weight
+    hit_links = Links.of(reconstruction.hit_links, len(events))
+    hit_links = hit_links.take(np.argsort(hit_links.flat_particle(n_particles), kind="stable"))
+    tracks = Links.of(reconstruction.track_links, len(events))
+    tracks = tracks.take(np.lexsort((-tracks.weight, tracks.flat_particle(n_particles))))
 
     frames = _particles(reconstruction, hit_links, tracks, track_id, names)
-    frames |= _clusters(events, hit_links, energy, hits, names)
+    frames |= _clusters(events, n_particles, hit_links, hits, names)
     frames |= _particle_id(reconstruction, names)
     if mc_id is not None:
         frames |= _mc_links(events, n_particles, hit_links, tracks, mc_id, names)
@@ -244,50 +208,48 @@ def track_frames(events: Events, names: RecoNames) -> dict[str, Filled]:
 
 
 def _particles(
-    reconstruction: Reconstruction, hits: _Links, tracks: _Links, track_id: int, names: RecoNames
+    reconstruction: Reconstruction, hits: Links, tracks: Links, track_id: int, names: RecoNames
 ) -> dict[str, Filled]:
     particles = reconstruction.particles
-    counts = jagged.count(particles)
+    counts, flat = jagged.count(particles), jagged.columns(particles)
     n_events, total = len(counts), int(counts.sum())
     event = jagged.event_index(counts)
     has_hits = np.zeros(total, dtype=np.int64)
-    has_hits[hits.particle] = 1
+    has_hits[hits.flat_particle(counts)] = 1
     columns = {
-        "PDG": jagged.flat(particles.pdg),
-        "energy": jagged.flat(particles.energy),
-        **_flat_members("momentum", particles, fields=("px", "py", "pz")),
-        "charge": jagged.flat(particles.charge),
-        "mass": jagged.flat(particles.mass),
-        "goodnessOfPID": jagged.flat(particles.score),
+        "PDG": flat["pdg"],
+        **{f"momentum.{axis}": flat[f"p{axis}"] for axis in "xyz"},
+        **{name: flat[name] for name in ("energy", "charge", "mass")},
+        "goodnessOfPID": flat["score"],
         **_ranges("clusters", has_hits, event, n_events),
-        **_ranges("tracks", np.bincount(tracks.particle, minlength=total), event, n_events),
+        **_ranges("tracks", np.bincount(tracks.flat_particle(counts), minlength=total), event, n_events),
     }
-    if "covariance" in particles.fields:
-        columns["covMatrix.values"] = jagged.flat(particles.covariance)
+    if "covariance" in flat:
+        columns["covMatrix.values"] = flat["covariance"]
     n_clusters = np.bincount(event, has_hits, n_events).astype(np.int64)
-    n_tracks = np.bincount(tracks.event, minlength=n_events)
     name = names.particles
     return {
         name: Filled(counts=counts, columns=columns),
         f"_{name}_clusters": _references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters),
-        f"_{name}_tracks": _references(track_id, tracks.source, n_tracks),
+        f"_{name}_tracks": _references(track_id, tracks.source, tracks.counts),
         f"_{name}_decayVertex": _references(0, np.full(total, NO_OBJECT), counts),
-        names.track_weights: Filled(counts=n_tracks, columns={"": tracks.weight}),
+        names.track_weights: Filled(counts=tracks.counts, columns={"": tracks.weight}),
     }
 
 
 def _clusters(
-    events: Events, hits: _Links, energy: Floats, origins: HitOrigins | None, names: RecoNames
+    events: Events, n_particles: Ints, hits: Links, origins: HitOrigins | None, names: RecoNames
 ) -> dict[str, Filled]:
-    """Clusters of the particles that have hits, in their order; `energy` [link]: the part of the hit, GeV."""
+    """Clusters of the particles that have hits, in their order."""
     n_events, n_calorimeters = len(events), len(events.detector.calorimeters)
-    _, first, cluster = np.unique(hits.particle, return_index=True, return_inverse=True)
+    _, first, cluster = np.unique(hits.flat_particle(n_particles), return_index=True, return_inverse=True)
     n_clusters = len(first)
     counts = np.bincount(hits.event[first], minlength=n_events)
-    at = hits.over(jagged.count(events.hits))
-    position = np.stack([jagged.flat(events.hits.position[axis]) for axis in "xyz"], axis=-1)[at]
+    hit, flat = hits.flat_source(jagged.count(events.hits)), jagged.columns(events.hits)
+    energy = flat["energy"].astype(np.float64)[hit] * hits.weight  # the cluster's part of each hit
+    position = np.stack([flat[f"position.{axis}"][hit] for axis in "xyz"], axis=-1)
     mean, axis = cluster_shape(cluster, energy, position, n_clusters)
-    calorimeter = jagged.flat(events.hits.subdetector, np.int64)[at]
+    calorimeter = flat["subdetector"].astype(np.int64)[hit]
     by_calorimeter = np.bincount(cluster * n_calorimeters + calorimeter, energy, n_clusters * n_calorimeters)
     event = jagged.event_index(counts)
     columns = {
@@ -298,17 +260,16 @@ def _clusters(
         **_ranges("subdetectorEnergies", np.full(n_clusters, n_calorimeters), event, n_events),
         **_ranges("hits", np.bincount(cluster, minlength=n_clusters), event, n_events),
     }
-    n_links = np.bincount(hits.event, minlength=n_events)
     if origins is None:
-        to_hits = _references(collection_id(names.hits), hits.source, n_links)
+        to_hits = _references(collection_id(names.hits), hits.source, hits.counts)
     else:
-        origin = hits.over(origins.counts.sum(axis=0))
-        to_hits = _references(origins.ids[origins.slot[origin]], origins.index[origin], n_links)
+        origin = hits.flat_source(origins.counts.sum(axis=0))
+        to_hits = _references(origins.ids[origins.slot[origin]], origins.index[origin], hits.counts)
     return {
         names.clusters: Filled(counts=counts, columns=columns),
         f"_{names.clusters}_hits": to_hits,
         f"_{names.clusters}_subdetectorEnergies": Filled(counts=counts * n_calorimeters, columns={"": by_calorimeter}),
-        names.hit_weights: Filled(counts=n_links, columns={"": hits.weight}),
+        names.hit_weights: Filled(counts=hits.counts, columns={"": hits.weight}),
     }
 
 
@@ -334,13 +295,12 @@ def _particle_id(reconstruction: Reconstruction, names: RecoNames) -> dict[str, 
 
 
 def _mc_links(
-    events: Events, n_particles: Ints, hits: _Links, tracks: _Links, mc_id: int, names: RecoNames
+    events: Events, n_particles: Ints, hits: Links, tracks: Links, mc_id: int, names: RecoNames
 ) -> dict[str, Filled]:
     """Links from particles to Monte Carlo particles: through hits, and through tracks where a particle has no hits."""
     n_true = np.zeros(len(events), np.int64) if events.truth is None else jagged.count(events.truth)
     energy = jagged.flat(events.hits.energy, np.float64)
-    without_hits = ~np.isin(tracks.particle, hits.particle)
-    tracks = _Links(**{field.name: getattr(tracks, field.name)[without_hits] for field in dataclasses.fields(tracks)})
+    tracks = tracks.take(~np.isin(tracks.flat_particle(n_particles), hits.flat_particle(n_particles)))
     pieces = []
     for links, true_links, sources, size in (
         (hits, events.hit_links, events.hits, energy),
@@ -350,11 +310,11 @@ def _mc_links(
             continue
         counts = jagged.count(sources)
         size = np.ones(int(counts.sum())) if size is None else size
-        ours, true = links.over(counts), _Links.of(true_links, n_true)
+        true, source, of_link = Links.of(true_links), links.flat_source(counts), links.flat_particle(n_particles)
         particle, other, shared = shared_sources(
-            (ours, links.particle, links.weight), (true.over(counts), true.particle, true.weight), size
+            (source, of_link, links.weight), (true.flat_source(counts), true.flat_particle(n_true), true.weight), size
         )
-        total = np.bincount(links.particle, size[ours] * links.weight, int(n_particles.sum()))[particle]
+        total = np.bincount(of_link, size[source] * links.weight, int(n_particles.sum()))[particle]
         fraction = np.divide(shared, total, out=np.zeros(len(shared)), where=total > 0)
         pieces.append((particle, other, fraction))
     particle, other, weight = (

@@ -85,7 +85,9 @@ def test_clusters_are_written_a_few_events_at_a_time(source, reconstruct, monkey
 def test_optional_parts_stay_absent(source, reconstruct):
     def bare(made: Reconstruction) -> Reconstruction:
         fields = [field for field in made.particles.fields if field not in ("scores", "covariance")]
-        return dataclasses.replace(made, particles=made.particles[fields], hit_links=None, track_links=None)
+        return dataclasses.replace(
+            made, particles=ak.with_name(made.particles[fields], "Momentum4D"), hit_links=None, track_links=None
+        )
 
     out, made, _ = reconstruct(source, change=bare)
     found = read_reco(out)
