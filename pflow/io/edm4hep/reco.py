@@ -60,7 +60,6 @@ NO_OBJECT = -2
 """Index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0."""
 
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class RecoNames:
@@ -348,6 +347,6 @@ def _references(ids: Any, index: npt.NDArray[Any], counts: Ints) -> Filled:
     return Filled(counts=counts, columns={"index": index, "collectionID": numbers})
 
 
-def _flat_members(prefix: str, vectors: ak.Array, fields: tuple[str, ...] = ("x", "y", "z")) -> dict[str, Any]:
-    """Columns ``prefix.x`` and so on of vectors [event, object] with the components `fields`."""
-    return {f"{prefix}.{axis}": jagged.flat(vectors[field]) for axis, field in zip("xyz", fields, strict=True)}
+def _flat_members(prefix: str, vectors: ak.Array) -> dict[str, Any]:
+    """Columns ``prefix.x`` and so on of vectors [event, object]."""
+    return {f"{prefix}.{axis}": jagged.flat(vectors[axis]) for axis in "xyz"}
