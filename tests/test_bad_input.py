@@ -84,121 +84,94 @@ def spoil(events: Events, field: str, value: float) -> Events:
     return dataclasses.replace(events, hits=hits)
 
 
-def test_good_input_is_reconstructed(reconstruct, good, tmp_path):
-    # The reference for all the others: with nothing wrong there is an output.
-    write_events(tmp_path / "good.root", good)
-    code, _, output = reconstruct(tmp_path / "good.root")
-    assert code == 0
-    assert len(read_reco(output)) == N_EVENTS
+def spoilt(field: str, value: float):
+    """A file with one impossible number."""
+    return lambda path, good: write_events(path, spoil(good, field, value))
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "branch"),
-    [
-        ("energy", np.nan, "hits.energy"),
-        ("energy", np.inf, "hits.energy"),
-        ("energy", -1.0, "hits.energy"),
-        ("x", np.nan, "hits.position.x"),
-    ],
-)
-def test_impossible_numbers(reconstruct, good, tmp_path, field, value, branch):
-    path = tmp_path / "spoilt.root"
-    write_events(path, spoil(good, field, value))
-    code, said, output = reconstruct(path)
-    assert code == 1
-    assert f"spoilt.root, entry {BAD}, '{branch}'" in said
-    assert not list(output.parent.iterdir())
+def truncated(share: float):
+    """A file of which the rest is missing."""
 
-    code, said, output = reconstruct(path, "--on-error=skip")
-    assert code == 3
-    assert "1 of 5 entries" in said
-    got = read_reco(output)
-    assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == [BAD]
-    assert len(got.particles[BAD]) == 0
+    def write(path, good):
+        write_events(path, good)
+        path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+    return write
 
 
-def test_not_a_root_file(reconstruct, tmp_path):
-    path = tmp_path / "text.root"
-    path.write_text("energy 1 2 3\n")
-    code, said, output = reconstruct(path)
-    assert code == 1
-    assert "text.root" in said
-    assert not list(output.parent.iterdir())
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
-def test_truncated_file(reconstruct, good, tmp_path, share):
-    write_events(tmp_path / "whole.root", good)
-    content = (tmp_path / "whole.root").read_bytes()
-    (tmp_path / "cut.root").write_bytes(content[: int(share * len(content))])
-    for options in ([], ["--on-error=skip"]):
-        code, said, output = reconstruct(tmp_path / "cut.root", *options)
-        assert code == 1
-        assert "cut.root" in said
-        assert "Traceback" not in said
-        assert not list(output.parent.iterdir())
-
-
-def test_file_without_the_tree(reconstruct, tmp_path):
-    with uproot.recreate(tmp_path / "other.root") as file:
+def without_the_tree(path, good):
+    with uproot.recreate(path) as file:
         file.mktree("Events", {"x": "float32"}).extend({"x": np.zeros(1, dtype=np.float32)})
-    code, said, _ = reconstruct(tmp_path / "other.root")
-    assert code == 1
-    assert "other.root" in said
-    assert "Events" in said
 
 
-def test_empty_tree(reconstruct, good, tmp_path):
-    write_events(tmp_path / "empty.root", good[:0])
-    code, _, output = reconstruct(tmp_path / "empty.root")
-    assert code == 0
-    assert len(read_reco(output)) == 0
-
-
-def test_missing_branch_names_the_nearest(reconstruct, good, tmp_path):
-    energy = good.hits.energy
-    with uproot.recreate(tmp_path / "misnamed.root") as file:
-        record = ak.zip({"energie": energy, **{axis: good.hits.position[axis] for axis in "xyz"}})
+def misnamed(path, good):
+    record = ak.zip({"energie": good.hits.energy, **{axis: good.hits.position[axis] for axis in "xyz"}})
+    with uproot.recreate(path) as file:
         file.mktree(
             "events",
             {"event": "int64", "calo_hit": record.type.content},
             counter_name=lambda counted: f"n_{counted}",
             field_name=lambda outer, inner: f"{outer}.{inner}",
         ).extend({"event": good.event, "calo_hit": record})
-    code, said, _ = reconstruct(tmp_path / "misnamed.root")
-    assert code == 1
-    assert "calo_hit.energy" in said
-    assert "calo_hit.energie" in said
 
 
-def test_event_without_hits_is_an_empty_entry(reconstruct, good, tmp_path):
-    write_events(tmp_path / "hole.root", good.emptied(np.arange(N_EVENTS) == BAD))
-    code, _, output = reconstruct(tmp_path / "hole.root")
-    assert code == 0
-    got = read_reco(output)
-    assert len(got) == N_EVENTS
-    assert len(got.particles[BAD]) == 0
-    assert not (got.flags & Flag.BAD_INPUT).any()
-
-
-def test_event_with_a_hundred_thousand_hits(reconstruct, good, tmp_path):
+def huge(path, good):
+    """An event with a hundred thousand hits behind two others."""
     n = 100_000
     rng = np.random.default_rng(5)
     phi, z = rng.uniform(0, 2 * np.pi, n), rng.uniform(-2000, 2000, n)
-    counts = np.array([n])
     columns = {"energy": np.full(n, 0.01), "x": 1850 * np.cos(phi), "y": 1850 * np.sin(phi), "z": z}
-    hits = make_hits(**{name: ak.unflatten(values, counts) for name, values in columns.items()})
-    joined = ak.concatenate([good.hits[:2], hits])
-    write_events(tmp_path / "huge.root", Events(detector=good.detector, hits=joined))
-    code, said, output = reconstruct(tmp_path / "huge.root")
-    assert code == 1
-    assert "huge.root, entry 2, 'hits': 100000 hits, expected at most 32768" in said
-    assert not list(output.parent.iterdir())
+    hits = make_hits(**{name: ak.unflatten(values, [n]) for name, values in columns.items()})
+    write_events(path, Events(detector=good.detector, hits=ak.concatenate([good.hits[:2], hits])))
 
-    code, said, output = reconstruct(tmp_path / "huge.root", "--on-error=skip")
-    assert code == 3
-    assert "1 of 3 entries cannot be used" in said
-    assert np.flatnonzero(read_reco(output).flags & Flag.BAD_INPUT).tolist() == [2]
+
+FILES = {
+    "a NaN": (spoilt("energy", np.nan), [f"entry {BAD}, 'hits.energy'"], [BAD]),
+    "an infinity": (spoilt("energy", np.inf), [f"entry {BAD}, 'hits.energy'"], [BAD]),
+    "an energy below 0": (spoilt("energy", -1.0), [f"entry {BAD}, 'hits.energy'"], [BAD]),
+    "a position": (spoilt("x", np.nan), [f"entry {BAD}, 'hits.position.x'"], [BAD]),
+    "too many hits": (huge, ["entry 2, 'hits': 100000 hits, expected at most 32768"], [2]),
+    "text": (lambda path, good: path.write_text("energy 1 2 3\n"), [], None),
+    "the beginning of a file": (truncated(0.1), [], None),
+    "half a file": (truncated(0.5), [], None),
+    "nearly a file": (truncated(0.95), [], None),
+    "another tree": (without_the_tree, ["Events"], None),
+    "another branch": (misnamed, ["calo_hit.energy", "calo_hit.energie"], None),
+}
+"""What is written, what must be said of it, and the entries that can be skipped; None: the file is of no use."""
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_bad_file_is_one_error_that_says_where_and_leaves_nothing(reconstruct, good, tmp_path, kind):
+    write, expected, skipped = FILES[kind]
+    path = tmp_path / "given.root"
+    write(path, good)
+    for options in ([], ["--on-error=skip"]):
+        code, said, output = reconstruct(path, *options)
+        if options and skipped:
+            got = read_reco(output)
+            assert code == 3
+            assert f"{len(skipped)} of {len(got)} entries" in said
+            assert np.flatnonzero(got.flags & Flag.BAD_INPUT).tolist() == skipped
+            assert not ak.num(got.particles)[skipped].tolist()[0]
+        else:
+            assert code == 1
+            assert all(part in said for part in ("given.root", *expected)), said
+            assert "Traceback" not in said
+            assert not list(output.parent.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["whole", "empty", "with an event without hits"])
+def test_an_entry_comes_out_for_each_that_goes_in(reconstruct, good, tmp_path, kind):
+    hole = good.emptied(np.arange(N_EVENTS) == BAD)
+    events = {"whole": good, "empty": good[:0]}.get(kind, hole)
+    write_events(tmp_path / "good.root", events)
+    code, _, output = reconstruct(tmp_path / "good.root")
+    assert code == 0
+    got = read_reco(output)
+    assert len(got) == len(events)
+    assert not (got.flags & Flag.BAD_INPUT).any()
+    assert kind != "with an event without hits" or len(got.particles[BAD]) == 0
 
 
 def test_checkpoint_of_another_detector(reconstruct, data_dir):
