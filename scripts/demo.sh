@@ -34,13 +34,13 @@ measure jets ild-g4-general tests/data/zqq_test_small.root --no-plots
 pflow display tests/data/zqq_test_small.root --reco "$out/jets/reco.root" --colour reco \
     --output "$out/jets/event.png" "$out/jets/event.html"
 
-real="${PFLOW_DATA:-../shared/data}/edm4hep/cld_rec.edm4hep.root"
-if [ -f "$real" ]; then
-    echo "== 6. A real event of CLD, fully simulated and reconstructed, beside Pandora"
-    measure cld cld-general "$real" --no-plots
-    pflow display "$real" --reco "$out/cld/reco.root" --colour reco --output "$out/cld/event.png" "$out/cld/event.html"
+full="${PFLOW_DATA:-../shared/data}/edm4hep/cld_rec.edm4hep.root"
+if [ -f "$full" ]; then
+    echo "== 6. A full-simulation event of CLD, beside Pandora"
+    measure cld cld-general "$full" --no-plots
+    pflow display "$full" --reco "$out/cld/reco.root" --colour reco --output "$out/cld/event.png" "$out/cld/event.html"
 else
-    echo "== 6. A real event of CLD: left out, there is no file $real"
+    echo "== 6. A full-simulation event of CLD: left out, there is no file $full"
 fi
 
 echo

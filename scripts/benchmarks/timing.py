@@ -1,4 +1,4 @@
-"""What the benchmarks share: clocks, memory, batches of real events, and large events."""
+"""What the benchmarks share: clocks, memory, batches, and large events."""
 
 from __future__ import annotations
 
