@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     )
     truth, reco = matching(args.truth), matching(args.reco)
     folder = _prepare_folder(args.output, force=args.force)
-    compare = _compared(args.compare, taken=args.collection)
+    compare = _compared(args.compare)
     with Progress(console=Console(stderr=True), disable=args.quiet, transient=True) as progress:
         task = progress.add_task("evaluating", total=None)
 
@@ -157,19 +157,16 @@ def _matching(match: str, cut: str) -> Matching | HitMatching:
         raise ConfigError(f"--cut: expected a number above 0 or 'none', found '{cut}'") from error
 
 
-def _compared(options: Sequence[str], *, taken: str) -> dict[str, list[str]]:
+def _compared(options: Sequence[str]) -> dict[str, list[str]]:
     """Files by the name of their algorithm, from NAME=FILE."""
     from pflow.data.files import matching
     from pflow.errors import ConfigError
-    from pflow.metrics.evaluation import ORACLE, REFERENCE
 
     files: dict[str, list[str]] = {}
     for option in options:
         name, _, path = option.partition("=")
-        if not name or not path:
-            raise ConfigError(f"--compare: expected NAME=FILE, found '{option}'")
-        if name in (taken, REFERENCE, ORACLE) or not name.isidentifier():
-            raise ConfigError(f"--compare: the name '{name}' is taken or is not a plain word")
+        if not name.isidentifier() or not path:
+            raise ConfigError(f"--compare: expected NAME=FILE with a plain word as name, found '{option}'")
         files.setdefault(name, []).extend(matching([path]))
     return files
 

@@ -10,14 +10,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-from pflow.errors import InputError
+from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction, concatenate
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco, read_provenance
 from pflow.io.root import file_uuid
-from pflow.metrics.evaluation import Evaluation, EvaluationResult, Settings
+from pflow.metrics.evaluation import ORACLE, REFERENCE, Evaluation, EvaluationResult, Settings
 from pflow.metrics.match_hits import HitMatching
 
 __all__ = ["check_order", "evaluate", "provenance_of", "zip_chunks"]
@@ -73,7 +73,7 @@ def evaluate(
     InputError
         No events; a reconstruction of other events or of files in another order; no truth.
     ConfigError
-        An unknown truth rule.
+        An unknown truth rule, or a name that is taken.
 
     Examples
     --------
@@ -82,6 +82,9 @@ def evaluate(
     Number(value=0.9780, low=0.9756, high=0.9803)
     """
     name = name or (reco.name if isinstance(reco, Reconstruction) else collection)
+    for other in compare or {}:
+        if other in (name, ORACLE, REFERENCE):
+            raise ConfigError(f"compare: the name '{other}' is taken")
     total = Evaluation(name=name, settings=settings, oracle=oracle)
     sources = {name: reco, **(compare or {})}
     if isinstance(truth, Events):

@@ -260,9 +260,9 @@ def test_truth_file_without_truth(reco_file, tmp_path, capsys):
         (["--classes", "photons"], "no particle class 'photons'"),
         (["--compare", "Twice"], "--compare: expected NAME=FILE"),
         (["--compare", "=x.root"], "--compare: expected NAME=FILE"),
-        (["--compare", "PFlow=x.root"], "--compare: the name 'PFlow' is taken"),
-        (["--compare", "oracle=x.root"], "--compare: the name 'oracle' is taken"),
-        (["--compare", "two words=x.root"], "--compare: the name 'two words' is taken or is not a plain word"),
+        (["--compare", "PFlow=x.root"], "compare: the name 'PFlow' is taken"),
+        (["--compare", "oracle=x.root"], "compare: the name 'oracle' is taken"),
+        (["--compare", "two words=x.root"], "--compare: expected NAME=FILE with a plain word as name"),
     ],
 )
 def test_impossible_options_are_refused(truth_file, reco_file, tmp_path, capsys, options, message):
