@@ -93,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
     from pflow.data.files import matching
     from pflow.errors import check_choice
     from pflow.metrics.evaluate import evaluate, provenance_of
-    from pflow.metrics.evaluation import Settings
+    from pflow.metrics.evaluation import EvaluationSettings
     from pflow.metrics.report import table
     from pflow.physics.pdg import CLASSES
 
     for name in args.classes:
         check_choice(name, CLASSES, "particle class")
-    settings = Settings(
+    settings = EvaluationSettings(
         rule=args.rule,
         e_min=args.min_energy,
         use_tracks=not args.ignore_tracks,

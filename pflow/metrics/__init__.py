@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pflow.metrics.evaluate import evaluate
-from pflow.metrics.evaluation import Evaluation, EvaluationResult, Settings
+from pflow.metrics.evaluation import Evaluation, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import Matching
 
-__all__ = ["Evaluation", "EvaluationResult", "Matching", "Settings", "evaluate"]
+__all__ = ["Evaluation", "EvaluationResult", "EvaluationSettings", "Matching", "evaluate"]

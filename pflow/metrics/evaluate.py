@@ -17,7 +17,7 @@ from pflow.event.skipped import BadEntriesWarning
 from pflow.io.open import iterate_events
 from pflow.io.particles_root import iterate_reco, read_provenance
 from pflow.io.root import file_uuid
-from pflow.metrics.evaluation import ORACLE, REFERENCE, Evaluation, EvaluationResult, Settings
+from pflow.metrics.evaluation import ORACLE, REFERENCE, Evaluation, EvaluationResult, EvaluationSettings
 from pflow.metrics.match_hits import HitMatching
 
 __all__ = ["check_order", "evaluate", "provenance_of", "zip_chunks"]
@@ -33,7 +33,7 @@ def evaluate(
     compare: Mapping[str, Reconstruction | Files] | None = None,
     name: str | None = None,
     collection: str = "PFlow",
-    settings: Settings | None = None,
+    settings: EvaluationSettings | None = None,
     oracle: bool = True,
     on_error: Literal["raise", "skip"] = "raise",
     chunk_size: int = 500,

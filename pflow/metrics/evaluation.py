@@ -35,7 +35,7 @@ __all__ = [
     "AlgorithmMetrics",
     "Evaluation",
     "EvaluationResult",
-    "Settings",
+    "EvaluationSettings",
     "visible_truth",
 ]
 
@@ -47,7 +47,7 @@ WITHOUT_HITS = Matching()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class EvaluationSettings:
     """Choices that the numbers of an evaluation depend on.
 
     Parameters
@@ -120,7 +120,7 @@ class EvaluationResult:
         Definition of the matching of each algorithm that could not be matched as `settings` says.
     """
 
-    settings: Settings
+    settings: EvaluationSettings
     n_events: int
     n_bad_input: int
     n_max_particles: int
@@ -154,10 +154,12 @@ class Evaluation:
         `settings.rule` is not a truth rule, or e_min is negative.
     """
 
-    def __init__(self, *, name: str = "PFlow", settings: Settings | None = None, oracle: bool = False) -> None:
+    def __init__(
+        self, *, name: str = "PFlow", settings: EvaluationSettings | None = None, oracle: bool = False
+    ) -> None:
         self.name = name
         self.oracle = oracle
-        self.settings = settings or Settings()
+        self.settings = settings or EvaluationSettings()
         check_choice(self.settings.rule, RULES, "truth rule")
         if not self.settings.e_min >= 0:
             raise ConfigError(f"e_min must be at least 0 GeV, found {self.settings.e_min}")

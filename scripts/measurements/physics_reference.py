@@ -20,7 +20,7 @@ from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.metrics.evaluate import evaluate
-from pflow.metrics.evaluation import Settings
+from pflow.metrics.evaluation import EvaluationSettings
 from pflow.metrics.stats import Number
 
 SAMPLES = {
@@ -58,7 +58,7 @@ def measure(model: Model, path: Path, change: Callable[[Events], Events] | None 
     """What a model finds in a file, on a CPU; `change` is applied to the events before."""
     events = read_events(path)
     answer = reconstruct(events if change is None else change(events), model, device="cpu")
-    settings = Settings(use_tracks=bool(model.tokeniser.config.track_features))
+    settings = EvaluationSettings(use_tracks=bool(model.tokeniser.config.track_features))
     tree = evaluate(answer, events, settings=settings, oracle=False).algorithms["PFlow"]
     figures = {}
     for key in FIGURES:

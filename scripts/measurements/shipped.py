@@ -18,7 +18,7 @@ from pflow.checkpoint.load import load_model
 from pflow.inference.files import reconstruct_files
 from pflow.io.atomic import replacing
 from pflow.metrics.evaluate import evaluate
-from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult, Settings
+from pflow.metrics.evaluation import ORACLE, REFERENCE, EvaluationResult, EvaluationSettings
 from pflow.metrics.stats import Number, leaves
 from pflow.plots.evaluation import figures
 from pflow.plots.style import rendered
@@ -148,7 +148,7 @@ def measure(sample: Sample, path: Path, models: Sequence[str], *, device: str = 
         def evaluated(name: str) -> EvaluationResult:
             # Without tracks the oracle of the calorimeter alone is the limit.
             uses_tracks = bool(loaded[name].tokeniser.config.track_features)
-            settings = Settings(rule=sample.rule, use_tracks=uses_tracks)
+            settings = EvaluationSettings(rule=sample.rule, use_tracks=uses_tracks)
             others = {other: reco for other, reco in recos.items() if other != name}
             return evaluate(recos[name], path, name=name, compare=others, settings=settings, **options)
 

@@ -15,7 +15,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.metrics.evaluate import evaluate as evaluate_any
-from pflow.metrics.evaluation import Evaluation, Settings, visible_truth
+from pflow.metrics.evaluation import Evaluation, EvaluationSettings, visible_truth
 from pflow.metrics.match import Matching
 from pflow.metrics.match_hits import HitMatching
 from pflow.metrics.report import summary
@@ -144,7 +144,7 @@ def test_chunks_and_merging_equal_one_pass(make_records, n_chunks):
 
 def test_merging_other_settings_is_refused():
     with pytest.raises(ValueError, match="different settings"):
-        Evaluation().merge(Evaluation(settings=Settings(e_min=1.0)))
+        Evaluation().merge(Evaluation(settings=EvaluationSettings(e_min=1.0)))
 
 
 @pytest.mark.parametrize("where", ["truth", "reconstruction"])
@@ -169,7 +169,7 @@ def test_events_at_the_maximum_are_counted_and_evaluated(make_records):
 )
 def test_settings_are_used(make_records, settings, wanted):
     reco = answer(make_records([[(22, 12.0, 90, 0)], [(22, 20.0, 90, 0)], [], []]))
-    tree = evaluate(events_of(TRUTH), reco, settings=Settings(**settings)).algorithms["PFlow"]
+    tree = evaluate(events_of(TRUTH), reco, settings=EvaluationSettings(**settings)).algorithms["PFlow"]
     assert (tree["n_truth"], tree["n_matched"]) == wanted
 
 
@@ -221,7 +221,7 @@ def test_algorithm_under_evaluation_must_be_there(make_records):
 @pytest.mark.parametrize("settings", [{"rule": "best"}, {"e_min": -1.0}])
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ConfigError, match=r"no truth rule 'best'|e_min must be at least 0"):
-        Evaluation(settings=Settings(**settings))
+        Evaluation(settings=EvaluationSettings(**settings))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance)
     assert found[key].value == pytest.approx(wanted, abs=tolerance)
 
 
-BY_HITS = Settings(matching=HitMatching())
+BY_HITS = EvaluationSettings(matching=HitMatching())
 
 
 def linked(records, hits, **options) -> Reconstruction:

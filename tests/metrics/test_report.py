@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pflow.errors import ConfigError
 from pflow.metrics.definitions import DEFINITIONS, definition_of
-from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, Settings
+from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, EvaluationSettings
 from pflow.metrics.match import Matching, match
 from pflow.metrics.report import SCHEMA, TABLE_ROWS, document, number_text, table
 from pflow.metrics.stats import Number, Series, leaves
@@ -54,7 +54,7 @@ def result(make_table):
     other = AlgorithmMetrics()
     other.update(truth=truth, visible=truth, reco=truth, matches=match(truth, truth, Matching()))
     return EvaluationResult(
-        settings=Settings(),
+        settings=EvaluationSettings(),
         n_events=3,
         n_bad_input=1,
         n_max_particles=2,
@@ -152,7 +152,7 @@ def test_table_shows_algorithms_side_by_side_and_how_it_was_made(result):
 def test_table_of_nothing(result):
     nothing = {"PFlow": AlgorithmMetrics().result()}
     assert "tracks not used" in shown(
-        dataclasses.replace(result, settings=Settings(use_tracks=False), algorithms=nothing)
+        dataclasses.replace(result, settings=EvaluationSettings(use_tracks=False), algorithms=nothing)
     )
 
 

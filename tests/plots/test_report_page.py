@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, Settings
+from pflow.metrics.evaluation import AlgorithmMetrics, EvaluationResult, EvaluationSettings
 from pflow.metrics.report import document
 from pflow.plots.report_page import report_page
 from pflow.plots.style import new_figure, rendered
@@ -43,7 +43,7 @@ class Outline(HTMLParser):
 def result() -> EvaluationResult:
     tree = AlgorithmMetrics().result()
     return EvaluationResult(
-        settings=Settings(),
+        settings=EvaluationSettings(),
         n_events=7,
         n_bad_input=0,
         n_max_particles=0,
