@@ -53,7 +53,8 @@ def attend_by_scan(query: Tensor, key: Tensor, value: Tensor, directions: Direct
     in_blocks = torch.cat(queries, dim=1).index_select(0, row_in_block).view(-1, ROWS, sum(widths))
     tensors = in_blocks, rows, columns, *slices, *keys, *values
     attended: Tensor = _AttentionInBlocks.apply(widths, sliced, precise, *tensors)  # type: ignore[no-untyped-call]
-    return attended.view(-1, sum(int(part.shape[1]) for part in values))[: unit.shape[0]]
+    width = sum(int(part.shape[1]) for part in values)
+    return attended.view(-1, width)[: unit.shape[0]]
 
 
 class _AttentionInBlocks(torch.autograd.Function):

@@ -42,6 +42,7 @@ def translations(opset: int) -> Iterator[None]:
         "hypot": _hypot,
         "atan2": _atan2,
         "asinh": _asinh,
+        "log10": _log10,
         "flatten": _flatten,
         "linalg_cross": _cross,
         "masked_select": _masked_select,
@@ -113,6 +114,11 @@ def _asinh(g: Any, x: Any) -> Any:
     one = _constant(g, 1.0, x)
     log = g.op("Log", g.op("Add", size, g.op("Sqrt", g.op("Add", g.op("Mul", size, size), one))))
     return g.op("Mul", g.op("Sign", x), log)
+
+
+def _log10(g: Any, x: Any) -> Any:
+    """Torch's own translation divides a double by a constant in single precision."""
+    return g.op("Div", g.op("Log", x), _constant(g, math.log(10.0), x))
 
 
 @symbolic_helper.parse_args("v", "v", "i")

@@ -1,4 +1,7 @@
-"""Relations between momenta, angles and track parameters; GeV, mm, T, rad and charges in e."""
+"""Relations between momenta, angles and track parameters; GeV, mm, T, rad and charges in e.
+
+`impact_parameters`, `unit_vector` and `four_momentum_covariance` take tensors of torch as well.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from pflow.physics.arrays import constant, double, namespace
 
 __all__ = [
     "COVARIANCE",
@@ -104,34 +109,36 @@ def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array,
 
 
 def impact_parameters(
-    x: Array, y: Array, z: Array, px: Array, py: Array, pz: Array, charge: Array, b_field: float
-) -> tuple[Array, Array]:
+    x: Any, y: Any, z: Any, px: Any, py: Any, pz: Any, charge: Any, b_field: float
+) -> tuple[Any, Any]:
     """Distance d0 from the z axis at which a helix passes, and z0 there, both mm, from a point further along.
 
     With centre c and radius R (see `_circle`), d0 = |c| - R, positive where the circle does not go round the axis, and
     z0 = z - pz/pt R a, a being the angle on the circle from the nearest point (less than half a turn). A neutral
     particle and one without transverse momentum have 0 and 0. Parameters as of `momentum_at_perigee`.
     """
+    xp = namespace(x)
     radius, centre_x, centre_y = _circle(x, y, px, py, charge, b_field)
     with np.errstate(divide="ignore", invalid="ignore"):
-        d0 = np.hypot(centre_x, centre_y) - radius
-        turned = np.arctan2(y - centre_y, x - centre_x) - np.arctan2(-centre_y, -centre_x)
-        angle = np.abs(np.mod(turned + np.pi, 2 * np.pi) - np.pi)
-        z0 = z - pz / np.hypot(px, py) * radius * angle
-    known = np.isfinite(d0) & np.isfinite(z0)
-    return np.where(known, d0, 0.0), np.where(known, z0, 0.0)
+        d0 = xp.hypot(centre_x, centre_y) - radius
+        turned = xp.atan2(y - centre_y, x - centre_x) - xp.atan2(-centre_y, -centre_x)
+        angle = xp.abs(xp.remainder(turned + np.pi, 2 * np.pi) - np.pi)
+        z0 = z - pz / xp.hypot(px, py) * radius * angle
+    known = xp.isfinite(d0) & xp.isfinite(z0)
+    return xp.where(known, d0, 0.0), xp.where(known, z0, 0.0)
 
 
-def _circle(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array, Array]:
+def _circle(x: Any, y: Any, px: Any, py: Any, charge: Any, b_field: float) -> tuple[Any, Any, Any]:
     """Radius and centre, mm, of the circle of a helix in the transverse plane.
 
     In a field along z a charge of sign q moves on a circle of radius R = pt / (0.299792458e-3 |q| B), clockwise for
     q > 0, around c = r + q/|q| R (py, -px)/pt.
     """
-    pt = np.hypot(px, py)
-    sense = np.sign(charge * b_field)
+    xp = namespace(x)
+    pt = xp.hypot(px, py)
+    sense = xp.sign(charge * b_field)
     with np.errstate(divide="ignore", invalid="ignore"):
-        radius = pt / (GEV_PER_TESLA_MM * np.abs(charge * b_field))
+        radius = pt / (GEV_PER_TESLA_MM * xp.abs(charge * b_field))
         return radius, x + sense * radius * py / pt, y - sense * radius * px / pt
 
 
@@ -145,10 +152,12 @@ def angle_between(a: Array, b: Array) -> Array:
     return np.asarray(np.arctan2(cross, dot))
 
 
-def unit_vector(vectors: Array, null: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Array:
+def unit_vector(vectors: Any, null: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Any:
     """Vectors [..., 3] divided by their lengths; `null` in place of null vectors."""
-    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.where(length > 0, vectors / np.where(length > 0, length, 1.0), null)
+    xp = namespace(vectors)
+    length = xp.sqrt((vectors**2).sum(axis=-1, keepdims=True))
+    of_null = constant(np.array(null), like=vectors) if any(null) else 0.0
+    return xp.where(length > 0, vectors / xp.where(length > 0, length, 1.0), of_null)  # type: ignore[no-any-return]
 
 
 def tangent_basis(direction: Array) -> tuple[Array, Array]:
@@ -163,9 +172,7 @@ def tangent_basis(direction: Array) -> tuple[Array, Array]:
     return np.stack([z * cos_phi, z * sin_phi, -radius], axis=-1), np.stack([-sin_phi, cos_phi, 0 * z], axis=-1)
 
 
-def four_momentum_covariance(
-    energy: Array, mass: Array, direction: Array, energy_sigma: Array, direction_sigma: Array
-) -> npt.NDArray[np.float64]:
+def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigma: Any, direction_sigma: Any) -> Any:
     """Covariance of (px, py, pz, E) of particles measured by energy and direction, of exactly known mass.
 
     With p = sqrt(E^2 - m^2), dp = (E / p) dE along n, and p times the angle across n. With s_E = E sigma(ln E), and
@@ -196,22 +203,20 @@ def four_momentum_covariance(
     ValueError
         A negative standard deviation.
     """
-    total, m, sigma_ln, sigma_angle = (
-        np.asarray(values, dtype=np.float64) for values in (energy, mass, energy_sigma, direction_sigma)
-    )
-    n = np.asarray(direction, dtype=np.float64)
-    if (sigma_ln < 0).any() or (sigma_angle < 0).any():
+    xp = namespace(energy)
+    total, m, sigma_ln, sigma_angle, n = map(double, (energy, mass, energy_sigma, direction_sigma, direction))
+    if xp is np and ((sigma_ln < 0).any() or (sigma_angle < 0).any()):
         raise ValueError("a standard deviation is negative")
     s_energy = total * sigma_ln
-    p = np.sqrt(np.maximum(total**2 - m**2, 0.0))
-    highest = np.sqrt(np.maximum((total + s_energy) ** 2 - m**2, 0.0))
+    p = xp.sqrt((total**2 - m**2).clip(0.0))
+    highest = xp.sqrt(((total + s_energy) ** 2 - m**2).clip(0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        linear = np.where(p > 0, total * s_energy / p, np.inf)
-    along = np.minimum(linear, highest)
-    # What one standard deviation of the energy does to (px, py, pz, E): [..., 4].
-    by_energy = np.concatenate([n * along[..., None], s_energy[..., None]], axis=-1)
-    matrix = by_energy[..., :, None] * by_energy[..., None, :]  # [..., 4, 4]
-    across = np.eye(3) - n[..., :, None] * n[..., None, :]  # [..., 3, 3]
-    matrix[..., :3, :3] += (p * sigma_angle)[..., None, None] ** 2 * across
-    rows, columns = np.tril_indices(4)
-    return np.asarray(matrix[..., rows, columns])  # [..., 10]
+        linear = xp.where(p > 0, total * s_energy / p, np.inf)
+    along, across = xp.minimum(linear, highest), (p * sigma_angle) ** 2
+    n = [n[..., axis] for axis in range(3)]
+    by_energy = [*(component * along for component in n), s_energy]  # what a standard deviation of the energy does
+    columns = []
+    for i, j in zip(*np.tril_indices(4), strict=True):
+        column = by_energy[i] * by_energy[j]
+        columns.append(column + across * (float(i == j) - n[i] * n[j]) if i < 3 else column)
+    return xp.stack(columns, -1)  # type: ignore[no-any-return]

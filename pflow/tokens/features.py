@@ -15,6 +15,8 @@ import numpy.typing as npt
 from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.physics.arrays import constant, double, namespace
+from pflow.physics.detector import Detector
 from pflow.physics.kinematics import impact_parameters
 
 __all__ = ["FEATURES", "Feature", "feature_blocks", "feature_matrix", "feature_transforms"]
@@ -22,9 +24,11 @@ __all__ = ["FEATURES", "Feature", "feature_blocks", "feature_matrix", "feature_t
 BLOCK = 2**15
 """Objects whose features are computed at once."""
 
-Values = npt.NDArray[np.floating[Any]]
-Columns = dict[str, npt.NDArray[Any]]
-Compute = Callable[[Columns, Events], Values]
+Values = Any
+"""An array of NumPy, or where a graph is traced a tensor of torch; float64."""
+
+Columns = dict[str, Any]
+Compute = Callable[[Columns, Detector], Values]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Feature:
     description
         What it is, with its unit.
     compute
-        From the columns of a part (`pflow.event.jagged.columns`), [N] each, and its events: float64 [N]. What several
+        From the columns of a part (`pflow.event.jagged.columns`), [N] each, and the detector: float64 [N]. What several
         features need may be added to the columns.
     transform
         Transform of the normaliser: ``identity`` or ``log10``.
@@ -50,14 +54,10 @@ class Feature:
     transform: str = "identity"
 
 
-def _float(values: npt.NDArray[Any]) -> Values:
-    return np.asarray(values, dtype=np.float64)
-
-
 def _number(field: str, description: str, transform: str = "identity") -> Feature:
     """The field itself; its dotted path begins with the part."""
     name = field.partition(".")[2]
-    return Feature(field, description, lambda columns, _: _float(columns[name]), transform)
+    return Feature(field, description, lambda columns, _: double(columns[name]), transform)
 
 
 def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
@@ -71,7 +71,8 @@ def _norm(columns: Columns, vector: str, keys: Sequence[str]) -> Values:
     """Length of the projection of a vector onto some axes, computed once."""
     name = f"length of {vector} along {', '.join(keys)}"
     if name not in columns:
-        columns[name] = np.asarray(np.sqrt(sum(_float(columns[f"{vector}.{key}"]) ** 2 for key in keys)))
+        squares = sum(double(columns[f"{vector}.{key}"]) ** 2 for key in keys)
+        columns[name] = namespace(squares).sqrt(squares)
     return columns[name]
 
 
@@ -80,10 +81,9 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
     _, vector = field.split(".")
 
     def component(axis: int) -> Compute:
-        def compute(columns: Columns, _: Events) -> Values:
+        def compute(columns: Columns, _: Detector) -> Values:
             length = _norm(columns, vector, keys)
-            divisor = length if length.all() else np.where(length == 0, 1.0, length)
-            return np.asarray(_float(columns[f"{vector}.{keys[axis]}"]) / divisor)
+            return double(columns[f"{vector}.{keys[axis]}"]) / (length + (length == 0))
 
         return compute
 
@@ -91,9 +91,9 @@ def _unit(field: str, prefix: str, description: str, keys: Sequence[str]) -> dic
 
 
 def _layer(field: str) -> Feature:
-    def compute(columns: Columns, _: Events) -> Values:
-        layer = _float(columns["layer"])
-        return np.where(layer < 0, np.nan, layer)
+    def compute(columns: Columns, _: Detector) -> Values:
+        layer = double(columns["layer"])
+        return namespace(layer).where(layer < 0, np.nan, layer)
 
     return Feature(field, "layer, from 0", compute)
 
@@ -101,9 +101,9 @@ def _layer(field: str) -> Feature:
 def _subdetector(description: str, attribute: str, value: str) -> Feature:
     """1 for hits whose calorimeter has this kind or region, else 0."""
 
-    def compute(columns: Columns, events: Events) -> Values:
-        matches = np.array([getattr(c, attribute) == value for c in events.detector.calorimeters], dtype=np.float64)
-        return np.asarray(matches.take(columns["subdetector"]))
+    def compute(columns: Columns, detector: Detector) -> Values:
+        matches = np.array([getattr(c, attribute) == value for c in detector.calorimeters], dtype=np.float64)
+        return constant(matches, like=columns["subdetector"]).take(columns["subdetector"])
 
     return Feature("hits.subdetector", description, compute)
 
@@ -111,11 +111,11 @@ def _subdetector(description: str, attribute: str, value: str) -> Feature:
 def _impact(description: str, which: int) -> Feature:
     """asinh of the transverse (0) or longitudinal (1) impact parameter of the helix at the calorimeter."""
 
-    def compute(columns: Columns, events: Events) -> Values:
-        x, y, z = (_float(columns[f"calo_position.{key}"]) for key in _XYZ)
-        px, py, pz = (_float(columns[f"calo_momentum.{key}"]) for key in _PXYZ)
-        charge = _float(columns["charge"])
-        return np.arcsinh(impact_parameters(x, y, z, px, py, pz, charge, events.detector.b_field)[which])
+    def compute(columns: Columns, detector: Detector) -> Values:
+        x, y, z = (double(columns[f"calo_position.{key}"]) for key in _XYZ)
+        px, py, pz = (double(columns[f"calo_momentum.{key}"]) for key in _PXYZ)
+        impact: Any = impact_parameters(x, y, z, px, py, pz, double(columns["charge"]), detector.b_field)[which]
+        return namespace(impact).asinh(impact)
 
     return Feature("tracks.calo_momentum", description, compute)
 
@@ -240,7 +240,7 @@ def feature_blocks(
         for start in range(0, n, BLOCK):
             rows = slice(start, min(start + BLOCK, n))
             block = {name: values[rows] for name, values in columns.items()}
-            computed = [np.asarray(feature.compute(block, events), dtype=np.float64) for feature in features]
+            computed = [np.asarray(feature.compute(block, events.detector), dtype=np.float64) for feature in features]
             if not all(np.isfinite(column).all() for column in computed):
                 raise _not_finite(events, part, names)
             yield rows, computed
@@ -253,7 +253,8 @@ def _not_finite(events: Events, part: str, names: Sequence[str]) -> InputError:
     array = getattr(events, part)
     columns = jagged.columns(array)
     computed = (
-        (name, feature.compute(columns, events)) for name, feature in zip(names, _lookup(part, names), strict=True)
+        (name, feature.compute(columns, events.detector))
+        for name, feature in zip(names, _lookup(part, names), strict=True)
     )
     name, values = next((name, values) for name, values in computed if not np.isfinite(values).all())
     bad = np.flatnonzero(~np.isfinite(values))

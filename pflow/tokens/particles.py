@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
 from pflow.event.build import make_particles
 from pflow.event.particles import Reconstruction
+from pflow.physics.arrays import namespace
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, class_index, masses
 from pflow.tokens.scale import Normaliser
@@ -15,10 +18,25 @@ from pflow.tokens.tokens import ParticleTokens
 from pflow.tokens.uncertainty import UncertaintyCalibration
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, signed_pdg
 
-__all__ = ["REST_MOMENTUM", "decode"]
+__all__ = ["NULL_DIRECTION", "REST_MOMENTUM", "decode", "momentum_and_energy"]
 
 REST_MOMENTUM = 1e-3
 """Momentum over mass of a particle whose predicted energy is below its mass; keeps its direction."""
+
+NULL_DIRECTION = (0.0, 0.0, 1.0)
+"""Direction of a particle that is predicted none."""
+
+
+def momentum_and_energy(predicted: Any, mass: Any) -> tuple[Any, Any]:
+    """Momentum and energy, GeV, from predicted energies and masses, float64 [N]; arrays or tensors.
+
+    E^2 = m^2 + p^2 holds: |p| = sqrt(E^2 - m^2). A particle whose predicted energy is below its mass gets |p| = 0.001 m
+    and the energy that belongs to it.
+    """
+    xp, rest = namespace(mass), REST_MOMENTUM * mass
+    squared = predicted**2 - mass**2
+    momentum = xp.where(squared >= rest**2, xp.sqrt(squared.clip(0.0)), rest)
+    return momentum, xp.hypot(momentum, mass)
 
 
 def decode(
@@ -56,8 +74,7 @@ def decode(
     Notes
     -----
     The mass is that of the code in the PDG tables, and the sign of the code follows from the charge
-    (`pflow.tokens.vocab.signed_pdg`). E^2 = m^2 + p^2 holds: |p| = sqrt(E^2 - m^2). A particle whose predicted energy
-    is below its mass gets |p| = 0.001 m and the energy that belongs to it. The particles' ``scores`` are sums of
+    (`pflow.tokens.vocab.signed_pdg`), the momentum from `momentum_and_energy`. The particles' ``scores`` are sums of
     `pdg_probability` over the codes of each class.
     """
     real = np.asarray(tokens.mask, dtype=np.bool_)
@@ -65,10 +82,8 @@ def decode(
     code, charge = signed_pdg(pdg.decode(index), np.asarray(CHARGES)[np.asarray(tokens.charge, dtype=np.int64)[real]])
     mass = masses(code)
     total = energy.invert(np.asarray(tokens.energy)[real][:, np.newaxis])[:, 0]
-    squared = total**2 - mass**2
-    momentum = np.where(squared >= (REST_MOMENTUM * mass) ** 2, np.sqrt(np.maximum(squared, 0.0)), REST_MOMENTUM * mass)
-    total = np.hypot(momentum, mass)
-    unit = unit_vector(np.asarray(tokens.direction, dtype=np.float64)[real], null=(0.0, 0.0, 1.0))
+    momentum, total = momentum_and_energy(total, mass)
+    unit = unit_vector(np.asarray(tokens.direction, dtype=np.float64)[real], null=NULL_DIRECTION)
     fields = {
         "pdg": code,
         "charge": charge,

@@ -12,11 +12,12 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links
+from pflow.physics.arrays import double, namespace
 from pflow.physics.kinematics import unit_vector
 from pflow.tokens.order import OrderedTargets
 from pflow.tokens.tokens import FlatReadout
 
-__all__ = ["make_readout"]
+__all__ = ["entry_of_tracks", "make_readout"]
 
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -92,13 +93,28 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
         np.stack([columns[f"{vector}.{axis}"] for axis in axes], axis=-1, dtype=np.float32)
         for vector, axes in (("momentum", PXYZ), ("calo_position", "xyz"), ("calo_momentum", PXYZ))
     )
-    known = np.isfinite(np.concatenate([position, at_calorimeter], axis=1)).all(axis=1, keepdims=True)
+    known_position, direction = entry_of_tracks(momentum, position, at_calorimeter)
     return {
         "track_momentum": momentum,
         "track_charge": columns["charge"].astype(np.float32),
-        "track_position": np.where(known, position, np.float32(0)),
-        "track_direction": unit_vector(np.where(known, at_calorimeter, momentum).astype(np.float64)).astype(np.float32),
+        "track_position": known_position,
+        "track_direction": direction.astype(np.float32),
     }
+
+
+def entry_of_tracks(momentum: Any, position: Any, at_calorimeter: Any) -> tuple[Any, Any]:
+    """Where tracks enter the calorimeter, and their unit vectors there, [K, 3] each; arrays or tensors.
+
+    Parameters
+    ----------
+    momentum, position, at_calorimeter : float [K, 3]
+        Momentum at the vertex; position and momentum where they enter the calorimeter. Where one of these is not finite
+        the position is null, and the direction that of the momentum at the vertex.
+    """
+    xp = namespace(momentum)
+    known = (xp.isfinite(position) & xp.isfinite(at_calorimeter)).all(axis=1, keepdims=True)
+    direction = unit_vector(double(xp.where(known, at_calorimeter, momentum)))
+    return xp.where(known, position, 0.0), direction
 
 
 def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: OrderedTargets) -> Links:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, check_choice
+from pflow.physics.arrays import namespace
 
 __all__ = ["LOG_FLOOR", "TRANSFORMS", "Moments", "Normaliser"]
 
@@ -68,11 +70,15 @@ class Normaliser:
 
     def apply_to(self, columns: Sequence[Floats], normalised: npt.NDArray[np.float32]) -> None:
         """The same of F columns, float64 [N] each, into an array [N, F]."""
-        fitted = zip(columns, self.transforms, self.mean, self.std, strict=True)
-        for i, (values, transform, mean, std) in enumerate(fitted):
+        for i, column in enumerate(self.normalised(columns)):
+            normalised[:, i] = column
+
+    def normalised(self, columns: Sequence[Any]) -> Iterator[Any]:
+        """The same one by one; of arrays of NumPy or tensors."""
+        for values, transform, mean, std in zip(columns, self.transforms, self.mean, self.std, strict=True):
             centred = (_log10(values) if transform == "log10" else values) - mean
             centred /= std
-            normalised[:, i] = centred
+            yield centred
 
     def invert(self, normalised: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10.
@@ -166,5 +172,5 @@ def _transform(values: npt.ArrayLike, transforms: Sequence[str]) -> npt.NDArray[
     return columns
 
 
-def _log10(values: Floats) -> Floats:
-    return np.asarray(np.log10(np.maximum(values, LOG_FLOOR)))
+def _log10(values: Any) -> Any:
+    return namespace(values).log10(values.clip(LOG_FLOOR))

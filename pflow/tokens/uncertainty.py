@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError, check_choice
+from pflow.physics.arrays import constant, namespace
 from pflow.physics.pdg import CLASSES
 
 __all__ = ["CURVES", "Curve", "UncertaintyCalibration", "curve_index", "curves_of"]
@@ -48,11 +50,6 @@ class Curve:
                 f"uncertainty calibration: expected increasing log_sigma and as many log_factor, found "
                 f"{self.log_sigma} and {self.log_factor}"
             )
-
-    def __call__(self, sigma: Floats) -> Floats:
-        """Calibrated standard deviations; 0 stays 0."""
-        with np.errstate(divide="ignore"):
-            return sigma * np.exp(np.interp(np.log(sigma), self.log_sigma, self.log_factor))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +97,10 @@ class UncertaintyCalibration:
         by_track : bool [N] or None
             True = charged, with the momentum of a track; None: not known, all curves are those of the classes.
         """
-        index = curve_index(classes, by_track)
+        return self.apply_curves(energy_sigma, direction_sigma, curve_index(classes, by_track))
+
+    def apply_curves(self, energy_sigma: Any, direction_sigma: Any, index: Any) -> tuple[Any, Any]:
+        """The same with the index int64 [N] of each particle's curve (`curve_index`); arrays or tensors."""
         return _apply(self.energy, energy_sigma, index), _apply(self.direction, direction_sigma, index)
 
 
@@ -117,10 +117,24 @@ def curves_of(by_name: Mapping[str, Curve]) -> list[Curve | None]:
     return [by_name.get(name, by_name.get(name.removesuffix(WITHOUT_TRACK))) for name in CURVES]
 
 
-def _apply(by_name: Mapping[str, Curve], sigma: Floats, index: npt.NDArray[np.int64]) -> Floats:
-    calibrated = np.array(sigma, dtype=np.float64)
-    for number, curve in enumerate(curves_of(by_name)):
-        if curve is not None:
-            mine = index == number
-            calibrated[mine] = curve(calibrated[mine])
-    return calibrated
+def _apply(by_name: Mapping[str, Curve], sigma: Any, index: Any) -> Any:
+    xp = namespace(sigma)
+    begin, end, slope, first = (
+        constant(part, like=sigma)[index] for part in _pieces(curves_of(by_name))
+    )  # [N, pieces]
+    with np.errstate(divide="ignore"):
+        beyond = xp.maximum(xp.minimum(xp.log(sigma)[:, None], end), begin) - begin
+    return sigma * xp.exp(first[:, 0] + (slope * beyond).sum(1))
+
+
+def _pieces(curves: Sequence[Curve | None]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Pieces of curves: where each begins and ends, its slope, [curve, piece], and the first value, [curve, 1]."""
+    longest = max([2, *(len(curve.log_sigma) for curve in curves if curve)])
+    rows = []
+    for curve in curves:
+        points = ((0.0,), (0.0,)) if curve is None else (curve.log_sigma, curve.log_factor)
+        x, y = (np.pad(np.array(values), (0, longest - len(values)), mode="edge") for values in points)
+        length = np.diff(x)
+        rows.append((x[:-1], x[1:], np.diff(y) / np.where(length > 0, length, 1.0), y[:1]))
+    begin, end, slope, first = (np.stack(part) for part in zip(*rows, strict=True))
+    return begin, end, slope, first

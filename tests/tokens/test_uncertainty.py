@@ -16,7 +16,9 @@ DOUBLED = Curve((np.log(0.1),), (np.log(2.0),))
 
 def test_a_factor_is_linear_in_the_logarithms_and_constant_beyond():
     curve = Curve((np.log(0.01), np.log(0.1)), (np.log(1.0), np.log(4.0)))
-    found = curve(np.array([0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0]))
+    sigma = np.array([0.001, 0.01, np.sqrt(0.001), 0.1, 1.0, 0.0])
+    calibration = UncertaintyCalibration(energy={"photon": curve, "muon": DOUBLED})
+    found, _ = calibration.apply(sigma, sigma, np.full(len(sigma), PHOTON))
     np.testing.assert_allclose(found, [0.001, 0.01, 2.0 * np.sqrt(0.001), 0.4, 4.0, 0.0])
 
 

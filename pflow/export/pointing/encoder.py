@@ -16,12 +16,14 @@ from pflow.checkpoint.load import Model
 from pflow.data.batch import Batch, Readout, TokenSet
 from pflow.export.attention_scan import attend_by_scan
 from pflow.export.pointing.cells import Hits, merge_hits
-from pflow.export.pointing.features import hit_tokens, track_fields, track_tokens
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import N_CHARGE
 from pflow.model.pointing.decoder_steps_one_event import StepWeights
 from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, make_scene
 from pflow.model.pointing.network import PointingNetwork
+from pflow.tokens.features import FEATURES
+from pflow.tokens.readout import entry_of_tracks
+from pflow.tokens.tokeniser import Tokeniser
 
 __all__ = ["EncoderGraph", "scene_of"]
 
@@ -30,6 +32,10 @@ SCENE = (
     *(f"item_{name}" for name in ("energy", "weight", "position", "unit", "token", "features")),
 )
 """Fields of a scene that are outputs."""
+
+
+TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
+"""Fields of tracks that the network reads in any case; others where a feature needs them."""
 
 
 class EncoderGraph(nn.Module):
@@ -53,7 +59,8 @@ class EncoderGraph(nn.Module):
         self.weights = StepWeights(network)
         times = ("time",) if "time" in recipe.hit_features else ()
         self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
-        self.track_fields = track_fields(recipe.track_features) if recipe.track_features else ()
+        names = recipe.track_features
+        self.track_fields = (*TRACK_FIELDS, *(one for one in ("d0", "z0", "omega") if one in names)) if names else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         self.outputs: tuple[str, ...] = ()
         for layer in network.encoder.stack.layers:
@@ -74,9 +81,9 @@ class EncoderGraph(nn.Module):
         hits = Hits(kept["energy"], kept["position"], kept.get("time"), subdetector, layer)
         cells = merge_hits(hits, tokeniser.config.merge, tokeniser.detector)
         tracks = {name: arrays[f"track_{name}"] for name in self.track_fields}
-        features = {"hits": hit_tokens(cells.hits, tokeniser.scales["hits"], tokeniser.detector)}
+        features = {"hits": _features("hits", cells.hits._asdict(), tokeniser)}
         if tracks:
-            features["tracks"] = track_tokens(tracks, tokeniser.scales["tracks"], tokeniser.detector)
+            features["tracks"] = _features("tracks", tracks, tokeniser)
         batch = _batch(features, _readout(hits, cells.cell_of, tracks))
         scene = make_scene(batch, n_subdetectors=self.network.n_subdetectors)
         states = self.network.encoder.of_event(features["hits"], features.get("tracks"), scene.token_unit[0])
@@ -239,6 +246,20 @@ def scene_of(values: Mapping[str, Tensor]) -> Scene:
     return Scene.of(**fields, n_hits=values["hit_index"].shape[0])
 
 
+def _features(part: str, fields: Mapping[str, Tensor | None], tokeniser: Tokeniser) -> Tensor:
+    """Normalised features of hits or tracks, float [N, F]."""
+    columns: dict[str, Any] = {}
+    for name, values in fields.items():
+        if values is not None and values.ndim == 2:
+            axes = ("px", "py", "pz") if name.endswith("momentum") else "xyz"
+            columns |= {f"{name}.{axis}": values[:, i].double() for i, axis in enumerate(axes)}
+        else:
+            columns[name] = values
+    scale = tokeniser.scales[part]
+    computed = [FEATURES[part][name].compute(columns, tokeniser.detector) for name in scale.names]
+    return torch.stack(list(scale.normalised(computed)), dim=1).float()
+
+
 def _batch(features: Mapping[str, Tensor], readout: Readout) -> Batch:
     """A batch of one event without padding."""
     sets: dict[str, Any] = {
@@ -254,8 +275,7 @@ def _readout(hits: Hits, token: Tensor, tracks: Mapping[str, Tensor]) -> Readout
     momentum, position = tracks.get("momentum", null), tracks.get("calo_position", null)
     at_calorimeter = tracks.get("calo_momentum", null)
     charge = tracks.get("charge", null[:, 0])
-    known = ((position - position + at_calorimeter - at_calorimeter).sum(1, keepdim=True)) == 0  # all finite
-    direction = functional.normalize(torch.where(known, at_calorimeter, momentum).double(), dim=-1).float()
+    position, direction = entry_of_tracks(momentum, position, at_calorimeter)
     return Readout(
         energy=hits.energy[None],
         position=hits.position[None],
@@ -265,7 +285,7 @@ def _readout(hits: Hits, token: Tensor, tracks: Mapping[str, Tensor]) -> Readout
         mask=torch.ones_like(hits.energy[None], dtype=torch.bool),
         track_momentum=momentum[None],
         track_charge=charge[None],
-        track_position=torch.where(known, position, 0.0)[None],
-        track_direction=direction[None],
+        track_position=position[None],
+        track_direction=direction.float()[None],
         track_mask=torch.ones_like(charge[None], dtype=torch.bool),
     )

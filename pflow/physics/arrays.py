@@ -1,0 +1,30 @@
+"""Formulas that serve NumPy and torch: of operators, and of functions that both libraries name alike.
+
+So an exported graph is traced from the formulas that make the tokens and particles of events.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["constant", "double", "namespace"]
+
+
+def namespace(values: Any) -> Any:
+    """The module torch for a tensor, else numpy."""
+    return sys.modules["torch"] if type(values).__module__.partition(".")[0] == "torch" else np
+
+
+def double(values: Any) -> Any:
+    """A tensor, or anything that becomes an array, in double precision."""
+    return np.asarray(values, dtype=np.float64) if namespace(values) is np else values.double()
+
+
+def constant(values: npt.NDArray[Any], like: Any) -> Any:
+    """An array as such, or as a tensor where `like` is one."""
+    xp = namespace(like)
+    return values if xp is np else xp.from_numpy(values)
