@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,11 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
         )
         for name in (*kinds, *(name for name, _ in sums.template.parts() if name != "hits"))
     )
-    without_layers = [name for name in kinds if sums.counts[name] and not sums.layered[name]]
+    present = dict(sums.template.parts())
+    missing += _missing(collections, tracks="tracks" in present, truth="truth" in present, links="hit_links" in present)
+    if without_layers := [name for name in kinds if sums.counts[name] and not sums.layered[name]]:
+        reason = f"no cell encoding for {', '.join(without_layers)}"
+        missing.append(MissingPart(name="layers", needed_for="models that use the layers of hits", reason=reason))
     return FileContent(
         path=file.path,
         schema=file.schema,
@@ -211,7 +215,7 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
         truth_tracks=file.truth_tracks,
         bad_entries=sums.bad,
         collections=collections,
-        missing=(*missing, *_missing_in_events(sums.template, collections, without_layers)),
+        missing=tuple(missing),
     )
 
 
@@ -229,6 +233,8 @@ class _Sums:
 def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
     sums = _Sums(template=file.read_all(file.num_entries, truth=truth)[0])
     for start, end in file.ranges(CHUNK_SIZE):
+        if start >= stop:
+            break
         events, found = file.read_all(start, min(end, stop), truth=truth)
         sums.bad |= {entry.entry: str(entry.error) for entry in found}
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
@@ -250,6 +256,19 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
     try:
         stop = min(file.columns.num_entries, max_entries)
         collections = collection_contents(file, stop)
+        draft = "`pflow detector FILE -o mine.yaml` drafts a description"
+        missing = [MissingPart(name="detector", needed_for="everything", reason=f"{reason}; {draft}")]
+        if not _readable(collections, *HITS):
+            why = _why_none(collections, *HITS)
+            missing.append(MissingPart(name="calorimeter hits", needed_for="reconstruction", reason=why))
+        kinds = {own.name: own.kind for own in collections}
+        ends = [[kinds.get(name) for name in link.split(" -> ")] for own in collections for link in own.links]
+        missing += _missing(
+            collections,
+            tracks=_readable(collections, "Track"),
+            truth=_readable(collections, "MCParticle"),
+            links=_readable(collections, "SimCalorimeterHit") or ["CalorimeterHit", "MCParticle"] in ends,
+        )
         return FileContent(
             path=file.path,
             schema=file.schema,
@@ -259,7 +278,7 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
             entries_read=stop,
             has_truth=any(own.kind == "MCParticle" for own in collections),
             collections=collections,
-            missing=_missing_in_collections(collections, reason),
+            missing=tuple(missing),
         )
     finally:
         file.close()
@@ -285,45 +304,17 @@ def _fits(matches: Iterable[DetectorMatch]) -> tuple[DetectorFit, ...]:
     return tuple(DetectorFit(name=match.detector.name, fits=match.fits, reason=match.reason) for match in matches)
 
 
-def _missing_in_events(
-    template: Events, collections: Sequence[Collection], without_layers: Sequence[str]
-) -> Iterable[MissingPart]:
-    """What a file that is read as a detector lacks; `without_layers`: calorimeters whose hits know none."""
-    if template.tracks is None:
-        yield _tracks(collections, "none that the detector names")
-    if without_layers:
-        reason = f"no cell encoding for {', '.join(without_layers)}"
-        yield MissingPart(name="layers", needed_for="models that use the layers of hits", reason=reason)
-    if template.truth is None:
+def _missing(collections: Sequence[Collection], *, tracks: bool, truth: bool, links: bool) -> Iterator[MissingPart]:
+    """What is missing, by whether there are tracks, truth particles, and links from hits to them."""
+    if not tracks:
+        reason = "none that the detector names" if _readable(collections, "Track") else _why_none(collections, "Track")
+        if _readable(collections, "SimTrackerHit") and _readable(collections, "MCParticle"):
+            reason += "; --truth-tracks makes them from Monte Carlo particles"
+        yield MissingPart(name="tracks", needed_for="charged particles", reason=reason)
+    if not truth:
         yield MissingPart(name="truth", needed_for=LEARNING, reason=_why_none(collections, "MCParticle"))
-    elif template.hit_links is None:
+    elif not links:
         yield MissingPart(name="links from hits to particles", needed_for=LEARNING, reason="none in the file")
-
-
-def _missing_in_collections(collections: Sequence[Collection], reason: str) -> tuple[MissingPart, ...]:
-    """What a podio file that no detector fits, for a `reason`, lacks."""
-    draft = "`pflow detector FILE -o mine.yaml` drafts a description"
-    missing = [MissingPart(name="detector", needed_for="everything", reason=f"{reason}; {draft}")]
-    if not _readable(collections, *HITS):
-        why = _why_none(collections, *HITS)
-        missing.append(MissingPart(name="calorimeter hits", needed_for="reconstruction", reason=why))
-    if not _readable(collections, "Track"):
-        missing.append(_tracks(collections, "none"))
-    kinds = {own.name: own.kind for own in collections}
-    ends = [tuple(kinds.get(name) for name in link.split(" -> ")) for own in collections for link in own.links]
-    if not _readable(collections, "MCParticle"):
-        why = _why_none(collections, "MCParticle")
-        missing.append(MissingPart(name="truth", needed_for=LEARNING, reason=why))
-    elif not _readable(collections, "SimCalorimeterHit") and ("CalorimeterHit", "MCParticle") not in ends:
-        missing.append(MissingPart(name="links from hits to particles", needed_for=LEARNING, reason="none in the file"))
-    return tuple(missing)
-
-
-def _tracks(collections: Sequence[Collection], there: str) -> MissingPart:
-    reason = there if _readable(collections, "Track") else _why_none(collections, "Track")
-    if _readable(collections, "SimTrackerHit") and _readable(collections, "MCParticle"):
-        reason += "; --truth-tracks makes them from Monte Carlo particles"
-    return MissingPart(name="tracks", needed_for="charged particles", reason=reason)
 
 
 def _readable(collections: Sequence[Collection], *kinds: str) -> bool:
