@@ -24,7 +24,7 @@ from pflow.event.overlay import ECAL_TOLERANCE, HCAL_TOLERANCE, overlay
 from pflow.event.schema import SCHEMA
 from pflow.physics.detector import Detector
 
-__all__ = ["Augmentation", "Overlay", "augment", "random_overlay", "random_phi", "reflect", "rotate"]
+__all__ = ["Augmentation", "Overlay", "augment", "random_phi", "reflect", "rotate"]
 
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.floating[Any]]
@@ -43,10 +43,9 @@ class Overlay:
     frequencies
         Relative frequencies of groups of 1, 2, 3 ... events: ``[1, 2]`` makes pairs in two of three.
     cone
-        Largest angle in rad between the axis of the first event (the energy-weighted mean direction of its hits) and
-        those of the others, which are drawn from events of about its polar angle and rotated towards it, by a symmetry
-        of the detector; groups are smaller where too few are near, and an event without hits stays alone. None: rotated
-        at random.
+        Largest angle in rad between the axes (energy-weighted mean directions of the hits) of the first event and of
+        the others, which are drawn from those of about its polar angle and rotated towards it by a symmetry of the
+        detector; groups are smaller where too few are near. None: rotated at random.
     max_hits
         Events with more hits stay alone. None: join all.
     ecal_tolerance, hcal_tolerance
@@ -81,16 +80,9 @@ class Overlay:
 class Augmentation:
     """Augmentation of training events, drawn anew in every epoch. By default none.
 
-    Parameters
-    ----------
-    rotate
-        Rotate each event about the z axis, by any angle that the detector's symmetry allows.
-    reflect
-        Reflect each event in the plane z = 0 with probability 1/2.
-    overlay
-        Join events first; None: do not.
-    disturb
-        Disturb events last, as a real detector differs from its simulation; None: do not.
+    Events are first joined (`overlay`), then rotated about the z axis by any angle that the detector's symmetry allows,
+    then reflected in the plane z = 0 with probability 1/2, and last disturbed as a real detector differs from its
+    simulation.
     """
 
     rotate: bool = False
@@ -100,15 +92,17 @@ class Augmentation:
 
 
 def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
-    """Augment a chunk of events at random: overlay, rotation, reflection, disturbance.
+    """Augment a chunk of events at random: as many events, with the same event numbers in the same order.
 
-    As many events, with the same event numbers in the same order.
+    No event is in an overlay twice, so no overlay has more events than the chunk.
     """
     groups = None if options.overlay is None else _random_groups(events, options.overlay, generator)
     phi = random_phi(events.detector, len(events), generator) if options.rotate else None
     reflected = generator.random(len(events)) < 0.5 if options.reflect else None
+    if options.overlay is not None:
+        events = dataclasses.replace(events, reference=None, reference_name="")
     if options.overlay is None or groups is None:
-        events = _moved(events if options.overlay is None else _without_reference(events), phi, reflected)
+        events = _moved(events, phi, reflected)
     else:
         events = _joined(events, groups, options.overlay, phi, reflected)
     if options.disturb is not None:
@@ -126,32 +120,17 @@ def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> np
 def rotate(events: Events, phi: npt.ArrayLike) -> Events:
     """Rotate events about the z axis by `phi` in rad, one angle for all events or one for each.
 
-    Rotates all positions and momenta, and the azimuth of tracks; d0, z0, omega and tan_lambda do not change. Computed
-    in float64, stored in the precision of each field.
+    Vectors and the azimuth of tracks turn (see `pflow.event.schema`), in the precision of each field.
     """
     return _moved(events, phi=np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events)))
 
 
 def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
-    """Reflect events in the plane z = 0: z, pz, z0 and tan_lambda change sign, charge and curvature do not.
+    """Reflect `which` of the events (one answer for all, or one for each) in the plane z = 0.
 
-    `which` of the events: one answer for all or one for each.
+    z, pz, z0 and tan_lambda change sign, charge and curvature do not.
     """
     return _moved(events, reflected=np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)))
-
-
-def random_overlay(events: Events, options: Overlay, generator: np.random.Generator) -> Events:
-    """Join each event with others of the same chunk, drawn at random and rotated about the z axis; see `Overlay`.
-
-    The first event of a group is not rotated. No event is in a group twice, so no group is larger than the chunk. As
-    many events are returned, with the same event numbers in the same order.
-    """
-    groups = _random_groups(events, options, generator)
-    return _without_reference(events) if groups is None else _joined(events, groups, options)
-
-
-def _without_reference(events: Events) -> Events:
-    return dataclasses.replace(events, reference=None, reference_name="")
 
 
 class _Groups(NamedTuple):
@@ -197,14 +176,14 @@ def _joined(
     events: Events,
     groups: _Groups,
     options: Overlay,
-    phi: Angles | None = None,
-    reflected: npt.NDArray[np.bool_] | None = None,
+    phi: Angles | None,
+    reflected: npt.NDArray[np.bool_] | None,
 ) -> Events:
     """The groups, each joined into an event, rotated by an angle each, and some of them reflected."""
     angle = groups.phi if phi is None else groups.phi + np.repeat(phi, groups.sizes)
     reflected = None if reflected is None else np.repeat(reflected, groups.sizes)
     return overlay(
-        _moved(_without_reference(events)[groups.members], angle, reflected),
+        _moved(events[groups.members], angle, reflected),
         jagged.unflatten(np.arange(len(groups.members)), groups.sizes),
         ecal_tolerance=options.ecal_tolerance,
         hcal_tolerance=options.hcal_tolerance,
@@ -278,15 +257,10 @@ def _others_nearby_by_steps(
 
 
 def _axes(hits: ak.Array, which: npt.NDArray[np.bool_]) -> tuple[Angles, Angles]:
-    """Polar angle and azimuth of the energy-weighted mean position of the hits, rad; NaN without energy.
-
-    Of some of the events, `which`, one after the other.
-    """
-    flat, counts = jagged.columns(hits), jagged.count(hits)
+    """Axes of `which` of the events, by polar angle and azimuth, rad; NaN without energy."""
     if not which.all():
-        of_these = np.repeat(which, counts)
-        flat = {name: flat[name][of_these] for name in ("energy", "position.x", "position.y", "position.z")}
-        counts = counts[which]
+        hits = jagged.take(hits, np.flatnonzero(which))
+    flat, counts = jagged.columns(hits), jagged.count(hits)
     weighted = np.concatenate([flat["energy"] * flat[f"position.{axis}"] for axis in "xyz"])
     sums = ak.sum(jagged.unflatten(weighted, np.tile(counts, 3)), axis=1)
     x, y, z = ak.to_numpy(sums).astype(np.float64).reshape(3, len(counts))

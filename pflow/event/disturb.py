@@ -89,14 +89,9 @@ class Disturbance:
 
 
 def disturb(events: Events, options: Disturbance, generator: np.random.Generator) -> Events:
-    """Disturb events at random.
+    """Disturb events at random: as many, with the same truth.
 
     Without truth the hadronic response is not changed. Noise and fake tracks need other events beside them.
-
-    Returns
-    -------
-    Events
-        As many, with the same truth.
     """
     chosen = generator.random(len(events)) < options.probability
     events = _disturb_hits(events, options, chosen, generator)

@@ -46,7 +46,7 @@ class Flag(enum.IntFlag):
 
 
 def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
-    """Number of events that have each flag, by its name; flags that no event has are left out.
+    """Number of events that have each flag, by its name, without flags that no event has.
 
     >>> count_flags(np.array([0, 1, 5], dtype=np.uint32))
     {'BAD_INPUT': 2, 'UNKNOWN_PDG': 1}
@@ -156,7 +156,7 @@ class Events:
         return dataclasses.replace(self, **parts)
 
     def violations(self) -> list[Violation]:
-        """Everything that is wrong with the content, in the order of the events."""
+        """All that is wrong with the content, in the order of the events."""
         sizes = dict.fromkeys(PARTS, np.zeros(len(self), dtype=np.int64))
         sizes |= {name: jagged.count(part) for name, part in self.parts()}
         sizes["calorimeters"] = np.full(len(self), len(self.detector.calorimeters))
@@ -164,13 +164,7 @@ class Events:
         return sorted(found, key=lambda violation: violation.index)
 
     def validate(self) -> Events:
-        """Return self if nothing is wrong with the content.
-
-        Raises
-        ------
-        InputError
-            Names file, entry and field of the first violation, and how many there are.
-        """
+        """Return self if nothing is wrong with the content; else `InputError` names file, entry and field."""
         found = self.violations()
         if found:
             first = found[0]

@@ -55,7 +55,7 @@ class Merge:
     Raises
     ------
     ConfigError
-        A size that is not a length above 0, less than one layer.
+        A size that is not a length above 0, or less than one layer.
     """
 
     ecal_mm: float
@@ -74,18 +74,12 @@ class Merge:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Merged:
-    """Summed hits, and the coarse cell of each original hit.
-
-    Parameters
-    ----------
-    hits
-        [event, coarse cell]: records as in ``events.hits``, energy, position and time in float64; see `sum_hits`.
-    cell_of
-        int64 [event, hit]: index of the coarse cell of each hit of the original events.
-    """
+    """Summed hits, and the coarse cell of each original hit."""
 
     hits: ak.Array
+    """[event, coarse cell]: records as in ``events.hits``; see `sum_hits`."""
     cell_of: ak.Array
+    """int64 [event, hit]: index of the coarse cell of each hit of the original events."""
 
 
 def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merged:
@@ -112,41 +106,27 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merge
         group, first_hit = _groups(event, *_cells(hits, grid))
         n_cells[some] = np.bincount(event[first_hit], minlength=some.stop - some.start)
         np.subtract(group, np.repeat(jagged.offsets(n_cells[some])[:-1], counts[some]), out=cell_of[rows])
-        sums.append(_sums(hits, group, first_hit, with_time))
+        sums.append(sum_hits(hits, group, first_hit, with_time))
     merged = {name: np.concatenate([one[name] for one in sums]) for name in sums[0]}
     return Merged(hits=jagged.records(merged, n_cells), cell_of=jagged.unflatten(cell_of, counts))
 
 
-def sum_hits(hits: ak.Array, group: npt.NDArray[np.integer[Any]]) -> ak.Array:
-    """Sum hits by group.
+def sum_hits(
+    columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]], first: Index, with_time: bool = True
+) -> dict[str, npt.NDArray[Any]]:
+    """Columns of the sums of hits by group, as the schema says: energy [GeV], position [mm], time [ns] in float64.
 
-    The energy is the sum, the position the energy-weighted mean (the plain mean where all energies are 0), the time the
-    earliest known one, the layer the first, the subdetector that of the first hit.
+    The position is the plain mean where all energies are 0, the time the earliest known one.
 
     Parameters
     ----------
-    hits
-        [event, hit] records as in ``events.hits``; N hits in all.
+    columns
+        Columns of N hits, as of ``events.hits``.
     group
-        int [N]: group of each hit of the flat list, from 0 without gaps; no group spans two events, and those of an
-        event come before those of the next.
-
-    Returns
-    -------
-    ak.Array
-        [event, group]: the fields of ``events.hits``; energy [GeV], position [mm] and time [ns] in float64.
+        int [N]: group of each hit, from 0 without gaps.
+    first
+        int64 [group]: index of the first hit of each.
     """
-    counts = jagged.count(hits)
-    first = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
-    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)  # the last of equal indices is kept
-    sums = _sums(jagged.columns(hits), group, first)
-    return jagged.records(sums, np.bincount(jagged.event_index(counts)[first], minlength=len(counts)))
-
-
-def _sums(
-    columns: Mapping[str, npt.NDArray[Any]], group: npt.NDArray[np.integer[Any]], first: Index, with_time: bool = True
-) -> dict[str, npt.NDArray[Any]]:
-    """Columns of the sums of hits by group, given the index of the first hit of each group."""
     n = len(first)
     energy = columns["energy"].astype(np.float64, copy=False)
     total = np.bincount(group, energy, minlength=n)
@@ -270,13 +250,7 @@ def _floor(values: Values) -> Numbers:
 
 
 def _groups(*columns: Numbers) -> tuple[Index, Index]:
-    """Number of the group of equal rows of integer columns, in the order of the rows, and the first row of each group.
-
-    Returns
-    -------
-    group : int64 [N], from 0
-    first : int64 [group]
-    """
+    """Group of equal rows of integer columns [N], from 0 in the order of the rows, and the first row of each group."""
     if not len(columns[0]):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     lowest = [int(column.min()) for column in columns]
@@ -301,12 +275,9 @@ def _groups(*columns: Numbers) -> tuple[Index, Index]:
 
 
 def _sorted(key: Numbers, n_keys: int) -> tuple[Index, Numbers]:
-    """Indices that sort integers from 0 to `n_keys` - 1, and the sorted ones; equal ones keep their order.
-
-    Keys and indices share one integer where it has room for both: NumPy sorts numbers in a third of the time in which
-    it sorts indices.
-    """
+    """Indices that sort integers from 0 to `n_keys` - 1, and the sorted ones; equal ones keep their order."""
     n_bits = (len(key) - 1).bit_length()  # of an index
+    # Keys and indices share one integer where it has room for both: numbers are sorted in a third of the time.
     if (n_keys - 1).bit_length() + n_bits < 64:
         both = key.astype(np.int64)
         both <<= n_bits

@@ -18,6 +18,7 @@ from scipy.spatial import cKDTree
 from pflow.errors import ConfigError
 from pflow.event import jagged
 from pflow.event.events import Events
+from pflow.event.links import Links
 from pflow.event.merge_hits import sum_hits
 from pflow.event.schema import SCHEMA
 
@@ -54,11 +55,10 @@ def overlay(
 ) -> Events:
     """Join groups of events into one event each.
 
-    Hits, tracks, tracker hits and truth follow one another in the order of the group; indices of links and parents are
-    shifted. Hits of different events with the same subdetector, layer and position are one cell: energies are summed,
-    the position is the energy-weighted mean, the time the earliest, and the weights of the particles follow their
-    energies (and sum to 1 even where some hits have no links). Hits of one event alone are never summed. Entry and
-    event number are those of the first event.
+    Objects follow one another in the order of the group, and indices are shifted. Hits of different events with the
+    same subdetector, layer and position are one cell (`pflow.event.merge_hits.sum_hits`), in which the weights of the
+    particles follow their energies and sum to 1. Hits of one event alone are never summed. Entry and event number are
+    those of the first event.
 
     Parameters
     ----------
@@ -214,46 +214,31 @@ def _with_shared_cells_summed(events: Events, hits: Index, first: Index) -> Even
     cell = np.cumsum(is_left) - 1  # of each hit
     cell[hits] = cell[first]
     shared = np.unique(cell[hits])
-    n_shared = np.bincount(event, minlength=len(counts))  # hits
     n_cells = counts - np.bincount(event[~is_first], minlength=len(counts))
 
     columns = jagged.columns(events.hits)
-    of_shared = jagged.records({name: values[hits] for name, values in columns.items()}, n_shared)
-    sums = jagged.columns(sum_hits(of_shared, np.searchsorted(shared, cell[hits])))
+    of_shared = {name: values[hits] for name, values in columns.items()}
+    sums = sum_hits(of_shared, np.searchsorted(shared, cell[hits]), np.flatnonzero(is_first))
     left = {name: values[is_left] for name, values in columns.items()}  # copies
     for name, values in sums.items():
         left[name][shared] = values
     links = events.hit_links
     if links is not None:
-        links = _summed_links(events.hits, links, cell, shared, n_cells, n_shared > 0)
+        links = _summed_links(events.hits, links, cell, shared, n_cells)
     return dataclasses.replace(events, hits=jagged.records(left, n_cells), hit_links=links)
 
 
-def _summed_links(
-    hits: ak.Array,
-    links: ak.Array,
-    cell: Index,
-    shared: Index,
-    n_cells: Index,
-    is_changed: npt.NDArray[np.bool_],
-) -> ak.Array:
-    """Links of cells instead of hits; in a shared cell, weights follow the energies.
-
-    Those of the events that have shared cells, `is_changed`; in the others each hit is its own cell.
-    """
-    n_links = jagged.count(links)
-    rows = np.flatnonzero(np.repeat(is_changed, n_links))
-    n_links = n_links[is_changed]
-    columns = {name: values.copy() for name, values in jagged.columns(links).items() if name != "particle"}
-    first_hit, first_cell = jagged.offsets(jagged.count(hits))[:-1], jagged.offsets(n_cells)[:-1]
-    hit = columns["source"].take(rows) + np.repeat(first_hit[is_changed], n_links)
-    of_link = cell.take(hit)
-    columns["source"][rows] = of_link - np.repeat(first_cell[is_changed], n_links)
+def _summed_links(hits: ak.Array, records: ak.Array, cell: Index, shared: Index, n_cells: Index) -> ak.Array:
+    """Links of cells instead of hits; in a shared cell, weights follow the energies."""
+    links = Links.of(records)
+    hit = links.flat_source(jagged.count(hits))
+    of_link, weight = cell.take(hit), links.weight.copy()
     is_shared = np.zeros(len(cell), dtype=np.bool_)
     is_shared[shared] = True
     changed = np.flatnonzero(is_shared.take(of_link))
-    _, at = np.unique(of_link[changed], return_inverse=True)
-    energy = columns["weight"][rows[changed]].astype(np.float64) * jagged.columns(hits)["energy"][hit[changed]]
-    total, equal = np.bincount(at, energy)[at], 1.0 / np.bincount(at)[at]
-    columns["weight"][rows[changed]] = np.divide(energy, total, out=equal, where=total > 0)
-    return jagged.replaced(links, columns)
+    _, group = np.unique(of_link[changed], return_inverse=True)
+    energy = weight[changed].astype(np.float64) * jagged.columns(hits)["energy"][hit[changed]]
+    total, equal = np.bincount(group, energy)[group], 1.0 / np.bincount(group)[group]
+    weight[changed] = np.divide(energy, total, out=equal, where=total > 0)
+    source = of_link - np.repeat(jagged.offsets(n_cells)[:-1], links.counts)
+    return dataclasses.replace(links, source=source, weight=weight).records()

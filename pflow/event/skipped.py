@@ -26,16 +26,9 @@ def refused_message(errors: Sequence[InputError], n_events: int) -> str:
 
 
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:
-    """Do something with events; those that it refuses are left in their place without content, with a warning.
+    """Do something with events; those for which `attempt` raises an `InputError` that names an entry are left out.
 
-    Parameters
-    ----------
-    events
-        Any number of them.
-    attempt
-        Raises `InputError` with an ``entry`` for events that it cannot use.
-    on_error
-        ``skip``, or ``raise`` the first error.
+    `on_error` is ``skip``, or ``raise`` the first error. An error that names no entry is raised in either case.
 
     Returns
     -------
@@ -43,11 +36,6 @@ def without_refused(events: Events, attempt: Callable[[Events], T], on_error: st
         Of the events that it can use.
     events
         The same events, those that were refused emptied and flagged ``Flag.BAD_INPUT``.
-
-    Raises
-    ------
-    InputError
-        Without an entry: all events are refused.
 
     Warns
     -----

@@ -41,22 +41,18 @@ def make_truth_tracks(
     Parameters
     ----------
     truth
-        Records [event, particle] as `pflow.event.build.make_truth` makes them.
+        Records [event, particle], as of ``events.truth``.
     n_layers
         int64 [all particles]: tracker layers that each particle crossed.
-    detector
-        Field and calorimeter.
-    settings
-        Which particles get tracks, and the resolutions.
+    detector, settings
+        Field and calorimeter; which particles get tracks, and the resolutions.
     event, entry
         int64 [event]: event numbers, and entries of the file.
 
     Returns
     -------
-    tracks
-        Records [event, track] as `pflow.event.build.make_tracks` makes them.
-    links
-        Records [event, track]: source (the track), particle, weight 1.
+    tracks, links
+        Records as of ``events.tracks`` and ``events.track_links``.
     """
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)

@@ -9,7 +9,7 @@ import pytest
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.augment import Augmentation, Overlay, augment, random_overlay, random_phi, reflect, rotate
+from pflow.event.augment import Augmentation, Overlay, augment, random_phi, reflect, rotate
 from pflow.event.build import make_hits, make_tracks
 from pflow.event.events import Events
 from pflow.event.schema import SCHEMA
@@ -22,6 +22,10 @@ from pflow.physics.kinematics import angle_between, track_from_momentum
 ILD = load_detector("ild_g4")
 SAMPLES = ("gamma1_test_small", "gammasep_test_small", "multi_test_small", "zqq_test_small")
 PAIRS = Overlay(frequencies=[0, 1])
+
+
+def joined_at_random(events: Events, options: Overlay, *, seed: int) -> Events:
+    return augment(events, Augmentation(overlay=options), np.random.default_rng(seed))
 
 
 @pytest.fixture(scope="module", params=SAMPLES)
@@ -243,14 +247,14 @@ def test_half_of_the_events_are_reflected(make_photons):
 
 def test_the_number_of_events_joined_follows_the_frequencies(make_photons):
     events = make_photons(600)
-    joined = random_overlay(events, Overlay(frequencies=[1, 2, 0, 3]), np.random.default_rng(1))
+    joined = joined_at_random(events, Overlay(frequencies=[1, 2, 0, 3]), seed=1)
     found = np.bincount(ak.to_numpy(ak.num(joined.truth)), minlength=5)
     assert found[[0, 3]].tolist() == [0, 0]
     np.testing.assert_allclose(found[[1, 2, 4]] / 600, [1 / 6, 1 / 3, 1 / 2], atol=4 * 0.5 / np.sqrt(600))
 
 
 def test_the_first_of_a_group_is_the_event_itself_as_it_is(zqq):
-    joined = random_overlay(zqq, PAIRS, np.random.default_rng(1))
+    joined = joined_at_random(zqq, PAIRS, seed=1)
     n = ak.to_numpy(ak.num(zqq.truth))
     for i in range(len(zqq)):
         assert joined.truth.momentum[i, : n[i]].tolist() == zqq.truth.momentum[i].tolist()
@@ -259,7 +263,7 @@ def test_the_first_of_a_group_is_the_event_itself_as_it_is(zqq):
 
 def test_nothing_is_joined_with_itself_and_each_event_as_often(make_photons):
     events = make_photons(50)
-    joined = random_overlay(events, Overlay(frequencies=[0, 0, 1]), np.random.default_rng(2))
+    joined = joined_at_random(events, Overlay(frequencies=[0, 0, 1]), seed=2)
     energies = ak.to_numpy(joined.truth.energy)
     assert all(len(set(row)) == 3 for row in energies.tolist())
     _, times = np.unique(energies, return_counts=True)
@@ -267,17 +271,17 @@ def test_nothing_is_joined_with_itself_and_each_event_as_often(make_photons):
 
 
 def test_groups_are_no_larger_than_the_chunk(make_photons):
-    joined = random_overlay(make_photons(2), Overlay(frequencies=[0, 0, 0, 0, 1]), np.random.default_rng(1))
+    joined = joined_at_random(make_photons(2), Overlay(frequencies=[0, 0, 0, 0, 1]), seed=1)
     assert ak.num(joined.truth).tolist() == [2, 2]
-    assert len(random_overlay(make_photons(2)[:0], PAIRS, np.random.default_rng(1))) == 0
-    assert ak.num(random_overlay(make_photons(1), PAIRS, np.random.default_rng(1)).truth).tolist() == [1]
+    assert len(joined_at_random(make_photons(2)[:0], PAIRS, seed=1)) == 0
+    assert ak.num(joined_at_random(make_photons(1), PAIRS, seed=1).truth).tolist() == [1]
 
 
 def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons):
     """Event i has i % 7 + 2 hits; those of more than five stay alone."""
     events = make_photons(35)
     options = Overlay(frequencies=[0, 1], max_hits=5)
-    joined = random_overlay(events, options, np.random.default_rng(1))
+    joined = joined_at_random(events, options, seed=1)
     large = ak.to_numpy(ak.num(events.hits)) > 5
     assert joined.event.tolist() == events.event.tolist()
     assert ak.num(joined.truth).to_list() == [1 if alone else 2 for alone in large]
@@ -289,16 +293,13 @@ def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons):
 
 def test_a_bound_that_all_events_keep_changes_nothing(make_photons):
     events = make_photons(20)
-    free, bound = (
-        random_overlay(events, Overlay(frequencies=[1, 1], max_hits=most), np.random.default_rng(1))
-        for most in (None, 8)
-    )
+    free, bound = (joined_at_random(events, Overlay(frequencies=[1, 1], max_hits=most), seed=1) for most in (None, 8))
     assert_same(bound, free)
 
 
 def test_in_a_cone_axes_are_no_farther_apart(make_photons):
     events = make_photons(300)
-    joined = random_overlay(events, Overlay(frequencies=[0, 0, 1], cone=0.15), np.random.default_rng(1))
+    joined = joined_at_random(events, Overlay(frequencies=[0, 0, 1], cone=0.15), seed=1)
     full = joined[ak.to_numpy(ak.num(joined.truth)) == 3]
     assert len(full) > 250
     direction = momenta(full).reshape(-1, 3, 3)
@@ -311,7 +312,7 @@ def test_in_a_cone_axes_are_no_farther_apart(make_photons):
 def test_in_a_cone_an_event_without_hits_stays_alone(make_photons):
     events = make_photons(40)
     bare = events.emptied(np.arange(40) == 3)
-    joined = random_overlay(bare, Overlay(frequencies=[0, 1], cone=np.pi), np.random.default_rng(1))
+    joined = joined_at_random(bare, Overlay(frequencies=[0, 1], cone=np.pi), seed=1)
     found = ak.to_numpy(ak.num(joined.truth))
     assert found[3] == 0
     assert np.delete(found, 3).tolist() == [2] * 39
@@ -320,7 +321,7 @@ def test_in_a_cone_an_event_without_hits_stays_alone(make_photons):
 def test_in_a_cone_of_a_polygonal_detector_the_others_turn_by_its_symmetry(make_photons):
     photons = make_photons(300)
     polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=12))
-    joined = random_overlay(polygon, Overlay(frequencies=[0, 1], cone=0.15), np.random.default_rng(1))
+    joined = joined_at_random(polygon, Overlay(frequencies=[0, 1], cone=0.15), seed=1)
     pairs = joined[ak.to_numpy(ak.num(joined.truth)) == 2]
     assert len(pairs) > 100
     first, second = (pairs.truth.momentum[:, k] for k in (0, 1))
@@ -337,7 +338,7 @@ def test_in_a_cone_of_a_polygonal_detector_the_others_turn_by_its_symmetry(make_
 def test_a_polygonal_detector_turns_the_others_by_its_symmetry(make_photons):
     photons = make_photons(20)
     polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=4))
-    joined = random_overlay(polygon, PAIRS, np.random.default_rng(1))
+    joined = joined_at_random(polygon, PAIRS, seed=1)
     own = np.abs(momenta(photons)[:, :2])
     for pair in np.abs(momenta(joined)[1::2, :2]):
         assert np.min(np.abs(np.sort(pair) - np.sort(own, axis=1)).sum(axis=1)) < 1e-6

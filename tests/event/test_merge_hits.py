@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.build import make_hits
 from pflow.event.events import Events
 from pflow.event.merge_hits import Merge, merge_hits, sum_hits
@@ -218,7 +219,7 @@ def test_summing_by_group_by_hand():
         z=[[0.0] * 3, [0.0]],
         layer=[[2, 0, 1], [7]],
     )
-    summed = sum_hits(hits, np.array([1, 0, 1, 2]))
-    assert summed.energy.tolist() == [[2.0, 4.0], [4.0]]
-    assert summed.position.x.tolist() == [[9.0, 3.0], [1.0]]
-    assert summed.layer.tolist() == [[0, 1], [7]]
+    summed = sum_hits(jagged.columns(hits), np.array([1, 0, 1, 2]), np.array([1, 0, 3]))
+    assert summed["energy"].tolist() == [2.0, 4.0, 4.0]
+    assert summed["position.x"].tolist() == [9.0, 3.0, 1.0]
+    assert summed["layer"].tolist() == [0, 1, 7]
