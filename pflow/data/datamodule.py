@@ -27,8 +27,7 @@ from pflow.event.skipped import BadEntriesWarning
 from pflow.io.cache import check_cache
 from pflow.physics.detector import Detector
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
-from pflow.tokens.statistics import Statistics
-from pflow.tokens.tokeniser import Tokeniser
+from pflow.tokens.tokeniser import Statistics, Tokeniser
 
 __all__ = ["ParticleFlowData"]
 

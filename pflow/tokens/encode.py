@@ -15,10 +15,11 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.merge_hits import merge_hits
+from pflow.event.targets import Targets
 from pflow.event.truth import select_targets
 from pflow.tokens.config import PARTS, TokenConfig
 from pflow.tokens.features import FEATURES, feature_blocks
-from pflow.tokens.order import OrderedTargets, sort_targets
+from pflow.tokens.order import sort_targets
 from pflow.tokens.readout import make_readout
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokens import Tokens
@@ -51,20 +52,14 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
 
 
 def target_particles(events: Events, config: TokenConfig) -> ak.Array:
-    """The target sequence of each event.
-
-    Returns
-    -------
-    ak.Array
-        [event, particle] records of ``events.truth`` and what `pflow.event.truth.select_targets` adds.
+    """The target sequences, records [event, particle]: see `pflow.event.targets.Targets.particles`.
 
     Raises
     ------
     InputError
         The events hold no truth.
     """
-    targets = _targets(events, config)
-    return ak.unflatten(targets.particles, np.diff(targets.offsets))
+    return _targets(events, config).particles
 
 
 def encode(
@@ -83,12 +78,8 @@ def encode(
     ----------
     events
         Events of the detector on which the rest was fitted.
-    config
-        Which tokens and targets to make.
-    scales
-        Normaliser of each part of the source that the configuration asks for.
-    pdg, energy
-        Vocabulary of the targets' |PDG| and normaliser of their energy.
+    config, scales, pdg, energy
+        As of `pflow.tokens.tokeniser.Tokeniser`.
     truth
         Whether to encode the target sequence too.
     warn
@@ -105,16 +96,15 @@ def encode(
     targets = _targets(events, config) if truth else None
     target: dict[str, Any] = dict.fromkeys(("charge", "pdg", "energy", "direction"))
     if targets is not None:
-        offsets["target"] = targets.offsets
-        fields = ("pdg", "charge", "energy", *MOMENTUM)
-        flat = {field: targets.targets.column(field).take(targets.order) for field in fields}
+        offsets["target"] = jagged.offsets(targets.counts)
+        flat = {field: targets.column(field) for field in ("pdg", "charge", "energy", *MOMENTUM)}
         codes = flat["pdg"]
         target["pdg"], is_unknown = pdg.encode(codes)
         target["charge"] = charge_index(flat["charge"])
         target["energy"] = energy.apply(flat["energy"][:, np.newaxis])[:, 0]
-        target["direction"] = _direction(flat, events, targets.offsets)
+        target["direction"] = _direction(flat, events, offsets["target"])
         unknown.update(np.abs(codes[is_unknown]).tolist())
-        flags[_event_of(np.flatnonzero(is_unknown), targets.offsets)] |= np.uint32(Flag.UNKNOWN_PDG)
+        flags[_event_of(np.flatnonzero(is_unknown), offsets["target"])] |= np.uint32(Flag.UNKNOWN_PDG)
         if warn and unknown:
             warnings.warn(unknown_pdg_message(unknown), stacklevel=3)
     with_time = any(FEATURES["hits"][name].field == "hits.time" for name in config.hit_features)
@@ -172,7 +162,7 @@ def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Sel
     return _Selection(dataclasses.replace(kept, hits=merged.hits), flat, jagged.flat(merged.cell_of))
 
 
-def _targets(events: Events, config: TokenConfig) -> OrderedTargets:
+def _targets(events: Events, config: TokenConfig) -> Targets:
     use_tracks = bool(config.track_features)
     return sort_targets(
         select_targets(events, rule=config.rule, e_min=config.e_min, use_tracks=use_tracks), config.order

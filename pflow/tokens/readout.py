@@ -12,9 +12,9 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links
+from pflow.event.targets import Targets
 from pflow.physics.arrays import double, namespace
 from pflow.physics.kinematics import unit_vector
-from pflow.tokens.order import OrderedTargets
 from pflow.tokens.tokens import FlatReadout
 
 __all__ = ["entry_of_tracks", "make_readout"]
@@ -26,9 +26,12 @@ PXYZ = ("px", "py", "pz")
 
 
 def make_readout(
-    events: Events, *, is_kept: Mask, token: Index, use_tracks: bool, targets: OrderedTargets | None
+    events: Events, *, is_kept: Mask, token: Index, use_tracks: bool, targets: Targets | None
 ) -> tuple[FlatReadout, dict[str, Index]]:
-    """The readout of all events, joined.
+    """The readout of all events, and its offsets as of `pflow.tokens.tokens.Tokens`.
+
+    A track whose position or momentum at the calorimeter is not finite has a null position, which the network takes as
+    unknown, and the direction of its momentum at the vertex.
 
     Parameters
     ----------
@@ -42,15 +45,6 @@ def make_readout(
         Whether the readout holds the tracks.
     targets
         The target sequences of the same events; None without truth.
-
-    Returns
-    -------
-    FlatReadout
-        Of all events one after the other. A track whose position or momentum at the calorimeter is not finite has a
-        null position, which the network takes as unknown, and the direction of its momentum at the vertex.
-    dict
-        Offsets of ``readout_hits``, ``readout_tracks`` and, with targets, ``hit_assignment`` and ``track_assignment``:
-        see `pflow.tokens.tokens.Tokens`.
     """
     n_hits = jagged.count(events.hits)
     tracks = events.tracks if use_tracks else None
@@ -61,9 +55,9 @@ def make_readout(
     assignments: dict[str, Any] = {}
     if targets is not None:
         all_tracks = np.ones(int(n_tracks.sum()), dtype=np.bool_)
-        track_links = None if tracks is None else targets.targets.tracks
+        track_links = None if tracks is None else targets.tracks
         for name, links, counts, kept in (
-            ("hit_assignment", targets.targets.hits, n_hits, is_kept),
+            ("hit_assignment", targets.hits, n_hits, is_kept),
             ("track_assignment", track_links, n_tracks, all_tracks),
         ):
             assignments[name] = pairs = _assignment(links, counts, kept, targets)
@@ -117,9 +111,10 @@ def entry_of_tracks(momentum: Any, position: Any, at_calorimeter: Any) -> tuple[
     return xp.where(known, position, 0.0), direction
 
 
-def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: OrderedTargets) -> Links:
+def _assignment(links: Links | None, n_sources: Index, is_kept: Mask, targets: Targets) -> Links:
     """Links from the sources that are kept, counting these, to positions in the target sequences."""
-    pairs = Links.of(None, len(n_sources)) if links is None else targets.targets.links_to(links, targets.position)
+    position = jagged.local_index(targets.counts)
+    pairs = Links.of(None, len(n_sources)) if links is None else targets.links_to(links, position)
     if not is_kept.all():
         source = pairs.flat_source(n_sources)
         n_before = jagged.offsets(is_kept)  # kept sources before each one, in all events

@@ -3,27 +3,79 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from pflow.errors import ConfigError
+from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
+from pflow.event.skipped import without_refused
 from pflow.physics.detector import Detector
 from pflow.physics.pdg import charges, masses
 from pflow.tokens.config import PARTS, TokenConfig
-from pflow.tokens.encode import encode
+from pflow.tokens.encode import encode, select_hits, target_particles
+from pflow.tokens.features import feature_matrix, feature_transforms
 from pflow.tokens.particles import decode
-from pflow.tokens.scale import Normaliser
-from pflow.tokens.statistics import Statistics
+from pflow.tokens.scale import Moments, Normaliser
 from pflow.tokens.tokens import ParticleTokens, Tokens
 from pflow.tokens.uncertainty import UncertaintyCalibration
 from pflow.tokens.vocab import CHARGES, PdgVocabulary
 
-__all__ = ["Tokeniser"]
+__all__ = ["Statistics", "Tokeniser"]
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Statistics:
+    """What a tokeniser is fitted on, chunk by chunk, of training events of one detector.
+
+    Moments of the features of each part of the source and of the energies [GeV] of the target particles, how often each
+    |PDG| is among these, and the number of events.
+    """
+
+    detector: Detector
+    moments: dict[str, Moments]
+    energy: Moments
+    codes: Counter[int]
+    n_events: int
+
+    @classmethod
+    def of(cls, events: Events, config: TokenConfig, *, on_error: Literal["raise", "skip"] = "raise") -> Self:
+        """Statistics of a chunk of events; parameters and errors as of `Tokeniser.fit`."""
+
+        def measured(some: Events) -> tuple[Any, dict[str, npt.NDArray[np.float64]]]:
+            particles = jagged.columns(target_particles(some, config))
+            kept = select_hits(some, config)
+            parts = [part for part in PARTS if config.features(part)]
+            return particles, {part: feature_matrix(kept, part, config.features(part)) for part in parts}
+
+        (particles, features), _ = without_refused(events, measured, on_error)
+        return cls(
+            detector=events.detector,
+            moments={
+                part: Moments(config.features(part), feature_transforms(part, config.features(part))).update(values)
+                for part, values in features.items()
+            },
+            energy=Moments(("energy",), ("log10",)).update(particles["energy"][:, np.newaxis]),
+            codes=Counter(np.abs(particles["pdg"]).tolist()),
+            n_events=len(events),
+        )
+
+    def add(self, other: Statistics) -> None:
+        """Join those of other events into these; `ConfigError` if they are of another detector."""
+        if other.detector != self.detector:
+            raise ConfigError(
+                f"training events are of two detectors, '{self.detector.name}' and '{other.detector.name}'"
+            )
+        for part, moments in other.moments.items():
+            self.moments[part].join(moments)
+        self.energy.join(other.energy)
+        self.codes.update(other.codes)
+        self.n_events += other.n_events
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,21 +150,13 @@ class Tokeniser:
 
     @classmethod
     def from_statistics(cls, chunks: Iterable[Statistics], config: TokenConfig) -> Tokeniser:
-        """Fit on the statistics of chunks of training events, in their order.
-
-        Raises
-        ------
-        ConfigError
-            As of `fit`.
-        """
-        total: Statistics | None = None
-        for chunk in chunks:
-            if total is None:
-                total = chunk
-            else:
-                total.add(chunk)
+        """Fit on the statistics of chunks of training events, in their order; errors as of `fit`."""
+        chunks = iter(chunks)
+        total = next(chunks, None)
         if total is None:
             raise ConfigError("there are no training events to fit the tokeniser on")
+        for chunk in chunks:
+            total.add(chunk)
         if not total.codes:
             raise ConfigError(
                 f"none of the {total.n_events} training events has a target particle under rule '{config.rule}'"
@@ -127,13 +171,7 @@ class Tokeniser:
         )
 
     def encode(self, events: Events, *, truth: bool = True, warn: bool = True) -> Tokens:
-        """Turn events into tokens; see `pflow.tokens.encode.encode`.
-
-        Raises
-        ------
-        InputError
-            Events of another detector, or what `pflow.tokens.encode.encode` raises.
-        """
+        """Turn events into tokens; see `pflow.tokens.encode.encode`. Events of another detector are refused."""
         self.check_detector(events)
         return encode(events, self.config, scales=self.scales, pdg=self.pdg, energy=self.energy, truth=truth, warn=warn)
 
