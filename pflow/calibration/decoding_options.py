@@ -72,13 +72,7 @@ class Calibrated:
 
 
 def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequence[str] | None) -> list[DecodingConfig]:
-    """All combinations of values of some fields; a field without values keeps its own.
-
-    Raises
-    ------
-    ConfigError
-        This decoding has no such field, or a value is out of range; names the field.
-    """
+    """All combinations of values of some fields; a field without values keeps its own. Errors name the field."""
     given: dict[str, list[Any]] = {name: sorted(values) for name, values in choices.items() if values}
     known = {field.name for field in dataclasses.fields(decoding)}
     for name in given:

@@ -37,38 +37,25 @@ class UncertaintyFit:
         matches: Matches,
         by_track: npt.NDArray[np.bool_] | None,
     ) -> None:
-        """Add matched particles.
+        """Add matched targets and particles, `records` with their covariances, by a model without calibration.
 
-        Parameters
-        ----------
-        truth, reco
-            Targets and particles, by a model without calibration.
-        records
-            The particles again, with their covariances.
-        matches
-            Of the two.
-        by_track : bool [particle] or None
-            True = charged, with the momentum of a track; None: not known.
-
-        Raises
-        ------
-        ValueError
-            The model predicts no uncertainties.
+        `by_track`, bool [particle], is True for charged ones with the momentum of a track; None: not known. Without
+        covariances this is a `ValueError`.
         """
         covariance = covariances(records)
         if covariance is None:
             raise ValueError("the model predicts no uncertainties")
         values = pulls(truth, reco, covariance, matches)
         known = np.isfinite(values).all(axis=1)
-        at = matches.reco[known]
-        energy, momentum = reco.energy[at], np.linalg.norm(reco.momentum[at], axis=1)
+        row = matches.reco[known]
+        energy, momentum = reco.energy[row], np.linalg.norm(reco.momentum[row], axis=1)
         # Of the trace, what is not along the direction belongs to the two axes across it.
-        unit = reco.momentum[at] / momentum[:, None]
-        spatial = covariance[at, :3, :3]
+        unit = reco.momentum[row] / momentum[:, None]
+        spatial = covariance[row, :3, :3]
         along = np.einsum("ma,mab,mb->m", unit, spatial, unit)
         across = np.sqrt(np.maximum(np.trace(spatial, axis1=1, axis2=2) - along, 0.0) / 2) / momentum
-        self._curve.append(curve_index(reco.classes[at], None if by_track is None else by_track[at]))
-        self._sigma.append(np.stack([np.sqrt(covariance[at, 3, 3]) / energy, across], axis=1))
+        self._curve.append(curve_index(reco.classes[row], None if by_track is None else by_track[row]))
+        self._sigma.append(np.stack([np.sqrt(covariance[row, 3, 3]) / energy, across], axis=1))
         self._pulls.append(values[known])
 
     def result(self) -> UncertaintyCalibration:
@@ -90,12 +77,7 @@ class UncertaintyFit:
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
     """Width of the pulls in up to `MAX_BINS` equally full bins of sigma; None for less than `MIN_PULLS`.
 
-    The width is half the narrowest interval that holds 68.3%.
-
-    Parameters
-    ----------
-    sigma : float64 [N], > 0, predicted standard deviations
-    values : float64 [N, K], pulls
+    The width is half the narrowest interval that holds 68.3% of the pulls `values`, float64 [N, K].
     """
     if len(sigma) < MIN_PULLS:
         return None

@@ -33,25 +33,17 @@ Compute = Callable[[Columns, Detector], Values]
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One number of a source token.
-
-    Parameters
-    ----------
-    field
-        The field of the events that it is computed from, for messages.
-    description
-        What it is, with its unit.
-    compute
-        From the columns of a part (`pflow.event.jagged.columns`), [N] each, and the detector: float64 [N]. What several
-        features need may be added to the columns.
-    transform
-        Transform of the normaliser: ``identity`` or ``log10``.
-    """
+    """One number of a source token."""
 
     field: str
+    """The field of the events that it is computed from, for messages."""
     description: str
+    """What it is, with its unit."""
     compute: Compute
+    """From the columns of a part (`pflow.event.jagged.columns`), [N] each, and the detector: float64 [N]. What several
+    features need may be added to the columns."""
     transform: str = "identity"
+    """Transform of the normaliser: ``identity`` or ``log10``."""
 
 
 def _number(field: str, description: str, transform: str = "identity") -> Feature:
@@ -205,22 +197,8 @@ def feature_blocks(
 ) -> Iterator[tuple[slice, list[npt.NDArray[np.float64]]]]:
     """Physical values of the named features of all objects of a part, before any transform.
 
-    Block by block, since the caches of a processor do not hold the features of all objects.
-
-    Parameters
-    ----------
-    events
-        Events with N objects of the part in all.
-    part
-        ``hits``, ``tracks`` or ``tracker_hits``.
-    names
-        F names, from `FEATURES`.
-
-    Returns
-    -------
-    Iterator
-        Which of all objects, in the order of the events, and their features, float64 [n] for each name, in the units of
-        the features' descriptions.
+    Block by block, which the caches of a processor hold: which of all objects, and their features, float64 [n] for each
+    name, in the units of `FEATURES`.
 
     Raises
     ------

@@ -51,31 +51,10 @@ def decode(
 ) -> Reconstruction:
     """Turn target tokens, true or generated, into particles.
 
-    Parameters
-    ----------
-    tokens
-        The particles of B events.
-    pdg, energy
-        Vocabulary and normaliser that the tokens were encoded with.
-    calibration
-        Applied to the standard deviations before they become the particles' ``covariance``.
-    event, flags
-        [B], event numbers (default: 0, 1, ...) and `pflow.event.events.Flag` bits (default: 0).
-    name
-        Name of the algorithm.
-
-    Raises
-    ------
-    ValueError
-        A `pdg_probability` of another vocabulary.
-    ConfigError
-        An index outside the vocabulary.
-
-    Notes
-    -----
-    The mass is that of the code in the PDG tables, and the sign of the code follows from the charge
-    (`pflow.tokens.vocab.signed_pdg`), the momentum from `momentum_and_energy`. The particles' ``scores`` are sums of
-    `pdg_probability` over the codes of each class.
+    The mass is the code's in the PDG tables, the sign of the code follows from the charge
+    (`pflow.tokens.vocab.signed_pdg`), and the momentum from `momentum_and_energy`. The particles' ``scores`` are sums
+    of `pdg_probability` over the codes of each class; `calibration` is applied to the standard deviations before they
+    become the ``covariance``.
     """
     real = np.asarray(tokens.mask, dtype=np.bool_)
     index = np.asarray(tokens.pdg)[real]

@@ -56,13 +56,7 @@ class Normaliser:
             raise ConfigError(f"normaliser of {', '.join(self.names)}: expected finite means and deviations above 0")
 
     def apply(self, values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Normalise physical values [N, F] to float32 [N, F].
-
-        Raises
-        ------
-        ConfigError
-            The number of columns is not that of the features.
-        """
+        """Normalise physical values [N, F] to float32 [N, F]; `ConfigError` for another number of columns."""
         columns = _columns(values, len(self.names))
         normalised = np.empty(columns.shape, dtype=np.float32)
         self.apply_to(list(columns.T), normalised)
@@ -81,13 +75,7 @@ class Normaliser:
             yield centred
 
     def invert(self, normalised: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10.
-
-        Raises
-        ------
-        ConfigError
-            The number of columns is not that of the features.
-        """
+        """Physical values, float64 [N, F], from normalised ones: the inverse of `apply` above the floor of log10."""
         columns = _columns(normalised, len(self.names)) * self.std + self.mean
         for i, transform in enumerate(self.transforms):
             if transform == "log10":
@@ -101,11 +89,6 @@ class Moments:
     Chunks are joined by the pairwise update of T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a
     pairwise algorithm for computing sample variances", COMPSTAT 1982: the result does not depend on the chunks, up to
     rounding.
-
-    Parameters
-    ----------
-    names, transforms
-        As of `Normaliser`.
     """
 
     def __init__(self, names: Sequence[str], transforms: Sequence[str]) -> None:
@@ -116,13 +99,7 @@ class Moments:
         self.squares = np.zeros(len(self.names))
 
     def update(self, values: npt.ArrayLike) -> Moments:
-        """Add physical values [N, F]; return self.
-
-        Raises
-        ------
-        ConfigError
-            The number of columns is not that of the features, or a value is not finite.
-        """
+        """Add physical values [N, F]; return self. A value that is not finite is a `ConfigError`."""
         columns = _transform(values, self.transforms)
         bad = np.flatnonzero(~np.isfinite(columns).all(axis=0))
         if len(bad):

@@ -89,7 +89,7 @@ class Tokeniser:
     detector
         The detector of the training events.
     pdg
-        The |PDG| vocabulary; that of charges is always -1, 0, +1.
+        The |PDG| vocabulary; charges are always -1, 0, +1.
     scales
         Normaliser of each part of the source (``hits``, ``tracks``, ``tracker_hits``) that the configuration asks for.
     energy
@@ -205,20 +205,15 @@ class Tokeniser:
         }
 
     def other_geometry(self, detector: Detector) -> list[str]:
-        """What of a detector differs from that of the training, among all that a trained model depends on."""
+        """What of a detector differs from the one of the training, among all that a trained model depends on."""
         ours, theirs = _geometry(self.detector), _geometry(detector)
         return [key for key in ours if ours[key] != theirs[key]]
 
     def check_detector(self, events: Events) -> None:
-        """Refuse events of another detector than that of the training.
+        """Refuse events of another detector than the one of the training, by an error that names what differs.
 
         The field, the calorimeters' names, kinds and regions, and where the calorimeter begins must agree; the names
         of the collections in the file need not.
-
-        Raises
-        ------
-        InputError
-            Names the file, both detectors and what differs.
         """
         differing = self.other_geometry(events.detector)
         if differing:

@@ -18,7 +18,7 @@ __all__ = ["CURVES", "Curve", "UncertaintyCalibration", "curve_index", "curves_o
 CHARGED, WITHOUT_TRACK = ("charged_hadron", "electron", "muon"), "_without_track"
 
 CURVES = (*CLASSES, *(name + WITHOUT_TRACK for name in CHARGED))
-"""Names of curves: classes, and those of charged particles whose momentum is not that of a track."""
+"""Names of curves: classes, and charged classes of particles whose momentum is not a track's."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,17 +27,7 @@ Floats = npt.NDArray[np.float64]
 class Curve:
     """A factor on a standard deviation, as a function of it.
 
-    Parameters
-    ----------
-    log_sigma
-        Increasing logarithms of the predicted standard deviation.
-    log_factor
-        Logarithm of the factor at each: linear in between, constant outside.
-
-    Raises
-    ------
-    ConfigError
-        The numbers are not finite, not increasing, or not as many of both.
+    `log_factor` is the logarithm of the factor at each increasing `log_sigma`: linear in between, constant outside.
     """
 
     log_sigma: tuple[float, ...]
@@ -60,17 +50,7 @@ class UncertaintyCalibration:
     factor would rise so steeply between them that rounding becomes a visible change. Where those without a track have
     no curve, they have that of their class.
 
-    Parameters
-    ----------
-    energy
-        For the standard deviation of ln E.
-    direction
-        For that of each of the two angles across the direction.
-
-    Raises
-    ------
-    ConfigError
-        An unknown name.
+    `energy` is for the standard deviation of ln E, `direction` for each of the two angles across the direction.
     """
 
     energy: Mapping[str, Curve] = dataclasses.field(default_factory=dict)

@@ -31,13 +31,7 @@ Index = npt.NDArray[np.int64]
 
 
 def charge_index(charge: npt.ArrayLike) -> Index:
-    """Index into `CHARGES` of each charge in e, same shape; of a multiple charge only the sign is kept.
-
-    Raises
-    ------
-    ConfigError
-        A charge is not a finite number.
-    """
+    """Index into `CHARGES` of each charge in e, same shape; of a multiple charge only the sign is kept."""
     values = np.asarray(charge, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ConfigError("a charge is not a finite number; the vocabulary knows -1, 0 and +1")
@@ -109,13 +103,7 @@ class PdgVocabulary:
         return index, unknown
 
     def decode(self, index: npt.ArrayLike) -> Index:
-        """|PDG| of each index, same shape.
-
-        Raises
-        ------
-        ConfigError
-            An index outside the vocabulary.
-        """
+        """|PDG| of each index, same shape; `ConfigError` for one outside the vocabulary."""
         indices = np.asarray(index, dtype=np.int64)
         if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
             raise ConfigError(f"PDG index {indices.min()} to {indices.max()} outside the vocabulary of {len(self)}")
