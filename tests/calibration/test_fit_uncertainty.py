@@ -13,6 +13,7 @@ from pflow.io.open import read_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import four_momentum_covariance
+from pflow.physics.pdg import CLASSES
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
@@ -88,7 +89,10 @@ def test_the_factor_depends_on_sigma():
     sigma = np.repeat([0.01, 0.1], 3000) * np.exp(0.01 * random.normal(size=6000))
     values = np.repeat([2.0, 0.5], 3000) * random.normal(size=6000)
     curve = fit_curve(sigma, values[:, None])
-    np.testing.assert_allclose(curve(np.array([0.01, 0.1])), [0.02, 0.05], rtol=0.1)
+    calibrated, _ = UncertaintyCalibration(energy={"photon": curve}).apply(
+        np.array([0.01, 0.1]), np.zeros(2), np.full(2, CLASSES.index("photon"))
+    )
+    np.testing.assert_allclose(calibrated, [0.02, 0.05], rtol=0.1)
 
 
 def test_few_pulls_make_no_curve():
