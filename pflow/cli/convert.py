@@ -51,5 +51,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _chunks(file: EventFile, chunk_size: int, on_error: Literal["raise", "skip"]) -> Iterator[Events]:
     """The events of a file in chunks. A file without entries gives one chunk, which says which parts it has."""
-    for start in range(0, max(file.num_entries, 1), chunk_size):
-        yield file.read(start, start + chunk_size, on_error=on_error)
+    for start, stop in file.ranges(chunk_size) or [(0, 0)]:
+        yield file.read(start, stop, on_error=on_error)

@@ -68,7 +68,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
     max_tokens
         Most source tokens in a batch, padding included; none: no limit.
     chunk_size
-        Entries read at once.
+        Entries read at once; up to twice as many where the baskets of a file then end.
     buffer
         Events shuffled together in training.
     num_workers

@@ -98,9 +98,12 @@ class Chunk:
     stop: int
 
     @classmethod
-    def of(cls, path: str, n: int, size: int) -> list[Chunk]:
-        """`n` entries of a file, in order, in chunks of at most `size`."""
-        return [cls(path, start, min(start + size, n)) for start in range(0, n, size)]
+    def of(cls, file: EventFile, size: int) -> list[Chunk]:
+        """All entries of a file, in order, in chunks of `size`, or up to twice as many where its baskets then end.
+
+        A basket that two chunks share is decompressed twice.
+        """
+        return [cls(file.path, start, stop) for start, stop in file.ranges(size, most=2 * size)]
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -189,7 +192,7 @@ def matching(paths: Iterable[str | Path]) -> list[str]:
 def survey(
     paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
 ) -> tuple[list[Chunk], FileOptions]:
-    """Open each file once: chunks of at most `size` entries, in order, and options that know what the files are.
+    """Open each file once: chunks of about `size` entries, in order, and options that know what the files are.
 
     Raises
     ------
@@ -198,11 +201,9 @@ def survey(
     InputError
         A file that cannot be read, or without any entries.
     """
-    if size < 1:
-        raise ConfigError(f"a chunk needs at least 1 entry, found {size}")
-    looked = functools.partial(_look_at, options=options)
+    looked = functools.partial(_look_at, options=options, size=size)
     found = list(in_order(looked, paths, num_workers=num_workers))
-    chunks = [chunk for path, (n, _) in zip(paths, found, strict=True) for chunk in Chunk.of(path, n, size)]
+    chunks = [chunk for own, _ in found for chunk in own]
     detected: list[FileOptions] = []
     for _, one in found:  # files that are alike share one description
         detected.append(next((other for other in detected[-1:] if other == one), one))
@@ -268,9 +269,9 @@ def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = 
             yield files.open(chunk.path).read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
 
 
-def _look_at(path: str, options: FileOptions) -> tuple[int, FileOptions]:
-    """Number of entries of a file, at least 1, and what it is."""
+def _look_at(path: str, options: FileOptions, size: int) -> tuple[list[Chunk], FileOptions]:
+    """Chunks of a file, which has an entry at least, and what it is."""
     with options.open(path) as file:
         if not file.num_entries:
             raise InputError("the file has no entries", file=path)
-        return file.num_entries, options.detected(file)
+        return Chunk.of(file, size), options.detected(file)

@@ -121,7 +121,7 @@ class Planner:
                 _check_geometry(file, detector)
             inputs.append(describe_input(file))
             read_as = file.detector.name
-            chunks += Chunk.of(file.path, file.num_entries, self._chunk_size)
+            chunks += Chunk.of(file, self._chunk_size)
         job.n_entries = sum(entry["entries"] for entry in inputs)
         job.provenance = provenance(
             inputs,

@@ -132,8 +132,8 @@ class EventFile:
         """Close the file; a second call does nothing."""
         self.reader.close()
 
-    def ranges(self, size: int) -> list[tuple[int, int]]:
-        """Ranges of at least `size` entries, in order, in which the file is best read (`pflow.io.root.read_ranges`).
+    def ranges(self, size: int, most: int | None = None) -> list[tuple[int, int]]:
+        """Ranges of all entries, in order, in which the file is best read, as of `pflow.io.root.read_ranges`.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class EventFile:
         if size < 1:
             raise ConfigError(f"a chunk has at least 1 entry, found a chunk size of {size}")
         if self.reader.tree is not None:
-            return read_ranges(self.reader.tree, size)
+            return read_ranges(self.reader.tree, size, most)
         return [(start, min(start + size, self.num_entries)) for start in range(0, self.num_entries, size)]
 
     def read(

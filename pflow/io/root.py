@@ -125,8 +125,11 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
         tree = directory[name]
         _keys(tree)  # an RNTuple reads its header when it is asked for it
         n_entries = int(tree.num_entries)
-        held = max((int(branch.entry_offsets[-1]) for branch in getattr(tree, "branches", ())), default=0)
-    # Branches without any entries are uproot's answer to types that it cannot split (metadata of older podio files).
+    held = 0
+    for branch in getattr(tree, "branches", ()):
+        with suppress(Exception):  # a branch that uproot does not understand harms no other
+            held = max(held, int(branch.entry_offsets[-1]))
+    # The branches of a tree may be without entries (metadata of older podio files).
     if n_entries < 0 or 0 < held < n_entries:
         raise InputError(f"{n_entries} entries are declared, the branches have {held}", file=path, field=name)
     return tree
@@ -159,18 +162,19 @@ def entries_at_once(tree: Any) -> int:
     return max(1, MAX_READ * int(tree.num_entries) // max(int(n_bytes), 1))
 
 
-def read_ranges(tree: Any, size: int) -> list[tuple[int, int]]:
+def read_ranges(tree: Any, size: int, most: int | None = None) -> list[tuple[int, int]]:
     """Ranges of entries in which a tree is best read: a basket that two ranges share would be decompressed twice.
 
     Parameters
     ----------
     tree
         TTree or RNTuple.
-    size
-        Each range has at least so many entries and ends where a basket of every branch ends (a cluster of an RNTuple).
-        Where that would be more than `MAX_READ`, it has `size`.
+    size, most
+        Each range has at least `size` entries and ends where a basket of every branch ends (a cluster of an RNTuple).
+        Where that would be more than `most` entries, or than `MAX_READ`, it is cut into ranges of `size`.
     """
-    n, most = int(tree.num_entries), max(size, entries_at_once(tree))
+    n, limit = int(tree.num_entries), max(size, entries_at_once(tree))
+    limit = limit if most is None else min(limit, most)
     if hasattr(tree, "common_entry_offsets"):
         edges = list(tree.common_entry_offsets())
     else:
@@ -179,8 +183,9 @@ def read_ranges(tree: Any, size: int) -> list[tuple[int, int]]:
     ranges, start = [], 0
     while start < n:
         stop = ends[min(bisect_left(ends, start + size), len(ends) - 1)]
-        ranges.append((start, stop if stop - start <= most else start + size))
-        start = ranges[-1][1]
+        step = stop - start if stop - start <= limit else size
+        ranges += [(first, min(first + step, stop)) for first in range(start, stop, step)]
+        start = stop
     return ranges
 
 

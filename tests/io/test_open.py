@@ -12,6 +12,7 @@ import uproot
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Flag
 from pflow.io.events_root import write_events
+from pflow.io.flat import FlatReader
 from pflow.io.open import BadEntriesWarning, iterate_events, open_events, read_events
 
 
@@ -243,3 +244,40 @@ def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons,
         for on_error in ("raise", "skip"):
             with pytest.raises(InputError, match="truncated"):
                 file.read(on_error=on_error)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_mistake_of_our_own_is_no_damaged_file(write, content, toy, monkeypatch, on_error):
+    path = write(content)
+
+    def mistaken(*_: Any, **__: Any) -> Any:
+        raise TypeError("mistaken")
+
+    monkeypatch.setattr("pflow.io.edm4hep.reader.make_hits", mistaken)
+    with open_events(path, detector=toy) as file, pytest.raises(TypeError, match="mistaken"):
+        file.read(on_error=on_error)
+
+
+@pytest.mark.parametrize("name", ["g4/zqq_val.root", "cld_g4/zqq_val.root", "edm4hep/cld_rec.edm4hep.root"])
+def test_a_file_is_opened_once(data_dir, monkeypatch, name):
+    opened: list[str] = []
+    whole = uproot.open
+    monkeypatch.setattr(uproot, "open", lambda path, **options: opened.append(path) or whole(path, **options))
+    read_events(data_dir / name, entry_stop=3)
+    assert opened == [str(data_dir / name)]
+
+
+def test_chunks_have_at_most_the_size_asked_for_and_baskets_are_read_once(make_photons, tmp_path, monkeypatch):
+    path = tmp_path / "a.root"
+    events = make_photons(10)
+    write_events(path, [events[:5], events[5:]])
+    read: list[tuple[int, int]] = []
+    whole = FlatReader.read
+    monkeypatch.setattr(
+        FlatReader,
+        "read",
+        lambda self, start, stop, **more: read.append((start, stop)) or whole(self, start, stop, **more),
+    )
+    chunks = list(iterate_events(path, detector="ild_g4", layout="g4", chunk_size=2))
+    assert [chunk.entry.tolist() for chunk in chunks] == [[0, 1], [2, 3], [4], [5, 6], [7, 8], [9]]
+    assert read == [(0, 5), (5, 10)]

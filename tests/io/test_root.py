@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import awkward as ak
+import numpy as np
 import pytest
 import uproot
 
 from pflow.errors import InputError
-from pflow.io.root import Columns, open_root, open_tree, read_branch, read_note, write_note
+from pflow.io import root
+from pflow.io.root import Columns, open_root, open_tree, read_branch, read_note, read_ranges, write_note
 
 
 class Tree:
@@ -160,3 +162,48 @@ def test_a_branch_that_cannot_be_read_names_everything(sample_dir):
     with uproot.open(sample_dir / "multi_test_small.root") as file, pytest.raises(InputError) as caught:
         read_branch(file["events"], "nothing", 3, 5, "a.root")
     assert (caught.value.file, caught.value.entry, caught.value.field) == ("a.root", 3, "nothing")
+
+
+@pytest.mark.parametrize("kind", ["mktree", "mkrntuple"])
+@pytest.mark.parametrize(
+    ("size", "most", "expected"),
+    [
+        (3, None, [(0, 5), (5, 10), (10, 12)]),
+        (6, None, [(0, 10), (10, 12)]),
+        (2, 4, [(0, 2), (2, 4), (4, 5), (5, 7), (7, 9), (9, 10), (10, 12)]),
+        (100, None, [(0, 12)]),
+    ],
+    ids=["one basket each", "two baskets", "a basket that is too large", "all"],
+)
+def test_ranges_end_where_baskets_end(tmp_path, kind, size, most, expected):
+    with uproot.recreate(tmp_path / "a.root") as file:
+        tree = getattr(file, kind)("events", {"x": "int64"})
+        for n in (5, 5, 2):
+            tree.extend({"x": list(range(n))})
+    with open_root(tmp_path / "a.root") as file:
+        assert read_ranges(open_tree(file, "events", "a.root"), size, most) == expected
+
+
+def test_large_baskets_are_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(root, "MAX_READ", 64)
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file.mktree("events", {"x": "int64"}).extend({"x": list(range(100))})
+    with open_root(tmp_path / "a.root") as file:
+        assert read_ranges(open_tree(file, "events", "a.root"), 40) == [(0, 40), (40, 80), (80, 100)]
+
+
+@pytest.mark.parametrize("values", [[1, 2], []])
+def test_too_few_entries_are_damage_and_branches_without_any_are_not(tmp_path, monkeypatch, values):
+    """Metadata of older podio files have an entry that none of their branches has."""
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file.mktree("events", {"x": "int64"}).extend({"x": np.array(values, np.int64)})
+    with open_root(tmp_path / "a.root") as file:
+        tree = file["events"]
+        monkeypatch.setitem(tree._members, "fEntries", 10**15)
+        monkeypatch.setattr(type(file), "__getitem__", lambda *_: tree)
+        if not values:
+            assert open_tree(file, "events", "a.root") is tree
+            assert Columns(tree, "a.root").n_values("x", "") == 0
+            return
+        with pytest.raises(InputError, match=rf"'events': {10**15} entries are declared, the branches have 2"):
+            open_tree(file, "events", "a.root")

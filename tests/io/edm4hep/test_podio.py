@@ -106,3 +106,16 @@ def test_references(write, content, ids, index, event, joined, known):
 def test_ranges(begin, end, sizes, owners, members):
     found = expand(ak.Array(begin), ak.Array(end), np.array(sizes))
     assert [values.tolist() for values in found] == [owners, members]
+
+
+def test_metadata_without_entries_are_none(write, content, monkeypatch):
+    """As in public files of FCC: uproot reads the events, and gives no entries of parameters that are maps."""
+    path = write(content)
+    with uproot.update(path) as file:
+        file.mktree("metadata", {"GPStringKeys": "var * int64", "GPStringValues": "var * int64"})
+    whole = uproot.TTree.num_entries.fget
+    monkeypatch.setattr(uproot.TTree, "num_entries", property(lambda self: whole(self) or 1))
+    file = open_podio(path)
+    assert (file.encodings, file.parameters) == ({}, {})
+    assert file.ids == IDS
+    file.close()
