@@ -230,11 +230,11 @@ def test_events_without_what_the_model_reads_are_refused_or_skipped(make_photons
     chunks = survey([str(tmp_path / "a.root")], strict, 8)[0]
     with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):
         Tokeniser.fit(read_chunks(chunks, strict), recipe)
-    with pytest.warns(BadEntriesWarning, match="1 of 8 entries cannot be used"):
+    with pytest.warns(BadEntriesWarning, match="1 of 12 entries cannot be used"):
         tokeniser = Tokeniser.fit(read_chunks(chunks, skipping), recipe, on_error="skip")
     with pytest.raises(InputError, match=r"a\.root, entry 5, 'hits\.layer'"):
         list(EventDataset(chunks, options=strict, tokeniser=tokeniser, batch_size=4))
-    with pytest.warns(BadEntriesWarning, match="1 of 8 entries cannot be used"):
+    with pytest.warns(BadEntriesWarning, match="1 of 12 entries cannot be used"):
         batches = list(EventDataset(chunks, options=skipping, tokeniser=tokeniser, batch_size=4))
     assert flat(batches) == list(range(12))
     n_hits = [int(n) for batch in batches for n in batch.batch.hits.mask.sum(1)]

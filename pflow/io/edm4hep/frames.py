@@ -128,7 +128,8 @@ class FrameWriter:
     def _info(self, collections: Sequence[tuple[DataModel, CollectionInfo]]) -> Any:
         """Description of the collections of a category."""
         rows = [collection for _, collection in collections]
-        storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in collections]
+        whole = [(model, dataclasses.replace(row, is_subset=False)) for model, row in collections]
+        storages = [f"std::vector<{next(iter(model.fields(row).values()))}>" for model, row in whole]
         contents = {
             "collectionID": content([row.id for row in rows], np.uint32),
             "dataType": strings([row.data_type for row in rows]),
