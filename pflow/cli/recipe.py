@@ -79,8 +79,8 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
                 # that the first stage begins with, but for those that stages set, and these come again here.
                 begins_with = first.config["start_from"] or "null"
                 stage = TrainingCLI(words[0], [*words[1:], "--start-from", begins_with])
-                tokens = (to_plain(one.datamodule.token_config) for one in (stage, first))
-                if changed := differences("data", *tokens, whose="the stages before"):
+                ours, theirs = (to_plain(one.datamodule.token_config) for one in (stage, first))
+                if changed := differences("data", ours, theirs, whose="the stages before"):
                     raise ConfigError("; ".join(changed))
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,9 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
     ----------
     lengths
         Source tokens of each event.
-    batch_size
-        Most events in a batch.
-    max_tokens
-        Most source tokens in a batch, padding included; an event that alone has more gets a batch of its own.
+    batch_size, max_tokens
+        Most events, and most source tokens with padding, in a batch; an event that alone has more tokens gets a batch
+        of its own.
 
     Raises
     ------
@@ -38,7 +36,7 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
     _check(batch_size, max_tokens)
     batches: list[Index] = []
     start = longest = 0
-    sizes = [int(length) for length in np.asarray(lengths)]
+    sizes = np.asarray(lengths).tolist()
     for stop, length in enumerate(sizes):
         longest = max(longest, length)
         n = stop - start + 1
@@ -51,27 +49,12 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
 
 
 def bucket(
-    lengths: Sequence[int] | npt.ArrayLike,
-    batch_size: int,
-    max_tokens: int | None,
-    generator: np.random.Generator,
+    lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None, generator: np.random.Generator
 ) -> list[Index]:
-    """Batches of events of similar length, in random order.
+    """Batches of events of similar length, in random order; parameters and errors as of `cut`.
 
     Events are shuffled, sorted by length (so that equal lengths stay shuffled), cut, and the batches shuffled. With a
     budget they are cut where the least is padded.
-
-    Parameters
-    ----------
-    lengths, batch_size, max_tokens
-        As for `cut`.
-    generator
-        Source of all randomness.
-
-    Raises
-    ------
-    ConfigError
-        As of `cut`.
     """
     _check(batch_size, max_tokens)
     sizes = np.asarray(lengths)
@@ -87,7 +70,6 @@ def bucket(
 
 
 def _check(batch_size: int, max_tokens: int | None) -> None:
-    """Refuse limits below 1."""
     if batch_size < 1:
         raise ConfigError(f"batch size must be at least 1, found {batch_size}")
     if max_tokens is not None and max_tokens < 1:

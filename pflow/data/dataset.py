@@ -89,6 +89,7 @@ class _Pool:
         )
 
 
+@dataclasses.dataclass(eq=False)
 class EventDataset(IterableDataset[LabelledBatch]):
     """Batches of encoded events, streamed; at most a chunk and the shuffle buffer are in memory.
 
@@ -99,20 +100,16 @@ class EventDataset(IterableDataset[LabelledBatch]):
 
     Parameters
     ----------
-    chunks
-        What to read.
-    options
-        How.
-    tokeniser
-        Fitted.
+    chunks, options, tokeniser
+        What to read, how, and how it is encoded.
     batch_size, max_tokens
         Most events, and most source tokens with padding, in a batch.
     shuffle
         Whether to shuffle and to batch by length; else events come in the order of the chunks.
     buffer
         Events that are shuffled together.
-    seed
-        Of the shuffling.
+    seed, epoch
+        Of the shuffling and the augmentation of the next pass.
     num_workers
         Workers of the loader (0: none), from which the number of batches follows.
     rank, n_ranks
@@ -127,43 +124,28 @@ class EventDataset(IterableDataset[LabelledBatch]):
         No chunks, or a buffer smaller than a batch.
     """
 
-    def __init__(
-        self,
-        chunks: Sequence[Chunk],
-        *,
-        options: FileOptions,
-        tokeniser: Tokeniser,
-        batch_size: int,
-        max_tokens: int | None = None,
-        shuffle: bool = False,
-        buffer: int = 1024,
-        seed: int = 0,
-        num_workers: int = 0,
-        rank: int = 0,
-        n_ranks: int = 1,
-        augmentation: Augmentation | None = None,
-    ) -> None:
-        super().__init__()
-        if not chunks:
+    chunks: Sequence[Chunk]
+    _: dataclasses.KW_ONLY
+    options: FileOptions
+    tokeniser: Tokeniser
+    batch_size: int
+    max_tokens: int | None = None
+    shuffle: bool = False
+    buffer: int = 1024
+    seed: int = 0
+    epoch: int = 0
+    num_workers: int = 0
+    rank: int = 0
+    n_ranks: int = 1
+    augmentation: Augmentation | None = None
+
+    def __post_init__(self) -> None:
+        if not self.chunks:
             raise ConfigError("a dataset needs at least one chunk of a file")
-        if batch_size < 1:
-            raise ConfigError(f"batch size must be at least 1, found {batch_size}")
-        if shuffle and buffer < batch_size:
-            raise ConfigError(f"a shuffle buffer of {buffer} events cannot fill a batch of {batch_size}")
-        self.chunks = tuple(chunks)
-        self.options = options
-        self.tokeniser = tokeniser
-        self.batch_size = batch_size
-        self.max_tokens = max_tokens
-        self.shuffle = shuffle
-        self.buffer = buffer
-        self.seed = seed
-        self.num_workers = num_workers
-        self.rank = rank
-        self.n_ranks = n_ranks
-        self.augmentation = augmentation
-        self.epoch = 0
-        """Chooses the shuffling and the augmentation of the next pass."""
+        if self.batch_size < 1:
+            raise ConfigError(f"batch size must be at least 1, found {self.batch_size}")
+        if self.shuffle and self.buffer < self.batch_size:
+            raise ConfigError(f"a shuffle buffer of {self.buffer} events cannot fill a batch of {self.batch_size}")
         self._refused = torch.zeros(1, dtype=torch.bool)
         self._refused.share_memory_()  # type: ignore[no-untyped-call]  # workers of a loader write to it
 

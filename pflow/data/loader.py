@@ -21,12 +21,8 @@ __all__ = ["StepLoader", "StopRequest"]
 class StopRequest:
     """Whether a training is to stop before all batches are used.
 
-    Parameters
-    ----------
-    signal
-        Number of the signal that this rank got; 0: none.
-    agreed
-        The same, once all ranks know that one got it, which they learn with the same batch.
+    `signal` is the number of the signal that this rank got (0: none); `agreed` the same, once all ranks know that one
+    got it, which they learn with the same batch.
     """
 
     signal: int = 0

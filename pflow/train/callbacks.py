@@ -71,7 +71,7 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
         self.decay = decay
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
-    def _average(self, averages: Sequence[Tensor], current: Sequence[Tensor], _: Tensor | int) -> None:
+    def _average(self, averages: list[Tensor], current: list[Tensor], _: Tensor | int) -> None:
         assert self._average_model is not None
         n = int(self._average_model.n_averaged)  # on the host: to ask for it would wait for a GPU
         share = min(self.decay, (1 + n) / (10 + n))

@@ -201,7 +201,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def _keep_losses(self, labelled: LabelledBatch, losses: Mapping[str, Tensor]) -> None:
         """Begin to copy losses to the host, which does not wait for them."""
         values = torch.stack([loss.detach().float() for loss in losses.values()])
-        copied = torch.cuda.Event() if values.is_cuda else None
+        copied = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
         host = values.to("cpu", non_blocking=copied is not None)
         if copied is not None:
             copied.record()

@@ -57,23 +57,15 @@ class TrainingRecipe:
         without samples of ``val``, or with options that the recipe gives itself.
     """
 
-    stages: Sequence[Mapping[str, Any]]
-    samples: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    stages: tuple[Mapping[str, Any], ...]
+    samples: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     calibrate: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.stages:
             raise ConfigError("a recipe needs at least one stage")
-        if not isinstance(self.stages, list | tuple):
-            raise ConfigError(f"'stages' must be a list of configurations of `pflow fit`, found {self.stages!r}")
-        for number, stage in enumerate(self.stages, 1):
-            if not isinstance(stage, Mapping):
-                raise ConfigError(f"stage {number} must be a configuration of `pflow fit`, found {stage!r}")
         check_fields(self.samples, SPLITS, "samples")
-        for split, names in self.samples.items():
-            if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-                raise ConfigError(f"samples: '{split}' must be a list of names, found {names!r}")
         if self.calibrate is None:
             return
         if not self.samples.get("val"):
