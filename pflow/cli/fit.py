@@ -103,14 +103,7 @@ class ConfigFile(ActionConfigFile):  # type: ignore[misc]
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
-    """Trainer, module and data of one of Lightning's verbs, with a trained model's options as defaults.
-
-    Parameters
-    ----------
-    verb
-        ``fit``, ``validate`` or ``test``.
-    options
-        The words behind it.
+    """Trainer, module and data of ``fit``, ``validate`` or ``test``, with a trained model's options as defaults.
 
     Raises
     ------
@@ -211,7 +204,8 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
     def instantiate_trainer(self, **options: Any) -> pl.Trainer:
         """The trainer with our loggers, progress bar and callbacks."""
         config = self.config_init
-        options["plugins"] = [*_listed(config["trainer"]["plugins"]), AtomicCheckpointIO()]
+        given = config["trainer"]["plugins"] or []
+        options["plugins"] = [*(given if isinstance(given, list) else [given]), AtomicCheckpointIO()]
         own: list[pl.Callback] = [] if config["trainer"]["enable_progress_bar"] is False else [ProgressBar()]
         if self.verb == "fit":
             own += [EpochLine(), LearningRateMonitor("epoch"), config["model_checkpoint"], config["early_stopping"]]
@@ -304,11 +298,6 @@ def _model_given(options: Sequence[str]) -> dict[str, str | None]:
     return {name: found[name] for name in MODEL}
 
 
-def _listed(value: Any) -> list[Any]:
-    """A value that may be a list, one item or None, as a list."""
-    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
-
-
 def _several_devices(trainer: Any) -> bool:
     """Whether a trainer's options ask for more than one device."""
     devices = trainer["devices"]
@@ -338,17 +327,7 @@ def _without_chatter() -> Iterator[None]:
 
 
 def main(argv: list[str]) -> int:
-    """Run one of Lightning's verbs.
-
-    Parameters
-    ----------
-    argv
-        The verb (``fit``, ``validate`` or ``test``) and its options.
-
-    Returns
-    -------
-    int
-        Exit code: 0 done, 2 wrong usage, 130 interrupted, 143 terminated.
+    """Run a verb, which is the first word; returns the exit code: 0 done, 2 wrong usage, 130 or 143 interrupted.
 
     Raises
     ------
@@ -368,7 +347,7 @@ def main(argv: list[str]) -> int:
             cli.run()
         return 0
     except Interrupted as stopped:
-        code = 128 + stopped.args[0]
+        code = 128 + int(stopped.args[0])
     except SystemExit as leaving:
         if not isinstance(leaving.__context__, KeyboardInterrupt):
             raise
@@ -376,17 +355,10 @@ def main(argv: list[str]) -> int:
         code = 130
     if not cli.trainer.is_global_zero:
         return 0  # with another code Lightning would kill the first rank
-    _say_how_to_resume(cli, "interrupted" if code == 130 else "terminated")
-    return code
-
-
-def _say_how_to_resume(cli: TrainingCLI, what: str) -> None:
-    """The last line of a fit that was stopped."""
-    last = cli.folder / "last.ckpt" if cli.verb == "fit" else None
     saved = ""
-    if last is not None:
-        saved = ": nothing was saved"
-        if last.exists():
-            config = cli.folder / "config.yaml"
-            saved = f": saved {last}; resume with: pflow fit --config {config} --checkpoint {last}"
-    print(f"pflow {cli.verb}: {what}{saved}", file=sys.stderr, flush=True)
+    if verb == "fit":
+        last, config = cli.folder / "last.ckpt", cli.folder / "config.yaml"
+        saved = f": saved {last}; resume with: pflow fit --config {config} --checkpoint {last}"
+        saved = saved if last.exists() else ": nothing was saved"
+    print(f"pflow {verb}: {'interrupted' if code == 130 else 'terminated'}{saved}", file=sys.stderr, flush=True)
+    return code

@@ -52,12 +52,8 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
     """Exponential moving average of the parameters, updated at each step; validation and checkpoints use it.
 
     An update keeps the share ``min(decay, (1 + n) / (10 + n))`` of the average after n updates, so that the first
-    weights are soon forgotten, as in TensorFlow's ``ExponentialMovingAverage``.
-
-    Parameters
-    ----------
-    decay
-        Largest share: the average reaches back about ``1 / (1 - decay)`` steps.
+    weights are soon forgotten, as in TensorFlow's ``ExponentialMovingAverage``; it reaches back about
+    ``1 / (1 - decay)`` steps.
 
     Raises
     ------
@@ -152,11 +148,6 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
 
     On several ranks, each of which the signal may reach at another moment or not at all, all stop after the same batch
     (`pflow.data.loader.StepLoader`). A second SIGINT stops at once. A validation that is interrupted is not repeated.
-
-    Parameters
-    ----------
-    path
-        The checkpoint to write.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -176,13 +167,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
                     signal.signal(number, note)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: ParticleFlow, *_: Any) -> None:
-        """Stop here, if that is to be.
-
-        Raises
-        ------
-        Interrupted
-            One of the ranks got a signal.
-        """
+        """Raise `Interrupted` if one of the ranks got a signal."""
         if pl_module.data.stop.agreed:
             raise Interrupted(pl_module.data.stop.agreed)
 

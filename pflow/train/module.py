@@ -111,7 +111,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         return module
 
     def configure_model(self) -> None:
-        """Build the model; called by Lightning after the data module is set up.
+        """Build the model, when the data module is set up.
 
         Raises
         ------
@@ -181,37 +181,27 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.reconstructor.draw_shared(Random(seed))
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
-        """One step; logs each loss by name.
-
-        Raises
-        ------
-        InputError
-            As of `check_losses`, of the batch before.
-        """
+        """One step; logs each loss by name, and checks those of the batch before (`check_losses`)."""
         assert self._step is not None
         losses = self._step(labelled.batch).losses
         before = self.check_losses()
-        self._keep_losses(labelled, losses)
-        self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
-        if before is not None:
-            # On the host: Lightning asks for what is beside the progress bar in each step, and would wait for a GPU.
-            self.log("loss", before, prog_bar=True, logger=False)
-        return losses["total"] * labelled.weight
-
-    def _keep_losses(self, labelled: LabelledBatch, losses: Mapping[str, Tensor]) -> None:
-        """Begin to copy losses to the host, which does not wait for them."""
         values = torch.stack([loss.detach().float() for loss in losses.values()])
         copied = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
         host = values.to("cpu", non_blocking=copied is not None)
         if copied is not None:
             copied.record()
         self._unchecked = labelled._replace(batch=None), [*losses], host, copied  # type: ignore[arg-type]
+        self._log("train", losses, len(labelled.batch) if labelled.weight else 0)
+        if before is not None:
+            # On the host: Lightning asks for what is beside the progress bar in each step, and would wait for a GPU.
+            self.log("loss", before, prog_bar=True, logger=False)
+        return losses["total"] * labelled.weight
 
     def check_losses(self) -> Tensor | None:
         """The total loss of the last batch, on the host; None if it was checked before.
 
-        It is asked for one batch late, when it has long arrived, and before a checkpoint is written: none holds weights
-        that were changed by a loss that is not finite.
+        Asked for one batch late, when it has arrived and no GPU is waited for, and before a checkpoint is written: none
+        holds weights that were changed by a loss that is not finite.
 
         Raises
         ------
@@ -244,13 +234,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self._evaluate("test", labelled)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the header: tokeniser, model, and where the weights come from.
-
-        Raises
-        ------
-        InputError
-            As of `check_losses`.
-        """
+        """Add the header: tokeniser, model, and where the weights come from; `check_losses` first."""
         self.check_losses()
         assert self.data.tokeniser is not None
         assert self.reconstructor is not None

@@ -23,16 +23,9 @@ DISTANCES = frozenset({"log_r", "calo_log_r"})
 
 
 def transfer_checkpoint(checkpoint: Checkpoint, reconstructor: Reconstructor, detector: Detector) -> Checkpoint:
-    """A trained model with the tokeniser and the weights for events of another detector; the same for its own.
+    """A trained model with the tokeniser and the weights for events of another `detector`; the same for its own.
 
-    Parameters
-    ----------
-    checkpoint
-        Trained on events of one detector.
-    reconstructor
-        Of its architecture, for any detector.
-    detector
-        The other detector.
+    `reconstructor` is one of its architecture, for any detector.
     """
     tokeniser = checkpoint.header.tokeniser
     trained = tokeniser.detector
@@ -51,13 +44,6 @@ def transfer_tokeniser(tokeniser: Tokeniser, detector: Detector) -> Tokeniser:
     Lengths are measured in units of the size of the calorimeter: transverse coordinates in the inner radius of the ECAL
     barrel, z in the |z| of its endcaps, distances in their geometric mean. Angles, energies and momenta, the vocabulary
     and the normaliser of the particles' energy stay.
-
-    Parameters
-    ----------
-    tokeniser
-        Fitted on events of one detector.
-    detector
-        The other detector.
     """
     radius = detector.ecal_inner_radius / tokeniser.detector.ecal_inner_radius
     length = detector.ecal_inner_z / tokeniser.detector.ecal_inner_z
