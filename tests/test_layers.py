@@ -28,7 +28,6 @@ LAYERS = (
 ONLY_IN = {
     "uproot": {"io"},
     "h5py": {"io"},
-    "pyarrow": {"io"},
     "matplotlib": {"plots"},
     "mplhep": {"plots"},
     "plotly": {"plots"},

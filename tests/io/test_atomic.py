@@ -129,15 +129,6 @@ def test_a_pipe_is_no_output(tmp_path, force):
             check_output(tmp_path / name, force=force)
 
 
-def test_a_device_is_no_output(tmp_path, monkeypatch):
-    """What a device node looks like to Python; the test makes none."""
-    path = tmp_path / "null"
-    path.write_text("")
-    monkeypatch.setattr(Path, "is_file", lambda self: self != path and self.exists())
-    with pytest.raises(ConfigError, match="it is a device"):
-        check_output(path, force=True)
-
-
 def test_a_file_of_another_kind_is_replaced_by_force_only(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("precious")

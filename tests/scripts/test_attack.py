@@ -28,7 +28,7 @@ def originals(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_case_ends_in_success_or_in_an_error_of_pflow(kind, originals, tmp_path, monkeypatch, capfd):
     if kind in NEEDS and not (originals / NEEDS[kind]).exists():
-        pytest.skip(f"no {NEEDS[kind]}: it needs pyarrow or onnxruntime, or a file in $PFLOW_DATA")
+        pytest.skip(f"no {NEEDS[kind]}: it needs onnxruntime, or a file in $PFLOW_DATA")
     monkeypatch.setattr(attack, "write_originals", lambda _: originals)
     failures = tmp_path / "failures"
     code = attack.main(["--seed", "7", "--cases", str(CASES), "--only", kind, "--keep", str(failures)])
