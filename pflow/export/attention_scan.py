@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.nearby import LOG_ROUNDING, ROWS, Directions, slices_nearby
+from pflow.model.pointing.nearby import LOG_ROUNDING, ROWS, Directions, attend_nearby, slices_nearby
 
 __all__ = ["attend_by_scan", "expand_attention"]
 
@@ -29,7 +29,9 @@ to 6e-8 of the strength."""
 
 
 def attend_by_scan(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
-    """As `pflow.model.pointing.nearby.attend_nearby`, to be traced; in torch the result is zeros."""
+    """As `pflow.model.pointing.nearby.attend_nearby`, and another graph where it is traced."""
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return attend_nearby(query, key, value, directions, strength)
     queries, keys, values = list(query.unbind(1)), list(key.unbind(1)), list(value.unbind(1))
     starts, stops = slices_nearby(query, key, directions, strength).unbind()  # [H, B] each
     slices, widths = [], []
@@ -69,7 +71,8 @@ class _AttentionInBlocks(torch.autograd.Function):
     def forward(ctx: Any, widths: list[int], sliced: list[int], strengths: list[float], *tensors: Tensor) -> Tensor:
         parts = _Tensors.of(tensors, sliced)
         width = sum(int(value.shape[1]) for value in parts.values)
-        return parts.queries[..., :1].repeat(1, 1, width) * 0.0
+        placeholder: Tensor = parts.queries[..., :1].repeat(1, 1, width)
+        return placeholder
 
     @staticmethod
     def symbolic(g: Any, widths: list[int], sliced: list[int], strengths: list[float], *tensors: Any) -> Any:

@@ -83,6 +83,7 @@ def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> Non
 def _traced(graph: Graph, path: Path, onnx: Any) -> Any:
     """The ONNX model of a graph; `path` is written on the way."""
     specs = (*graph.inputs, *graph.outputs)
+    graph.module.eval()  # or the exporter leaves all in it in training mode
     with warnings.catch_warnings(), translations(OPSET):
         for message, category in _EXPECTED:
             warnings.filterwarnings("ignore", message, category)

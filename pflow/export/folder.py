@@ -13,6 +13,7 @@ from pflow.checkpoint.load import Model
 from pflow.checkpoint.onnx_folder import FILES, FORMAT_OF_POINTING, GRAPHS, TOKENS
 from pflow.errors import ConfigError
 from pflow.export import description as translation
+from pflow.export.check import check_graphs
 from pflow.export.convert import OPSET, require_onnx, to_onnx
 from pflow.export.graphs import Graph, graphs_of
 from pflow.export.loop import Loop
@@ -59,6 +60,7 @@ def export_model(model: Model, folder: str | Path, *, force: bool = False) -> tu
     with replacing_folder(folder, replace=FILES, force=force) as partial:
         for name, graph in graphs.items():
             to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
+        check_graphs(graphs, {name: partial / GRAPHS[name] for name in graphs})
         digests = {GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest() for name in graphs}
         description["sha256"] = digests
         text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)

@@ -122,11 +122,11 @@ def graphs_of(reconstructor: Reconstructor) -> tuple[Graph, Graph, Mapping[str, 
 
 
 def _example_source(features: Sequence[int]) -> tuple[Tensor, ...]:
-    """Features and mask of each part, of unequal lengths."""
+    """Features and mask of each part, without padding."""
     tensors: list[Tensor] = []
     for length, size in enumerate(features, _EXAMPLE_LENGTH):
-        lengths = torch.arange(length, length - _EXAMPLE_EVENTS, -1)
-        tensors += [torch.ones(_EXAMPLE_EVENTS, length, size), torch.arange(length) < lengths[:, None]]
+        shape = _EXAMPLE_EVENTS, length
+        tensors += [torch.ones(*shape, size), torch.ones(shape, dtype=torch.bool)]  # torch computes no padding
     return tuple(tensors)
 
 

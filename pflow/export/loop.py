@@ -6,9 +6,12 @@ ONNX Runtime then goes through all particles of an event in one call, which cost
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from pflow.export.graphs import Graph, TensorSpec
 
@@ -56,6 +59,20 @@ class Loop:
             if spec.name.startswith(ROW)
         )
         return (TensorSpec("truncated", "bool", (1,)), *rows)
+
+    def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the graph computes of its inputs, in torch."""
+        state = {LAST + name.removeprefix(INITIAL): value for name, value in values.items()}
+        rows: list[dict[str, Tensor]] = []
+        stopped = False
+        while not stopped and len(rows) <= int(values["limit"]):
+            inputs = [state.get(spec.name, values.get(spec.name)) for spec in self.step.inputs]
+            outputs = dict(zip((spec.name for spec in self.step.outputs), self.step.module(*inputs), strict=True))
+            rows.append({name.removeprefix(ROW): value for name, value in outputs.items() if name.startswith(ROW)})
+            state = {name.replace(NEXT, LAST, 1): value for name, value in outputs.items() if name.startswith(NEXT)}
+            stopped = bool(outputs[STOP])
+        joined = {name: torch.cat([row[name] for row in rows])[: len(rows) - 1] for name in rows[0]}
+        return {"truncated": torch.tensor([not stopped]), **joined}
 
 
 def in_loop(model: Any, loop: Loop, onnx: Any) -> Any:

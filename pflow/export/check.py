@@ -1,0 +1,75 @@
+"""What ONNX Runtime computes beside what torch computes, before an export counts as done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pflow.errors import ConfigError, missing_package
+from pflow.export.graphs import Graph
+from pflow.export.loop import Loop
+
+__all__ = ["check_graphs"]
+
+TOLERANCE = 1e-3
+"""Largest difference of a number, relative to the largest of its output: fifty times that of the shipped models."""
+
+MAX_STEPS = 8
+"""Most steps of a loop that are compared."""
+
+
+@torch.no_grad()
+def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) -> None:
+    """Run each graph in ONNX Runtime and in torch, on its example; a loop on what the graphs before it give.
+
+    Parameters
+    ----------
+    graphs, files
+        By name, in the order in which they are run.
+
+    Raises
+    ------
+    ConfigError
+        They disagree; names the file, the output and the difference. Or onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime as runtime
+    except ImportError as error:
+        raise missing_package("onnxruntime", "the export", extra="onnx") from error
+    values: dict[str, Tensor] = {}
+    for name, graph in graphs.items():
+        if isinstance(graph, Loop):
+            values |= {"limit": values["limit"].clamp(max=MAX_STEPS)}
+            given = {spec.name: values[spec.name] for spec in graph.inputs}
+            expected = graph.run(given)
+        else:
+            given = dict(zip((spec.name for spec in graph.inputs), graph.example, strict=True))
+            expected = dict(zip((spec.name for spec in graph.outputs), graph.module(*graph.example), strict=True))
+        values |= expected
+        session = runtime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        read = {node.name for node in session.get_inputs()}
+        found = session.run(names, {key: value.numpy() for key, value in given.items() if key in read})
+        for output, ours in zip(names, found, strict=True):
+            _compare(ours, expected[output].numpy(), f"{files[name].name}: output '{output}'")
+
+
+def _compare(found: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
+    if found.shape != expected.shape:
+        raise ConfigError(f"{what} has shape {found.shape} in ONNX Runtime and {expected.shape} in torch")
+    if not expected.size:
+        return
+    if expected.dtype.kind != "f":
+        if (found != expected).any():
+            raise ConfigError(f"{what} differs in ONNX Runtime from torch: {found} and {expected}")
+        return
+    apart = np.abs(found - expected)[np.isfinite(expected)].max(initial=0.0)
+    largest = np.abs(expected)[np.isfinite(expected)].max(initial=0.0)
+    if (np.isfinite(found) != np.isfinite(expected)).any() or apart > TOLERANCE * max(largest, TOLERANCE):
+        raise ConfigError(f"{what} differs by {apart:g} in ONNX Runtime from torch, of at most {largest:g}")

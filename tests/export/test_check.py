@@ -1,0 +1,43 @@
+"""An export that ONNX Runtime computes otherwise than torch is an error, and nothing is written."""
+
+import pytest
+import torch
+
+from pflow.errors import ConfigError
+from pflow.export import check, operators
+from pflow.export.check import check_graphs
+from pflow.export.convert import to_onnx
+from pflow.export.folder import export_model
+from pflow.export.graphs import Graph, TensorSpec
+
+pytest.importorskip("onnxruntime")
+
+
+class Asinh(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.asinh(x),)
+
+
+def checked(folder) -> None:
+    x, y = (TensorSpec(name, "float64", ("n",)) for name in "xy")
+    example = (torch.linspace(-2.0, 2.0, 5, dtype=torch.float64),)
+    graph = Graph(module=Asinh(), example=example, inputs=(x,), outputs=(y,))
+    to_onnx(graph, folder / "graph.onnx", metadata={})
+    check_graphs({"graph": graph}, {"graph": folder / "graph.onnx"})
+
+
+def test_a_graph_that_agrees_passes(tmp_path):
+    checked(tmp_path)
+
+
+def test_a_wrong_translation_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(operators, "_asinh", lambda g, x: g.op("Mul", x, x))
+    with pytest.raises(ConfigError, match=r"graph.onnx: output 'y' differs by 5.4\d+ in ONNX Runtime"):
+        checked(tmp_path)
+
+
+def test_nothing_is_written_if_the_graphs_disagree(make_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "TOLERANCE", -1.0)
+    with pytest.raises(ConfigError, match="differs by"):
+        export_model(make_model(), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
