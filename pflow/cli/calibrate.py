@@ -143,6 +143,6 @@ def _print_curves(calibration: UncertaintyCalibration) -> None:
 
     for quantity, curves in (("ln E", calibration.energy), ("the direction (rad)", calibration.direction)):
         for name, curve in curves.items():
-            sigma = np.exp(curve.log_sigma)
-            points = (f"{before:.3g} -> {after:.3g}" for before, after in zip(sigma, curve(sigma), strict=True))
+            before, after = np.exp(curve.log_sigma), np.exp(np.add(curve.log_sigma, curve.log_factor))
+            points = (f"{sigma:.3g} -> {calibrated:.3g}" for sigma, calibrated in zip(before, after, strict=True))
             print(f"sigma of {quantity}, {name.replace('_', ' ')}: {', '.join(points)}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import awkward as ak
 import numpy as np
@@ -23,7 +23,7 @@ from pflow.event.schema import LINKED, PARTS
 from pflow.event.validate import Violation, validate_part
 from pflow.physics.detector import Detector
 
-__all__ = ["TRUTH_PARTS", "Events", "Flag", "concatenate", "count_flags", "event_rows"]
+__all__ = ["TRUTH_PARTS", "EventLists", "Events", "Flag", "concatenate", "count_flags", "event_rows"]
 
 TRUTH_PARTS = ("truth", *LINKED, "reference")
 """Parts that a reconstruction does not need."""
@@ -55,9 +55,48 @@ def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:
     return {name: number for name, number in counts.items() if number}
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Events:
-    """Consecutive entries of one file; see the module's table for the parts.
+class EventLists:
+    """A dataclass of consecutive events: `event` and `flags` [event], and parts [event, object]."""
+
+    event: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint32]
+
+    def parts(self) -> Iterator[tuple[str, ak.Array]]:
+        """Name and array of each part that is there."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+    def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Self:
+        """Some of the events, in the same form: an index, a slice, a mask or a list of indices."""
+        rows = event_rows(which, len(self))
+        values = {name: jagged.take(part, rows) for name, part in self.parts()}
+        for name in ("event", "flags", "entry"):
+            if hasattr(self, name):
+                values[name] = getattr(self, name)[rows]
+        return dataclasses.replace(self, **values)  # type: ignore[type-var]
+
+    def __iter__(self) -> Iterator[Self]:
+        """Each event, in the same form."""
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
+        return f"<{type(self).__name__}: {len(self)} events, {counts}>"
+
+    def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag = Flag.BAD_INPUT) -> Self:
+        """The same events, those where `bad` holds without content and flagged."""
+        if not bad.any():
+            return self
+        values: Any = {name: jagged.emptied(part, bad) for name, part in self.parts()}
+        flags = (self.flags | np.where(bad, np.uint32(flag), np.uint32(0))).astype(np.uint32)
+        return dataclasses.replace(self, flags=flags, **values)  # type: ignore[type-var]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Events(EventLists):
+    """Consecutive entries of one file.
 
     Parameters
     ----------
@@ -112,31 +151,9 @@ class Events:
         if self.truth is None and any(getattr(self, name) is not None for name in LINKED):
             raise ValueError("links need the truth particles they point to")
 
-    def __len__(self) -> int:
-        return len(self.hits)
-
-    def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Events:
-        """Some of the events, as `Events`: an index, a slice, a mask or a list of indices."""
-        which = event_rows(which, len(self))
-        values = {name: jagged.take(part, which) for name, part in self.parts()}
-        return dataclasses.replace(
-            self, entry=self.entry[which], event=self.event[which], flags=self.flags[which], **values
-        )
-
-    def __iter__(self) -> Iterator[Events]:
-        """One `Events` for each event."""
-        return (self[index] for index in range(len(self)))
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
-        return f"<Events: {len(self)} events of {self.detector.name}, {counts}>"
-
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
         """Name and array of each part that is there."""
-        for name in PARTS:
-            part = getattr(self, name)
-            if part is not None:
-                yield name, part
+        return ((name, part) for name in PARTS if (part := getattr(self, name)) is not None)
 
     @property
     def has_truth(self) -> bool:
@@ -172,23 +189,9 @@ class Events:
             raise self.error(first.message + more, index=first.index, field=first.field)
         return self
 
-    def emptied(self, bad: npt.NDArray[np.bool_]) -> Events:
-        """The same events, those where `bad` holds without content and flagged ``BAD_INPUT``."""
-        if not bad.any():
-            return self
-        values = {name: jagged.emptied(part, bad) for name, part in self.parts()}
-        flags = self.flags | np.where(bad, np.uint32(Flag.BAD_INPUT), np.uint32(0))
-        return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
-
 
 def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: int) -> slice | npt.NDArray[np.int64]:
-    """What an index, a slice, a mask or a list of indices picks of so many events: a slice, or int64 [n].
-
-    Raises
-    ------
-    IndexError
-        No such event.
-    """
+    """What an index, a slice, a mask or a list of indices picks of so many events: a slice, or int64 [n]."""
     if isinstance(which, slice):
         return which
     if isinstance(which, int | np.integer):
@@ -203,13 +206,7 @@ def event_rows(which: int | slice | npt.NDArray[Any] | Sequence[int], n_events: 
 
 
 def concatenate(chunks: Sequence[Events]) -> Events:
-    """One `Events` from several of the same detector. Parts that not all of them have are dropped.
-
-    Raises
-    ------
-    ValueError
-        Nothing to join, or different detectors.
-    """
+    """One `Events` from several of the same detector. Parts that not all of them have are dropped."""
     if not chunks:
         raise ValueError("no events to concatenate")
     first = chunks[0]

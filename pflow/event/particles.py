@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pflow.event import jagged
-from pflow.event.events import Events, Flag, event_rows
+from pflow.event.events import EventLists, Events
 from pflow.event.schema import LINKED
 from pflow.event.validate import validate_part
 
@@ -21,8 +21,8 @@ LINKS = ("hit_links", "track_links")
 """Optional parts of a reconstruction."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Reconstruction:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Reconstruction(EventLists):
     """Reconstructed particles of consecutive events, one list an event, aligned with the input's entries.
 
     Parameters
@@ -56,9 +56,6 @@ class Reconstruction:
             if part is not None and len(part) != len(self.particles):
                 raise ValueError(f"{field} has {len(part)} events, particles have {len(self.particles)}")
 
-    def __len__(self) -> int:
-        return len(self.particles)
-
     @property
     def optional_parts(self) -> frozenset[str]:
         """Names of the optional parts and fields of particles that are there, e.g. ``hit_links`` and ``scores``."""
@@ -75,40 +72,12 @@ class Reconstruction:
                 good &= numbers if numbers.ndim == 1 else numbers.all(axis=1)
         return np.asarray(np.bincount(jagged.event_index(counts)[~good], minlength=len(counts)) == 0)
 
-    def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag) -> Reconstruction:
-        """The same events, those where `bad` holds without particles and links, and flagged."""
-        if not bad.any():
-            return self
-        values = {name: jagged.emptied(part, bad) for name, part in self.parts()}
-        flags = self.flags | np.where(bad, np.uint32(flag), np.uint32(0))
-        return dataclasses.replace(self, flags=flags.astype(np.uint32), **values)
-
-    def __getitem__(self, which: int | slice | npt.NDArray[Any] | Sequence[int]) -> Reconstruction:
-        """Some of the events, as `Reconstruction`: an index, a slice, a mask or a list of indices."""
-        which = event_rows(which, len(self))
-        parts = {name: jagged.take(part, which) for name, part in self.parts()}
-        return dataclasses.replace(self, event=self.event[which], flags=self.flags[which], **parts)
-
-    def __iter__(self) -> Iterator[Reconstruction]:
-        """One `Reconstruction` for each event."""
-        return (self[index] for index in range(len(self)))
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
-        return f"<Reconstruction: {len(self)} events by {self.name}, {counts}>"
-
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
         """Name and array of the particles and of the links that are there."""
         return ((name, part) for name in ("particles", *LINKS) if (part := getattr(self, name)) is not None)
 
     def check_links(self, name: str, events: Events) -> None:
-        """Check that links, ``hit_links`` or ``track_links``, are of these very events.
-
-        Raises
-        ------
-        InputError
-            They point to hits, tracks or particles that are not there, or their weights are impossible.
-        """
+        """Raise `InputError` if links, ``hit_links`` or ``track_links``, cannot be of these very events."""
         sources = getattr(events, LINKED[name])
         n_sources = np.zeros(len(events), dtype=np.int64) if sources is None else jagged.count(sources)
         sizes = {LINKED[name]: n_sources, "truth": jagged.count(self.particles)}
@@ -122,15 +91,7 @@ class Reconstruction:
 
 
 def concatenate(chunks: Sequence[Reconstruction]) -> Reconstruction:
-    """One reconstruction from consecutive chunks of one; the name is the first one's.
-
-    Links and fields that not all chunks with particles have are dropped.
-
-    Raises
-    ------
-    ValueError
-        Nothing to join.
-    """
+    """One reconstruction from chunks of it; links and fields that not all chunks with particles have are dropped."""
     if not chunks:
         raise ValueError("no reconstructions to concatenate")
     if len(chunks) == 1:

@@ -55,16 +55,8 @@ Floats = npt.NDArray[np.float64]
 def assigned_ancestors(events: Events, *, rule: str) -> Index:
     """The ancestor that each Monte Carlo particle is assigned to under a rule, whether it becomes a target or not.
 
-    Returns
-    -------
-    int64 [N] over the flat list of all events' ``truth``: index into the same list, -1 for none.
-
-    Raises
-    ------
-    ConfigError
-        No such rule.
-    InputError
-        The events hold no truth, or particles that are their own ancestors.
+    int64 [N] over the flat list of all events' ``truth``: index into the same list, -1 for none. Errors are those of
+    `select_targets`.
     """
     check_choice(rule, RULES, "truth rule")
     if events.truth is None:
@@ -75,16 +67,8 @@ def assigned_ancestors(events: Events, *, rule: str) -> Index:
 def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, use_tracks: bool = True) -> Targets:
     """Apply a truth rule to events.
 
-    Parameters
-    ----------
-    events
-        Events with truth particles and links from hits to them.
-    rule
-        ``calo``, ``stable`` or ``entering``.
-    e_min
-        Energy that a target must exceed, GeV.
-    use_tracks
-        Whether tracks are part of the source: a particle with a track is then visible by it.
+    A target's energy must exceed `e_min`, GeV. With `use_tracks` tracks are part of the source, and a particle with a
+    track is visible by it.
 
     Raises
     ------
@@ -198,13 +182,7 @@ def _entering(ancestry: _Ancestry, detector: Detector) -> Index:
 
 
 def _dropped(
-    truth: ak.Array,
-    ancestry: _Ancestry,
-    mask: Mask,
-    e_min: float,
-    neutrino: Mask,
-    hit_energy: Floats,
-    needed: Floats,
+    truth: ak.Array, ancestry: _Ancestry, mask: Mask, e_min: float, neutrino: Mask, hit_energy: Floats, needed: Floats
 ) -> ak.Array:
     energy = jagged.flat(truth["energy"])
 

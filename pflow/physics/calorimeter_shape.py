@@ -71,14 +71,8 @@ class BarrelShape:
 class LayerRange:
     """Where the layers of a calorimeter begin and end, along the direction in which they follow each other; mm.
 
-    Parameters
-    ----------
-    front, back
-        Half the spacing of layers before the first layer with hits, and behind the last.
-    spacing
-        Median distance of consecutive layers.
-    count
-        Layers with hits.
+    `front` and `back` are half the spacing of layers before the first layer with hits, and behind the last; `spacing`
+    is the median distance of consecutive layers, `count` the number of layers with hits.
     """
 
     front: float
@@ -103,12 +97,8 @@ def distance_to_sides(x: Floats, y: Floats, sides: int, phase: float = 0.0) -> F
 def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelShape | None:
     """The shape on whose layers most hits lie; None if for no shape they lie on layers.
 
-    Parameters
-    ----------
-    x, y
-        float64 [hit], mm.
-    layer
-        int [hit], from the cell ids. Without it, hits that are close to each other count as one layer.
+    `x`, `y`: float64 [hit], mm. `layer`: int [hit], from the cell ids; without it, hits that are close to each other
+    count as one layer.
     """
     step = -(-len(x) // MAX_HITS) or 1
     x, y, layer = x[::step], y[::step], None if layer is None else layer[::step]
@@ -124,12 +114,8 @@ def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelSha
 def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:
     """Fraction of hits that lie where their layer is; hits that are alone in their layer do not count as such.
 
-    Parameters
-    ----------
-    distance
-        float64 [hit]: position along the direction in which the layers follow each other, mm.
-    layer
-        As for `barrel_shape`.
+    `distance`, float64 [hit], is along the direction in which the layers follow each other, mm; `layer` as for
+    `barrel_shape`.
     """
     if not len(distance):
         return 0.0
@@ -153,14 +139,8 @@ def layers_by_position(distance: Floats) -> npt.NDArray[np.int64]:
 def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
     """Where layers begin and end.
 
-    Hits that are alone in their layer count only if all are; a calorimeter with one layer has no spacing (0).
-
-    Parameters
-    ----------
-    distance
-        float64 [hit], at least one: as for `fraction_on_layers`.
-    layer
-        As for `barrel_shape`.
+    Hits that are alone in their layer count only if all are; a calorimeter with one layer has no spacing (0). Arguments
+    are those of `fraction_on_layers`, of at least one hit.
     """
     number, position, _, counts = _layers(distance, layer)
     if (counts > 1).any():

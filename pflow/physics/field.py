@@ -29,12 +29,7 @@ class FieldEstimate:
 def field_from_momenta(pt: Floats, pt_per_tesla: Floats) -> FieldEstimate | None:
     """Field in which tracks have the transverse momenta of their particles; None from fewer than three tracks.
 
-    Parameters
-    ----------
-    pt
-        float64 [track]: transverse momentum of the particle, GeV.
-    pt_per_tesla
-        float64 [track]: transverse momentum that the track's curvature means in a field of 1 T, GeV.
+    `pt`, float64 [track], of the particle, GeV; `pt_per_tesla`: what the track's curvature means in a field of 1 T.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return _median(pt / pt_per_tesla)
@@ -43,18 +38,8 @@ def field_from_momenta(pt: Floats, pt_per_tesla: Floats) -> FieldEstimate | None
 def field_from_steps(start: Floats, end: Floats, start_momentum: Floats, end_momentum: Floats) -> FieldEstimate | None:
     """Field that turns particles of charge 1 on their steps, e.g. from one tracker layer to the next.
 
-    On a step with chord c the direction turns by 2 asin(c / 2R), with R = pt / (0.299792458e-3 B).
-
-    Parameters
-    ----------
-    start, end
-        float64 [step, 2]: x and y, mm.
-    start_momentum, end_momentum
-        float64 [step, 2]: px and py there, GeV.
-
-    Returns
-    -------
-    None from fewer than three steps.
+    On a step with chord c the direction turns by 2 asin(c / 2R), with R = pt / (0.299792458e-3 B). Points are x and y,
+    mm, momenta px and py there, GeV, float64 [step, 2] each. None from fewer than three steps.
     """
     chord = np.hypot(*(end - start).T)
     cross = start_momentum[:, 0] * end_momentum[:, 1] - start_momentum[:, 1] * end_momentum[:, 0]

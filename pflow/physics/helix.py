@@ -71,10 +71,8 @@ def length_to_cylinder(
     ----------
     start, momentum, charge, b_field
         As for `propagate`.
-    radius, half_length
-        Of the cylinder, mm.
-    max_turns
-        Turns in the field after which a particle that has not reached the surface ends.
+    radius, half_length, max_turns
+        Of the cylinder, mm; turns in the field after which a particle that has not reached the surface ends.
 
     Returns
     -------
@@ -114,15 +112,13 @@ def length_to_prism(
     ----------
     start, momentum, charge, b_field
         As for `propagate`; neither charge nor field may be 0.
-    apothem, half_length
-        Of the prism, mm: the apothem is the radius of the circle that fits inside.
-    sides
-        Number of sides, whose normals point to multiples of 2 pi / `sides`.
+    apothem, half_length, sides
+        Of the prism, mm: the apothem is the radius of the circle that fits inside; the normals of the sides point to
+        multiples of 2 pi / `sides`.
 
     Returns
     -------
-    float64 [n], mm; 0 for a particle that starts outside the prism or has a null momentum, inf for one that never
-    leaves it.
+    float64 [n], mm; 0 for a particle that starts outside or has a null momentum, inf for one that never leaves.
     """
     x, n, kappa = _track(start, momentum, charge, b_field)
     phi = 2 * np.pi / sides * np.arange(sides)

@@ -157,7 +157,7 @@ def unit_vector(vectors: Any, null: tuple[float, float, float] = (0.0, 0.0, 0.0)
     xp = namespace(vectors)
     length = xp.sqrt((vectors**2).sum(axis=-1, keepdims=True))
     of_null = constant(np.array(null), like=vectors) if any(null) else 0.0
-    return xp.where(length > 0, vectors / xp.where(length > 0, length, 1.0), of_null)  # type: ignore[no-any-return]
+    return xp.where(length > 0, vectors / xp.where(length > 0, length, 1.0), of_null)
 
 
 def tangent_basis(direction: Array) -> tuple[Array, Array]:
@@ -219,4 +219,4 @@ def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigm
     for i, j in zip(*np.tril_indices(4), strict=True):
         column = by_energy[i] * by_energy[j]
         columns.append(column + across * (float(i == j) - n[i] * n[j]) if i < 3 else column)
-    return xp.stack(columns, -1)  # type: ignore[no-any-return]
+    return xp.stack(columns, -1)
