@@ -53,6 +53,22 @@ REMOVED = {
 }
 """Options of translation networks that are gone, and the values with which a model is read all the same."""
 
+POINTING_CONSTANTS: dict[str, dict[str, Any]] = {
+    "network": {
+        "local_attention": True,
+        "cone_angle": 0.3,
+        "use_proxies": True,
+        "coverage": True,
+        "delta_theta_phi_features": True,
+        "pairwise_messages": True,
+        "refine_delta_theta_phi_features": True,
+    },
+    "decoding": {"max_empty_steps": 3, "min_deposit_fraction": 0.5},
+    "training": {"scheduled_sampling_prob": None, "order_noise_std": None},
+}
+"""Options of the pointing network, by part, that are constants now, and their values; None: it matters in training
+only, and a model with any value is read."""
+
 TRANSLATION_LOSSES = ("energy", "direction", "label_smoothing")
 """Options of the translation models' losses that are gone. They matter in training only."""
 
@@ -101,6 +117,8 @@ def without_removed(model: Mapping[str, Any]) -> dict[str, Any]:
     ValueError
         Such an option had an effect.
     """
+    if model.get("class_path") == CLASS_PATHS["pointing"]:
+        return _without_constants(model)
     if model.get("class_path") != CLASS_PATHS["translation"]:
         return dict(model)
     parts = {"network": {}, "loss": {}, **(model.get("init_args") or {})}
@@ -110,6 +128,22 @@ def without_removed(model: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"'{name}' is no longer an option: use the version of pflow that wrote the model")
     loss = {name: value for name, value in parts["loss"].items() if name not in TRANSLATION_LOSSES}
     return {**model, "init_args": {**parts, "network": network, "loss": loss}}
+
+
+def _without_constants(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A pointing network without the options that are constants."""
+    parts = {part: dict(options) for part, options in (model.get("init_args") or {}).items()}
+    refined = bool(parts.get("network", {}).get("refine_layers"))
+    for part, constants in POINTING_CONSTANTS.items():
+        for name, value in constants.items():
+            found = parts.get(part, {}).pop(name, value)
+            matters = refined or name not in ("pairwise_messages", "refine_delta_theta_phi_features")
+            if value is not None and found != value and matters:
+                raise ValueError(
+                    f"'{name}' is no longer an option: it is {value}, and the model was made with {found}; use the "
+                    "version of pflow that wrote it"
+                )
+    return {**model, "init_args": parts}
 
 
 POINTING_WEIGHTS = (

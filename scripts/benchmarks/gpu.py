@@ -7,7 +7,6 @@ as PyTorch's warnings count them.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -58,8 +57,7 @@ def measure(args: argparse.Namespace, n_events: int) -> list[dict[str, Any]]:
     rows = [{"what": "decoding and refinement", **cost(decode, args), "events": len(batch)}]
     rows.append({"what": "step of the refinement", **cost(train, args), **precision(reconstructor, batch)})
     reconstructor.network.refiner = None
-    training = dataclasses.replace(reconstructor.training_config, scheduled_sampling_prob=0.0)
-    reconstructor.training_config = training
+    reconstructor.own_particles = False
     rows.append({"what": "step of the first stage", **cost(train, args), **precision(reconstructor, batch)})
     return rows
 

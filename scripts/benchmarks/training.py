@@ -13,7 +13,6 @@ it out, and the network's own particles before (scheduled sampling), which are d
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -72,7 +71,7 @@ def compare(args: argparse.Namespace) -> None:
     network: Any = model.reconstructor.to(args.device).train()
     if args.first_stage:
         network.network.refiner = None
-        network.training_config = dataclasses.replace(network.training_config, scheduled_sampling_prob=0.0)
+        network.own_particles = False
     optimiser = torch.optim.AdamW(network.parameters())
 
     def forward(batches: Sequence[Batch]) -> None:

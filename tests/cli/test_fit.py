@@ -243,7 +243,7 @@ def test_null_takes_back_the_model_to_begin_with(run, tmp_path, where, capsys):
 def first_stage(small, tmp_path_factory):
     """A pointing model without refinement."""
     folder = tmp_path_factory.mktemp("first") / "run"
-    sizes = ("width=8", "heads=1", "hidden_width=8", "cone_angle=0.2")
+    sizes = ("width=8", "heads=1", "hidden_width=8")
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={folder}"]
     options = [f"{NETWORK}.{size}" for size in sizes] + ["--trainer.max_epochs=1", "--model.lr=1e-12"]
     options.append("--trainer.limit_train_batches=2")
@@ -258,12 +258,12 @@ def test_a_fit_can_add_a_part_to_a_trained_model_and_freeze_the_rest(first_stage
     data = [f"--data.train={small['test']}", f"--data.val={small['val']}", f"--output={tmp_path}"]
     options = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.enable_progress_bar=false"]
     options += SECOND_STAGE
-    options.append("--model.reconstructor.training.scheduled_sampling_prob=0.9")
+    options.append("--model.reconstructor.training.deferred_target_prob=0.1")
     assert main(["fit", *data, *options, f"--start-from={first_stage / 'best.ckpt'}"]) == 0
     assert "begin at random: " in capsys.readouterr().out
     old, new = (load_model(folder / "best.ckpt") for folder in (first_stage, tmp_path))
-    assert new.config["model"]["init_args"]["training"]["scheduled_sampling_prob"] == 0.9
-    assert network(new.config)["cone_angle"] == 0.2
+    assert new.config["model"]["init_args"]["training"]["deferred_target_prob"] == 0.1
+    assert network(new.config)["hidden_width"] == 8
     theirs, ours = old.reconstructor.state_dict(), new.reconstructor.state_dict()
     assert theirs.keys() < ours.keys()
     for name, value in theirs.items():

@@ -8,7 +8,6 @@ is given a tensor is made on the CPU.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from pflow.data.dataset import LabelledBatch
 from pflow.io.open import read_events
 from pflow.model.pointing import reconstructor as reconstructor_module
 from pflow.model.pointing.generate import generate
+from pflow.model.pointing.step import MAX_EMPTY_STEPS
 from pflow.train.module import ParticleFlow
 
 GPU = torch.device("meta")
@@ -209,7 +209,7 @@ def test_decoding_gives_what_the_cpu_gives_and_waits_once_a_step(prepared, event
     torch.testing.assert_close(found.energy.inner, expected.energy, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(found.hit_fraction.inner, expected.hit_fraction, rtol=0, atol=1e-2)
     decoding = [where for _, where in waits if "decode.py" in where]
-    most_steps = found.mask.shape[1] + reconstructor.decoding.max_empty_steps
+    most_steps = found.mask.shape[1] + MAX_EMPTY_STEPS
     assert len(decoding) <= 1 + most_steps
     assert len(waits) - len(decoding) == 4  # three selections of the refinement, and the length of the result
 
@@ -232,13 +232,12 @@ def test_a_tensor_on_the_cpu_would_be_seen():
 
 
 @pytest.mark.parametrize("prepared", ["ild-g4-photon"], indirect=True)
-@pytest.mark.parametrize("sampling", [0.0, 1.0])
+@pytest.mark.parametrize("sampling", [False, True])
 def test_a_training_step_waits_for_its_pairs_and_its_loss(prepared, sampling, monkeypatch):
     """With its own particles as input it makes pairs twice."""
     reconstructor, batch = prepared
     reconstructor.train().network.refiner = None
-    training = dataclasses.replace(reconstructor.training_config, scheduled_sampling_prob=sampling)
-    reconstructor.training_config = training
+    reconstructor.own_particles = sampling
     module = ParticleFlow()
     module.reconstructor, module._step = reconstructor, reconstructor.training_step
     module._trainer = SimpleNamespace(world_size=1, datamodule=None)

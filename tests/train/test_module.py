@@ -20,9 +20,9 @@ from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
 from pflow.io.open import read_events
 from pflow.model.api import TrainingOutput
-from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor, PointingTrainingConfig
-from pflow.model.pointing.geometry import make_scene
-from pflow.model.pointing.pairs import Pairs, select_pairs
+from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
+from pflow.model.pointing.geometry import cosines, make_tokens_and_items
+from pflow.model.pointing.pairs import PairList
 from pflow.model.translation import TranslationReconstructor
 from pflow.train.module import ParticleFlow, compiled_step, next_particle_errors, warmup_cosine
 
@@ -216,7 +216,6 @@ def test_small_angles_keep_their_precision():
 
 
 SMALL = {"width": 24, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 1, "hidden_width": 16}
-REFINED = {"refine_layers": 1, "pairwise_messages": True, "refine_delta_theta_phi_features": True}
 ROWS = ((0, 1, 2), (3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13))
 """Batches of other numbers of events, tokens, hits, tracks and particles; in the first some are equal."""
 
@@ -234,9 +233,9 @@ def reconstructor(request):
     counters.clear()
     torch.manual_seed(3)
     inputs = load_model("ild-g4-general").reconstructor.inputs
-    training = PointingTrainingConfig(scheduled_sampling_prob=0.0)
-    network = PointingNetworkConfig(**SMALL, **request.param)
-    yield PointingReconstructor(inputs, network=network, training=training).train()
+    made = PointingReconstructor(inputs, network=PointingNetworkConfig(**SMALL, **request.param)).train()
+    made.own_particles = False
+    yield made
     torch.compiler.reset()
 
 
@@ -274,11 +273,10 @@ class Near(torch.nn.Module):
         pass
 
     def training_step(self, batch):
-        scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
-        seed = torch.zeros_like(batch.target.pdg)
-        unassigned = torch.ones_like(torch.cat([batch.target.hit_fraction, batch.target.track_fraction], dim=-1))
-        pairs = Pairs.where(select_pairs(scene, seed, unassigned, batch.target.mask, min_cosine=0.9))
-        energy = pairs.particle_sums(self.weight * pairs.item_values(scene.item_energy), seed.numel())
+        tokens, items = make_tokens_and_items(batch, n_subdetectors=self.n_subdetectors)
+        near = cosines(tokens.unit[:, :1], items.direction) > 0.9
+        pairs = PairList.where(near & batch.target.mask[..., None] & items.mask[:, None])
+        energy = pairs.sums((self.weight * pairs.of_items(items.energy.flatten()))[None])
         losses = {"total": energy.square().mean()}
         target = batch.target
         parts = (target.charge, target.pdg, target.energy, target.direction, target.mask)
@@ -293,7 +291,7 @@ def test_pairs_and_lengths_make_no_more_graphs(batches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reconstructor", [{"delta_theta_phi_features": True}], indirect=True)
+@pytest.mark.parametrize("reconstructor", [{}], indirect=True)
 def test_one_set_of_graphs_for_all_lengths_backward_too(reconstructor, batches):
     graphs = check(reconstructor, batches, "aot_eager", 1e-4)
     assert graphs[0] == graphs[-1]
@@ -301,7 +299,7 @@ def test_one_set_of_graphs_for_all_lengths_backward_too(reconstructor, batches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reconstructor", [REFINED], indirect=True)
+@pytest.mark.parametrize("reconstructor", [{"refine_layers": 1}], indirect=True)
 def test_a_refinement_leaves_decoding_and_matching_out(reconstructor, batches):
     graphs = check(reconstructor, batches, "eager", 1e-4)
     assert graphs[1] == graphs[-1]

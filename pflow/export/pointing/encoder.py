@@ -10,28 +10,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pflow.checkpoint.load import Model
 from pflow.data.batch import Batch, Readout, TokenSet
 from pflow.export.attention_scan import attend_by_scan
 from pflow.export.pointing.cells import Hits, merge_hits
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decoder import N_CHARGE
-from pflow.model.pointing.decoder_steps_one_event import StepWeights
-from pflow.model.pointing.geometry import IS_TRACK, ITEM_FEATURES, LAYER, Scene, make_scene
+from pflow.model.pointing.geometry import EncodedSource, Items, Tables, Tokens, make_tokens_and_items
 from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.step import State
 from pflow.tokens.features import FEATURES
 from pflow.tokens.readout import entry_of_tracks
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["EncoderGraph", "scene_of"]
+__all__ = ["EVENT", "SOURCE", "EncoderGraph", "source_of"]
 
-SCENE = (
-    *(f"token_{name}" for name in ("position", "unit", "axis", "energy", "is_track", "momentum", "charge")),
-    *(f"item_{name}" for name in ("energy", "weight", "position", "unit", "token", "features")),
-)
-"""Fields of a scene that are outputs."""
+EVENT = tuple(name for name in Tables._fields if name not in Tables._field_defaults)
+"""Outputs that all steps read beside the memory: `Tables` without masks, as there is no padding."""
+
+SOURCE = (*(name for name in EVENT if name != "item_hidden"), "item_features")
+"""Outputs that the refinement reads."""
 
 
 TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
@@ -56,7 +54,6 @@ class EncoderGraph(nn.Module):
         recipe = model.tokeniser.config
         self.tokeniser = model.tokeniser
         self.network, self.decoding = network, decoding
-        self.weights = StepWeights(network)
         times = ("time",) if "time" in recipe.hit_features else ()
         self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
         names = recipe.track_features
@@ -85,165 +82,44 @@ class EncoderGraph(nn.Module):
         if tracks:
             features["tracks"] = _features("tracks", tracks, tokeniser)
         batch = _batch(features, _readout(hits, cells.cell_of, tracks))
-        scene = make_scene(batch, n_subdetectors=self.network.n_subdetectors)
-        states = self.network.encoder.of_event(features["hits"], features.get("tracks"), scene.token_unit[0])
-        for_steps = self._for_steps(scene, states)
+        tokens, items = make_tokens_and_items(batch, n_subdetectors=self.network.n_subdetectors)
+        states = self.network.encoder.of_event(features["hits"], features.get("tracks"), tokens.unit[0])[None]
+        items = items._replace(direction=items.direction.double(), sums=items.sums.double())  # as the steps want them
+        source = EncodedSource(tokens, items, states, self.network.assignment.pair_logits.items(states, items))
+        tables, decoder = source.tables(), self.network.decoder
+        memory = decoder.project(states)
+        named = {"pointer_keys": memory.pointer.transpose(2, 3)}
+        for i, layer in enumerate(memory.layers):
+            named |= {f"memory_key_{i}": layer.key, f"memory_value_{i}": layer.value}
+        first = State.first(self.network, tables, 1)._asdict()
+        for i, layer in enumerate(memory.layers):
+            first |= {f"past_key_{i}": layer.key[:, :, :0], f"past_value_{i}": layer.value[:, :, :0]}
+        is_hit = ~items.is_track
         return {
             "hit_index": hit_index,
-            "states": states,
-            **{name: getattr(scene, name)[0] for name in SCENE},
-            **for_steps,
-            **{f"initial_{name}": value for name, value in self._first_step(scene, states, for_steps).items()},
-        }
-
-    def _for_steps(self, scene: Scene, states: Tensor) -> dict[str, Tensor]:
-        """What all decoder steps read of the event."""
-        layers = self.weights.layers
-        width = states.shape[1] // layers[0].heads
-        weight = torch.cat([part for one in layers for part in (one.key_weight, one.value_weight)])
-        heads = torch.matmul(states, weight.t()).view(-1, weight.shape[0] // width, width).transpose(0, 1)
-        names = [f"memory_{part}_{i}" for i in range(len(layers)) for part in ("key", "value")]
-        memory = zip(names, torch.split(heads, layers[0].heads), strict=True)  # [H, S, D] each
-        unit, momentum = scene.item_unit[0], scene.token_momentum[0].double()
-        theta = torch.atan2(torch.hypot(unit[:, 0], unit[:, 1]), unit[:, 2])
-        token = scene.item_token[0]
-        features = scene.item_features[0].double()
-        is_track = features[:, IS_TRACK : IS_TRACK + 1]
-        subdetector = features[:, ITEM_FEATURES:]
-        track_momentum = momentum[token] * is_track
-        # Columns of `item_sums`: energy of hits, momentum of tracks, number of hits, momentum (3), number of tracks,
-        # charge, position (3), 1, and by subdetector whether the item is in it, then its layer if it is.
-        sums = [
-            scene.item_energy[0].double()[:, None],
-            track_momentum.square().sum(1, keepdim=True).sqrt(),
-            1.0 - is_track,
-            track_momentum,
-            is_track,
-            scene.token_charge[0].double()[token][:, None] * is_track,
-            scene.item_position[0].double(),
-            torch.ones_like(is_track),
-            subdetector,
-            features[:, LAYER : LAYER + 1] * subdetector,
-        ]
-        pointer = self.network.decoder.pointer
-        order = torch.cumsum(torch.ones_like(token), 0) - 1
-        first_track = (~scene.token_is_track[0]).long().sum(0, keepdim=True)
-        tracks = scene.token_is_track[0].nonzero().squeeze(1)
-        n_hits = (is_track[:, 0] == 0).long().sum(0, keepdim=True)
-        # With a track that is never open: an empty axis ends onnxruntime.
-        none = torch.zeros_like(first_track)
-        of_tracks = {
-            "first_track": first_track,  # its token, if there is one
-            "track_items": torch.cat([tracks - first_track + n_hits, none]),
-            "track_tokens": torch.cat([tracks, none]),
-            "track_limits": torch.cat([torch.full_like(tracks, 0.5, dtype=torch.float32), none.float() + 2.0]),
-        }
-        return {
-            **of_tracks,
-            "limit": self._limit(n_hits, torch.ones_like(tracks).sum(0, keepdim=True)),
-            **dict(memory),
-            "pointer_keys": pointer.token(states).view(-1, 3, pointer.hidden_width).transpose(0, 1),
-            "item_logits": self.network.assignment.pair_logits.items(states[None], scene)[0],
-            "item_direction": unit.double().t(),  # [3, M]
-            "item_geometry": torch.cat([scene.item_position[0], unit, theta[:, None] / 0.003], dim=1),
-            "item_sums": torch.cat(sums, dim=1),
-            "item_order": order,
-            # One of the items of each token: the last of several.
-            "token_item": torch.zeros_like(scene.token_energy[0], dtype=torch.int64).scatter(0, token, order),
-            "token_inverse_energy": 1.0 / scene.token_energy[0].clamp(min=1e-9),
-            "token_frame": self._frames(scene),
-            "token_codes": self._codes(scene),
-            "nothing": torch.zeros_like(scene.item_energy[0]),
-            "item_square": scene.item_weight[0].square(),
-        }
-
-    def _limit(self, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
-        """Largest number of particles, int64 [1]; see `pflow.model.pointing.config.PointingDecodingConfig.limits`."""
-        smallest, hits_per_particle = self.decoding.max_particles, self.decoding.hits_per_particle
-        by_size = n_tracks + n_hits // hits_per_particle if hits_per_particle else torch.zeros_like(n_tracks)
-        return by_size.clamp(min=smallest)
-
-    def _frames(self, scene: Scene) -> Tensor:
-        """What a step reads of the token of its seed, float [S, F]; see `pflow.export.pointing.step.frame_widths`.
-
-        Columns: n axes [n, 7], flattened; minus the products [n] of these with the token's own geometry; its unit
-        vector [3]. An axis is multiplied with the ``item_geometry`` of an item: position (3), unit vector (3), polar
-        angle (1) in units of 3 mrad. The product less that of the token is, one axis after the other
-
-        - the distance along the shower's axis, mm;
-        - with `delta_features`, the difference in polar angle in units of 3 mrad, and the arc in azimuth in units of 10
-          mrad;
-        - the components of the distance across the shower's axis, mm (3);
-        - the components of the difference of the unit vectors (3).
-        """
-        position, unit, axis = scene.token_position[0], scene.token_unit[0], scene.token_axis[0]
-        x, y, z = torch.split(unit, 1, dim=1)
-        rho, none = torch.hypot(x, y), torch.zeros_like(unit)
-        null = none[:, :1]
-        axes = [torch.cat([axis, none, null], dim=1)]  # [S, 7] each
-        if self.network.assignment.pair_logits.delta_features:
-            unit_of_arc = 0.01 * rho.clamp(min=1e-3)
-            axes.append(torch.cat([none, none, null + 1.0], dim=1))
-            axes.append(torch.cat([none, -y / unit_of_arc, x / unit_of_arc, null, null], dim=1))
-        across = torch.eye(3) - axis[:, :, None] * axis[:, None]  # [S, 3, 3]
-        both = torch.eye(7)[:6] * torch.ones_like(null)[..., None]  # [S, 6, 7]
-        across = torch.cat([functional.pad(across, (0, 4)), both[:, 3:]], dim=1)
-        axes_of = torch.cat([torch.stack(axes, dim=1), across], dim=1)  # [S, n, 7]
-        origin = torch.cat([position, unit, torch.atan2(rho, z) / 0.003], dim=1)
-        projected = (axes_of * origin[:, None]).sum(2)
-        return torch.cat([axes_of.flatten(1), -projected, unit], dim=1)
-
-    def _codes(self, scene: Scene) -> Tensor:
-        """What seed and code determine of a particle, float [S, V, F]; see `pflow.export.pointing.particle`.
-
-        Columns, in the order of `Particle.chosen` where they are of its numbers:
-
-        - whether energy and direction (4) are those of the seed's track, and whether the charge (`N_CHARGE`) is known,
-          as that of the track or as neutral;
-        - the values of these: ln(E / GeV) (1), unit vector (3), and for each charge whether it is that (`N_CHARGE`);
-        - the code (V), as 0 and 1;
-        - whether the seed is a track (1).
-        """
-        momentum = scene.token_momentum[0][:, None]  # [S, 1, 3]
-        is_track = scene.token_is_track[0].float()[:, None, None]
-        p = momentum.square().sum(2, keepdim=True).sqrt()
-        head = self.network.head
-        energy = (p.square() + head.get_buffer("masses")[:, None].square()).sqrt().clamp(min=1e-6)  # [S, V, 1]
-        charged = head.get_buffer("charged").float()[:, None]
-        by_track = is_track * (p > 0).float() * charged  # [S, V, 1]
-        charge = by_track * scene.token_charge[0].sign()[:, None, None]
-        known = torch.maximum(by_track, 1.0 - charged)
-        signs = torch.tensor([-1.0, 0.0, 1.0])
-        fields = [
-            by_track.expand(-1, -1, 4),
-            known.expand(-1, -1, N_CHARGE),
-            energy.log(),
-            (momentum / p.clamp(min=1e-12)).expand(-1, head.n_pdg, -1),
-            (charge == signs).float(),
-            torch.eye(head.n_pdg).expand(p.shape[0], -1, -1),
-            is_track.expand(-1, head.n_pdg, -1),
-        ]
-        return torch.cat(fields, dim=2)
-
-    def _first_step(self, scene: Scene, states: Tensor, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state before the first decoder step, with empty keys and values. No output may be a constant."""
-        first, layers = states[:1], range(len(self.weights.layers))
-        return {
-            "embedded": torch.zeros_like(first) + self.network.decoder.bos,
-            **{f"past_key_{i}": memory[f"memory_key_{i}"][:, :0] for i in layers},
-            **{f"past_value_{i}": memory[f"memory_value_{i}"][:, :0] for i in layers},
-            "unassigned": torch.ones_like(scene.item_energy[0]),
-            "assigned_energy": torch.zeros_like(scene.token_energy[0]),
-            "empty_steps": torch.zeros_like(first[:, 0], dtype=torch.int64),
+            **{name: getattr(tables, name) for name in EVENT},
+            "item_features": items.features[0],
+            **named,
+            "limit": self.decoding.limits(is_hit.long().sum(1), items.is_track.long().sum(1)),
+            **{f"initial_{name}": value for name, value in first.items()},
         }
 
 
-def scene_of(values: Mapping[str, Tensor]) -> Scene:
-    """The scene of one event from the encoder's outputs."""
-    fields: dict[str, Any] = {name: values[name][None] for name in SCENE}
-    fields |= {"token_mask": torch.ones_like(fields["token_is_track"])}
-    fields |= {"item_mask": torch.ones_like(fields["item_energy"], dtype=torch.bool)}
-    return Scene.of(**fields, n_hits=values["hit_index"].shape[0])
+def source_of(values: Mapping[str, Tensor]) -> EncodedSource:
+    """The encoded source of one event from the outputs `SOURCE`."""
+
+    def fields(kind: Any, part: str) -> dict[str, Tensor]:
+        found = {name: values[f"{part}_{name}"] for name in kind._fields if f"{part}_{name}" in values}
+        return {name: value if name == "direction" else value[None] for name, value in found.items()}
+
+    tokens, items = fields(Tokens, "token"), fields(Items, "item")
+    states = values["states"][None]
+    return EncodedSource(
+        Tokens(mask=torch.ones_like(tokens["is_track"]), **tokens),
+        Items(mask=torch.ones_like(items["token"], dtype=torch.bool), **items),
+        states,
+        states[:, :0],
+    )
 
 
 def _features(part: str, fields: Mapping[str, Tensor | None], tokeniser: Tokeniser) -> Tensor:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from pflow.checkpoint.load import Model
-from pflow.errors import ConfigError
 from pflow.export.graphs import Graph, TensorSpec
 from pflow.export.loop import Loop
 from pflow.export.pointing.encoder import EncoderGraph
@@ -28,20 +27,15 @@ EXAMPLE_HITS, EXAMPLE_TRACKS, EXAMPLE_STEPS = 24, 3, 4  # none is 1: tracing tak
 AXES: dict[str, tuple[str | None, ...]] = {
     "hit_index": ("used_hits",),
     "states": ("tokens",),
-    "memory_key": (None, "tokens"),
-    "memory_value": (None, "tokens"),
-    "pointer_keys": (None, "tokens"),
-    "item_direction": (None, "items"),
-    "past_key": (None, "past"),
-    "past_value": (None, "past"),
-    "next_past_key": (None, "past_and_this"),
-    "next_past_value": (None, "past_and_this"),
-    "nothing": ("items",),
-    "first_track": (),
+    "memory_key": (None, None, "tokens"),
+    "memory_value": (None, None, "tokens"),
+    "pointer_keys": (None, None, "tokens"),
+    "item_direction": (None, None, "items"),
+    "past_key": (None, None, "past"),
+    "past_value": (None, None, "past"),
+    "next_past_key": (None, None, "past_and_this"),
+    "next_past_value": (None, None, "past_and_this"),
     "limit": (),
-    "track_items": ("tracks_and_none",),
-    "track_tokens": ("tracks_and_none",),
-    "track_limits": ("tracks_and_none",),
     "unassigned": ("items",),
     "assigned_energy": ("tokens",),
     "hit_fraction": ("decoded", "items"),
@@ -58,16 +52,9 @@ def pointing_graphs(model: Model, reconstructor: PointingReconstructor) -> dict[
     ----------
     model, reconstructor
         A model and the network in it; not changed.
-
-    Raises
-    ------
-    ConfigError
-        A network without proxies.
     """
     decoding = cast(PointingDecodingConfig, reconstructor.decoding)
     network = copy.deepcopy(reconstructor.network).cpu().eval().requires_grad_(False)
-    if not network.head.use_proxies:
-        raise ConfigError("a pointing network without proxies (use_proxies) cannot be exported to ONNX")
     encoder, step = EncoderGraph(model, network, decoding), DecoderStepGraph(network, decoding)
     refinement = RefinementGraph(model, network, decoding)
 

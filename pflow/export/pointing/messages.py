@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pflow.model.pointing.assignment import delta_theta_phi_features
+from pflow.model.pointing.assignment import delta_features
 from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
-from pflow.model.pointing.geometry import Scene
 from pflow.model.pointing.messages import MIN_SLOPE_FRACTION, RANGE, SLOPE_FRACTION_WIDTH, PairwiseMessages
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.showers import Showers, ramp_up
 
 __all__ = ["DenseMessages"]
@@ -28,7 +27,7 @@ class DenseMessages(nn.Module):
         self.messages = messages
 
     def forward(
-        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, scene: Scene
+        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, item_sums: Tensor
     ) -> Tensor:
         """The sum of the messages to each particle, float [1, T, W]; `mask` is True."""
         messages = self.messages
@@ -37,9 +36,11 @@ class DenseMessages(nn.Module):
         angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # [T, T], rad
         half = log_energy[0].double() / 2.0
         to, by = half[:, None].expand_as(angle), half[None].expand_as(angle)
-        features = [delta_theta_phi_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, to, by], dim=-1)]
-        if messages.slopes:
-            features.append(self._slopes(hit_fraction, scene, start, end))
+        features = [
+            delta_features(start, end),
+            torch.stack([(angle + 1e-3).log() / 2.0, to, by], dim=-1),
+            self._slopes(hit_fraction, item_sums, start, end),
+        ]
         geometry = messages.geometry(torch.cat(features, dim=-1).float())
         message = messages.receiver(x[0])[:, None] + messages.sender(x[0])[None] + geometry
         order = torch.cumsum(torch.ones_like(log_energy[0], dtype=torch.int64), 0)
@@ -47,14 +48,13 @@ class DenseMessages(nn.Module):
         total = (functional.gelu(message) * weight[..., None]).sum(1)
         return messages.out(total)[None]  # type: ignore[no-any-return]
 
-    def _slopes(self, hit_fraction: Tensor, scene: Scene, start: Tensor, end: Tensor) -> Tensor:
+    def _slopes(self, hit_fraction: Tensor, item_sums: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """Features of the slopes of both showers, double [T, T, 4]."""
         full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
-        pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
-        fraction = pairs.pair_values(hit_fraction)
+        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
+        fraction = pairs.values(hit_fraction)
         fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
-        n = hit_fraction.shape[1]
-        slope = shower_slopes(Showers.of(fraction.double(), pairs, scene, n), pairs, (1, n))[0]
+        slope = shower_slopes(Showers.of(fraction.double(), pairs, item_sums), pairs)
         theta, phi = (slope.double() / SLOPE_UNIT).asinh().unbind(-1)  # [T]
         side = (start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]).sign()  # [T, T]
         theta = theta.abs()

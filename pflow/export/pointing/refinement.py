@@ -12,15 +12,14 @@ from torch import Tensor, nn
 
 from pflow.checkpoint.load import Model
 from pflow.event.links import MIN_HIT_FRACTION
-from pflow.export.pointing.encoder import SCENE, scene_of
+from pflow.export.pointing.encoder import SOURCE, source_of
 from pflow.export.pointing.messages import DenseMessages
 from pflow.export.pointing.physics import PhysicalParticles
 from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refined_particles import refine
 from pflow.model.pointing.refiner import DecodedParticles
 
@@ -46,9 +45,9 @@ class RefinementGraph(nn.Module):
         super().__init__()
         self.network, self.decoding = network, decoding
         self.physics = PhysicalParticles(model)
-        if network.refiner is not None and network.refiner.messages is not None:
+        if network.refiner is not None:
             network.refiner.messages = DenseMessages(network.refiner.messages)  # type: ignore[assignment]
-        of_event = ("hit_index", "states", *SCENE) if network.refiner is not None else ("hit_index",)
+        of_event = ("hit_index", *SOURCE) if network.refiner is not None else ("hit_index",)
         self.inputs = (*of_event, *(ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)))
         self.outputs = (*self.physics.outputs, *LINKS)
 
@@ -57,8 +56,8 @@ class RefinementGraph(nn.Module):
         values = dict(zip(self.inputs, arrays, strict=True))
         if self.network.refiner is None:
             columns = {name.removeprefix(UNREFINED): column for name, column in values.items()}
-            pairs = Pairs.where(values["hit_fraction"][None] >= MIN_HIT_FRACTION)
-            fraction = pairs.pair_values(values["hit_fraction"][None])
+            pairs = PairList.where(values["hit_fraction"][None] >= MIN_HIT_FRACTION)
+            fraction = pairs.values(values["hit_fraction"][None])
         else:
             columns, pairs, fraction = self._refined(values)
         is_particle, hit_index = columns["is_particle"], values["hit_index"]
@@ -76,25 +75,14 @@ class RefinementGraph(nn.Module):
         hit, track = links(is_link & of_hits), links(is_link & ~of_hits)
         return (*particles, hit_index.index_select(0, hit[0]), *hit[1:], track[0] - hit_index.shape[0], *track[1:])
 
-    def _refined(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Pairs, Tensor]:
+    def _refined(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], PairList, Tensor]:
         """Columns [T, ...] of the refined particles, their pairs with items, and the fraction of the item of each pair;
         see `pflow.model.pointing.generate`."""
         network = self.network
         assert network.refiner is not None
-        scene, states = scene_of(values), values["states"][None]
-        source = EncodedSource(scene, states, states[:, :0])
+        source = source_of(values)
         rows = {name: values[name][None] for name in ROWS}
         decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
         particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, self.decoding, Sampler())
-        columns = {
-            "is_particle": is_particle,
-            "pdg": pdg,
-            "charge": charge,
-            "log_energy": particles.log_energy,
-            "direction": particles.direction,
-            "pdg_logits": particles.pdg,
-            "energy_sigma": particles.energy_log_sigma.exp(),
-            "direction_sigma": particles.direction_log_sigma.exp(),
-            "by_track": particles.by_track,
-        }
+        columns = {"is_particle": is_particle, **particles.columns(pdg, charge)}
         return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()

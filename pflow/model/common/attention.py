@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.cache import Cache, KeyValue
 
-__all__ = ["AbsorbedCrossAttention", "CrossAttention", "SelfAttention", "absorbed_products", "attend"]
+__all__ = ["AbsorbedCrossAttention", "CrossAttention", "SelfAttention", "absorbed_products", "attend", "split_heads"]
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -24,8 +25,11 @@ def check_heads(width: int, heads: int) -> None:
         raise ValueError(f"heads: {heads} heads do not divide a width of {width}")
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
-    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)  # [B, S, W] -> [B, H, S, D]
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, S, W] to [B, H, S, D], and [B, W] to [B, H, 1, D]."""
+    if x.ndim == 2:
+        return x.view(len(x), heads, 1, x.shape[-1] // heads)
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
 def _join(x: Tensor) -> Tensor:
@@ -94,7 +98,7 @@ class SelfAttention(nn.Module):
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         check_heads(width, heads)
-        self.heads = heads
+        self.heads, self.head_width = heads, width // heads
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
@@ -111,7 +115,7 @@ class SelfAttention(nn.Module):
 
         Parameters
         ----------
-        x : float [B, N, W]
+        x : float [B, N, W], or with `cache` [B, W]
         mask : bool [B, N] or None
             Real tokens. Not with `causal`: the padding behind a causal sequence is never attended to.
         lengths
@@ -123,7 +127,7 @@ class SelfAttention(nn.Module):
 
         Returns
         -------
-        float [B, N, W]
+        float, shape of x
 
         Raises
         ------
@@ -134,14 +138,15 @@ class SelfAttention(nn.Module):
             raise ValueError("mask: a causal sequence has its padding at the end and takes no mask")
         if lengths is not None and (causal or mask is not None or cache is not None):
             raise ValueError("lengths: packed events take no mask, no cache and are not causal")
-        query, key, value = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
+        query, key, value = torch.split(split_heads(self.query_key_value(x), 3 * self.heads), self.heads, dim=1)
         if not causal and cache is None:
             return self.out(attend(query, key, value, mask=mask, lengths=lengths))  # type: ignore[no-any-return]
         if cache is not None:
-            if x.shape[1] != 1:
-                raise ValueError(f"cache: one token at a time, got {x.shape[1]}")
+            if query.shape[2] != 1:
+                raise ValueError(f"cache: one token at a time, got {query.shape[2]}")
             key, value = cache.update(key, value)
-            causal = False  # the last token attends to all
+            weight = (query * self.head_width**-0.5 @ key.transpose(2, 3)).softmax(-1)  # the last token attends to all
+            return self.out((weight @ value).view(x.shape))  # type: ignore[no-any-return]
         attended = scaled_dot_product_attention(query, key, value, is_causal=causal)
         return self.out(_join(attended))  # type: ignore[no-any-return]
 
@@ -170,7 +175,7 @@ class CrossAttention(nn.Module):
 
     def project(self, memory: Tensor) -> KeyValue:
         """Keys and values [B, H, S, D] of the memory, float [B, S, W]."""
-        key, value = (_split(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
+        key, value = (split_heads(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key, value)
 
     def forward(
@@ -198,7 +203,7 @@ class CrossAttention(nn.Module):
         """
         if isinstance(memory, Tensor):
             memory = self.project(memory)
-        query = _split(self.query(x), self.heads)
+        query = split_heads(self.query(x), self.heads)
         real = _broadcast(mask)
         if lengths is None:
             attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=real)
@@ -249,7 +254,7 @@ class AbsorbedCrossAttention(nn.Module):
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         check_heads(width, heads)
-        self.heads = heads
+        self.heads, self.head_width = heads, width // heads
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
@@ -268,25 +273,26 @@ class AbsorbedCrossAttention(nn.Module):
 
         Parameters
         ----------
-        x : float [B, N, W]
+        x : float [B, N, W], or [B, W] of one query an event
         memory : float [B, S, W], or `project` of it
         bias : float [B, H, N, S], added to the logits
 
         Returns
         -------
-        float [B, N, W]
+        float, shape of x
         """
-        query = self.query(x).unflatten(-1, (self.heads, -1))  # [B, N, H, D]
-        query = query * query.shape[-1] ** -0.5
+        query, scale = self.query(x), self.head_width**-0.5
         value_bias = self.key_value.bias.chunk(2)[1]
         if isinstance(memory, KeyValue):
-            of_heads = query.transpose(1, 2)  # [B, H, N, D]
-            keys = memory.key.transpose(2, 3).flatten(0, 1)  # [B * H, D, S]
-            weight = torch.baddbmm(bias.flatten(0, 1), of_heads.flatten(0, 1), keys).softmax(-1)
-            attended = torch.bmm(weight, memory.value.flatten(0, 1)).view(of_heads.shape)
-            return self.out(_join(attended) + value_bias)  # type: ignore[no-any-return]
+            weight = (split_heads(query, self.heads) * scale @ memory.key.transpose(2, 3) + bias).softmax(
+                -1
+            )  # [B, H, N, S]
+            attended = weight @ memory.value
+            attended = attended.view(x.shape) if x.ndim == 2 else _join(attended)
+            return functional.linear(attended, self.out.weight, self.out.bias + self.out.weight @ value_bias)
+        query = query.view(len(x), bias.shape[2], self.heads, self.head_width) * scale
         key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
         weight = absorbed_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]
-        mean = (weight @ memory).view(len(x), self.heads, *x.shape[1:])  # [B, H, N, W]
-        attended = torch.einsum("bhtw,hdw->bthd", mean, value).flatten(2)
+        mean = (weight @ memory).view(len(x), self.heads, bias.shape[2], -1)  # [B, H, N, W]
+        attended = torch.einsum("bhtw,hdw->bthd", mean, value).reshape(x.shape)
         return self.out(attended + value_bias)  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 __all__ = ["tangent_basis", "unit_vector"]
 
@@ -19,9 +20,8 @@ def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
 
 def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
     """Unit vectors of increasing polar angle and azimuth at unit vectors float [..., 3]; on the z axis phi is y."""
-    x, y, z = direction.unbind(-1)
-    on_axis = x.square() + y.square() < 1e-12
-    x = torch.where(on_axis, 1.0, x)
-    rho = torch.sqrt(x.square() + y.square())
-    phi = torch.stack([-y / rho, x / rho, torch.zeros_like(z)], dim=-1)
-    return torch.linalg.cross(phi, direction), phi
+    x, y, z = torch.split(direction, 1, dim=-1)
+    square = x.square() + y.square()
+    x = torch.where(square < 1e-12, 1.0, x)
+    theta = functional.normalize(torch.cat([z * x, z * y, -square], dim=-1), dim=-1)
+    return theta, functional.normalize(torch.cat([-y, x, 0.0 * z], dim=-1), dim=-1)

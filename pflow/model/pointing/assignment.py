@@ -1,6 +1,6 @@
 """Assignment of hits and tracks to a particle, given its seed.
 
-Letters: B batch, T particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item, W width.
+Letters: N particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item, W width.
 """
 
 from __future__ import annotations
@@ -15,29 +15,44 @@ from torch import Tensor, nn
 from pflow.model.common.activation import gelu
 from pflow.model.common.layers import FullyConnected
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.geometry import ITEM_FEATURES, Scene, gather
-from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs, select_pairs
+from pflow.model.pointing.geometry import (
+    ARC_UNIT,
+    ITEM_FEATURES,
+    MIN_RHO,
+    THETA_UNIT,
+    ItemPlaces,
+    Items,
+    Tables,
+    TokenFrames,
+    cosines,
+    gather,
+)
+from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs
 from pflow.model.pointing.showers import ramp_up
 
 __all__ = [
+    "MIN_COSINE",
     "N_DELTA_FEATURES",
     "Assignment",
     "AssignmentLogits",
     "ParticleAssignment",
-    "delta_theta_phi_features",
-    "feature_columns",
+    "delta_features",
+    "selected",
 ]
 
-POSITION_FEATURES = ("log_across", "near", "wide", "along", "depth", "log_angle", "angle", "same_token")
+MIN_COSINE = math.cos(0.3)
+"""Cosine of the largest angle between a seed and the hits and tracks that its particle can be assigned."""
+
+FEATURES = (
+    *("log_across", "near", "wide", "along", "depth", "log_angle", "angle", "same_token"),
+    *("theta", "near_theta", "arc", "near_theta_arc"),
+)
 """Features of the position of an item relative to a seed. Of the distance across the shower's axis: logarithm, and
 exponentials over a short and a long distance; of that along the axis: itself, and exponential; of the angle: logarithm,
-and exponential; and whether the item is in the seed's token."""
+and exponential; whether the item is in the seed's token; and `delta_features`: without tracks they tell the two showers
+of a converted photon, which the field separates in azimuth, from two photons."""
 
-DELTA_FEATURES = ("theta", "near_theta", "arc", "near_theta_arc")
-"""`delta_theta_phi_features`: difference in polar angle, exponential of it, arc in azimuth, product of these two."""
-
-N_DELTA_FEATURES = len(DELTA_FEATURES)
+N_DELTA_FEATURES = 4
 
 
 class Assignment(NamedTuple):
@@ -45,7 +60,7 @@ class Assignment(NamedTuple):
 
     Parameters
     ----------
-    query : float [B, T, W]
+    query : float [N, W]
         What describes the particle to the assignment and to its head.
     pairs
         Pairs of particles and items.
@@ -75,49 +90,43 @@ class ParticleAssignment(nn.Module):
     def __init__(self, config: PointingNetworkConfig, *, n_subdetectors: int) -> None:
         super().__init__()
         width = config.width
-        self.min_cosine = math.cos(config.cone_angle)
         self.query = FullyConnected((2 * width, width, width), activation="gelu")
         self.pair_logits = AssignmentLogits(
-            width=width,
-            hidden_width=config.hidden_width,
-            n_subdetectors=n_subdetectors,
-            delta_features=config.delta_theta_phi_features,
+            width=width, hidden_width=config.hidden_width, n_subdetectors=n_subdetectors
         )
 
-    def select(self, seed: Tensor, source: EncodedSource, unassigned: Tensor, mask: Tensor) -> Tensor:
-        """The pairs that `forward` looks at, bool [B, T, M]."""
-        return select_pairs(source.scene, seed, unassigned, mask, min_cosine=self.min_cosine)
-
-    def forward(
-        self,
-        state: Tensor,
-        seed: Tensor,
-        source: EncodedSource,
-        unassigned: Tensor,
-        mask: Tensor,
-        pairs: Pairs | None = None,
-    ) -> Assignment:
+    def forward(self, states: Tensor, seed: Tensor, tables: Tables, unassigned: Tensor, pairs: Pairs) -> Assignment:
         """Assign.
 
         Parameters
         ----------
-        state : float [B, T, W], decoder states
-        seed : int64 [B, T]
-        source
-            Encoded source of the batch.
-        unassigned : float [B, T, M], unassigned fraction of each item before the particle
-        mask : bool [B, T], True = real particle
+        states : float [N, W], decoder states
+        seed : int64 [N], indices into B * S
+        tables
+            Of the source.
+        unassigned : float [P], unassigned fraction of each pair's item before the particle
         pairs
-            Those of `select`, where they are at hand.
+            Pairs of particles and items, see `selected`.
         """
-        query = self.query(torch.cat([state, gather(source.states, seed)], dim=-1))
-        if pairs is None:
-            pairs = Pairs.where(self.select(seed, source, unassigned, mask))
-        of_pairs = pairs.pair_values(unassigned)
-        logits = self.pair_logits(query, source.items, source.scene, seed, (1.0 - of_pairs)[:, None], pairs)
+        query = self.query(torch.cat([states, tables.states.index_select(0, seed)], dim=1))
+        logits = self.pair_logits(query, seed, tables, tables.item_hidden, (1.0 - unassigned)[None], pairs)
         width = MIN_UNASSIGNED_WIDTH
-        available = of_pairs * ramp_up(of_pairs, MIN_UNASSIGNED + width, width=width)
+        available = unassigned * ramp_up(unassigned, MIN_UNASSIGNED + width, width=width)
         return Assignment(query, pairs, logits, logits.sigmoid() * available)
+
+
+def selected(seed_unit: Tensor, tables: Tables, unassigned: Tensor) -> Tensor:
+    """The items that particles may be assigned, bool [B, T, M]: near the seed, and not assigned to others.
+
+    Parameters
+    ----------
+    seed_unit : float [B, T, 3], unit vectors of the seeds
+    tables
+        Of the source.
+    unassigned : float [B, T, M], unassigned fraction of each item
+    """
+    near = (cosines(seed_unit, tables.item_direction) > MIN_COSINE) & (unassigned >= MIN_UNASSIGNED)
+    return near if tables.item_mask is None else near & tables.item_mask.view(len(near), 1, tables.n_items)
 
 
 class AssignmentLogits(nn.Module):
@@ -134,80 +143,66 @@ class AssignmentLogits(nn.Module):
         Width of the hidden layer.
     n_subdetectors
         Number of calorimeters.
-    delta_features
-        Whether `delta_theta_phi_features` are added: the magnetic field separates the electrons of a converted photon
-        in azimuth only.
     n_known
         Number of known fractions of the item of a pair.
     """
 
-    def __init__(
-        self, *, width: int, hidden_width: int, n_subdetectors: int, delta_features: bool = False, n_known: int = 1
-    ) -> None:
+    def __init__(self, *, width: int, hidden_width: int, n_subdetectors: int, n_known: int = 1) -> None:
         super().__init__()
-        self.delta_features = delta_features
         self.query = nn.Linear(width, hidden_width)
         self.token = nn.Linear(width, hidden_width, bias=False)
         self.item = nn.Linear(ITEM_FEATURES + n_subdetectors, hidden_width, bias=False)
-        n_features = len(POSITION_FEATURES) + N_DELTA_FEATURES * delta_features + n_known
-        self.geometry = nn.Linear(n_features, hidden_width, bias=False)
+        self.geometry = nn.Linear(len(FEATURES) + n_known, hidden_width, bias=False)
         self.out = FullyConnected((hidden_width, 16, 1), activation="gelu")
+        # Distances over which exponentials fall by e: of across (twice) and along [mm], angle [rad], theta.
+        falls_over = torch.tensor([[10.0], [50.0], [50.0], [0.02], [1.0]])
+        self.register_buffer("falls_over", falls_over, persistent=False)
 
-    def items(self, memory: Tensor, scene: Scene) -> Tensor:
+    def items(self, memory: Tensor, items: Items) -> Tensor:
         """The part that all particles share, float [B, M, hidden]: memory float [B, S, W] of the tokens, and items."""
-        return gather(self.token(memory), scene.item_token) + self.item(scene.item_features)  # type: ignore[no-any-return]
+        return gather(self.token(memory), items.token) + self.item(items.features)  # type: ignore[no-any-return]
 
-    def forward(self, query: Tensor, items: Tensor, scene: Scene, seed: Tensor, known: Tensor, pairs: Pairs) -> Tensor:
+    def forward(
+        self, query: Tensor, seed: Tensor, tables: Tables, hidden: Tensor, known: Tensor, pairs: Pairs
+    ) -> Tensor:
         """Logits float [P].
 
         Parameters
         ----------
-        query : float [B, T, W]
-        items : float [B, M, hidden], from `items`
-        scene
-            Scene of the batch.
-        seed : int64 [B, T]
-        known : float [P, n_known], known fractions of the pair's item
+        query : float [N, W]
+        seed : int64 [N], indices into B * S
+        tables
+            Of the source.
+        hidden : float [B * M, hidden], from `items`
+        known : float [n_known, P], known fractions of the pair's item
         pairs
             Pairs of particles and items.
         """
-        features = _relative_position(scene, seed, pairs, delta_features=self.delta_features)
-        hidden = pairs.particle_values(self.query(query)) + pairs.item_values(items)
-        hidden = hidden + self.geometry(torch.cat([features, known.t()]).t())
-        return self.out(gelu(hidden)).squeeze(-1)  # type: ignore[no-any-return]
+        x = pairs.of_items(hidden) + pairs.of_particles(self.query(query))
+        features = torch.cat([*self._features(seed, tables, pairs), known])
+        x = torch.addmm(x, features.t(), self.geometry.weight.t())
+        return self.out(gelu(x)).squeeze(-1)  # type: ignore[no-any-return]
+
+    def _features(self, seed: Tensor, tables: Tables, pairs: Pairs) -> Sequence[Tensor]:
+        """`FEATURES`, float [1, P] each."""
+        start = TokenFrames.of(pairs.particle_rows(tables.token_frames.index_select(0, seed)), dim=0)
+        offset, apart, theta = ItemPlaces.of(pairs.item_rows(tables.item_places) - start.place, dim=0)
+        along = (offset * start.axis).sum(0, keepdim=True)
+        across = torch.linalg.vector_norm(offset - along * start.axis, dim=0, keepdim=True)
+        angle = torch.linalg.vector_norm(apart, dim=0, keepdim=True)
+        theta = theta.sum(0, keepdim=True)
+        arc = (apart * start.azimuth).sum(0, keepdim=True)
+        sizes = torch.cat([across, across, along.abs(), angle, theta.abs()])
+        near, wide, depth, narrow, near_theta = torch.split((sizes / -self.get_buffer("falls_over")).exp(), 1)
+        same = (pairs.of_items(tables.item_token) == pairs.of_particles(seed))[None].to(along.dtype)
+        turned, bent = torch.split(torch.cat([theta, arc]).asinh(), 1)
+        return (
+            *(torch.log1p(across / 10.0), near, wide, (along / 300.0).clamp(-3.0, 5.0), depth),
+            *((angle + 1e-3).log() / 2.0, narrow, same, turned, near_theta, bent, near_theta * bent.abs()),
+        )
 
 
-def _relative_position(scene: Scene, seed: Tensor, pairs: Pairs, *, delta_features: bool) -> Tensor:
-    """`POSITION_FEATURES`, and with `delta_features` `DELTA_FEATURES`, float [F, P]."""
-    starts = torch.cat([gather(scene.token_geometry, seed), seed[..., None].to(scene.token_geometry.dtype)], dim=-1)
-    start, axis, unit, token = torch.split(pairs.particle_rows(starts.flatten(0, 1).t()), [3, 3, 3, 1])
-    position, item_unit, item_token = torch.split(pairs.item_rows(scene.item_geometry), [3, 3, 1])
-    offset = position - start  # mm
-    along = (offset * axis).sum(0)
-    across = (offset - along * axis).square().sum(0).sqrt()
-    angle = (item_unit - unit).square().sum(0).sqrt()  # rad, for small angles
-    features = [
-        torch.log1p(across / 10.0),
-        torch.exp(-across / 10.0),
-        torch.exp(-across / 50.0),
-        (along / 300.0).clamp(-3.0, 5.0),
-        torch.exp(-along.abs() / 50.0),
-        (angle + 1e-3).log() / 2.0,
-        torch.exp(-angle / 0.02),
-        (item_token == token)[0].to(along.dtype),
-    ]
-    if delta_features:
-        features += _delta_theta_phi_features(unit.unbind(0), item_unit.unbind(0))
-    return torch.stack(features)
-
-
-def feature_columns(*names: str, delta_features: bool) -> list[int]:
-    """Indices of features in the input of `AssignmentLogits.geometry`; ``known`` is that of one known fraction."""
-    features = (*POSITION_FEATURES, *(DELTA_FEATURES if delta_features else ()), "known")
-    return [features.index(name) for name in names]
-
-
-def delta_theta_phi_features(start: Tensor, end: Tensor) -> Tensor:
+def delta_features(start: Tensor, end: Tensor) -> Tensor:
     """Features of the differences in polar angle and in azimuth (as an arc) between unit vectors.
 
     Parameters
@@ -218,18 +213,12 @@ def delta_theta_phi_features(start: Tensor, end: Tensor) -> Tensor:
     -------
     float [..., N_DELTA_FEATURES]
     """
-    return torch.stack(_delta_theta_phi_features(start.unbind(-1), end.unbind(-1)), dim=-1)
-
-
-def _delta_theta_phi_features(start: Sequence[Tensor], end: Sequence[Tensor]) -> list[Tensor]:
-    """`delta_theta_phi_features` of the components of the vectors."""
-    # Of differences of the components, which are exact where the vectors are near each other: those of polar angles
-    # and products are rounded by some 1e-7 rad, which is much against 3 mrad.
-    (x, y, z), (end_x, end_y, end_z) = start, end
+    # Of differences of the components, which are exact where the vectors are near each other.
+    (x, y, z), (end_x, end_y, end_z) = start.unbind(-1), end.unbind(-1)
     dx, dy, dz = end_x - x, end_y - y, end_z - z
     rho, end_rho = torch.hypot(x, y), torch.hypot(end_x, end_y)
     outwards = (dx * (x + end_x) + dy * (y + end_y)) / (rho + end_rho).clamp(min=1e-6)
-    theta = torch.atan2(outwards * z - dz * rho, rho * end_rho + z * end_z)  # rad
-    arc = torch.asinh((x * dy - y * dx) / rho.clamp(min=1e-3) / 0.01)
-    falling = torch.exp(-theta.abs() / 0.003)
-    return [torch.asinh(theta / 0.003), falling, arc, falling * arc.abs()]
+    theta = torch.atan2(outwards * z - dz * rho, rho * end_rho + z * end_z) / THETA_UNIT
+    bent = torch.asinh((x * dy - y * dx) / rho.clamp(min=MIN_RHO) / ARC_UNIT)
+    near_theta = torch.exp(-theta.abs())
+    return torch.stack([theta.asinh(), near_theta, bent, near_theta * bent.abs()], dim=-1)

@@ -151,19 +151,20 @@ class CoverageMemory(NamedTuple):
     Parameters
     ----------
     states : float [B, S, W], or their keys and values
-    log_unassigned : float [B, T, S], logarithm of the unassigned fraction of each token, `EPS_UNASSIGNED` added
-    padding : float [B, S], `PADDING_LOGIT` for padding, else 0
+    log_unassigned : float [B, 1, T, S], logarithm of the unassigned fraction of each token, `EPS_UNASSIGNED` added
+    padding : float [B, S], `PADDING_LOGIT` for padding, else 0; None: there is no padding
     """
 
     states: Tensor | KeyValue
     log_unassigned: Tensor
-    padding: Tensor
+    padding: Tensor | None
 
     @classmethod
-    def of(cls, states: Tensor, assigned: Tensor, mask: Tensor) -> CoverageMemory:
-        """From the states, the assigned fraction float [B, T, S] of each token, and the mask bool [B, S]."""
-        log_unassigned = (1.0 - assigned + EPS_UNASSIGNED).clamp(min=EPS_UNASSIGNED).log()
-        return cls(states, log_unassigned, torch.where(mask, 0.0, PADDING_LOGIT).to(log_unassigned.dtype))
+    def of(cls, states: Tensor, assigned: Tensor, mask: Tensor | None) -> CoverageMemory:
+        """From the states, the assigned fraction float [B, 1, T, S] of each token, and the mask bool [B, S]."""
+        log_unassigned = ((1.0 + EPS_UNASSIGNED) - assigned).clamp(min=EPS_UNASSIGNED).log()
+        padding = None if mask is None else torch.where(mask, 0.0, PADDING_LOGIT).to(log_unassigned.dtype)
+        return cls(states, log_unassigned, padding)
 
 
 class CoverageAttention(nn.Module):
@@ -193,7 +194,7 @@ class CoverageAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: CoverageMemory, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None
     ) -> Tensor:
-        """Attend from x float [B, T, W]; the memory knows its mask, and nothing is packed.
+        """Attend from x float [B, T, W] or [B, W]; the memory knows its mask, and nothing is packed.
 
         Raises
         ------
@@ -202,7 +203,7 @@ class CoverageAttention(nn.Module):
         """
         if mask is not None or lengths is not None:
             raise ValueError("mask, lengths: a CoverageMemory holds its own mask and is not packed")
-        bias = (
-            self.strength[:, None, None] * memory.log_unassigned[:, None] + memory.padding[:, None, None]
-        )  # [B, H, T, S]
+        bias = self.strength[:, None, None] * memory.log_unassigned  # [B, H, T, S]
+        if memory.padding is not None:
+            bias = bias + memory.padding[:, None, None]
         return self.attention(x, memory.states, bias)  # type: ignore[no-any-return]

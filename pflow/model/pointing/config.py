@@ -33,26 +33,9 @@ class PointingNetworkConfig:
         Hidden width of the maps from a particle and a token, hit or track to a logit.
     dropout
         Dropout probability in the hidden layers of the feed-forward networks.
-    local_attention
-        Whether the encoder's attention knows the directions of the tokens.
-    cone_angle
-        Largest angle between a seed and the hits and tracks that its particle can be assigned, rad.
-    use_proxies
-        Whether energy and direction are corrected proxies (`pflow.model.pointing.proxies`); else they are predicted
-        from the states alone.
-    coverage
-        Whether the decoder knows which fraction of each hit and track is already assigned, and assigns the rest only.
-    delta_theta_phi_features
-        Whether the assignment sees the differences in polar and azimuthal angle between seed and item. Without tracks
-        they tell the two showers of a converted photon from two photons.
     refine_layers
         Layers of the refiner (`pflow.model.pointing.refiner`); 0: no refinement. With it, training trains the refiner
         only, on the output of the trained first stage.
-    pairwise_messages
-        Whether the decoded particles exchange messages with their relative geometry before the refinement.
-    refine_delta_theta_phi_features
-        `delta_theta_phi_features` of the refined assignment, shower slopes in the messages, and the correction of the
-        directions of converted photons.
 
     Raises
     ------
@@ -67,25 +50,14 @@ class PointingNetworkConfig:
     decoder_layers: int = 3
     hidden_width: int = 48
     dropout: float = 0.0
-    local_attention: bool = True
-    cone_angle: float = 0.3
-    use_proxies: bool = True
-    coverage: bool = True
-    delta_theta_phi_features: bool = False
     refine_layers: int = 0
-    pairwise_messages: bool = False
-    refine_delta_theta_phi_features: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self, "width", "heads", "feedforward", "hidden_width")
         check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
         check_probability(self, "dropout")
-        check_range(self, "(0, pi]", "cone_angle")
         if self.refine_layers != 0:
             check_positive(self, "refine_layers", largest=MAX_LAYERS)
-        for name in ("pairwise_messages", "refine_delta_theta_phi_features"):
-            if getattr(self, name) and not self.refine_layers:
-                raise ValueError(f"{name}: there is no refinement; set refine_layers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,12 +78,7 @@ class PointingDecodingConfig(DecodingConfig):
         Smallest existence probability of a particle that the refinement keeps; see
         `pflow.model.pointing.refiner.Refiner`. 0: all are kept.
     require_all_tracks
-        Whether decoding continues while a track is not assigned; needs `coverage`.
-    max_empty_steps
-        Decoding stops after this number of steps in a row whose particle has less energy than any target, or no track
-        and next to no hits.
-    min_deposit_fraction
-        A particle has next to no hits if their energy is less than this fraction of the smallest energy of a target.
+        Whether decoding continues while a track is not assigned.
     min_direction_change
         Smallest angle, rad, by which the refinement changes the direction of a particle without a track. If its new
         direction is nearer to that of the first stage, it keeps the latter, which is the better one for an unchanged
@@ -143,8 +110,6 @@ class PointingDecodingConfig(DecodingConfig):
     eos_threshold: float = 0.5
     existence_threshold: float = 0.5
     require_all_tracks: bool = False
-    max_empty_steps: int = 3
-    min_deposit_fraction: float = 0.5
     min_direction_change: float = 0.0
     photon_depth: float = 0.0
     electron_log_odds: float = 0.0
@@ -154,8 +119,6 @@ class PointingDecodingConfig(DecodingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "max_empty_steps")
-        check_probability(self, "min_deposit_fraction")
         check_range(self, "[0, inf)", "hits_per_particle", "photon_depth", "min_trackless_energy")
         check_range(self, "(0, 1]", "eos_threshold")
         check_range(self, "[0, 1)", "existence_threshold", "min_photon_existence")
@@ -167,29 +130,11 @@ class PointingDecodingConfig(DecodingConfig):
         """As of `DecodingConfig`."""
         return dataclasses.replace(self, max_particles=max_particles, hits_per_particle=0)
 
-    def limits(self, item_mask: Tensor, n_hits: int) -> Tensor:
-        """Largest number of particles of each event.
-
-        Parameters
-        ----------
-        item_mask : bool [B, M], True = real item
-        n_hits : number of items that are hits; those behind them are tracks
-
-        Returns
-        -------
-        Tensor
-            int64 [B].
-        """
-        hits, tracks = item_mask[:, :n_hits].sum(1), item_mask[:, n_hits:].sum(1)
-        fixed = torch.full_like(hits, self.max_particles)
+    def limits(self, n_hits: Tensor, n_tracks: Tensor) -> Tensor:
+        """Largest number of particles of each event, from its numbers of hits and of tracks; int64 [B] each."""
         if not self.hits_per_particle:
-            return fixed
-        return fixed.maximum(tracks + hits // self.hits_per_particle)
-
-    def largest(self, n_hits: int, n_tracks: int) -> int:
-        """Largest number of particles of an event with at most so many hits and tracks."""
-        following = n_tracks + n_hits // self.hits_per_particle if self.hits_per_particle else 0
-        return max(self.max_particles, following)
+            return torch.full_like(n_hits, self.max_particles)
+        return (n_tracks + n_hits // self.hits_per_particle).clamp(min=self.max_particles)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -198,10 +143,6 @@ class PointingTrainingConfig:
 
     Parameters
     ----------
-    scheduled_sampling_prob
-        Probability that the earlier particles of a batch are the network's own predictions, not the targets.
-    order_noise_std
-        Standard deviation of the noise on ln E by which the targets are ordered.
     deferred_target_prob
         Probability that a target is moved behind all others. A network that has only seen ordered sequences ends them
         without the particles that it skipped.
@@ -215,11 +156,8 @@ class PointingTrainingConfig:
         A value out of range; names the field.
     """
 
-    scheduled_sampling_prob: float = 0.5
-    order_noise_std: float = 0.2
     deferred_target_prob: float = 0.0
     joint: bool = False
 
     def __post_init__(self) -> None:
-        check_probability(self, "scheduled_sampling_prob", "deferred_target_prob")
-        check_range(self, "[0, inf)", "order_noise_std")
+        check_probability(self, "deferred_target_prob")

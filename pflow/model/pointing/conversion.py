@@ -4,7 +4,7 @@ The magnetic field bends the electrons of a converted photon on their way to the
 in azimuth with respect to the line from the vertex by the angle by which they miss the impact point of the photon; by
 more if it converted late.
 
-Letters: B batch, T particles, M items, P pairs of a particle and an item.
+Letters: N particles, P pairs of a particle and an item.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EPS_DEPTH = 10.0
 """Added in quadrature to the spread in depth, mm: a shower in one layer has no slope."""
 
 
-def shower_slopes(showers: Showers, pairs: Pairs, shape: tuple[int, int]) -> Tensor:
-    """Slopes of showers in polar angle and in azimuth, float32 [B, T, 2], rad.
+def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
+    """Slopes of showers in polar angle and in azimuth, float32 [N, 2], rad.
 
     The slope of a linear fit, weighted by energy, of a hit's angles to the log-weighted barycentre against the
     logarithm of its depth from the vertex: the angle, if small, between the shower's axis and the line from the vertex.
@@ -40,29 +40,25 @@ def shower_slopes(showers: Showers, pairs: Pairs, shape: tuple[int, int]) -> Ten
     Parameters
     ----------
     showers, pairs
-        Hits of the showers, and pairs of the batch.
-    shape
-        B and T.
+        Hits of the showers, and pairs of particles and items.
     """
-    size = shape[0] * shape[1]
     position, fraction = showers.position, showers.fraction
     # A shower of many small hits has no weights.
-    centre = torch.where(showers.norm > 0, showers.centre, showers.linear_centre).t()
-    direction = functional.normalize(centre, dim=-1)
-    axes = pairs.particle_rows(torch.cat([direction, *tangent_basis(direction)], dim=1).t()).view(3, 3, -1)
-    depth, off_theta, off_phi = (axes * position).sum(1).unbind(0)  # [P] each, mm
+    centre = torch.where(showers.norm > 0, showers.centre, showers.linear_centre)
+    direction = functional.normalize(centre, dim=1)
+    axes = pairs.particle_rows(torch.cat([direction, *tangent_basis(direction)], dim=1)).view(3, 3, -1)
+    depth, off = torch.split((axes * position).sum(1), [1, 2])  # mm
     ahead = depth > 1.0
-    off = torch.stack([off_theta, off_phi]) * (ahead / depth.clamp(min=1.0))  # [2, P], rad
-    core = fraction * ahead * ramp_down(off.square().sum(0).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
-    norm, depths = pairs.particle_row_sums(torch.stack([core, core * depth]), size).unbind(0)
+    off = off * (ahead / depth.clamp(min=1.0))  # [2, P], rad
+    core = fraction * ahead * ramp_down(off.square().sum(0, keepdim=True).sqrt(), CORE_ANGLE, width=CORE_ANGLE_WIDTH)
+    norm, depths = torch.split(pairs.sums(torch.cat([core, core * depth])), 1, dim=1)  # [N, 1] each
     norm = norm.clamp(min=1e-9)
     mean = depths / norm
-    norm_of, mean_of = pairs.particle_rows(torch.stack([norm, mean])).unbind(0)
+    norm_of, mean_of = torch.split(pairs.particle_rows(torch.cat([norm, mean], dim=1)), 1)
     beyond = depth - mean_of
     away = core / norm_of * beyond
-    spread, *slopes = pairs.particle_row_sums(torch.cat([(away * beyond)[None], away * off]), size).unbind(0)
-    slope = torch.stack(slopes, dim=-1) * (mean / (spread + EPS_DEPTH**2))[:, None]  # spread in mm^2
-    return slope.view(*shape, 2).float()
+    spread, slopes = torch.split(pairs.sums(torch.cat([away * beyond, away * off])), [1, 2], dim=1)
+    return (slopes * (mean / (spread + EPS_DEPTH**2))).float()  # spread in mm^2
 
 
 class ConversionDirectionCorrection(nn.Module):
@@ -90,16 +86,16 @@ class ConversionDirectionCorrection(nn.Module):
         self.fraction[-1].bias.fill_(-4.0)  # type: ignore[operator]
 
     def forward(self, features: Tensor, direction: Tensor, showers: Showers, pairs: Pairs) -> Tensor:
-        """Corrected unit vectors float [B, T, 3].
+        """Corrected unit vectors float [N, 3].
 
         Parameters
         ----------
-        features : float [B, T, F]
-        direction : float [B, T, 3], unit vectors
+        features : float [N, F]
+        direction : float [N, 3], unit vectors
         showers, pairs
             As in `shower_slopes`.
         """
-        slope = shower_slopes(showers, pairs, (direction.shape[0], direction.shape[1]))
+        slope = shower_slopes(showers, pairs)
         size = (slope / SLOPE_UNIT).abs().asinh()
         fraction = self.fraction(torch.cat([features, size], dim=-1)).sigmoid()
         _, phi = tangent_basis(direction)

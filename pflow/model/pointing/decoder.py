@@ -1,9 +1,6 @@
-"""The decoder's modules: from the particles so far to the next decoder state and its seed.
+"""The decoder's modules: from the particles so far to the next decoder state, its seed, and whether there is one.
 
-Decoding with them, step by step: `pflow.model.pointing.decoder_steps`, of batches, and, of one event,
-`pflow.model.pointing.decoder_steps_one_event`.
-
-Letters: B batch, T particles, S source tokens, M items (hits, then tracks), W width.
+Letters: B batch, T particles, N = B * T, S source tokens, W width.
 """
 
 from __future__ import annotations
@@ -16,18 +13,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.attention import SelfAttention
+from pflow.model.common.activation import gelu
+from pflow.model.common.attention import SelfAttention, absorbed_products, split_heads
 from pflow.model.common.cache import Cache, Compaction, KeyValue, KVCache
 from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, stack
 from pflow.model.pointing.attention import CoverageAttention, CoverageMemory
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.geometry import gather
-from pflow.model.pointing.seed import SeedPointer
+from pflow.model.pointing.geometry import Tables, TokenTracks
 
-__all__ = ["CoverageDecoder", "ParticleDecoder", "PreviousParticles", "ProjectedMemory"]
+__all__ = ["MASKED_LOGIT", "CoverageDecoder", "Memory", "ParticleDecoder", "PreviousParticles", "SeedPointer"]
 
 N_CHARGE = 3
+
+MASKED_LOGIT = -1e4
+"""Logit of padding and of tokens that are no seed: finite, so that an event without tokens has gradients."""
 
 
 class PreviousParticles(NamedTuple):
@@ -35,12 +34,12 @@ class PreviousParticles(NamedTuple):
 
     Parameters
     ----------
-    pdg, charge : int64 [B, T]
-    log_energy : float [B, T], ln(E / GeV)
-    direction : float [B, T, 3]
-    seed : int64 [B, T]
-    deposit : float [B, T], energy of the assigned hits, GeV
-    pooled : float [B, T, W], mean memory of the assigned items
+    pdg, charge : int64 [N]
+    log_energy : float [N], ln(E / GeV)
+    direction : float [N, 3]
+    seed : int64 [N], indices into B * S
+    deposit : float [N], energy of the assigned hits, GeV
+    pooled : float [N, W], mean memory of the assigned items
     """
 
     pdg: Tensor
@@ -52,22 +51,22 @@ class PreviousParticles(NamedTuple):
     pooled: Tensor
 
 
-class ProjectedMemory(NamedTuple):
+class Memory(NamedTuple):
     """What the decoder makes of the encoder states, made once for many steps.
 
     Parameters
     ----------
     layers
         Keys and values of each layer.
-    pointer : float [B, 3, hidden, S], of `pflow.model.pointing.seed.SeedPointer.project`
+    pointer : float [B, 3, hidden, S], of `SeedPointer.project`
     """
 
     layers: Sequence[KeyValue]
     pointer: Tensor
 
-    def compact(self, compaction: Compaction) -> ProjectedMemory:
+    def compact(self, compaction: Compaction) -> Memory:
         """The events that go on, moved in place."""
-        return ProjectedMemory([layer.compact(compaction) for layer in self.layers], compaction.apply(self.pointer))
+        return Memory([layer.compact(compaction) for layer in self.layers], compaction.apply(self.pointer))
 
 
 class CoverageDecoder(nn.Module):
@@ -118,7 +117,7 @@ class CoverageDecoder(nn.Module):
 
         Parameters
         ----------
-        x : float [B, T, W], the whole sequence, or with `caches` its newest token
+        x : float [B, T, W], the whole sequence, or with `caches` its newest token, [B, W]
         memory
             T positions.
         mask : bool [B, T] or None
@@ -139,6 +138,64 @@ class CoverageDecoder(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
 
+class SeedPointer(nn.Module):
+    """Probabilities of the next seed and of the end of the sequence.
+
+    Each token has a logit that a particle starts there: the product of state and token, a second such product times the
+    token's assigned fraction, and a third times the logarithm of its unassigned energy. The end has a logit of the
+    state alone. The probabilities of all tokens and of the end sum to 1.
+
+    Parameters
+    ----------
+    width
+        W of decoder states and memory.
+    hidden_width
+        Length of the vectors that are multiplied.
+    """
+
+    def __init__(self, *, width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.hidden_width = hidden_width
+        self.state = nn.Linear(width, 3 * hidden_width)
+        self.token = nn.Linear(width, 3 * hidden_width)
+        self.offset = nn.Parameter(torch.empty(3))
+        self.eos = FullyConnected((width, width, 1), activation="gelu")
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Set the initial offsets: small logits, smaller ones for assigned tokens."""
+        self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
+
+    def project(self, memory: Tensor) -> Tensor:
+        """What is multiplied by states, of a memory float [B, S, W]; float [B, 3, hidden, S]."""
+        keys = torch.matmul(self.token.weight, memory.transpose(1, 2)) + self.token.bias[:, None]
+        return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
+
+    def forward(
+        self, state: Tensor, memory: Tensor, assigned: Tensor, unassigned_energy: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits of each token, float [B, T, S] or [B, S], and of the end, float [B, T, 1] or [B, 1].
+
+        Parameters
+        ----------
+        state : float [B, T, W] or [B, W], decoder states
+        memory : float [B, S, W], or `project` of it
+        assigned : float [B, 1, T, S], assigned fraction of each token
+        unassigned_energy : float [B, 1, T, S], GeV
+        """
+        query, scale = self.state(state), self.hidden_width**-0.5
+        if memory.ndim == 4:
+            products = split_heads(query, 3) * scale @ memory + self.offset[:, None, None]  # [B, 3, T, S]
+        else:
+            query = query.view(len(state), assigned.shape[2], 3, self.hidden_width) * scale
+            key, shift = self.token.weight.view(3, self.hidden_width, -1), self.token.bias.view(3, -1)
+            constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
+            products = absorbed_products(query, key, memory, constant[..., None])
+        plain, of_assigned, of_energy = torch.split(products, 1, dim=1)  # [B, 1, T, S] each
+        logits = plain + of_assigned * assigned + of_energy * (unassigned_energy + 1e-3).log()
+        return logits.view(*state.shape[:-1], -1 if len(state) else assigned.shape[3]), self.eos(state)
+
+
 class ParticleDecoder(nn.Module):
     """Embed the previous particles, decode, and point at the next seed.
 
@@ -153,7 +210,8 @@ class ParticleDecoder(nn.Module):
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
         width = config.width
-        self.n_pdg = inputs.n_pdg
+        self.register_buffer("codes", torch.eye(inputs.n_pdg), persistent=False)
+        self.register_buffer("charges", torch.eye(N_CHARGE), persistent=False)
         self.bos = nn.Parameter(torch.empty(width))
         self.embed_particle = FullyConnected((inputs.n_pdg + N_CHARGE + 7, width, width), activation="gelu")
         self.embed_seed = nn.Linear(width, width, bias=False)
@@ -166,70 +224,71 @@ class ParticleDecoder(nn.Module):
         self.stack.initialise()
         self.pointer.initialise()
 
-    def embed(self, particles: PreviousParticles, source: EncodedSource) -> Tensor:
-        """Embedded particles float [B, T, W]."""
-        continuous = torch.stack(
-            [
-                particles.log_energy / 2.0,
-                ((particles.deposit + 0.05).log() - particles.log_energy).clamp(-4.0, 4.0),
-                (particles.deposit + 1e-3).log() / 2.0,
-                gather(source.scene.token_is_track, particles.seed).float(),
-            ],
-            dim=-1,
-        )
-        features = torch.cat(
-            [
-                functional.one_hot(particles.pdg, self.n_pdg),
-                functional.one_hot(particles.charge, N_CHARGE),
-                continuous,
-                particles.direction,
-            ],
-            dim=-1,
-        )
-        x = self.embed_particle(features)
-        return x + self.embed_seed(gather(source.states, particles.seed)) + self.embed_pooled(particles.pooled)  # type: ignore[no-any-return]
+    def embed(self, particles: PreviousParticles, tables: Tables) -> Tensor:
+        """Embedded particles float [N, W]."""
+        log_energy, deposit = particles.log_energy[:, None], particles.deposit[:, None]
+        features = [
+            self.get_buffer("codes").index_select(0, particles.pdg),
+            self.get_buffer("charges").index_select(0, particles.charge),
+            log_energy / 2.0,
+            ((deposit + 0.05).log() - log_energy).clamp(-4.0, 4.0),
+            (deposit + 1e-3).log() / 2.0,
+            TokenTracks.of(tables.token_tracks.index_select(0, particles.seed)).is_track,
+            particles.direction,
+        ]
+        first, last = self.embed_particle[0], self.embed_particle[-1]
+        hidden = gelu(first(torch.cat(features, dim=1)))
+        # The sum of three maps as one.
+        weight = torch.cat([last.weight, self.embed_seed.weight, self.embed_pooled.weight], dim=1)  # type: ignore[list-item]
+        inputs = torch.cat([hidden, tables.states.index_select(0, particles.seed), particles.pooled], dim=1)
+        return functional.linear(inputs, weight, last.bias)  # type: ignore[arg-type]
 
     def first(self, batch: int) -> Tensor:
         """The embedded beginning of the sequence, float [B, 1, W]."""
         return self.bos.expand(batch, 1, -1)
 
-    def project(self, states: Tensor) -> ProjectedMemory:
+    def project(self, states: Tensor) -> Memory:
         """Of encoder states float [B, S, W]; on a CPU, products with few queries take a third of the time with it."""
         layers = [layer.memory_attention.attention.project(states) for layer in self.stack.layers]
-        return ProjectedMemory(layers, self.pointer.project(states))
+        return Memory(layers, self.pointer.project(states))
 
     def forward(
         self,
         x: Tensor,
-        source: EncodedSource,
-        assigned: Tensor,
+        tables: Tables,
+        assigned_energy: Tensor,
         caches: Sequence[Cache] | None = None,
-        projected: ProjectedMemory | None = None,
-    ) -> tuple[Tensor, Tensor]:
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Decode.
 
         Parameters
         ----------
-        x : float [B, T, W]
+        x : float [B, T, W], or with `caches` [B, W]
             The embedded beginning and particles, or with `caches` the newest token.
-        source
-            Encoded source of the batch.
-        assigned : float [B, T, M], assigned fraction of each item before each position
+        tables
+            Of the source.
+        assigned_energy : float [B * T * S], assigned energy of each token before each position, GeV
         caches
             Keys and values of earlier tokens, one cache a layer.
-        projected
+        memory
             `project` of the source's states, where it is at hand.
 
         Returns
         -------
-        states : float [B, T, W]
-        pointer : float [B, T, S + 1]
-            Log probabilities of the next seed and, last, of the end of the sequence.
+        states : float, shape of x
+        logits : float [B, T, S] or [B, S], of the next seed
+        eos_logit : float [B, T, 1] or [B, 1], of the end of the sequence
         """
-        on_tokens = source.scene.on_tokens(assigned)
-        memory = CoverageMemory.of(source.states, on_tokens, source.scene.token_mask)
-        if projected is None:
-            states = self.stack(x, memory, caches=caches)
-            return states, self.pointer(states, source.states, source.scene, on_tokens)
-        states = self.stack(x, memory, caches=caches, projected=projected.layers)
-        return states, self.pointer(states, projected.pointer, source.scene, on_tokens)
+        batch, steps = len(x), 1 if x.ndim == 2 else x.shape[1]
+        energy = tables.token_energy.view(batch, 1, 1, tables.n_tokens)
+        assigned_energy = assigned_energy.view(batch, 1, steps, tables.n_tokens)
+        assigned = assigned_energy / energy.clamp(min=1e-9)
+        mask = None if tables.token_mask is None else tables.token_mask.view(batch, tables.n_tokens)
+        states = tables.states.view(batch, tables.n_tokens, x.shape[-1]) if memory is None else memory.pointer
+        coverage = CoverageMemory.of(states, assigned, mask)
+        decoded = self.stack(x, coverage, caches=caches, projected=None if memory is None else memory.layers)
+        logits, eos_logit = self.pointer(decoded, states, assigned, (energy - assigned_energy).clamp(min=0.0))
+        if mask is not None:
+            logits = logits.masked_fill(~(mask if x.ndim == 2 else mask[:, None]), MASKED_LOGIT)
+        return decoded, logits, eos_logit

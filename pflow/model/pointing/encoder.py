@@ -1,52 +1,19 @@
-"""From source tokens to encoder states. Letters: B batch, S source tokens, M items (hits, then tracks), W width."""
+"""From source tokens to encoder states. Letters: B batch, S source tokens, W width."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
-from pflow.model.common.cache import Compaction
 from pflow.model.common.layers import Encoder, EncoderLayer, FullyConnected, LayerStyle
 from pflow.model.pointing.attention import DirectionalSelfAttention
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.geometry import Scene
+from pflow.model.pointing.geometry import Tokens
 from pflow.model.pointing.nearby import Directions
 
-__all__ = ["EncodedSource", "SourceEncoder"]
-
-
-class EncodedSource(NamedTuple):
-    """The encoded source of a batch.
-
-    Parameters
-    ----------
-    scene
-        Tokens and items in space.
-    states : float [B, S, W]
-    items : float [B, M, hidden], from `pflow.model.pointing.assignment.AssignmentLogits.items`
-    """
-
-    scene: Scene
-    states: Tensor
-    items: Tensor
-
-    def copy(self) -> EncodedSource:
-        """A copy that shares no storage; decoding changes its source in place."""
-        return EncodedSource(self.scene.copy(), self.states.clone(), self.items.clone())
-
-    def events(self, rows: slice) -> EncodedSource:
-        """Some of the events, as views."""
-        return EncodedSource(self.scene.events(rows), self.states[rows], self.items[rows])
-
-    def compact(self, compaction: Compaction) -> EncodedSource:
-        """The events that go on, moved in place."""
-        return EncodedSource(
-            self.scene.compact(compaction), compaction.apply(self.states), compaction.apply(self.items)
-        )
+__all__ = ["SourceEncoder"]
 
 
 class SourceEncoder(nn.Module):
@@ -85,18 +52,18 @@ class SourceEncoder(nn.Module):
             reads, has = ("reads", "none") if batch.tracks is None else ("does not read", "some")
             raise ValueError(f"tracks: the network {reads} them and the batch has {has}")
 
-    def forward(self, batch: Batch, scene: Scene) -> Tensor:
-        """Encoder states float [B, S, W] of a batch and its scene."""
+    def forward(self, batch: Batch, tokens: Tokens) -> Tensor:
+        """Encoder states float [B, S, W] of a batch and its tokens."""
         features = batch.hits.features, None if batch.tracks is None else batch.tracks.features
         x = self._embed(*features)
         if self.training or x.device.type != "cpu" or torch.compiler.is_compiling():
-            return self.stack(x, mask=scene.token_mask, unit=scene.token_unit)  # type: ignore[no-any-return]
+            return self.stack(x, mask=tokens.mask, unit=tokens.unit)  # type: ignore[no-any-return]
         # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
         states = torch.zeros_like(x)
-        for row, mask in enumerate(scene.token_mask):
+        for row, mask in enumerate(tokens.mask):
             real = mask.nonzero().squeeze(1)
             if len(real):
-                states[row, real] = self._encode(x[row, real], scene.token_unit[row, real])
+                states[row, real] = self._encode(x[row, real], tokens.unit[row, real])
         return states
 
     def of_event(self, hits: Tensor, tracks: Tensor | None, unit: Tensor) -> Tensor:

@@ -5,21 +5,24 @@ Letters: B batch, T particles, M items (hits, then tracks).
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
+from pflow.model.common.cache import Compaction
 from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.decoder_steps import BatchDecoder
-from pflow.model.pointing.decoder_steps_one_event import decode_event
-from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.geometry import gather
+from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refined_particles import refine
 from pflow.model.pointing.refiner import DecodedParticles
+from pflow.model.pointing.step import Pointed, State, candidates, emit, point
 
 __all__ = ["decode_first_stage", "generate"]
 
@@ -57,16 +60,79 @@ def generate(
 def decode_first_stage(
     network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler
 ) -> DecodedSequence:
-    """Decode without refinement: one event on a CPU by `decode_event`, all else by `BatchDecoder`.
-
-    The source is changed in place. Call without gradients.
-    """
-    batch, device = len(source.states), source.states.device
-    plain = network.head.use_proxies and not (sampler.draws or network.decoder.training)
-    if plain and batch == 1 and device.type == "cpu" and bool(source.scene.token_mask.any()):
-        return decode_event(network, source, decoding)
+    """Decode without refinement. The source is changed in place. Call without gradients."""
     decoder = BatchDecoder(network, source, decoding, sampler)
-    return decode(decoder, batch=batch, max_particles=decoder.limits, device=device)
+    return decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
+
+
+class BatchDecoder:
+    """Decoder steps of a batch of events (`pflow.model.common.decode.Decoder`).
+
+    Parameters
+    ----------
+    network
+        In evaluation mode.
+    source
+        Encoded source of the batch; changed in place.
+    decoding
+        When decoding stops.
+    sampler
+        Chooses seeds and identities.
+    """
+
+    def __init__(
+        self, network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler
+    ) -> None:
+        batch = len(source.states)
+        self.network, self.decoding, self.sampler = network, decoding, sampler
+        is_hit = source.items.mask & ~source.items.is_track
+        self.limits = decoding.limits(is_hit.sum(1), source.items.mask.sum(1) - is_hit.sum(1))  # [B]
+        longest = max(decoding.max_particles, source.items.mask.shape[1])
+        self.caches = network.decoder.stack.caches(source.states, longest + 1)
+        self.on_cpu = source.states.device.type == "cpu"
+        self.memory = network.decoder.project(source.states) if self.on_cpu else None
+        self.source, self.tables = source, source.tables()
+        self.state = State.first(network, self.tables, batch)
+        self.batch = batch
+        self.pointed: Pointed
+        self.selected: Tensor | None = None  # [B', 1, M]
+
+    def advance(self, rows: Tensor) -> Tensor:
+        """Next decoder state and seed; bool [B'], True = one more particle."""
+        choose = functools.partial(self.sampler, rows=rows, batch=self.batch)
+        self.pointed = point(
+            self.network, self.tables, self.state, self.caches, self.memory, self.decoding, choose=choose
+        )
+        return ~self.pointed.stop
+
+    def sizes(self, goes_on: Tensor) -> Tensor:
+        """The number of pairs of a particle and an item; none on a CPU, which need not be waited for."""
+        if self.on_cpu:
+            return torch.empty(0, dtype=torch.int64)
+        self.selected = self._candidates() & goes_on[:, None, None]
+        return self.selected.sum().view(1)
+
+    def compact(self, compaction: Compaction) -> None:
+        """Drop the events that have ended."""
+        self.pointed = Pointed(*map(compaction.apply, self.pointed))
+        if self.selected is not None:
+            self.selected = compaction.apply(self.selected)
+        self.source, self.state = self.source.compact(compaction), self.state.compact(compaction)
+        self.tables = self.source.tables()
+        self.memory = None if self.memory is None else self.memory.compact(compaction)
+        for cache in self.caches:
+            cache.compact(compaction)
+
+    def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
+        """Decode one particle of each event."""
+        chosen = self._candidates() if self.selected is None else self.selected
+        pairs = PairList.where(chosen, *sizes)
+        choose = functools.partial(self.sampler, rows=rows, batch=self.batch) if self.sampler.draws else None
+        self.state, row = emit(self.network, self.tables, self.state, self.pointed, pairs, self.decoding, choose=choose)
+        return row
+
+    def _candidates(self) -> Tensor:
+        return candidates(self.tables, self.state, self.pointed).view(len(self.pointed.seed), 1, self.tables.n_items)
 
 
 def _refined_in_parts(
@@ -94,8 +160,8 @@ def _refined(
 ) -> dict[str, Tensor]:
     """Columns of the refined particles."""
     particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, decoding, sampler)
-    hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp(), decoded.hit_fraction.shape)
-    return {"is_particle": is_particle, **particles.columns(pdg, charge, hit_fraction)}
+    hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp())
+    return {"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(pdg, charge)}
 
 
 def _without_gaps(
@@ -105,13 +171,14 @@ def _without_gaps(
     assert batch.readout is not None
     n_hits = batch.readout.mask.shape[1]
     is_particle, pdg = columns["is_particle"], columns["pdg"]
+    probability = columns["pdg_logits"].softmax(-1)
     values = {
         "charge": columns["charge"],
         "pdg": pdg,
         "energy": network.energy_scale.normalised(columns["log_energy"]).float(),
         "direction": columns["direction"].float(),
-        "score": columns["probability"].gather(-1, pdg[..., None]).squeeze(-1),
-        "pdg_probability": columns["probability"],
+        "score": probability.gather(-1, pdg[..., None]).squeeze(-1),
+        "pdg_probability": probability,
         "energy_sigma": columns["energy_sigma"],
         "direction_sigma": columns["direction_sigma"],
         "by_track": columns["by_track"],

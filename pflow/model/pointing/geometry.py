@@ -1,13 +1,15 @@
-"""Positions, energies and momenta of tokens, hits and tracks.
+"""Tokens and items in space: what a network reads of an event beside the features of its tokens.
 
 An item is what a particle can be assigned: a hit or a track. A token is one or more hits, or a track.
 
-Letters: B batch, S source tokens (S_h of hits, then K of tracks), N hits, M = N + K items (hits, then tracks).
+Letters: B batch, S source tokens (S_h of hits, then K of tracks), N hits, M = N + K items (hits, then tracks), R
+subdetectors, W width.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -17,16 +19,22 @@ from pflow.data.batch import Batch
 from pflow.model.common.cache import Compaction
 
 __all__ = [
-    "BY_DEPOSIT",
-    "BY_FRACTION",
-    "DEPOSIT_ENERGY",
-    "DEPOSIT_POSITION",
+    "ARC_UNIT",
     "IS_TRACK",
     "ITEM_FEATURES",
-    "LAYER",
-    "Scene",
+    "MIN_RHO",
+    "THETA_UNIT",
+    "EncodedSource",
+    "ItemPlaces",
+    "ItemSums",
+    "Items",
+    "Tables",
+    "TokenFrames",
+    "TokenTracks",
+    "Tokens",
+    "cosines",
     "gather",
-    "make_scene",
+    "make_tokens_and_items",
 ]
 
 FAR = 2000.0
@@ -36,120 +44,272 @@ ITEM_FEATURES = 3
 """Number of features of an item before those of its subdetector: log energy, layer, whether it is a track."""
 
 LAYER, IS_TRACK = 1, 2
-"""Columns of `Scene.item_features`."""
+"""Columns of `Items.features`."""
 
-DEPOSIT_POSITION, DEPOSIT_ENERGY = slice(0, 3), 3
-"""Columns of `Scene.item_deposit`."""
+THETA_UNIT, ARC_UNIT = 0.003, 0.01
+"""Units of differences in polar angle and of arcs in azimuth, rad."""
 
-BY_FRACTION, BY_DEPOSIT = slice(0, 7), slice(7, None)
-"""Columns of `Scene.item_sums`: those that are summed with the assigned fractions of the items; and those by
-subdetector, which are summed with the items' fractions of the particle's deposit."""
+MIN_RHO = 1e-3
+"""Smallest sine of the polar angle by which differences in azimuth become arcs."""
 
 
-class Scene(NamedTuple):
-    """Tokens and items of a batch in space.
+class TokenFrames(NamedTuple):
+    """Columns of `Tokens.frames`: where a particle starts, and what its items are compared with.
 
     Parameters
     ----------
-    token_position, token_unit, token_axis : float [B, S, 3]
-        Energy-weighted mean position of a token's hits, or where its track enters the calorimeter, mm; its unit vector;
-        and the direction in which a shower goes from there: that of the position, or of the track's momentum.
-    token_energy : float [B, S], energy of a token's hits, or momentum of its track, GeV
-    token_is_track : bool [B, S]
-    token_momentum : float [B, S, 3], momentum of a track at the vertex, GeV; 0 for hits
-    token_charge : float [B, S], e; 0 for hits
-    token_mask : bool [B, S], True = real token
-    item_energy : float [B, M], GeV; 0 for tracks
-    item_weight : float [B, M], square root of the energy of a hit or the momentum of a track, GeV^(1/2)
-    item_position, item_unit : float [B, M, 3], mm and its unit vector
-    item_token : int64 [B, M], index of the token that the item is part of
-    item_features : float [B, M, F], see `ITEM_FEATURES`, and one of subdetectors
-    item_mask : bool [B, M], True = real item
-    n_hits : N
-    token_geometry : float [B, S, 9], position, axis and unit vector of each token
-    item_geometry : float [B, M, 7], position, unit vector and token of each item
-    item_deposit : float [B, M, 4], position and energy of each item
-    item_sums : float [B, M, 7 + 2 D]
-        What is summed over a particle's items: momentum (3), its norm, charge, number of tracks and of hits; and for
-        each of the D subdetectors whether the item is in it, then for each the item's layer if it is.
+    place : [8], columns of `ItemPlaces`
+    axis : [3], direction in which a shower goes from there
+    azimuth : [3], vector whose product with a small difference of unit vectors is the arc in azimuth, in units of
+        10 mrad
     """
 
-    token_position: Tensor
-    token_unit: Tensor
-    token_axis: Tensor
-    token_energy: Tensor
-    token_is_track: Tensor
-    token_momentum: Tensor
-    token_charge: Tensor
-    token_mask: Tensor
-    item_energy: Tensor
-    item_weight: Tensor
-    item_position: Tensor
-    item_unit: Tensor
-    item_token: Tensor
-    item_features: Tensor
-    item_mask: Tensor
-    n_hits: int
-    token_geometry: Tensor
-    item_geometry: Tensor
-    item_deposit: Tensor
-    item_sums: Tensor
+    place: Tensor
+    axis: Tensor
+    azimuth: Tensor
 
     @classmethod
-    def of(cls, **fields: Any) -> Scene:
-        """From all other fields: those that join some of them are made once an event and not for each particle."""
-        position, unit, token = fields["item_position"], fields["item_unit"], fields["item_token"]
-        features = fields["item_features"]
-        is_track = features[..., IS_TRACK : IS_TRACK + 1]
-        subdetector = features[..., ITEM_FEATURES:]
-        momentum = gather(fields["token_momentum"], token)  # of other tokens than tracks 0
-        of_tracks = [
-            momentum,
-            torch.linalg.vector_norm(momentum, dim=-1, keepdim=True),
-            gather(fields["token_charge"], token)[..., None] * is_track,
-            is_track,
-            1.0 - is_track,
-        ]
-        depth = features[..., LAYER : LAYER + 1] * subdetector
-        return cls(
-            **fields,
-            token_geometry=torch.cat([fields[f"token_{name}"] for name in ("position", "axis", "unit")], dim=-1),
-            # Indices of tokens are exact in single precision up to 2^24.
-            item_geometry=torch.cat([position, unit, token[..., None].to(unit.dtype)], dim=-1),
-            item_deposit=torch.cat([position, fields["item_energy"][..., None]], dim=-1),
-            item_sums=torch.cat([*of_tracks, subdetector, depth], dim=-1),
+    def of(cls, table: Tensor, *, dim: int = 1) -> Self:
+        """The columns of a table, or with `dim` 0 the rows."""
+        return cls(*torch.split(table, [8, 3, 3], dim=dim))
+
+
+class TokenTracks(NamedTuple):
+    """Columns of `Tokens.tracks`, 0 for tokens of hits.
+
+    Parameters
+    ----------
+    unit : [3], unit vector of a track's momentum at the vertex
+    momentum : [1], its size, GeV
+    charge : [1], sign of the charge
+    is_track : [1]
+    """
+
+    unit: Tensor
+    momentum: Tensor
+    charge: Tensor
+    is_track: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor) -> Self:
+        """The columns of a table."""
+        return cls(*torch.split(table, [3, 1, 1, 1], dim=1))
+
+
+class ItemPlaces(NamedTuple):
+    """Columns of `Items.places`.
+
+    Parameters
+    ----------
+    position : [3], mm
+    unit : [3], its unit vector
+    theta : [2], polar angle in units of 3 mrad, as a number and what its rounding leaves: differences need it
+    """
+
+    position: Tensor
+    unit: Tensor
+    theta: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor, *, dim: int = 1) -> Self:
+        """The columns of a table, or with `dim` 0 the rows."""
+        return cls(*torch.split(table, [3, 3, 2], dim=dim))
+
+
+class ItemSums(NamedTuple):
+    """Columns of `Items.sums`: what is summed over the items of a particle.
+
+    Parameters
+    ----------
+    by_fraction : [8]
+        With the fractions of the items: energy of hits and momentum of tracks, GeV; number of hits; momentum (3) of
+        tracks, GeV; number and charge [e] of tracks.
+    position : [3]
+        With the items' fractions of the particle's deposit, mm.
+    by_subdetector : [2 R]
+        The same: for each subdetector whether the item is in it, then for each its layer if it is.
+    """
+
+    by_fraction: Tensor
+    position: Tensor
+    by_subdetector: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor, *, dim: int = 1) -> Self:
+        """The columns of a table, or with `dim` 0 the rows."""
+        return cls(*torch.split(table, [8, 3, int(table.shape[dim]) - 11], dim=dim))
+
+
+class Tokens(NamedTuple):
+    """Tokens of a batch.
+
+    Parameters
+    ----------
+    mask : bool [B, S], True = real token
+    energy : float [B, S], energy of a token's hits, or momentum of its track, GeV
+    is_track : bool [B, S]
+    frames : float [B, S, 14], columns of `TokenFrames`
+    tracks : float [B, S, 6], columns of `TokenTracks`
+    item : int64 [B, S], one of the items of each token
+    """
+
+    mask: Tensor
+    energy: Tensor
+    is_track: Tensor
+    frames: Tensor
+    tracks: Tensor
+    item: Tensor
+
+    @property
+    def unit(self) -> Tensor:
+        """Unit vectors of the positions, float [B, S, 3]."""
+        return self.frames[..., 3:6]
+
+
+class Items(NamedTuple):
+    """Items of a batch.
+
+    Parameters
+    ----------
+    mask : bool [B, M], True = real item
+    token : int64 [B, M], index of the token that the item is part of
+    weight : float [B, M], energy of a hit or momentum of a track, GeV
+    features : float [B, M, F], see `ITEM_FEATURES`, and one of subdetectors
+    direction : float [B, 3, M], unit vectors of the positions, as products want them
+    places : float [B, M, 8], columns of `ItemPlaces`
+    sums : float [B, M, 11 + 2 R], columns of `ItemSums`
+    """
+
+    mask: Tensor
+    token: Tensor
+    weight: Tensor
+    features: Tensor
+    direction: Tensor
+    places: Tensor
+    sums: Tensor
+
+    @property
+    def is_track(self) -> Tensor:
+        """Which items are tracks, bool [B, M]."""
+        return self.features[..., IS_TRACK] > 0.5
+
+    @property
+    def energy(self) -> Tensor:
+        """Energies of hits, and 0 for tracks, float [B, M], GeV."""
+        return self.sums[..., 0]
+
+
+class Tables(NamedTuple):
+    """An encoded source as the decoder reads it: tables of the tokens of all events, [B * S, ...], and of all items.
+
+    Fields are those of `Tokens`, `Items` and `EncodedSource`. ``item_token`` and ``token_item`` are indices into the
+    tables. ``item_direction`` is [B, 3, M]. Masks are None where there is no padding. ``n_tokens`` and ``n_items`` are
+    S and M, or -1 in a graph that is exported.
+    """
+
+    states: Tensor
+    token_frames: Tensor
+    token_tracks: Tensor
+    token_energy: Tensor
+    token_is_track: Tensor
+    token_item: Tensor
+    item_token: Tensor
+    item_weight: Tensor
+    item_hidden: Tensor
+    item_places: Tensor
+    item_sums: Tensor
+    item_direction: Tensor
+    token_mask: Tensor | None = None
+    item_mask: Tensor | None = None
+    n_tokens: int = -1
+    n_items: int = -1
+
+
+class EncodedSource(NamedTuple):
+    """The encoded source of a batch.
+
+    Parameters
+    ----------
+    tokens, items
+        In space.
+    states : float [B, S, W]
+    hidden : float [B, M, hidden], from `pflow.model.pointing.assignment.AssignmentLogits.items`
+    """
+
+    tokens: Tokens
+    items: Items
+    states: Tensor
+    hidden: Tensor
+
+    def change(self, function: Callable[[Tensor], Tensor]) -> EncodedSource:
+        """With a function applied to each tensor."""
+        return EncodedSource(
+            Tokens(*map(function, self.tokens)),
+            Items(*map(function, self.items)),
+            function(self.states),
+            function(self.hidden),
+        )
+
+    def copy(self) -> EncodedSource:
+        """A copy that shares no storage; decoding changes its source in place."""
+        return self.change(torch.clone)
+
+    def events(self, rows: slice) -> EncodedSource:
+        """Some of the events, as views."""
+        return self.change(lambda part: part[rows])
+
+    def compact(self, compaction: Compaction) -> EncodedSource:
+        """The events that go on, moved in place."""
+        return self.change(compaction.apply)
+
+    def in_tables(self, token: Tensor) -> Tensor:
+        """Indices into B * S of tokens int64 [B, ...] of each event."""
+        first = torch.arange(len(token), device=token.device) * self.states.shape[1]
+        return token + first.view(-1, *[1] * (token.ndim - 1))
+
+    def tables(self) -> Tables:
+        """Tables of all tokens and of all items."""
+        tokens, items = self.tokens, self.items
+        first_item = torch.arange(len(self.states), device=self.states.device)[:, None] * items.mask.shape[1]
+        return Tables(
+            states=self.states.flatten(0, 1),
+            token_frames=tokens.frames.flatten(0, 1),
+            token_tracks=tokens.tracks.flatten(0, 1),
+            token_energy=tokens.energy.flatten(),
+            token_is_track=tokens.is_track.flatten(),
+            token_item=(tokens.item + first_item).flatten(),
+            token_mask=tokens.mask.flatten(),
+            item_token=self.in_tables(items.token).flatten(),
+            item_weight=items.weight.flatten(),
+            item_hidden=self.hidden.flatten(0, 1),
+            item_places=items.places.flatten(0, 1),
+            item_sums=items.sums.flatten(0, 1),
+            item_direction=items.direction,
+            item_mask=items.mask.flatten(),
+            n_tokens=tokens.mask.shape[1],
+            n_items=items.mask.shape[1],
         )
 
     def on_tokens(self, values: Tensor) -> Tensor:
+        """Energy of the fractions of items on each token, float [B, T, M] to [B, T, S], GeV."""
+        index = self.items.token[:, None].expand(-1, values.shape[1], -1)
+        on_tokens = values.new_zeros(*values.shape[:2], self.states.shape[1])
+        return on_tokens.scatter_add(2, index, values * self.items.weight[:, None])
+
+    def assigned(self, values: Tensor) -> Tensor:
         """Energy-weighted mean over each token's items (of tracks: the value itself), float [B, T, M] to [B, T, S]."""
-        size, steps = values.shape[:2]
-        index = self.item_token[:, None].expand(-1, steps, -1)
-        weighted = values * (self.item_weight.square())[:, None]
-        summed = values.new_zeros(size, steps, self.token_mask.shape[1]).scatter_add(2, index, weighted)
-        return summed / self.token_energy.clamp(min=1e-9)[:, None]
+        return self.on_tokens(values) / self.tokens.energy.clamp(min=1e-9)[:, None]
 
     def cosines(self, token: Tensor) -> Tensor:
         """Cosines of the angles between tokens int64 [B, T] and all items as seen from the vertex, double [B, T, M]."""
-        # Products in double precision: what is within an angle must not depend on their rounding.
-        with torch.autocast(token.device.type, enabled=False):
-            return gather(self.token_unit, token).double() @ self.item_unit.double().transpose(1, 2)
+        return cosines(gather(self.tokens.unit, token), self.items.direction)
 
-    def copy(self) -> Scene:
-        """A copy that shares no storage."""
-        tensors: dict[str, Any] = {name: part.clone() for name, part in self._asdict().items() if name != "n_hits"}
-        return self._replace(**tensors)
 
-    def events(self, rows: slice) -> Scene:
-        """Some of the events, as views."""
-        tensors: dict[str, Any] = {name: part[rows] for name, part in self._asdict().items() if name != "n_hits"}
-        return self._replace(**tensors)
-
-    def compact(self, compaction: Compaction) -> Scene:
-        """The events that go on, moved in place."""
-        tensors: dict[str, Any] = {
-            name: compaction.apply(part.contiguous()) for name, part in self._asdict().items() if name != "n_hits"
-        }
-        return self._replace(**tensors)
+def cosines(unit: Tensor, direction: Tensor) -> Tensor:
+    """Cosines double [B, T, M] between unit vectors [B, T, 3] and [B, 3, M]."""
+    # In double precision: what is within an angle must not depend on the rounding of the products.
+    with torch.autocast(unit.device.type, enabled=False):
+        return unit.double() @ direction.double()
 
 
 def gather(values: Tensor, index: Tensor) -> Tensor:
@@ -162,8 +322,8 @@ def gather(values: Tensor, index: Tensor) -> Tensor:
     return found.view(*index.shape, *values.shape[2:])
 
 
-def make_scene(batch: Batch, *, n_subdetectors: int) -> Scene:
-    """Scene of the readout of a batch.
+def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens, Items]:
+    """Tokens and items of the readout of a batch.
 
     Raises
     ------
@@ -178,6 +338,7 @@ def make_scene(batch: Batch, *, n_subdetectors: int) -> Scene:
         raise ValueError(f"readout: {readout.track_mask.shape[1]} tracks where the source has {n_tracks}")
     size, n_hit_tokens = batch.hits.mask.shape
     energy = readout.energy * readout.mask  # [B, N]
+    none = torch.zeros_like(energy)
     token_energy = energy.new_zeros(size, n_hit_tokens).scatter_add(1, readout.token, energy)
     moment = energy.new_zeros(size, n_hit_tokens, 3).scatter_add(
         1, readout.token[..., None].expand(-1, -1, 3), energy[..., None] * readout.position
@@ -187,37 +348,77 @@ def make_scene(batch: Batch, *, n_subdetectors: int) -> Scene:
     momentum = torch.linalg.vector_norm(readout.track_momentum, dim=-1)  # [B, K]
     unknown = (readout.track_position == 0).all(-1, keepdim=True)
     track_position = torch.where(unknown, FAR * readout.track_direction, readout.track_position)
+    position = torch.cat([hit_position, track_position], dim=1)
+    unit = functional.normalize(position, dim=-1)
+    x, y, z = unit.unbind(-1)
+    arc = (ARC_UNIT * torch.hypot(x, y).clamp(min=MIN_RHO))[..., None]
+    charge = functional.pad(readout.track_charge, (n_hit_tokens, 0))[..., None]
+    track_momentum = functional.pad(readout.track_momentum, (0, 0, n_hit_tokens, 0))
+    is_track = torch.cat([torch.zeros_like(batch.hits.mask), readout.track_mask], dim=1)
+    item_token = torch.cat(
+        [readout.token, n_hit_tokens + torch.arange(n_tracks, device=energy.device).expand(size, -1)], dim=1
+    )
+    frames = TokenFrames(
+        place=torch.cat([position, unit, _polar_angle(unit)], dim=-1),
+        axis=torch.cat([unit[:, :n_hit_tokens], readout.track_direction], dim=1),
+        azimuth=torch.stack([-y, x, torch.zeros_like(z)], dim=-1) / arc,
+    )
+    tracks = TokenTracks(
+        unit=functional.normalize(track_momentum, dim=-1),
+        momentum=torch.linalg.vector_norm(track_momentum, dim=-1, keepdim=True),
+        charge=charge.sign(),
+        is_track=is_track[..., None].to(unit.dtype),
+    )
+    item_mask = torch.cat([readout.mask, readout.track_mask], dim=1)
+    item_order = torch.ones_like(item_token).cumsum(1) - 1
+    at = torch.where(item_mask, item_token, is_track.shape[1])  # padding behind all tokens
+    tokens = Tokens(
+        mask=torch.cat([batch.hits.mask, readout.track_mask], dim=1),
+        energy=torch.cat([token_energy, momentum], dim=1),
+        is_track=is_track,
+        frames=torch.cat(frames, dim=-1),
+        tracks=torch.cat(tracks, dim=-1),
+        item=functional.pad(torch.zeros_like(is_track, dtype=torch.int64), (0, 1)).scatter(1, at, item_order)[:, :-1],
+    )
 
-    hit_unit = functional.normalize(hit_position, dim=-1)
-    layer = torch.cat([readout.layer.float(), torch.zeros_like(momentum)], dim=1)
-    measured = torch.cat([energy, momentum], dim=1)  # [B, M]
-    is_track = torch.cat([torch.zeros_like(energy), torch.ones_like(momentum)], dim=1)
-    subdetector = functional.one_hot(readout.subdetector.clamp(0, n_subdetectors - 1), n_subdetectors).float()
-    features = torch.cat(
-        [
-            torch.stack([(measured + 1e-4).log(), layer / 30.0, is_track], dim=-1),
-            functional.pad(subdetector, (0, 0, 0, momentum.shape[1])),
-        ],
-        dim=-1,
-    )
     item_position = torch.cat([readout.position, track_position], dim=1)
-    return Scene.of(
-        token_position=torch.cat([hit_position, track_position], dim=1),
-        token_unit=torch.cat([hit_unit, functional.normalize(track_position, dim=-1)], dim=1),
-        token_axis=torch.cat([hit_unit, readout.track_direction], dim=1),
-        token_energy=torch.cat([token_energy, momentum], dim=1),
-        token_is_track=torch.cat([torch.zeros_like(batch.hits.mask), readout.track_mask], dim=1),
-        token_momentum=functional.pad(readout.track_momentum, (0, 0, n_hit_tokens, 0)),
-        token_charge=functional.pad(readout.track_charge, (n_hit_tokens, 0)),
-        token_mask=torch.cat([batch.hits.mask, readout.track_mask], dim=1),
-        item_energy=functional.pad(energy, (0, n_tracks)),
-        item_weight=measured.sqrt(),
-        item_position=item_position,
-        item_unit=functional.normalize(item_position, dim=-1),
-        item_token=torch.cat(
-            [readout.token, n_hit_tokens + torch.arange(n_tracks, device=energy.device).expand(size, -1)], dim=1
+    item_unit = functional.normalize(item_position, dim=-1)
+    item_energy = torch.cat([energy, torch.zeros_like(momentum)], dim=1)[..., None]
+    measured = torch.cat([energy, momentum], dim=1)  # [B, M]
+    of_track = torch.cat([none, torch.ones_like(momentum)], dim=1)[..., None]
+    layer = torch.cat([readout.layer.float(), torch.zeros_like(momentum)], dim=1)[..., None] / 30.0
+    subdetector = functional.one_hot(readout.subdetector.clamp(0, n_subdetectors - 1), n_subdetectors).float()
+    subdetector = functional.pad(subdetector, (0, 0, 0, n_tracks))
+    sums = ItemSums(
+        by_fraction=torch.cat(
+            [
+                item_energy,
+                measured[..., None] * of_track,
+                1.0 - of_track,
+                gather(track_momentum, item_token),  # of other tokens than tracks 0
+                of_track,
+                gather(charge, item_token) * of_track,
+            ],
+            dim=-1,
         ),
-        item_features=features,
-        item_mask=torch.cat([readout.mask, readout.track_mask], dim=1),
-        n_hits=energy.shape[1],
+        position=item_position,
+        by_subdetector=torch.cat([subdetector, layer * subdetector], dim=-1),
     )
+    items = Items(
+        mask=item_mask,
+        token=item_token,
+        weight=measured,
+        features=torch.cat([(measured + 1e-4).log()[..., None], layer, of_track, subdetector], dim=-1),
+        direction=item_unit.transpose(1, 2).contiguous(),
+        places=torch.cat([item_position, item_unit, _polar_angle(item_unit)], dim=-1),
+        sums=torch.cat(sums, dim=-1),
+    )
+    return tokens, items
+
+
+def _polar_angle(unit: Tensor) -> Tensor:
+    """Polar angles of unit vectors [..., 3], float [..., 2], see `ItemPlaces`."""
+    x, y, z = unit.double().unbind(-1)
+    theta = torch.atan2(torch.hypot(x, y), z) / THETA_UNIT
+    rounded = theta.to(unit.dtype)
+    return torch.stack([rounded, (theta - rounded).to(unit.dtype)], dim=-1)

@@ -111,15 +111,14 @@ def _eos(output: TeacherForcing) -> Tensor:
 def _assignment(output: TeacherForcing) -> Tensor:
     mask = output.target.mask
     cost = functional.binary_cross_entropy_with_logits(output.logits, output.target_fraction, reduction="none")
-    size = mask.numel()
-    norm = output.pairs.particle_sums(output.weight * (output.target_fraction + 0.05), size)
-    cost = output.pairs.particle_sums(output.weight * cost, size) / norm.clamp(min=1e-3)
+    norm = output.pairs.sums((output.weight * (output.target_fraction + 0.05))[None])
+    cost = output.pairs.sums((output.weight * cost)[None]) / norm.clamp(min=1e-3)
     return masked_mean(cost.view_as(mask), mask)
 
 
 def _refined_assignment(output: RefinementOutput) -> Tensor:
     refined, item_weight = output.refined, output.item_weight
-    of_pairs = refined.pairs.item_values(item_weight) * output.target_fraction * refined.log_fraction
+    of_pairs = refined.pairs.of_items(item_weight.flatten()) * output.target_fraction * refined.log_fraction
     unassigned = item_weight * output.target_unassigned * refined.log_unassigned
     return -(of_pairs.sum() + unassigned.sum()) / item_weight.sum().clamp(min=1e-6)
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from pflow.model.common.activation import gelu
-from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_theta_phi_features
+from pflow.model.pointing.assignment import N_DELTA_FEATURES, delta_features
 from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
-from pflow.model.pointing.geometry import Scene
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.showers import Showers, ramp_up
 
 __all__ = ["PairwiseMessages"]
@@ -30,23 +29,20 @@ class PairwiseMessages(nn.Module):
     """Messages between particles near each other, from the angles between them and their energies; initially none.
 
     The electrons of a converted photon lie side by side in azimuth, separated by the field by angles proportional to
-    1 / E; two photons have any relative position.
+    1 / E, and their showers point away from each other (`pflow.model.pointing.conversion`); two photons have any
+    relative position.
 
     Parameters
     ----------
     width
         W of the particles.
-    slopes
-        Whether the slopes of the showers (`pflow.model.pointing.conversion`) are features, too: those of the electrons
-        point away from each other.
     """
 
-    def __init__(self, *, width: int, slopes: bool = False) -> None:
+    def __init__(self, *, width: int) -> None:
         super().__init__()
-        self.slopes = slopes
         self.receiver = nn.Linear(width, width)
         self.sender = nn.Linear(width, width, bias=False)
-        self.geometry = nn.Linear(N_DELTA_FEATURES + 3 + N_SLOPE_FEATURES * slopes, width, bias=False)
+        self.geometry = nn.Linear(N_DELTA_FEATURES + 3 + N_SLOPE_FEATURES, width, bias=False)
         self.out = nn.Linear(width, width)
 
     @torch.no_grad()
@@ -55,7 +51,7 @@ class PairwiseMessages(nn.Module):
         self.out.weight.zero_()
 
     def forward(
-        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, scene: Scene
+        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, item_sums: Tensor
     ) -> Tensor:
         """The sum of the messages to each particle, float [B, T, W].
 
@@ -66,8 +62,7 @@ class PairwiseMessages(nn.Module):
         direction : float [B, T, 3], unit vectors
         mask : bool [B, T], True = real particle
         hit_fraction : float [B, T, M]
-        scene
-            Scene of the batch.
+        item_sums : float [B * M, F], columns of `pflow.model.pointing.geometry.ItemSums`
         """
         n = x.shape[1]
         order = torch.arange(n, device=x.device)
@@ -77,15 +72,17 @@ class PairwiseMessages(nn.Module):
         start, end = (direction.flatten(0, 1).index_select(0, at) for at in (to, by))
         angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # rad, for small angles
         energies = (log_energy.flatten().index_select(0, at) / 2.0 for at in (to, by))
-        features = [delta_theta_phi_features(start, end), torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1)]
-        if self.slopes:
-            pairs = Pairs.where(hit_fraction > MIN_SLOPE_FRACTION)
-            fraction = pairs.pair_values(hit_fraction)
-            full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
-            fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
-            showers = Showers.of(fraction if self.training else fraction.double(), pairs, scene, len(x) * n)
-            slope = shower_slopes(showers, pairs, (len(x), n)).flatten(0, 1)
-            features.append(_slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end))
+        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
+        fraction = pairs.values(hit_fraction)
+        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
+        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
+        showers = Showers.of(fraction if self.training else fraction.double(), pairs, item_sums)
+        slope = shower_slopes(showers, pairs)
+        features = [
+            delta_features(start, end),
+            torch.stack([(angle + 1e-3).log() / 2.0, *energies], dim=-1),
+            _slope_features(slope.index_select(0, to), slope.index_select(0, by), start, end),
+        ]
         geometry = self.geometry(torch.cat(features, dim=-1).to(x.dtype))
         receivers, senders = self.receiver(x).flatten(0, 1), self.sender(x).flatten(0, 1)
         message = receivers.index_select(0, to) + senders.index_select(0, by) + geometry

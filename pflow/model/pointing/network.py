@@ -23,9 +23,10 @@ from pflow.model.common.initialise import initialise
 from pflow.model.pointing.assignment import Assignment, ParticleAssignment
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import N_CHARGE, ParticleDecoder
-from pflow.model.pointing.encoder import EncodedSource, SourceEncoder
-from pflow.model.pointing.geometry import make_scene
+from pflow.model.pointing.encoder import SourceEncoder
+from pflow.model.pointing.geometry import EncodedSource, Tables, make_tokens_and_items
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
+from pflow.model.pointing.proxies import Proxies
 from pflow.model.pointing.refiner import RefinedAssignment, Refiner
 
 __all__ = ["FIRST_STAGE", "PointingNetwork"]
@@ -50,7 +51,6 @@ class PointingNetwork(nn.Module):
         if inputs.tracker_hit_features:
             raise ValueError("tracker_hit_features: the pointing network does not read them")
         self.n_subdetectors = inputs.n_subdetectors
-        self.coverage = config.coverage
         self.energy_scale = EnergyScale(inputs.energy_mean, inputs.energy_std)
         self.min_log_energy = math.log(max(inputs.min_energy, 1e-9))
         self.encoder = SourceEncoder(inputs, config)
@@ -78,16 +78,16 @@ class PointingNetwork(nn.Module):
         self.encoder.check(batch)
         if batch.hits.mask.shape[1] == 0:
             batch = _with_padding(batch)
-        scene = make_scene(batch, n_subdetectors=self.n_subdetectors)
-        states = self.encoder(batch, scene)
-        return EncodedSource(scene, states, self.assignment.pair_logits.items(states, scene))
+        tokens, items = make_tokens_and_items(batch, n_subdetectors=self.n_subdetectors)
+        states = self.encoder(batch, tokens)
+        return EncodedSource(tokens, items, states, self.assignment.pair_logits.items(states, items))
 
     def predict(
-        self, assignment: Assignment, seed: Tensor, source: EncodedSource, *, pdg: Tensor | None = None
-    ) -> Particles:
-        """Particles of an assignment, whose fractions are detached; `pdg` int64 [B, T] as for the head."""
+        self, assignment: Assignment, seed: Tensor, tables: Tables, *, pdg: Tensor | None = None
+    ) -> tuple[Particles, Proxies]:
+        """Particles of an assignment, whose fractions are detached, and their proxies; `pdg` as for the head."""
         fraction = assignment.hit_fraction.detach()
-        return self.head(assignment.query, seed, fraction, assignment.pairs, source, pdg=pdg)  # type: ignore[no-any-return]
+        return self.head(assignment.query, seed, fraction, assignment.pairs, tables, pdg=pdg)  # type: ignore[no-any-return]
 
     def predict_refined(
         self,
@@ -97,8 +97,8 @@ class PointingNetwork(nn.Module):
         *,
         pdg: Tensor | None = None,
         electron_log_odds: float = 0.0,
-    ) -> Particles:
-        """Particles of a refined assignment, whose fractions are detached.
+    ) -> tuple[Particles, Proxies]:
+        """Particles [B, T, ...] of a refined assignment, whose fractions are detached, and their proxies.
 
         Parameters
         ----------
@@ -109,17 +109,18 @@ class PointingNetwork(nn.Module):
             As for the head.
         """
         assert self.refiner is not None
-        return self.head(  # type: ignore[no-any-return]
-            refined.query,
-            seed,
+        particles, proxies = self.head(
+            refined.query.flatten(0, 1),
+            source.in_tables(seed).flatten(),
             refined.log_fraction.detach().exp(),
             refined.pairs,
-            source,
-            pdg=pdg,
+            source.tables(),
+            pdg=None if pdg is None else pdg.flatten(),
             refined_describe=self.refiner.describe,
             direction_correction=self.refiner.direction_correction,
             electron_log_odds=electron_log_odds,
         )
+        return particles.view(*seed.shape), proxies
 
 
 def _with_padding(batch: Batch) -> Batch:

@@ -4,7 +4,7 @@ The first electrons of a shower are near the photon's line; scattering takes tho
 GeV, where a shower is a few electrons, the direction to the barycentre of its front is two to three times nearer to the
 photon's than that to the barycentre of all hits.
 
-Letters: B batch, T particles, P pairs of a particle and an item.
+Letters: N particles, P pairs of a particle and an item.
 """
 
 from __future__ import annotations
@@ -33,12 +33,9 @@ FULL_ENERGY = 8.0
 MAX_CHANGE = 0.02
 """Angle between the two from which the network's stays, rad: the hits of a converted photon are not around its line."""
 
-_AXIS, _MEAN_ALONG, _DEPTH = slice(0, 3), 3, 4
-"""Rows of what pairs read of their shower: axis, mean position along it, and depth over which weights fall by e, mm."""
 
-
-def front_direction(showers: Showers, pairs: Pairs, shape: tuple[int, int], *, depth: float) -> Tensor:
-    """Unit vectors to the barycentres of the fronts of showers, float [B, T, 3]; null vectors without hits.
+def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
+    """Unit vectors to the barycentres of the fronts of showers, float [N, 3]; null vectors without hits.
 
     Weights are those of the log-weighted barycentre times exp(-d / lambda) for a depth d along the shower's axis, with
     lambda = `depth` sqrt(E / GeV), within a core around the axis that these weights give.
@@ -46,46 +43,43 @@ def front_direction(showers: Showers, pairs: Pairs, shape: tuple[int, int], *, d
     Parameters
     ----------
     showers, pairs
-        Hits of the showers, and pairs of the batch.
-    shape
-        B and T.
+        Hits of the showers, and pairs of particles and items.
     depth
         Depth over which the weights of hits of a shower of 1 GeV fall by e, mm.
     """
-    position, size = showers.position, shape[0] * shape[1]
+    position = showers.position
 
     def towards(weight: Tensor) -> Tensor:
-        return functional.normalize(pairs.particle_row_sums(weight * position, size), dim=0)  # [3, B * T]
+        return functional.normalize(pairs.sums(weight * position), dim=1)  # [N, 3]
 
-    axis = functional.normalize(showers.centre, dim=0)
-    mean = (showers.linear_centre * axis).sum(0, keepdim=True)  # along the axis, mm
-    falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)[None]
-    shower = pairs.particle_rows(torch.cat([axis, mean, falls_over]))  # [5, P]
-    ahead = shower[_MEAN_ALONG] - (position * shower[_AXIS]).sum(0)
-    weight = showers.weight * (ahead / shower[_DEPTH]).clamp(max=MAX_EXPONENT).exp()
-    axis = pairs.particle_rows(towards(weight))
-    off = (position - (position * axis).sum(0) * axis).square().sum(0).sqrt()
-    core = ramp_down(off, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
-    return towards(weight * core).t().reshape(*shape, 3)
+    axis = functional.normalize(showers.centre, dim=1)
+    mean = (showers.linear_centre * axis).sum(1, keepdim=True)  # along the axis, mm
+    falls_over = (depth * showers.energy.sqrt()).clamp(min=MIN_DEPTH)
+    rows = pairs.particle_rows(torch.cat([axis, mean, falls_over], dim=1))
+    axis_of, mean_of, falls_over_of = torch.split(rows, [3, 1, 1])
+    ahead = mean_of - (position * axis_of).sum(0, keepdim=True)
+    weight = showers.weight * (ahead / falls_over_of).clamp(max=MAX_EXPONENT).exp()
+    axis_of = pairs.particle_rows(towards(weight))
+    off = (position - (position * axis_of).sum(0) * axis_of).square().sum(0, keepdim=True).sqrt()
+    return towards(weight * ramp_down(off, CORE_RADIUS, width=CORE_RADIUS_WIDTH))
 
 
 def with_front_direction(
     direction: Tensor, is_photon: Tensor, showers: Showers, pairs: Pairs, *, depth: float
 ) -> Tensor:
-    """Directions, those of photons joined with the directions to the fronts of their showers; unit vectors [B, T, 3].
+    """Directions, those of photons joined with the directions to the fronts of their showers; unit vectors [N, 3].
 
     The weight of the front is 1 / (1 + (E / `FULL_ENERGY`)^4): above, the network's own direction is the better one.
 
     Parameters
     ----------
-    direction : double [B, T, 3], unit vectors
-    is_photon : bool [B, T]
+    direction : double [N, 3], unit vectors
+    is_photon : bool [N]
     showers, pairs, depth
         As in `front_direction`.
     """
-    shape = (direction.shape[0], direction.shape[1])
-    front = front_direction(showers, pairs, shape, depth=depth)
+    front = front_direction(showers, pairs, depth=depth)
     near = (front - direction).square().sum(-1) < MAX_CHANGE**2  # the angle, as it is small
-    weight = 1.0 / (1.0 + (showers.energy.view(*shape, 1) / FULL_ENERGY).square().square())
+    weight = 1.0 / (1.0 + (showers.energy / FULL_ENERGY).square().square())
     joined = functional.normalize(direction + weight * (front - direction), dim=-1)
     return torch.where((is_photon & near)[..., None], joined, direction)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pflow.data.batch import Batch
+from pflow.data.batch import Batch, Target
 from pflow.model.api import (
     DecodingConfig,
     GeneratedParticles,
@@ -23,12 +24,12 @@ from pflow.model.pointing.config import (
     PointingTrainingConfig,
 )
 from pflow.model.pointing.generate import generate
-from pflow.model.pointing.geometry import ITEM_FEATURES
+from pflow.model.pointing.geometry import ITEM_FEATURES, EncodedSource
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.loss import PointingLoss
 from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
 from pflow.model.pointing.refine_training import RefinementOutput, decode_and_match, refine_matched
-from pflow.model.pointing.teacher_forcing import TeacherForcing, teacher_forcing
+from pflow.model.pointing.teacher_forcing import SCHEDULED_SAMPLING_PROB, TeacherForcing, teacher_forcing
 
 __all__ = ["PointingReconstructor"]
 
@@ -69,10 +70,9 @@ class PointingReconstructor(Reconstructor):
         super().__init__(inputs, decoding=decoding, network=network, training=training, loss=loss)
         self.network_config = network
         self.training_config = training
-        if decoding.require_all_tracks and not network.coverage:
-            raise ValueError("require_all_tracks: without coverage it is not known which tracks are assigned")
         self.network = PointingNetwork(inputs, network)
         self.loss = PointingLoss(loss, self.network.energy_scale)
+        self.own_particles: bool | None = None
         self._decode_and_match = decode_and_match
 
     @property
@@ -100,10 +100,10 @@ class PointingReconstructor(Reconstructor):
         output: TeacherForcing | RefinementOutput
         first: dict[str, Tensor] = {}
         if self.network.refiner is None:
-            output = teacher_forcing(self.network, source, batch.target, self.training_config)
+            output = self._teacher_forcing(source, batch.target)
         else:
             if self.training_config.joint:
-                first = self.loss(teacher_forcing(self.network, source, batch.target, self.training_config))
+                first = self.loss(self._teacher_forcing(source, batch.target))
             found = self._decode_and_match(self.network, source, batch.target, self._decoding(None))
             output = refine_matched(self.network, source, batch.target, *found)
         losses = self.loss(output)
@@ -115,6 +115,10 @@ class PointingReconstructor(Reconstructor):
         energy = self.network.energy_scale.normalised(particles.log_energy)
         return TrainingOutput(losses, {"energy": energy, "direction": particles.direction}, output.target)
 
+    def draw_shared(self, random: Random) -> None:
+        """Draw whether the next step trains after the network's own particles, see `Reconstructor.draw_shared`."""
+        self.own_particles = random.random() < SCHEDULED_SAMPLING_PROB
+
     def generate(
         self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
     ) -> GeneratedParticles:
@@ -124,6 +128,13 @@ class PointingReconstructor(Reconstructor):
     def before_compiling(self) -> None:
         """Leave out decoding and matching, whose steps are many and small and differ in number."""
         self._decode_and_match = torch.compiler.disable(decode_and_match)  # type: ignore[no-untyped-call]
+
+    def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:
+        own = self.own_particles
+        if own is None:
+            own = float(torch.rand(())) < SCHEDULED_SAMPLING_PROB
+        own = own and self.network.training
+        return teacher_forcing(self.network, source, target, self.training_config, own_particles=own)
 
     def _decoding(self, decoding: DecodingConfig | None) -> PointingDecodingConfig:
         chosen = self.decoding if decoding is None else decoding

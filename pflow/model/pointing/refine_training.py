@@ -5,7 +5,9 @@ Letters: B batch, T decoded particles, R target particles, M items (hits, then t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +18,8 @@ from torch.nn import functional
 from pflow.data.batch import Target
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.encoder import EncodedSource
 from pflow.model.pointing.generate import decode_first_stage
-from pflow.model.pointing.geometry import gather
+from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
@@ -65,12 +66,12 @@ class RefinementOutput(NamedTuple):
 def decode_and_match(
     network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
 ) -> tuple[DecodedParticles, Target]:
-    """Decode with the first stage, and match what is decoded to target particles.
+    """Decode with the first stage as a reconstruction does, and match what is decoded to target particles.
 
     Parameters
     ----------
     network
-        With a refiner.
+        With a refiner, in any mode; decodes in evaluation mode, without dropout, and in full precision.
     source
         Encoded source of the batch.
     target
@@ -91,11 +92,27 @@ def decode_and_match(
     """
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
-    columns, mask, _ = decode_first_stage(network, source.copy(), decoding, Sampler())
+    with _evaluating(network), torch.autocast(source.states.device.type, enabled=False):
+        precise = source.change(
+            lambda part: part.to(torch.float32 if part.is_floating_point() else part.dtype, copy=True)
+        )
+        columns, mask, _ = decode_first_stage(network, precise, decoding, Sampler())
     if mask.shape[1] == 0:  # one row of padding
         columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
         mask = functional.pad(mask, (0, 1))
     return match(DecodedParticles.of(columns, mask), fraction, target, source)
+
+
+@contextlib.contextmanager
+def _evaluating(network: PointingNetwork) -> Iterator[None]:
+    """Evaluation mode; each module then has its own mode again."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def refine_matched(
@@ -117,15 +134,15 @@ def refine_matched(
     assert network.refiner is not None
     true = target_fractions(matched)
     refined = network.refiner(decoded, source)
-    particles = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg)
+    particles, _ = network.predict_refined(refined, decoded.seed, source, pdg=matched.pdg)
     energies = network.energy_scale.log_energy(target.energy).exp().masked_fill(~target.mask, 0.0)
     return RefinementOutput(
         target=matched,
         decoded=decoded.mask,
         refined=refined,
-        target_fraction=refined.pairs.pair_values(true),
+        target_fraction=refined.pairs.values(true),
         target_unassigned=(1.0 - true.sum(1)).clamp(min=0.0),
-        item_weight=source.scene.item_weight * source.scene.item_mask,
+        item_weight=source.items.weight.sqrt() * source.items.mask,
         visible_energy=energies.sum(1),
         particles=particles,
     )
@@ -156,12 +173,11 @@ def match(
     target : Target
         Target of each decoded particle; padding for those that are not matched.
     """
-    scene = source.scene
-    weight = scene.item_weight.square()[:, None]  # GeV
+    weight = source.items.weight[:, None]  # GeV
     common = (decoded.hit_fraction * weight) @ fraction.transpose(1, 2)  # [B, T, R]
     total = (decoded.hit_fraction * weight).sum(-1)[:, :, None] + (fraction * weight).sum(-1)[:, None] - common
-    of_tokens = scene.on_tokens(fraction).transpose(1, 2)  # [B, S, R]
-    same_track = gather(scene.token_is_track, decoded.seed)[..., None] & (gather(of_tokens, decoded.seed) > 0.5)
+    of_tokens = source.assigned(fraction).transpose(1, 2)  # [B, S, R]
+    same_track = gather(source.tokens.is_track, decoded.seed)[..., None] & (gather(of_tokens, decoded.seed) > 0.5)
     possible = same_track | (common >= MIN_OVERLAP * total.clamp(min=1e-9))
     possible &= decoded.mask[..., None] & target.mask[:, None]
     gain = torch.where(possible, common + 1e-6 + 1e6 * same_track, 0.0).double()

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from pflow.model.common.sampler import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.encoder import EncodedSource
+from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.photon_direction import with_front_direction
@@ -73,13 +73,13 @@ def refine(
     assert network.refiner is not None
     head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
     refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
-    particles = network.predict_refined(refined, seed, source, electron_log_odds=log_odds)
+    particles, proxies = network.predict_refined(refined, seed, source, electron_log_odds=log_odds)
     logits = head.with_electron_log_odds(particles.pdg, log_odds)
     pdg = logits.argmax(-1)
     if sampler.draws:
         pdg = torch.stack([sampler(logits[:, t]) for t in range(seed.shape[1])], dim=1)
-        particles = network.predict_refined(refined, seed, source, pdg=pdg)
-    charge = head.choose_charge(particles, pdg, seed, source)
+        particles, proxies = network.predict_refined(refined, seed, source, pdg=pdg)
+    charge = head.choose_charge(particles, pdg)
     is_photon, by_track = head.is_photon(pdg), particles.by_track
 
     predicted = particles.log_energy
@@ -103,7 +103,8 @@ def refine(
         unchanged = ~by_track & (change < decoding.min_direction_change**2)
         direction = torch.where(unchanged[..., None], decoded.direction.to(direction.dtype), direction)
     if decoding.photon_depth:
-        showers, depth = particles.proxies.showers, decoding.photon_depth
-        direction = with_front_direction(direction, is_photon, showers, refined.pairs, depth=depth)
+        flat, depth = direction.flatten(0, 1), decoding.photon_depth
+        joined = with_front_direction(flat, is_photon.flatten(), proxies.showers, refined.pairs, depth=depth)
+        direction = joined.view(direction.shape)
     particles = particles._replace(log_energy=expected, direction=direction)
     return RefinedParticles(particles, pdg, charge, refined, is_particle)

@@ -25,11 +25,10 @@ from pflow.model.pointing.attention import CoverageMemory
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.conversion import ConversionDirectionCorrection
 from pflow.model.pointing.decoder import CoverageDecoder
-from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.geometry import gather
+from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.head import n_features
 from pflow.model.pointing.messages import PairwiseMessages
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.showers import ramp_up
 
 __all__ = ["DecodedParticles", "RefinedAssignment", "Refiner"]
@@ -103,7 +102,7 @@ class RefinedAssignment(NamedTuple):
     """
 
     query: Tensor
-    pairs: Pairs
+    pairs: PairList
     log_fraction: Tensor
     log_unassigned: Tensor
     existence_logit: Tensor
@@ -120,24 +119,17 @@ class Refiner(nn.Module):
         super().__init__()
         width, hidden_width = config.width, config.hidden_width
         features = n_features(width, inputs.n_subdetectors)
-        conversions = config.refine_delta_theta_phi_features
-        self.messages = PairwiseMessages(width=width, slopes=conversions) if config.pairwise_messages else None
+        self.messages = PairwiseMessages(width=width)
         self.embed_query = nn.Linear(width, width)
         self.stack = CoverageDecoder(config, layers=config.refine_layers)
         self.query_update = FullyConnected((2 * width, width, width), activation="gelu")
         self.pair_logits = AssignmentLogits(
-            width=width,
-            hidden_width=hidden_width,
-            n_subdetectors=inputs.n_subdetectors,
-            delta_features=conversions,
-            n_known=2,
+            width=width, hidden_width=hidden_width, n_subdetectors=inputs.n_subdetectors, n_known=2
         )
         self.unassigned = nn.Linear(hidden_width, 1)
         self.existence = FullyConnected((width, width, 1), activation="gelu")
         self.describe = FullyConnected((features, width, width), activation="gelu")
-        self.direction_correction = (
-            ConversionDirectionCorrection(features=features, hidden_width=hidden_width) if conversions else None
-        )
+        self.direction_correction = ConversionDirectionCorrection(features=features, hidden_width=hidden_width)
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -147,9 +139,8 @@ class Refiner(nn.Module):
         for layer in last:
             layer.weight.zero_()  # type: ignore[operator]
         self.existence[-1].bias.fill_(3.0)  # type: ignore[operator]
-        for part in (self.messages, self.direction_correction):
-            if part is not None:
-                part.initialise()
+        self.messages.initialise()
+        self.direction_correction.initialise()
 
     def forward(
         self, particles: DecodedParticles, source: EncodedSource, *, existence_threshold: float = 0.0
@@ -167,36 +158,36 @@ class Refiner(nn.Module):
             fake costs more than a little lost energy: with n expected particles (the sum of the probabilities) the
             probability must also be at least `MIN_EXPECTED_EXISTENCE` / n. 0: all are kept.
         """
-        scene, states = source.scene, source.states
+        tables, states = source.tables(), source.states
         seed, mask = particles.seed, particles.mask
         fraction = particles.hit_fraction / particles.hit_fraction.sum(1, keepdim=True).clamp(min=1.0)
         assigned = fraction.sum(1)  # [B, M]
-        x = particles.embedded
-        if self.messages is not None:
-            x = x + self.messages(x, particles.log_energy, particles.direction, mask, particles.hit_fraction, scene)
-        memory = CoverageMemory.of(states, scene.on_tokens(assigned[:, None]), scene.token_mask)
-        memory = memory._replace(log_unassigned=memory.log_unassigned.expand(-1, seed.shape[1], -1))
+        x, item_sums = particles.embedded, tables.item_sums
+        x = x + self.messages(x, particles.log_energy, particles.direction, mask, particles.hit_fraction, item_sums)
+        memory = CoverageMemory.of(states, source.assigned(assigned[:, None])[:, None], source.tokens.mask)
+        memory = memory._replace(log_unassigned=memory.log_unassigned.expand(-1, -1, seed.shape[1], -1))
         x = self.stack(x + self.embed_query(particles.query), memory, mask=mask)
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
         probability = existence_logit.sigmoid()
         kept = mask & ~(probability < _min_probability(probability, mask, existence_threshold))
 
-        near = scene.cosines(seed) > MIN_COSINE
+        near = source.cosines(seed) > MIN_COSINE
         within = near | (fraction > EPS_FRACTION)
-        pairs = Pairs.where(within & mask[..., None] & scene.item_mask[:, None])
-        own = pairs.pair_values(fraction)
+        pairs = PairList.where(within & mask[..., None] & source.items.mask[:, None])
+        own = pairs.values(fraction)
         weight = ramp_up(own, EPS_FRACTION + FAR_WEIGHT_WIDTH, width=FAR_WEIGHT_WIDTH)
-        weight = torch.where(pairs.pair_values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
-        others = pairs.item_values(assigned) - own
-        items = self.pair_logits.items(states, scene)
-        logits = self.pair_logits(query, items, scene, seed, torch.stack([own, others], dim=-1), pairs)
-        exists = pairs.particle_values(functional.logsigmoid(existence_logit))
+        weight = torch.where(pairs.values(near), 1.0, weight.clamp(min=MIN_FAR_WEIGHT))
+        others = pairs.of_items(assigned.flatten()) - own
+        items, known = self.pair_logits.items(states, source.items), torch.stack([own, others])
+        seed = source.in_tables(seed).flatten()
+        logits = self.pair_logits(query.flatten(0, 1), seed, tables, items.flatten(0, 1), known, pairs)
+        exists = pairs.of_particles(functional.logsigmoid(existence_logit).flatten())
         logits = logits + (weight * (own + EPS_FRACTION)).log() + exists
-        logits = logits.masked_fill(pairs.particle_values(~kept), DROPPED_LOGIT)
+        logits = logits.masked_fill(pairs.of_particles(~kept.flatten()), DROPPED_LOGIT)
         unassigned_logit = self.unassigned(gelu(items)).squeeze(-1) + (1.0 - assigned + EPS_FRACTION).log()
-        total = _log_sum(logits, pairs.item_of, unassigned_logit.flatten())
-        log_fraction = logits - total.index_select(0, pairs.item_of)
+        total = _log_sum(logits, pairs.item, unassigned_logit.flatten())
+        log_fraction = logits - total.index_select(0, pairs.item)
         log_unassigned = unassigned_logit - total.view_as(unassigned_logit)
         return RefinedAssignment(query, pairs, log_fraction, log_unassigned, existence_logit, kept)
 

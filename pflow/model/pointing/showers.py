@@ -1,6 +1,6 @@
 """Hits of showers with their weights, from which proxies, slopes and directions are computed.
 
-Letters: B batch, T particles, M items (hits, then tracks), P pairs of a particle and an item.
+Letters: N particles, P pairs of a particle and an item, R subdetectors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pflow.model.pointing.geometry import DEPOSIT_ENERGY, DEPOSIT_POSITION, Scene
+from pflow.model.pointing.geometry import ItemSums
 from pflow.model.pointing.pairs import Pairs
 
 __all__ = ["Showers", "log_weights", "ramp_down", "ramp_up"]
@@ -22,9 +22,6 @@ DEPOSIT, DEPOSIT_WIDTH = 3e-5, 2.5e-5
 """Energy of a particle's hits from which they are a shower, GeV; over the width below it, the weight of its shape and
 direction rises from 0. Any one hit has more: less is a small rest of hits that are assigned to others, whose shape has
 no meaning."""
-
-_CENTRE, _NORM, _LINEAR_CENTRE = slice(0, 3), 3, slice(4, None)
-"""Rows of what is summed over the pairs of a particle."""
 
 
 def log_weights(fraction: Tensor) -> Tensor:
@@ -39,46 +36,54 @@ def ramp_down(values: Tensor, end: float, *, width: float) -> Tensor:
 
 def ramp_up(values: Tensor, end: float, *, width: float) -> Tensor:
     """0 below ``end - width``, 1 from `end`, linear between."""
-    return 1.0 - ramp_down(values, end, width=width)
+    return ((values - (end - width)) / width).clamp(0.0, 1.0)
 
 
 class Showers(NamedTuple):
-    """Hits of showers. Pairs are the last axis: so each operation goes through memory once.
+    """Hits of the showers of particles, by the fraction that is a particle's.
 
     Parameters
     ----------
     position : float [3, P], of the pair's item, mm
-    fraction : float [P], fraction of the shower's energy, times its presence
-    weight : float [P], `log_weights` of it
-    energy : float [B * T], GeV
-    presence : float [B * T], 0 where there are no hits, 1 where their energy is that of a shower
-    centre : float [3, B * T], sum of positions by weight, mm
-    norm : float [B * T], sum of weights
-    linear_centre : float [3, B * T], barycentre weighted by energy, mm
+    fraction : float [1, P], fraction of the shower's energy, times its presence
+    weight : float [1, P], `log_weights` of it
+    energy : float [N, 1], of the hits, GeV
+    sums : float [N, 8], `ItemSums.by_fraction` of the items
+    presence : float [N, 1], 0 where there are no hits, 1 where their energy is that of a shower
+    centre : float [N, 3], sum of positions by weight, mm
+    norm : float [N, 1], sum of weights
+    linear_centre : float [N, 3], barycentre weighted by energy, mm
+    by_subdetector : float [N, 2 R], fraction of the energy, and fraction times layer
     """
 
     position: Tensor
     fraction: Tensor
     weight: Tensor
     energy: Tensor
+    sums: Tensor
     presence: Tensor
     centre: Tensor
     norm: Tensor
     linear_centre: Tensor
+    by_subdetector: Tensor
 
     @classmethod
-    def of(cls, hit_fraction: Tensor, pairs: Pairs, scene: Scene, size: int) -> Showers:
-        """From the fraction float [P] of each pair's item that is the particle's, of `size` = B * T particles.
+    def of(cls, hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor) -> Showers:
+        """From the fraction float [P] of each pair's item that is the particle's.
 
         All is in the precision of the fractions.
         """
-        items = pairs.item_rows(scene.item_deposit, hit_fraction.dtype)  # [4, P]
-        position, deposit = items[DEPOSIT_POSITION], hit_fraction * items[DEPOSIT_ENERGY]  # mm, GeV; 0 GeV for tracks
-        energy = pairs.particle_sums(deposit, size)
+        items = ItemSums.of(pairs.item_rows(item_sums, hit_fraction.dtype), dim=0)
+        of_items = items.by_fraction * hit_fraction
+        sums = pairs.sums(of_items)
+        energy, _ = torch.split(sums, [1, 7], dim=1)
+        deposit, _ = torch.split(of_items, [1, 7])
         presence = ramp_up(energy, DEPOSIT, width=DEPOSIT_WIDTH)
-        fraction = deposit * pairs.flat_particle_values(presence / energy.clamp(min=1e-9))
+        fraction = deposit * pairs.particle_rows(presence / energy.clamp(min=1e-9))
         weight = log_weights(fraction)
-        sums = pairs.particle_row_sums(torch.cat([weight * position, weight[None], fraction * position]), size)
-        centre, norm = sums[_CENTRE], sums[_NORM]
-        linear_centre = sums[_LINEAR_CENTRE] / presence.clamp(min=1e-9)
-        return cls(position, fraction, weight, energy, presence, centre, norm, linear_centre)
+        position = items.position
+        of_items = torch.cat([weight * position, weight, fraction * position, fraction * items.by_subdetector])
+        weighted = pairs.sums(of_items)
+        centre, norm, linear, by_subdetector = torch.split(weighted, [3, 1, 3, int(weighted.shape[1]) - 7], dim=1)
+        linear = linear / presence.clamp(min=1e-9)
+        return cls(position, fraction, weight, energy, sums, presence, centre, norm, linear, by_subdetector)

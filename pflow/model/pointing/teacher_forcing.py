@@ -12,16 +12,30 @@ import torch
 from torch import Tensor
 
 from pflow.data.batch import Target
-from pflow.model.pointing.assignment import Assignment
+from pflow.model.pointing.assignment import Assignment, selected
 from pflow.model.pointing.config import PointingTrainingConfig
 from pflow.model.pointing.decoder import PreviousParticles
-from pflow.model.pointing.encoder import EncodedSource
-from pflow.model.pointing.geometry import gather
+from pflow.model.pointing.geometry import EncodedSource, Tables, gather
 from pflow.model.pointing.head import LN10, Particles
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import PairList
+from pflow.model.pointing.step import particles_of
 
-__all__ = ["TeacherForcing", "reordered", "seed_weights", "target_fractions", "teacher_forcing"]
+__all__ = [
+    "SCHEDULED_SAMPLING_PROB",
+    "TeacherForcing",
+    "reordered",
+    "seed_weights",
+    "target_fractions",
+    "teacher_forcing",
+]
+
+
+SCHEDULED_SAMPLING_PROB = 0.5
+"""Probability that the earlier particles of a batch are the network's own predictions, not the targets."""
+
+ORDER_NOISE_STD = 0.2
+"""Standard deviation of the noise on ln E by which the targets are ordered."""
 
 
 class TeacherForcing(NamedTuple):
@@ -48,25 +62,29 @@ class TeacherForcing(NamedTuple):
     logits: Tensor
     target_fraction: Tensor
     weight: Tensor
-    pairs: Pairs
+    pairs: PairList
     particles: Particles
 
 
 class _Pass(NamedTuple):
-    pointer: Tensor
-    seed: Tensor
+    logits: Tensor  # [B, T + 1, S + 1]
+    seed: Tensor  # [N], indices into B * S
     assignment: Assignment
+    pairs: PairList
     particles: Particles
 
 
 def teacher_forcing(
-    network: PointingNetwork, source: EncodedSource, target: Target, training: PointingTrainingConfig
+    network: PointingNetwork,
+    source: EncodedSource,
+    target: Target,
+    training: PointingTrainingConfig,
+    *,
+    own_particles: bool = False,
 ) -> TeacherForcing:
     """Predict each particle after the particles before it.
 
-    In training mode the order of the targets has noise, and some are deferred. With ``scheduled_sampling_prob`` the
-    particles before are the network's own predictions (Bengio et al. 2015), so that it learns to go on after its own
-    mistakes and to find what it has left out.
+    In training mode the order of the targets has noise, and some are deferred.
 
     Parameters
     ----------
@@ -77,73 +95,81 @@ def teacher_forcing(
     target
         With the fractions of hits and tracks.
     training
-        Noise and probabilities.
+        Probability of deferred targets.
+    own_particles
+        Whether the particles before are the network's own predictions (Bengio et al. 2015, scheduled sampling), so that
+        it learns to go on after its own mistakes and to find what it has left out.
 
     Raises
     ------
     ValueError
         The target has no fractions.
     """
-    if network.training and (training.order_noise_std > 0 or training.deferred_target_prob > 0):
-        target = reordered(target, training, energy_std=network.energy_scale.std)
-    fraction = target_fractions(target)
+    if network.training:
+        target = reordered(target, training.deferred_target_prob, energy_std=network.energy_scale.std)
+    tables, fraction = source.tables(), target_fractions(target)
     weight = seed_weights(fraction, target, source)
-    seed = (weight * source.scene.token_energy.sqrt()[:, None]).argmax(-1)  # [B, T]
-    assigned = _assigned_before(fraction, network)
-    deposit = fraction @ source.scene.item_energy[..., None]  # [B, T, 1]
-    item_weight = source.scene.item_weight.square()
+    seed = (weight * source.tokens.energy.sqrt()[:, None]).argmax(-1)  # [B, T]
+    on_tokens = source.on_tokens(fraction)
+    assigned = _before(fraction)
     previous = PreviousParticles(
-        pdg=target.pdg,
-        charge=target.charge,
-        log_energy=network.energy_scale.log_energy(target.energy),
-        direction=target.direction,
-        seed=seed,
-        deposit=deposit.squeeze(-1),
-        pooled=_pooled(fraction * item_weight[:, None], source),
+        pdg=target.pdg.flatten(),
+        charge=target.charge.flatten(),
+        log_energy=network.energy_scale.log_energy(target.energy).flatten(),
+        direction=target.direction.flatten(0, 1),
+        seed=source.in_tables(seed).flatten(),
+        deposit=(fraction @ source.items.energy[..., None]).flatten(),
+        pooled=(on_tokens @ source.states / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)).flatten(0, 1),
     )
-    if network.training and float(torch.rand(())) < training.scheduled_sampling_prob:
+    if own_particles:
         with torch.no_grad():
-            own = _run(network, source, target, previous, assigned, weight)
+            own = _run(network, source, tables, target, previous, assigned, weight)
         previous = own.particles.as_previous(own.seed)
-        assigned = _assigned_before(own.assignment.pairs.dense(own.assignment.hit_fraction, fraction.shape), network)
-    found = _run(network, source, target, previous, assigned, weight)
-    pairs = found.assignment.pairs
-    unassigned = 1.0 - pairs.pair_values(assigned)
+        assigned = _before(own.pairs.dense(own.assignment.hit_fraction))
+    found = _run(network, source, tables, target, previous, assigned, weight)
+    pairs = found.pairs
+    unassigned = 1.0 - pairs.values(assigned[:, :-1])
     return TeacherForcing(
         target=target,
-        pointer=found.pointer,
+        pointer=found.logits.log_softmax(-1),
         seed_weight=weight,
         logits=found.assignment.logits,
-        target_fraction=(pairs.pair_values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
-        weight=pairs.item_values(source.scene.item_weight) * unassigned,
+        target_fraction=(pairs.values(fraction) / unassigned.clamp(min=1e-3)).clamp(max=1.0),
+        weight=pairs.of_items(tables.item_weight).sqrt() * unassigned,
         pairs=pairs,
-        particles=found.particles,
+        particles=found.particles.view(*target.mask.shape),
     )
 
 
 def _run(
     network: PointingNetwork,
     source: EncodedSource,
+    tables: Tables,
     target: Target,
     previous: PreviousParticles,
     assigned: Tensor,
     weight: Tensor,
 ) -> _Pass:
     """One pass; assigned float [B, T + 1, M] before each position, weight float [B, T, S] of seeds."""
-    decoder = network.decoder
-    x = torch.cat([decoder.first(len(assigned)), decoder.embed(previous, source)], dim=1)
-    states, pointer = decoder(x, source, assigned)
-    seed = _choose_seeds(pointer[:, :-1, :-1].detach(), weight, source, random=network.training)
-    assignment = network.assignment(states[:, :-1], seed, source, 1.0 - assigned[:, :-1], target.mask)
-    return _Pass(pointer, seed, assignment, network.predict(assignment, seed, source, pdg=target.pdg))
+    decoder, (batch, steps) = network.decoder, target.mask.shape
+    embedded = decoder.embed(previous, tables).view(batch, steps, len(decoder.bos))
+    x = torch.cat([decoder.first(batch), embedded], dim=1)
+    states, logits, eos_logit = decoder(x, tables, source.on_tokens(assigned).flatten())
+    seed = _choose_seeds(logits[:, :-1].detach(), weight, source, random=network.training)
+    unassigned = 1.0 - assigned[:, :-1]
+    near = selected(gather(source.tokens.unit, seed), tables, unassigned) & target.mask[..., None]
+    pairs, seed = PairList.where(near), source.in_tables(seed).flatten()
+    of_pairs, known = pairs.values(unassigned), target.pdg.flatten()
+    assignment, particles = particles_of(network, tables, states[:, :-1].flatten(0, 1), seed, of_pairs, pairs, known)
+    return _Pass(torch.cat([logits, eos_logit], dim=-1), seed, assignment, pairs, particles)
 
 
-def _choose_seeds(pointer: Tensor, weight: Tensor, source: EncodedSource, *, random: bool) -> Tensor:
+def _choose_seeds(logits: Tensor, weight: Tensor, source: EncodedSource, *, random: bool) -> Tensor:
     """Suitable seeds int64 [B, T]: the most probable, or if `random` half of them drawn by weight and energy."""
-    best = (pointer + (weight + 1e-9).log()).argmax(-1)
+    best = (logits + (weight + 1e-9).log()).argmax(-1)
     if not random:
         return best
-    likely = weight * source.scene.token_energy.sqrt()[:, None] + 1e-12
+    likely = weight * source.tokens.energy.sqrt()[:, None] + 1e-12
     # The same numbers as by torch.multinomial, which waits for a GPU to look whether weights are possible.
     drawn = (likely / torch.empty_like(likely).exponential_()).argmax(-1)
     return torch.where(torch.rand(best.shape, device=best.device) < 0.5, best, drawn)
@@ -176,10 +202,9 @@ def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Ten
     source
         Encoded source of the batch.
     """
-    scene = source.scene
-    of_token = scene.on_tokens(fraction)  # [B, T, S]
-    energy = of_token * scene.token_energy[:, None]
-    is_track = scene.token_is_track[:, None]
+    of_token = source.assigned(fraction)  # [B, T, S]
+    energy = of_token * source.tokens.energy[:, None]
+    is_track = source.tokens.is_track[:, None]
     tracks = torch.where(is_track & (of_token > 0.5), energy, 0.0)
     hits = torch.where(is_track, 0.0, energy)
     charged = (target.charge != 1) & (tracks.amax(-1) > 0)
@@ -189,41 +214,31 @@ def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Ten
     return strength * of_token * target.mask[..., None]
 
 
-def reordered(target: Target, training: PointingTrainingConfig, *, energy_std: float) -> Target:
+def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Target:
     """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others.
 
     Parameters
     ----------
     target
         With fractions of tracks.
-    training
-        ``order_noise_std`` and ``deferred_target_prob``.
+    deferred_prob
+        ``deferred_target_prob`` of `pflow.model.pointing.config.PointingTrainingConfig`.
     energy_std
         Standard deviation of log10(E / GeV), by which energies are normalised.
     """
     if target.track_fraction is None:
         raise ValueError("target: it has no fractions of tracks, by which particles are ordered")
     log_energy = LN10 * energy_std * target.energy
-    noise = training.order_noise_std * torch.randn_like(log_energy)
+    noise = ORDER_NOISE_STD * torch.randn_like(log_energy)
     has_track = (target.track_fraction > 0.5).any(-1) & (target.charge != 1)
-    deferred = torch.rand_like(log_energy) < training.deferred_target_prob
+    deferred = torch.rand_like(log_energy) < deferred_prob
     key = 1e3 * has_track - 1e4 * deferred + log_energy + noise - 1e6 * ~target.mask
     order = key.argsort(dim=1, descending=True)
     values = {field.name: gather(getattr(target, field.name), order) for field in dataclasses.fields(target)}
     return Target(**values)
 
 
-def _assigned_before(fraction: Tensor, network: PointingNetwork) -> Tensor:
+def _before(fraction: Tensor) -> Tensor:
     """Assigned fraction of each item before each position: float [B, T, M] to [B, T + 1, M]."""
-    size, steps, items = fraction.shape
-    if not network.coverage:
-        return fraction.new_zeros(size, steps + 1, items)
-    nothing = fraction.new_zeros(size, 1, items)
+    nothing = fraction.new_zeros(len(fraction), 1, fraction.shape[2])
     return torch.cat([nothing, fraction.cumsum(1).clamp(max=1.0)], dim=1)
-
-
-def _pooled(weight: Tensor, source: EncodedSource) -> Tensor:
-    """Mean memory float [B, T, W], weighted by float [B, T, M] of the items."""
-    index = source.scene.item_token[:, None].expand(-1, weight.shape[1], -1)
-    on_tokens = weight.new_zeros(*weight.shape[:2], source.states.shape[1]).scatter_add(2, index, weight)
-    return (on_tokens @ source.states) / on_tokens.sum(-1, keepdim=True).clamp(min=1e-9)

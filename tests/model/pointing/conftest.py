@@ -19,6 +19,7 @@ from pflow.model.pointing import (
     PointingReconstructor,
     PointingTrainingConfig,
 )
+from pflow.model.pointing.geometry import EncodedSource, make_tokens_and_items
 
 MASSES = (0.0, 0.1395704, 0.9395654, 0.00051099895)
 CHARGED = (False, True, False, True)
@@ -271,6 +272,19 @@ def _by_hand(
 @pytest.fixture(scope="session")
 def by_hand() -> Callable[..., Batch]:
     return _by_hand
+
+
+def _source_of(batch: Batch, states: Tensor | None = None) -> EncodedSource:
+    tokens, items = make_tokens_and_items(batch, n_subdetectors=N_SUBDETECTORS)
+    if states is None:
+        states = torch.zeros(*tokens.mask.shape, 12)
+    return EncodedSource(tokens, items, states, torch.zeros(*items.mask.shape, 1))
+
+
+@pytest.fixture(scope="session")
+def source_of() -> Callable[..., EncodedSource]:
+    """The source of a batch with given states."""
+    return _source_of
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-REFINED = {"refine_layers": 1, "pairwise_messages": True, "refine_delta_theta_phi_features": True}
+REFINED = {"refine_layers": 1}
 
 
 @pytest.fixture(params=[torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
@@ -20,7 +20,7 @@ def rounding(rounded_to):
 
 
 @pytest.mark.usefixtures("rounding")
-@pytest.mark.parametrize("options", [{"delta_theta_phi_features": True}, REFINED])
+@pytest.mark.parametrize("options", [{}, REFINED])
 def test_it_trains(make_model, batch, options):
     model = make_model(**options, eos_threshold=1.0).train()
     losses = model.losses(batch)
@@ -46,11 +46,11 @@ def test_positions_are_not_rounded(make_model, batch):
     rounded = model.network.encode(batch)
     with torch.autocast("cpu", enabled=False):
         full = model.network.encode(batch)
-    torch.testing.assert_close(rounded.scene.token_unit, full.scene.token_unit, rtol=0, atol=0)
+    torch.testing.assert_close(rounded.tokens.unit, full.tokens.unit, rtol=0, atol=0)
     torch.testing.assert_close(rounded.states.float(), full.states, rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize("options", [{"delta_theta_phi_features": True}, REFINED])
+@pytest.mark.parametrize("options", [{}, REFINED])
 def test_losses_and_gradients_are_those_of_single_precision_but_for_rounding(make_model, batch, options, rounded_to):
     """In evaluation mode: nothing is drawn."""
     if (

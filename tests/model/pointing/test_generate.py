@@ -81,7 +81,7 @@ def test_options_that_make_no_sense_are_errors(model, batch):
 
 
 def test_a_batch_refined_in_parts_gives_the_same(make_model, batch, monkeypatch):
-    model = make_model(refine_layers=1, pairwise_messages=True)
+    model = make_model(refine_layers=1)
     with torch.no_grad():  # initially the refinement repeats the first stage
         torch.manual_seed(7)
         model.network.refiner.query_update[-1].weight.normal_(std=0.5)

@@ -9,8 +9,7 @@ from pflow.data.batch import Target
 from pflow.model.api import LossConfig
 from pflow.model.pointing.head import EnergyScale, Particles
 from pflow.model.pointing.loss import PointingLoss
-from pflow.model.pointing.pairs import Pairs
-from pflow.model.pointing.proxies import Proxies
+from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.teacher_forcing import TeacherForcing
 
 LN10 = math.log(10.0)
@@ -27,8 +26,6 @@ def one_particle(
     log_widths=(0.0, 0.0),
 ) -> TeacherForcing:
     """An event of one photon of mean energy along x, and two tokens."""
-    index = torch.zeros(1, dtype=torch.int64)
-    none = torch.zeros(1, 1, 3)
     return TeacherForcing(
         target=Target(
             charge=torch.tensor([[1]]),
@@ -42,7 +39,7 @@ def one_particle(
         logits=torch.tensor([logit]),
         target_fraction=torch.tensor([wanted]),
         weight=torch.tensor([2.0]),
-        pairs=Pairs(index, index, index, index, index),
+        pairs=PairList.where(torch.ones(1, 1, 1, dtype=torch.bool)),
         particles=Particles(
             pdg=torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]),
             charge=torch.tensor([[[0.0, 2.0, 0.0]]]),
@@ -50,9 +47,10 @@ def one_particle(
             direction=torch.tensor([[direction]]),
             energy_log_sigma=torch.tensor([[log_widths[0]]]),
             direction_log_sigma=torch.tensor([[log_widths[1]]]),
-            pooled=torch.zeros(1, 1, 2),
-            proxies=Proxies(torch.zeros(1, 1), *[none] * 6),
             by_track=torch.tensor([[False]]),
+            track_charge=torch.zeros(1, 1),
+            deposit=torch.zeros(1, 1),
+            pooled=torch.zeros(1, 1, 2),
         ),
     )
 
@@ -134,7 +132,8 @@ def test_losses_are_means_over_particles_of_the_whole_batch(model, events, colla
 )
 @pytest.mark.parametrize("training", [False, True])
 def test_without_tokens_or_particles_losses_are_finite(make_model, make_event, collate, by_hand, case, training):
-    model = make_model(scheduled_sampling_prob=1.0).train(training)
+    model = make_model().train(training)
+    model.own_particles = True
     if case == "no token":
         batch = by_hand(particles=[(0, 1, 2.0)], hit_fraction=[[]], track_fraction=[[]])
     else:

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing.geometry import make_scene
 from pflow.model.pointing.messages import PairwiseMessages
 
 
@@ -16,8 +15,8 @@ def messages():
 
 
 @pytest.fixture
-def no_hits(by_hand):
-    return make_scene(by_hand(), n_subdetectors=2)
+def no_hits(by_hand, source_of):
+    return source_of(by_hand()).tables().item_sums
 
 
 def four_particles():

@@ -16,7 +16,7 @@ MINUS, NEUTRAL, PLUS = 0, 1, 2
 @pytest.fixture
 def model(make_model):
     """That writes as many particles as it may."""
-    return make_model(refine_layers=1, pairwise_messages=True, eos_threshold=1.0)
+    return make_model(refine_layers=1, eos_threshold=1.0)
 
 
 @pytest.fixture
@@ -120,14 +120,14 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
     assert (output.decoded & ~output.target.mask).any()
     pairs, target = output.refined.pairs, output.target
     fraction = torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
-    torch.testing.assert_close(output.target_fraction, fraction[pairs.event, pairs.particle, pairs.item])
+    torch.testing.assert_close(output.target_fraction, fraction.flatten()[pairs.at])
     torch.testing.assert_close(output.target_unassigned, (1.0 - fraction.sum(1)).clamp(min=0))
     energy = 10 ** (model.inputs.energy_mean + model.inputs.energy_std * batch.target.energy)
     torch.testing.assert_close(output.visible_energy, (energy * batch.target.mask).sum(1))
 
     losses = model.loss(output)
     weight = output.item_weight
-    expected = -(weight.flatten()[pairs.item_of] * output.target_fraction * output.refined.log_fraction).sum()
+    expected = -(weight.flatten()[pairs.item] * output.target_fraction * output.refined.log_fraction).sum()
     expected = expected - (weight * output.target_unassigned * output.refined.log_unassigned).sum()
     torch.testing.assert_close(losses["refined_assignment"], expected / weight.sum())
     logit = output.refined.existence_logit
@@ -141,8 +141,7 @@ def test_targets_and_losses_of_decoded_particles(model, batch):
 
 
 def test_only_the_refiner_is_trained_where_the_first_stage_is_frozen(make_model, batch):
-    options = {"refine_layers": 1, "pairwise_messages": True, "refine_delta_theta_phi_features": True}
-    model = make_model(**options, eos_threshold=1.0).train()
+    model = make_model(refine_layers=1, eos_threshold=1.0).train()
     assert model.first_stage_modules == tuple(f"network.{name}" for name in FIRST_STAGE)
     for name in model.first_stage_modules:
         model.get_submodule(name).requires_grad_(False).eval()
@@ -152,6 +151,23 @@ def test_only_the_refiner_is_trained_where_the_first_stage_is_frozen(make_model,
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("network.refiner.")}
 
 
+def test_decoding_in_training_is_that_of_a_reconstruction(make_model, batch):
+    """Without dropout and in full precision, whatever the mode and the precision of the training."""
+    model = make_model(refine_layers=1, eos_threshold=1.0, dropout=0.5)
+    with torch.no_grad():
+        source = model.network.encode(batch)
+    expected, _ = decode_and_match(model.network, source, batch.target, model.decoding)
+    model.train()
+    model.network.encoder.eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = decode_and_match(model.network, source, batch.target, model.decoding)
+    for name, values in found._asdict().items():
+        assert torch.equal(values, getattr(expected, name)), name
+        assert values.dtype != torch.bfloat16
+    assert model.network.decoder.training
+    assert not model.network.encoder.stack.training
+
+
 def test_there_is_one_stage_without_refinement(make_model):
     assert make_model().first_stage_modules == ()
 
@@ -159,7 +175,7 @@ def test_there_is_one_stage_without_refinement(make_model):
 @pytest.mark.parametrize("kinds", [[()], [(), (0,)], [(), ()]], ids=["one", "besides another", "all"])
 @pytest.mark.parametrize("end", [1e-9, 1.0], ids=["nothing is written", "as much as may be"])
 def test_events_without_tokens_have_finite_losses(make_model, make_event, collate, kinds, end):
-    model = make_model(refine_layers=1, pairwise_messages=True, eos_threshold=end).train()
+    model = make_model(refine_layers=1, eos_threshold=end).train()
     batch = collate([make_event(part, seed=1) for part in kinds])
     losses = model.losses(batch)
     losses["total"].backward()
@@ -173,9 +189,7 @@ def test_a_target_without_fractions_is_an_error(model, batch):
 
 
 def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch):
-    model = make_model(
-        refine_layers=1, pairwise_messages=True, eos_threshold=1.0, initial=True, weights={"refined_assignment": 4.0}
-    ).train()
+    model = make_model(refine_layers=1, eos_threshold=1.0, initial=True, weights={"refined_assignment": 4.0}).train()
     for name in model.first_stage_modules:
         model.get_submodule(name).requires_grad_(False).eval()
     optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)

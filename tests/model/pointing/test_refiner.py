@@ -48,8 +48,8 @@ def reordered(decoded, order):
     return DecodedParticles(*(part[:, order] for part in decoded))
 
 
-def dense(refined, decoded):
-    return refined.pairs.dense(refined.log_fraction.exp(), decoded.hit_fraction.shape)
+def dense(refined):
+    return refined.pairs.dense(refined.log_fraction.exp())
 
 
 def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
@@ -60,8 +60,9 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     torch.testing.assert_close(refined.existence_logit, torch.full((4, 3), 3.0))
     pairs, fraction = refined.pairs, decoded.hit_fraction
     e, i = int(pairs.event[0]), int(pairs.item[0])
-    mine = (pairs.event == e) & (pairs.item == i)
-    strength = (fraction[e, pairs.particle[mine], i] + EPS_FRACTION) / (1.0 + math.exp(-3.0))
+    mine = pairs.item == i
+    i = i - e * fraction.shape[2]
+    strength = (fraction[e, pairs.particle[mine] % 3, i] + EPS_FRACTION) / (1.0 + math.exp(-3.0))
     rest = 1.0 - fraction[e, :, i].sum() + EPS_FRACTION
     expected = strength / (strength.sum() + rest)
     torch.testing.assert_close(refined.log_fraction[mine].exp(), expected)
@@ -72,18 +73,19 @@ def test_initially_refined_particles_are_those_of_the_head(make_model, batch):
     model = make_model(refine_layers=1)
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
-    fraction = refined.log_fraction.exp()
+    fraction, query = refined.log_fraction.exp(), refined.query.flatten(0, 1)
     with torch.no_grad():
-        expected = model.network.head(refined.query, decoded.seed, fraction, refined.pairs, source)
-        found = model.network.predict_refined(refined, decoded.seed, source)
-    for name in ("pdg", "charge", "log_energy", "direction"):
-        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+        seed = source.in_tables(decoded.seed).flatten()
+        expected, _ = model.network.head(query, seed, fraction, refined.pairs, source.tables())
+        found, _ = model.network.predict_refined(refined, decoded.seed, source)
+    for name in ("pdg", "charge", "log_energy"):
+        torch.testing.assert_close(getattr(found, name).flatten(0, 1), getattr(expected, name))
 
 
 def test_fractions_of_an_item_sum_to_one(model, batch):
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
-    total = dense(refined, decoded).sum(1) + refined.log_unassigned.exp()
+    total = dense(refined).sum(1) + refined.log_unassigned.exp()
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
@@ -92,7 +94,7 @@ def test_all_particles_are_refined_together_in_no_order(model, batch):
     order = torch.tensor([2, 0, 1])
     one, other = refine(model, decoded, source), refine(model, reordered(decoded, order), source)
     torch.testing.assert_close(one.existence_logit[:, order], other.existence_logit)
-    torch.testing.assert_close(dense(one, decoded)[:, order], dense(other, decoded))
+    torch.testing.assert_close(dense(one)[:, order], dense(other))
     changed = decoded.embedded.clone()
     changed[:, 2] = changed[:, 2].flip(-1)
     third = refine(model, decoded._replace(embedded=changed), source)
@@ -104,7 +106,7 @@ def test_padding_has_no_effect(model, batch):
     two = refine(model, reordered(decoded, torch.tensor([0, 1])), source)
     decoded.hit_fraction[:, 2] = 0.0
     padded = refine(model, decoded._replace(mask=torch.tensor([[True, True, False]] * 4)), source)
-    assert (padded.pairs.particle < 2).all()
+    assert (padded.pairs.particle % 3 < 2).all()
     torch.testing.assert_close(padded.existence_logit[:, :2], two.existence_logit)
     torch.testing.assert_close(padded.log_fraction, two.log_fraction)
 
@@ -112,11 +114,11 @@ def test_padding_has_no_effect(model, batch):
 def test_fractions_of_far_items_rise_slowly(model, batch):
     """Of the fraction from which an item is in a pair, rounding must not decide."""
     decoded, source = first_stage(model, batch)
-    far = source.scene.item_mask[:, None] & (source.scene.cosines(decoded.seed) < MIN_COSINE)
+    far = source.items.mask[:, None] & (source.cosines(decoded.seed) < MIN_COSINE)
     fractions = []
     for fraction in (EPS_FRACTION - 1e-6, EPS_FRACTION + 1e-6, EPS_FRACTION + FAR_WEIGHT_WIDTH):
         decoded.hit_fraction[far] = fraction
-        fractions.append(dense(refine(model, decoded, source), decoded)[far])
+        fractions.append(dense(refine(model, decoded, source))[far])
     assert far.sum() > 10
     assert (fractions[1] - fractions[0]).abs().max() < 1e-3
     assert fractions[2].max() > 1e-2
@@ -131,7 +133,7 @@ def test_improbable_particles_get_nothing(model, batch):
     assert free.kept.all()
     assert gone[free.existence_logit.sigmoid() < threshold].all()
     assert 0 < gone.sum() < gone.numel()
-    before, after = dense(free, decoded), dense(refined, decoded)
+    before, after = dense(free), dense(refined)
     assert before[gone].sum() > 1e-3
     assert after[gone].sum() == 0.0
     assert (after[~gone] >= before[~gone] - 1e-6).all()
@@ -176,7 +178,7 @@ def test_energies_that_no_track_measures_are_the_expected_ones(make_model, batch
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
     with torch.no_grad():
-        particles = model.network.predict_refined(refined, decoded.seed, source)
+        particles, _ = model.network.predict_refined(refined, decoded.seed, source)
     by_track = particles.by_track
     assert by_track.any()
     assert not by_track.all()
@@ -186,15 +188,15 @@ def test_energies_that_no_track_measures_are_the_expected_ones(make_model, batch
 
 
 def test_initially_there_are_no_messages(make_model, batch):
-    with_messages, plain = (awake(make_model(refine_layers=1, pairwise_messages=on)) for on in (True, False))
-    state = {name: value for name, value in with_messages.state_dict().items() if ".messages." not in name}
-    plain.load_state_dict(state)
-    one, other = (model.decode(batch, max_particles=6) for model in (with_messages, plain))
-    assert torch.equal(one.mask, other.mask)
-    torch.testing.assert_close(one.energy, other.energy)
+    model = awake(make_model(refine_layers=1))
+    messages = model.network.refiner.messages
+    messages.initialise()
+    one = model.decode(batch, max_particles=6)
     with torch.no_grad():
-        with_messages.network.refiner.messages.out.weight.normal_()
-    changed = with_messages.decode(batch, max_particles=6)
+        messages.receiver.weight.normal_()
+        torch.testing.assert_close(model.decode(batch, max_particles=6).energy, one.energy)
+        messages.out.weight.normal_()
+    changed = model.decode(batch, max_particles=6)
     assert changed.energy.shape != one.energy.shape or (changed.energy - one.energy).abs().max() > 1e-3
 
 

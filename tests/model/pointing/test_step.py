@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from pflow.model.common.sampler import Sampler
+from pflow.model.pointing import step as decoder_step
+from pflow.model.pointing.assignment import selected
 from pflow.model.pointing.generate import decode_first_stage
+from pflow.model.pointing.geometry import Tables
+from pflow.model.pointing.pairs import PairList
+from pflow.model.pointing.step import State, particles_of, step
 
 PHOTON, PION = 0, 1
 LN10 = 2.302585092994046
@@ -13,29 +18,28 @@ LN10 = 2.302585092994046
 def uncached(network, batch, *, max_particles):
     """ln E, PDG, direction and fractions of the particles of one event, all decoded anew at each step."""
     source = network.encode(batch)
-    nothing = torch.zeros(1, 1, source.scene.item_mask.shape[1])
+    tables = source.tables()
+    nothing = torch.zeros(1, 1, source.items.mask.shape[1])
     assigned, x, found = [nothing], network.decoder.first(1), []
     while len(found) < max_particles:
-        states, pointer = network.decoder(x, source, torch.cat(assigned, dim=1))
-        if pointer[0, -1, -1].exp() >= 0.5:
+        on_tokens = source.on_tokens(torch.cat(assigned, dim=1))
+        states, logits, eos_logit = network.decoder(x, tables, on_tokens.flatten())
+        if torch.cat([logits, eos_logit], dim=-1).softmax(-1)[0, -1, -1] >= 0.5:
             break
-        seed = pointer[:, -1:, :-1].argmax(-1)
-        real = torch.ones_like(seed, dtype=torch.bool)
-        assignment = network.assignment(states[:, -1:], seed, source, 1.0 - assigned[-1], real)
-        particles = network.predict(assignment, seed, source)
-        fraction = assignment.pairs.dense(assignment.hit_fraction, assigned[-1].shape)
-        pdg = particles.pdg.argmax(-1)
-        charge = network.head.choose_charge(particles, pdg, seed, source)
-        assigned.append((assigned[-1] + fraction).clamp(max=1.0) if network.coverage else nothing)
+        seed, unassigned = logits[:, -1].argmax(-1), 1.0 - assigned[-1]
+        pairs = PairList.where(selected(source.tokens.unit[:, seed], tables, unassigned))
+        assignment, particles = particles_of(network, tables, states[:, -1], seed, pairs.values(unassigned), pairs)
+        fraction, pdg = pairs.dense(assignment.hit_fraction), particles.pdg.argmax(-1)
+        charge = network.head.choose_charge(particles, pdg)
+        assigned.append((assigned[-1] + fraction).clamp(max=1.0))
         previous = particles.as_previous(seed, pdg=pdg, charge=charge)
-        x = torch.cat([x, network.decoder.embed(previous, source)], dim=1)
-        found.append((particles.log_energy[0, 0], pdg[0, 0], particles.direction[0, 0], fraction[0, 0]))
+        x = torch.cat([x, network.decoder.embed(previous, tables)[None]], dim=1)
+        found.append((particles.log_energy[0], pdg[0], particles.direction[0], fraction[0, 0]))
     return found
 
 
-@pytest.mark.parametrize("option", [{}, {"coverage": False}, {"use_proxies": False}])
-def test_cached_equals_uncached(make_model, events, batch, collate, option):
-    model = make_model(**option)
+def test_cached_equals_uncached(make_model, events, batch, collate):
+    model = make_model()
     with torch.inference_mode():
         expected = [uncached(model.network, collate([event]), max_particles=6) for event in events]
     decoded = model.decode(batch, max_particles=6)
@@ -102,7 +106,7 @@ def test_three_particles_below_the_smallest_energy_end_an_event(make_model, batc
     assert model.decode(batch, max_particles=2).truncated.all()
 
 
-def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch):
+def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_model, batch, monkeypatch):
     """When all hits are assigned, the same may be decoded over and over, each with an energy above the smallest."""
     model = make_model(min_energy=0.005)  # below that of a particle of no hits before its correction
     with torch.no_grad():
@@ -115,7 +119,7 @@ def test_three_particles_without_hits_end_an_event_whatever_their_energy(make_mo
     nothing = decoded.mask & (deposit < 0.0025) & (decoded.track_fraction.amax(-1) < 0.5)
     assert nothing.sum(1).min() >= 3
     assert all(flags[mask][-3:].all() for flags, mask in zip(nothing, decoded.mask, strict=True))
-    model.set_decoding(min_deposit_fraction=0.0)
+    monkeypatch.setattr(decoder_step, "MIN_DEPOSIT_FRACTION", 0.0)
     assert model.decode(batch, max_particles=60).truncated.all()
 
 
@@ -159,28 +163,61 @@ def test_all_tracks_are_written_beside_what_is_written_anyway(make_model, batch)
 def test_a_charged_particle_has_the_charge_of_its_track(model, batch):
     network = model.network
     source = network.encode(batch)
-    seed = torch.full((4, 1), batch.hits.mask.shape[1])
-    unassigned = torch.ones(4, 1, source.scene.item_mask.shape[1])
-    assignment = network.assignment(torch.zeros(4, 1, 24), seed, source, unassigned, seed > 0)
-    pdg = torch.full((4, 1), PION)
-    particles = network.predict(assignment, seed, source, pdg=pdg)
-    found = network.head.choose_charge(particles, pdg, seed, source)[:, 0]
+    tables, seed = source.tables(), torch.full((4,), batch.hits.mask.shape[1])
+    pairs = PairList.where(source.items.mask[:, None])
+    seed, pdg = source.in_tables(seed), torch.full((4,), PION)
+    _, particles = particles_of(network, tables, torch.zeros(4, 24), seed, torch.ones(len(pairs.item)), pairs, pdg)
+    found = network.head.choose_charge(particles, pdg)
     has_track = batch.readout.track_mask[:, 0]
     assert torch.equal(found[has_track], 1 + batch.readout.track_charge[has_track, 0].long())
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "one event"])
-def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, alone):
+def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, alone, monkeypatch):
     """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
+    monkeypatch.setattr(decoder_step, "MAX_EMPTY_STEPS", 1000)
     model = make_model(eos_threshold=1.0)
-    model.set_decoding(max_particles=2, hits_per_particle=2, max_empty_steps=1000)
-    batches = [collate([event]) for event in events] if alone else [collate(events)]
-    for batch in batches:
-        scene = model.network.encode(batch).scene
-        limits = model.decoding.limits(scene.item_mask, scene.n_hits)
+    model.set_decoding(max_particles=2, hits_per_particle=2)
+    for chosen in [[event] for event in events] if alone else [events]:
+        limits = [max(2, len(event.charge) + len(event.energy) // 2) for event in chosen]
         with torch.inference_mode():
-            decoded = decode_first_stage(model.network, model.network.encode(batch), model.decoding, Sampler())
+            source = model.network.encode(collate(chosen))
+            decoded = decode_first_stage(model.network, source, model.decoding, Sampler())
         assert decoded.truncated.all()
-        assert decoded.mask.sum(1).tolist() == limits.tolist()
+        assert decoded.mask.sum(1).tolist() == limits
     if not alone:
-        assert len(set(limits.tolist())) > 1
+        assert len(set(limits)) > 1
+
+
+class Past:
+    """Keys and values, joined at each step."""
+
+    def __init__(self, layer):
+        self.key, self.value = torch.zeros(2, 1, layer.attention.heads, 0, 24 // layer.attention.heads)
+
+    def update(self, k_val, v_val):
+        self.key, self.value = torch.cat([self.key, k_val], dim=2), torch.cat([self.value, v_val], dim=2)
+        return self.key, self.value
+
+
+@pytest.mark.parametrize("all_tracks", [False, True])
+@pytest.mark.parametrize("i", range(4))
+def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, events, collate, i, all_tracks):
+    """The layout that is exported: particles, what is assigned, and the end."""
+    model = make_model(require_all_tracks=all_tracks, eos_threshold=0.95)
+    network, decoding = model.network, model.decoding
+    with torch.inference_mode():
+        source = network.encode(collate([events[i]]))
+        expected = decode_first_stage(network, source.copy(), decoding.limited(8), Sampler())
+        tables = Tables(*source.tables()._replace(token_mask=None, item_mask=None))
+        memory, caches = network.decoder.project(source.states), [Past(one) for one in network.decoder.stack.layers]
+        state, rows = State.first(network, tables, 1), []
+        for _ in range(8):
+            state, row, stop = step(network, tables, state, caches, memory, decoding)
+            if stop:
+                break
+            rows.append(row)
+    assert len(rows) == expected.mask.sum() > 0
+    for name, values in expected.columns.items():
+        found = torch.cat([row[name] for row in rows])[None]
+        torch.testing.assert_close(found, values, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")

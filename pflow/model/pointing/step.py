@@ -1,0 +1,225 @@
+"""One decoder step: from what is decoded so far to the next particle, and whether there is one.
+
+Of tensors alone, so that the same lines decode batches (`pflow.model.pointing.generate`), are traced for the export
+(`pflow.export.pointing`), and, with all steps at once after known particles, train (`forced` here, and
+`pflow.model.pointing.teacher_forcing`).
+
+Letters: B batch, T particles, N = B * T, S source tokens, M items (hits, then tracks), P pairs of a particle and an
+item, W width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pflow.model.common.cache import Cache, Compaction
+from pflow.model.pointing.assignment import Assignment, selected
+from pflow.model.pointing.config import PointingDecodingConfig
+from pflow.model.pointing.decoder import MASKED_LOGIT, Memory
+from pflow.model.pointing.geometry import ItemPlaces, Tables, TokenFrames
+from pflow.model.pointing.head import Particles
+from pflow.model.pointing.network import PointingNetwork
+from pflow.model.pointing.pairs import Pairs, PairsOfOne
+
+__all__ = ["Pointed", "State", "candidates", "emit", "particles_of", "point", "step"]
+
+MAX_EMPTY_STEPS = 3
+"""Decoding stops after so many steps in a row whose particle has less energy than any target, or is empty."""
+
+MIN_DEPOSIT_FRACTION = 0.5
+"""A particle is empty if it has no track and hits of less than this fraction of the smallest energy of a target."""
+
+Choose = Callable[[Tensor], Tensor]
+
+
+class State(NamedTuple):
+    """What one step hands to the next, beside the keys and values of the earlier particles.
+
+    Parameters
+    ----------
+    embedded : float [B, W], the newest particle, or the beginning, as input of the decoder
+    unassigned : float [B * M], unassigned fraction of each item
+    assigned_energy : float [B * S], assigned energy of each token, GeV
+    empty_steps : int64 [B], steps in a row with an empty particle
+    """
+
+    embedded: Tensor
+    unassigned: Tensor
+    assigned_energy: Tensor
+    empty_steps: Tensor
+
+    @classmethod
+    def first(cls, network: PointingNetwork, tables: Tables, batch: int) -> State:
+        """Before the first step."""
+        return cls(
+            embedded=torch.zeros_like(tables.states[:batch]) + network.decoder.bos,
+            unassigned=torch.ones_like(tables.item_weight),
+            assigned_energy=torch.zeros_like(tables.token_energy),
+            empty_steps=torch.zeros_like(tables.states[:batch, 0], dtype=torch.int64),
+        )
+
+    def compact(self, compaction: Compaction) -> State:
+        """The events that go on, moved in place but for what is in the last particles, too."""
+        batch = len(self.embedded)
+        parts = self._replace(embedded=self.embedded.clone())
+        return State(*(compaction.apply(part.view(batch, -1)).view(-1, *part.shape[1:]) for part in parts))
+
+
+class Pointed(NamedTuple):
+    """Where the next particle starts.
+
+    Parameters
+    ----------
+    states : float [B, W], decoder states
+    seed : int64 [B], token of the event
+    forced : bool [B], True = the sequence has ended, and the seed is a track that is not assigned
+    stop : bool [B], True = there is no particle
+    """
+
+    states: Tensor
+    seed: Tensor
+    forced: Tensor
+    stop: Tensor
+
+
+def step(
+    network: PointingNetwork,
+    tables: Tables,
+    state: State,
+    caches: Sequence[Cache],
+    memory: Memory,
+    decoding: PointingDecodingConfig,
+) -> tuple[State, dict[str, Tensor], Tensor]:
+    """A step of one event: the state after it, the particle [1, ...] by column, and, bool [1], whether it is none."""
+    pointed = point(network, tables, state, caches, memory, decoding)
+    pairs = PairsOfOne(candidates(tables, state, pointed).nonzero().squeeze(1))
+    following, row = emit(network, tables, state, pointed, pairs, decoding)
+    return following, row, pointed.stop
+
+
+def point(
+    network: PointingNetwork,
+    tables: Tables,
+    state: State,
+    caches: Sequence[Cache],
+    memory: Memory | None,
+    decoding: PointingDecodingConfig,
+    choose: Choose | None = None,
+) -> Pointed:
+    """Decode the next state of each event, and choose the seed of its particle, by default the most probable.
+
+    Decoding stops when the probability of the end reaches ``eos_threshold``; with ``require_all_tracks`` it then goes
+    on with seeds at the tracks of which less than half is assigned.
+    """
+    batch = len(state.embedded)
+    states, logits, eos_logit = network.decoder(state.embedded, tables, state.assigned_energy, caches, memory)
+    eos_probability = (eos_logit - logits.logsumexp(1, keepdim=True)).sigmoid().view(batch)
+    ended = (eos_probability >= decoding.eos_threshold) | (state.empty_steps >= MAX_EMPTY_STEPS)
+    forced = torch.zeros_like(ended)
+    if decoding.require_all_tracks:
+        unassigned = state.unassigned.index_select(0, tables.token_item)
+        is_open = ((unassigned > 0.5) & tables.token_is_track).view(batch, tables.n_tokens)
+        forced = ended & is_open.any(1)
+        logits = torch.where(forced[:, None] & ~is_open, MASKED_LOGIT, logits)
+    seed = logits.argmax(-1) if choose is None else choose(logits)
+    return Pointed(states, seed, forced, ended & ~forced)
+
+
+def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
+    """The items that the particle of each event may be assigned, bool [B * M]: one of the seed's in any case."""
+    batch = len(pointed.seed)
+    seed = _in_tables(pointed.seed, tables)
+    unit = ItemPlaces.of(TokenFrames.of(tables.token_frames.index_select(0, seed)).place).unit
+    near = selected(unit.view(batch, 1, 3), tables, state.unassigned.view(batch, 1, tables.n_items))
+    own = tables.token_item.index_select(0, seed)
+    return near.view(-1).scatter(0, own, own >= 0)
+
+
+def emit(
+    network: PointingNetwork,
+    tables: Tables,
+    state: State,
+    pointed: Pointed,
+    pairs: Pairs,
+    decoding: PointingDecodingConfig,
+    choose: Choose | None = None,
+) -> tuple[State, dict[str, Tensor]]:
+    """The particle that starts at the seed of each event, as columns [B, ...], and the state after it.
+
+    A particle with less energy than any target keeps its hits, but ``is_particle`` is False.
+    """
+    batch, seed = len(pointed.seed), _in_tables(pointed.seed, tables)
+    unassigned = pairs.of_items(state.unassigned)
+    assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
+    pdg = particles.pdg.argmax(-1) if choose is None else choose(particles.pdg)
+    if choose is not None:
+        particles, _ = network.predict(assignment, seed, tables, pdg=pdg)
+    charge = network.head.choose_charge(particles, pdg)
+    fraction = taken = assignment.hit_fraction
+    if decoding.require_all_tracks:  # the seed's track is the particle's in any case
+        own = pairs.item == pairs.of_particles(tables.token_item.index_select(0, seed))
+        is_forced = own & pairs.of_particles(pointed.forced)
+        fraction, taken = torch.where(is_forced, 1.0, fraction), torch.where(is_forced, unassigned, taken)
+    token = pairs.of_items(tables.item_token)
+    deposit = taken * pairs.of_items(tables.item_weight)
+    is_large = particles.log_energy >= network.min_log_energy
+    has_track = pairs.any((fraction >= 0.5) & tables.token_is_track.index_select(0, token))
+    min_deposit = MIN_DEPOSIT_FRACTION * math.exp(network.min_log_energy)  # GeV
+    counts = is_large & ((particles.deposit >= min_deposit) | has_track)
+    following = State(
+        embedded=network.decoder.embed(particles.as_previous(seed, pdg=pdg, charge=charge), tables),
+        unassigned=state.unassigned.scatter(0, pairs.item, unassigned - taken),
+        assigned_energy=state.assigned_energy.scatter_add(0, token, deposit),
+        empty_steps=torch.where(counts, 0, state.empty_steps + 1),
+    )
+    row = {
+        "is_particle": is_large | particles.log_energy.isnan(),  # the caller must see it
+        "seed": pointed.seed,
+        "embedded": following.embedded,
+        "query": assignment.query,
+        "hit_fraction": torch.zeros_like(state.unassigned).scatter(0, pairs.item, fraction).view(batch, tables.n_items),
+        **particles.columns(pdg, charge),
+    }
+    return following, row
+
+
+def particles_of(
+    network: PointingNetwork,
+    tables: Tables,
+    states: Tensor,
+    seed: Tensor,
+    unassigned: Tensor,
+    pairs: Pairs,
+    pdg: Tensor | None = None,
+) -> tuple[Assignment, Particles]:
+    """Assign items to particles, and predict them.
+
+    Parameters
+    ----------
+    network
+        In any mode.
+    tables
+        Of the source.
+    states : float [N, W], decoder states
+    seed : int64 [N], indices into B * S
+    unassigned : float [P], unassigned fraction of the item of each pair
+    pairs
+        Of the particles.
+    pdg : int64 [N] or None
+        Identities where they are known.
+    """
+    assignment = network.assignment(states, seed, tables, unassigned, pairs)
+    particles, _ = network.predict(assignment, seed, tables, pdg=pdg)
+    return assignment, particles
+
+
+def _in_tables(token: Tensor, tables: Tables) -> Tensor:
+    """Indices into B * S of one token int64 [B] of each event."""
+    if len(token) == 1:
+        return token
+    return token + torch.arange(len(token), device=token.device) * tables.n_tokens
