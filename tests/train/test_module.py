@@ -295,7 +295,7 @@ def test_pairs_and_lengths_make_no_more_graphs(batches):
 def test_one_set_of_graphs_for_all_lengths_backward_too(reconstructor, batches):
     graphs = check(reconstructor, batches, "aot_eager", 1e-4)
     assert graphs[0] == graphs[-1]
-    assert all("Tensor.item()" in reason for reason in counters["graph_break"])  # whether it samples its own particles
+    assert not counters["graph_break"]
 
 
 @pytest.mark.slow
