@@ -11,7 +11,7 @@ from typing import Any
 import awkward as ak
 import numpy as np
 
-from pflow.errors import InputError
+from pflow.errors import InputError, first_line
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import select_targets
@@ -103,7 +103,8 @@ def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -
     """Summarise a file; `options` as of `pflow.io.open.open_events`.
 
     Counts and means are over the first `max_entries` entries; entries that cannot be used count as empty. A podio file
-    that no built-in detector fits is summarised by its collections, a ROOT file without events by its trees.
+    that no built-in detector fits is summarised by its collections, a ROOT file whose events cannot be read by its
+    trees.
 
     Raises
     ------
@@ -111,14 +112,17 @@ def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -
         The file cannot be opened, or not with these options.
     """
     try:
-        with open_events(path, **options) as file:
-            return _by_events(file, min(file.num_entries, max_entries))
-    except NoDetectorError as error:
-        return _by_collections(path, error.summary, sim=options.get("schema") == "edm4hep-sim", max_entries=max_entries)
-    except InputError as error:
+        try:
+            with open_events(path, **options) as file:
+                return _by_events(file, min(file.num_entries, max_entries))
+        except NoDetectorError as error:
+            sim = options.get("schema") == "edm4hep-sim"
+            return _by_collections(path, error.summary, sim=sim, max_entries=max_entries)
+    except Exception as error:  # a file of a format that nobody thought of may make anything fail
         if any(options.values()) or not (tables := _tables(path)):
             raise
-        missing = MissingPart(name="events", needed_for="everything", reason=str(error))
+        reason = str(error) if isinstance(error, InputError) else first_line(error)
+        missing = MissingPart(name="events", needed_for="everything", reason=reason)
         return FileContent(path=str(path), schema="", uuid="", num_entries=0, missing=(missing,), tables=tables)
 
 

@@ -136,6 +136,18 @@ def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):
         inspect_file(tmp_path / "other.root", schema="flat")
 
 
+@pytest.mark.parametrize("function", ["_by_events", "_by_collections"])
+def test_what_no_reader_was_made_for_is_listed_too(write, content, toy, monkeypatch, function):
+    def fails(*_, **__):
+        raise TypeError("a map of parameters")
+
+    monkeypatch.setattr(f"pflow.io.inspect.{function}", fails)
+    monkeypatch.setattr("pflow.io.detect.builtin_names", lambda _: [toy] if function == "_by_events" else ["cld"])
+    found = inspect_file(write(content))
+    assert [part.reason for part in found.missing] == ["TypeError: a map of parameters"]
+    assert next(table for table in found.tables if table.name == "events").num_entries == 2
+
+
 def missing(path, **options) -> dict[str, str]:
     return {part.name: part.reason for part in inspect_file(path, **options).missing}
 
