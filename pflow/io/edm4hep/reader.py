@@ -44,6 +44,9 @@ TRUTH_MEMBERS = {
 
 Ints = npt.NDArray[np.int64]
 
+HIT_MEMBERS = {"time": "time"}
+"""Further quantities of digitised hits, and their members; unknown in a collection that lacks one."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HitOrigins:
@@ -248,10 +251,10 @@ class _Range:
                     columns, contributions = digitise(calorimeter, columns, contributions)
                     if contributions is not None:
                         self.contributions[name] = contributions
-                elif self.file.columns.has(name, "time"):
-                    columns["time"] = self.get(name, "time")
                 else:
-                    columns["time"] = _filled(energy, np.float32(np.nan))
+                    for quantity, member in HIT_MEMBERS.items():
+                        known = self.file.columns.has(name, member)
+                        columns[quantity] = self.get(name, member) if known else _filled(energy, np.float32(np.nan))
                 columns["subdetector"] = _filled(columns["energy"], np.int32(subdetector))
                 self.names.append(name)
                 self.index.append(columns.pop("index"))
