@@ -58,7 +58,7 @@ class Calibrated:
     angle
         68% quantile of the angles between matched particles, degrees.
     class_right, class_right_mean
-        Fraction of matched particles with the right class, and the mean over the classes of that of each.
+        Fraction of matched particles with the right class, and the mean of the fractions of the classes.
     uncertainty
         Calibration of the uncertainties of its particles.
     """
@@ -178,8 +178,8 @@ def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
         At least one.
     by
         ``energy``: the largest score; ``angle``: the smallest 68% quantile of angles; ``class``: the largest mean over
-        the classes of the fraction with the right class, where that of all particles is at most `MAX_CLASS_LOSS`
-        below the largest.
+        the classes of the fraction with the right class, where the fraction of all particles is at most
+        `MAX_CLASS_LOSS` below the largest.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class Overlay:
         Relative frequencies of groups of 1, 2, 3 ... events: ``[1, 2]`` makes pairs in two of three.
     cone
         Largest angle in rad between the axes (energy-weighted mean directions of the hits) of the first event and of
-        the others, which are drawn from those of about its polar angle and rotated towards it by a symmetry of the
+        the others, which are drawn from events of about its polar angle and rotated towards it by a symmetry of the
         detector; groups are smaller where too few are near. None: rotated at random.
     max_hits
         Events with more hits stay alone. None: join all.
@@ -199,8 +199,8 @@ def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, In
     sizes = np.minimum(sizes, n)
     circle = generator.permutation(n)
     steps = np.concatenate([[0], 1 + generator.permutation(n - 1)[: sizes.max() - 1]])
-    at = np.argsort(circle)
-    return circle[(at[:, np.newaxis] + steps) % n], sizes
+    place = np.argsort(circle)
+    return circle[(place[:, np.newaxis] + steps) % n], sizes
 
 
 def _others_nearby(

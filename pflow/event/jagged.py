@@ -269,7 +269,7 @@ def join(columns: Mapping[str, Sequence[ak.Array]]) -> dict[str, ak.Array]:
     Raises
     ------
     ValueError
-        The lists of a quantity have other lengths than those of the first one.
+        The lists of a quantity have other lengths than the first quantity's.
 
     >>> join({"a": [ak.Array([[1], [2, 3]]), ak.Array([[4], []])]})["a"].to_list()
     [[1, 4], [2, 3]]

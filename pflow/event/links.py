@@ -52,7 +52,7 @@ class Links:
 
     @classmethod
     def by_event(cls, event: Index, source: Index, particle: Index, weight: Any, n_events: int) -> Links:
-        """From columns [L] with the event of each link, in any order; those of an event keep theirs."""
+        """From columns [L] with the event of each link, in any order; the links of an event keep theirs."""
         columns = {"source": source, "particle": particle, "weight": weight}
         if (event[1:] < event[:-1]).any():
             order = np.argsort(event, kind="stable")

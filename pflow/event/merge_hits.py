@@ -85,8 +85,8 @@ class Merged:
 def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merged:
     """Sum the hits of each event that lie in the same coarse cell.
 
-    Cells are in the order of subdetector and place. Their total energy and energy-weighted mean position are those of
-    the event's hits. Without `with_time` their time is unknown (NaN), which saves work.
+    Cells are in the order of subdetector and place. Total energy and energy-weighted mean position are
+    the event's. Without `with_time` their time is unknown (NaN), which saves work.
 
     Raises
     ------

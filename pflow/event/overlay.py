@@ -58,12 +58,12 @@ def overlay(
     Objects follow one another in the order of the group, and indices are shifted. Hits of different events with the
     same subdetector, layer and position are one cell (`pflow.event.merge_hits.sum_hits`), in which the weights of the
     particles follow their energies and sum to 1. Hits of one event alone are never summed. Entry and event number are
-    those of the first event.
+    the first event's.
 
     Parameters
     ----------
     events
-        Events of one detector; `pflow.event.events.concatenate` joins those of several files.
+        Events of one detector; `pflow.event.events.concatenate` joins several files.
     groups
         int [group, member]: at least one index of an event in each group; an event may be in several.
     ecal_tolerance, hcal_tolerance
@@ -192,7 +192,7 @@ def _near_others(
             key ^= key >> 15
             key &= n_buckets - 1
             key = bucket + key
-            last[key] = member  # one of those of each bucket
+            last[key] = member  # any one of each bucket
             is_shared = np.zeros(len(last), dtype=np.bool_)
             is_shared[key.take(np.flatnonzero(last.take(key) != member))] = True
             is_near |= is_shared.take(key)

@@ -19,7 +19,7 @@ from pflow.physics.pdg import CLASSES
 __all__ = ["LINKED", "PARTS", "SCHEMA", "Field", "fields_of", "quantities_of"]
 
 MAX_ENERGY = 1e7
-"""Largest energy or momentum, GeV: a thousand times that of any collider, and small enough to compute with."""
+"""Largest energy or momentum, GeV: a thousand times any collider's, and small enough to compute with."""
 MAX_LENGTH = 1e7
 """Largest coordinate, mm: larger than any cavern."""
 
@@ -171,7 +171,7 @@ SCHEMA: Mapping[str, tuple[Field, ...]] = {
     "particles": PARTICLE,
 }
 """Fields of each part, in the order of the records. ``reference`` holds another algorithm's particles, ``particles``
-those of a reconstruction; the weights of the links of one ``source`` sum to 1."""
+a reconstruction's; the weights of the links of one ``source`` sum to 1."""
 
 PARTS = tuple(part for part in SCHEMA if part != "particles")
 """Names of the parts of `pflow.event.events.Events`, in the order in which they are checked."""

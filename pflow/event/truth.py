@@ -55,7 +55,7 @@ Floats = npt.NDArray[np.float64]
 def assigned_ancestors(events: Events, *, rule: str) -> Index:
     """The ancestor that each Monte Carlo particle is assigned to under a rule, whether it becomes a target or not.
 
-    int64 [N] over the flat list of all events' ``truth``: index into the same list, -1 for none. Errors are those of
+    int64 [N] over the flat list of all events' ``truth``: index into the same list, -1 for none. Errors as of
     `select_targets`.
     """
     check_choice(rule, RULES, "truth rule")

@@ -78,8 +78,8 @@ def make_truth_tracks(
 def _noise(event: npt.NDArray[np.int64], entry: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Floats:
     """Standard normal numbers [track, 5], the same for an event wherever it is read."""
     draws = [
-        np.random.default_rng((abs(int(number)), int(at))).standard_normal((int(count), 5))
-        for number, at, count in zip(event, entry, counts, strict=True)
+        np.random.default_rng((abs(int(number)), int(row))).standard_normal((int(count), 5))
+        for number, row, count in zip(event, entry, counts, strict=True)
     ]
     return np.concatenate([np.zeros((0, 5)), *draws])
 

@@ -150,7 +150,7 @@ def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -
     event
         int64 [N]: event of each true particle.
     i, j
-        int64 [P]: the pairs; those of an event must be neighbours.
+        int64 [P]: the pairs; pairs of one event must be neighbours.
     cost
         float64 [P]; infinite for impossible pairs.
     cut

@@ -59,8 +59,8 @@ class Showers:
         length = np.linalg.norm(self.position, axis=1)
         return np.asarray(np.divide(np.abs(self.position[:, 2]), length, out=np.zeros(len(length)), where=length > 0))
 
-    def __getitem__(self, where: npt.NDArray[np.bool_]) -> Showers:
-        return Showers(**{field.name: getattr(self, field.name)[where] for field in dataclasses.fields(self)})
+    def __getitem__(self, mask: npt.NDArray[np.bool_]) -> Showers:
+        return Showers(**{field.name: getattr(self, field.name)[mask] for field in dataclasses.fields(self)})
 
 
 def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
@@ -101,7 +101,7 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
 
 
 def add_showers(fit: ShowerCalibrationFit, events: Events) -> None:
-    """Add to a fit the showers that the oracle measures by hits: those of particles without a track.
+    """Add to a fit the showers that the oracle measures by hits: particles without a track.
 
     Raises
     ------
@@ -163,10 +163,10 @@ def perfect_reconstruction(
     length = np.maximum(np.linalg.norm(showers.position, axis=1), np.finfo(np.float64).tiny)
     shower_momentum = showers.position * (shower_energy / length)[:, None]
 
-    at, n = target[np.concatenate([particle, showers.particle])], int(targets.counts.sum())
+    found_by, n = target[np.concatenate([particle, showers.particle])], int(targets.counts.sum())
     columns = [np.concatenate([track_energy, shower_energy]), *np.concatenate([track_momentum, shower_momentum]).T]
-    sums = (np.bincount(at, column, n).astype(np.float64) for column in columns)
-    found = np.bincount(at, minlength=n) > 0
+    sums = (np.bincount(found_by, column, n).astype(np.float64) for column in columns)
+    found = np.bincount(found_by, minlength=n) > 0
     return Reconstruction(
         particles=_particles(targets, found, dict(zip(("energy", "px", "py", "pz"), sums, strict=True))),
         event=events.event,

@@ -5,7 +5,7 @@ or on chunks; 8 bytes a value. Sums of weights and counts are float64 and int64:
 `WeightedFraction` by rounding only (1e-15 relative).
 
 Intervals of quantiles make no assumption on the shape: a quantile q of n values lies between the quantiles
-q -+ sqrt(q (1 - q) / n), and the narrowest interval of content c between those of content c -+ sqrt(c (1 - c) / n). To
+q -+ sqrt(q (1 - q) / n), and the narrowest interval of content c between contents c -+ sqrt(c (1 - c) / n). To
 first order this is the standard error of a sample quantile, and of the length of the narrowest interval (R. Grübel,
 Annals of Statistics 16 (1988) 619). With fewer than three values the interval is NaN.
 """
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 LEVEL = 0.683
-"""Content of every interval: that of one standard deviation of a normal distribution."""
+"""Content of every interval: one standard deviation of a normal distribution."""
 IQR_TO_SIGMA = 1.349
 """Interquartile range of a normal distribution in units of its standard deviation."""
 

@@ -84,14 +84,14 @@ class ParticleTable:
         """Number of particles."""
         return len(self.pdg)
 
-    def take(self, where: npt.NDArray[Any]) -> ParticleTable:
+    def take(self, rows: npt.NDArray[Any]) -> ParticleTable:
         """The particles of a mask, or of indices that keep the events in order."""
         return ParticleTable(
-            counts=np.bincount(self.event[where], minlength=len(self.counts)),
-            pdg=self.pdg[where],
-            charge=self.charge[where],
-            energy=self.energy[where],
-            momentum=self.momentum[where],
+            counts=np.bincount(self.event[rows], minlength=len(self.counts)),
+            pdg=self.pdg[rows],
+            charge=self.charge[rows],
+            energy=self.energy[rows],
+            momentum=self.momentum[rows],
         )
 
     def by_falling_energy(self) -> Ints:

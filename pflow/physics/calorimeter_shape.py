@@ -140,7 +140,7 @@ def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
     """Where layers begin and end.
 
     Hits that are alone in their layer count only if all are; a calorimeter with one layer has no spacing (0). Arguments
-    are those of `fraction_on_layers`, of at least one hit.
+    as of `fraction_on_layers`, of at least one hit.
     """
     number, position, _, counts = _layers(distance, layer)
     if (counts > 1).any():

@@ -103,7 +103,7 @@ def entry_of_tracks(momentum: Any, position: Any, at_calorimeter: Any) -> tuple[
     ----------
     momentum, position, at_calorimeter : float [K, 3]
         Momentum at the vertex; position and momentum where they enter the calorimeter. Where one of these is not finite
-        the position is null, and the direction that of the momentum at the vertex.
+        the position is null, and the direction the momentum's at the vertex.
     """
     xp = namespace(momentum)
     known = (xp.isfinite(position) & xp.isfinite(at_calorimeter)).all(axis=1, keepdims=True)

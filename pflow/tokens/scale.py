@@ -111,7 +111,7 @@ class Moments:
         return self
 
     def join(self, other: Moments) -> None:
-        """Add those of other values of the same features."""
+        """Add the moments of other values of the same features."""
         if other.count:
             self._join(other.count, other.mean, other.squares)
 

@@ -66,7 +66,7 @@ class Statistics:
         )
 
     def add(self, other: Statistics) -> None:
-        """Join those of other events into these; `ConfigError` if they are of another detector."""
+        """Join the statistics of other events; `ConfigError` if they are of another detector."""
         if other.detector != self.detector:
             raise ConfigError(
                 f"training events are of two detectors, '{self.detector.name}' and '{other.detector.name}'"
@@ -115,9 +115,7 @@ class Tokeniser:
             names = self.config.features(part)
             scale = self.scales.get(part)
             if (() if scale is None else scale.names) != names:
-                raise ConfigError(
-                    f"the normaliser of {part} is not that of the features {', '.join(names) or '(none)'}"
-                )
+                raise ConfigError(f"the normaliser of {part} is for other features than {', '.join(names) or '(none)'}")
 
     @classmethod
     def fit(

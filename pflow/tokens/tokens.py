@@ -66,7 +66,7 @@ OFFSETS = {
         for name in ("source", "particle", "weight")
     },
 }
-"""The arrays of `Tokens`, those of its readout by their names there, and the offsets that belong to each."""
+"""The arrays of `Tokens` and of its readout, and the offsets that belong to each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,7 +171,7 @@ class ParticleTokens:
     direction : float [B, T, 3]; any length, a null vector becomes +z
     mask : bool [B, T], True = real particle
     score : float [B, T] or None
-        Probability of the particle's code. If None, that of `pdg` in `pdg_probability`, or unknown (NaN) without it.
+        Probability of the particle's code. If None, the one of `pdg` in `pdg_probability`, or unknown (NaN).
     pdg_probability : float [B, T, V] or None
         Probability of each |PDG| of the vocabulary.
     energy_sigma, direction_sigma : float [B, T] or None

@@ -48,7 +48,7 @@ class UncertaintyCalibration:
 
     Charged particles with a track are measured a hundred times better than those without: in one curve of both, the
     factor would rise so steeply between them that rounding becomes a visible change. Where those without a track have
-    no curve, they have that of their class.
+    no curve, they have the one of their class.
 
     `energy` is for the standard deviation of ln E, `direction` for each of the two angles across the direction.
     """
@@ -75,7 +75,7 @@ class UncertaintyCalibration:
         direction_sigma : float64 [N], rad
         classes : int64 [N], index into `pflow.physics.pdg.CLASSES` of the predicted class
         by_track : bool [N] or None
-            True = charged, with the momentum of a track; None: not known, all curves are those of the classes.
+            True = charged, with the momentum of a track; None: not known, each has the curve of its class.
         """
         return self.apply_curves(energy_sigma, direction_sigma, curve_index(classes, by_track))
 

@@ -49,7 +49,7 @@ class PdgVocabulary:
     counts
         How often each occurs in training.
     coarse
-        Whether the codes are those of the five classes (`pflow.physics.pdg.CLASS_PDG`), which make every code known.
+        Whether the codes stand for the five classes (`pflow.physics.pdg.CLASS_PDG`), which makes every code known.
 
     Raises
     ------

@@ -75,7 +75,7 @@ def test_the_names_of_collections_do_not_make_another_detector(events, tokeniser
 
 
 def test_a_normaliser_of_other_features_is_an_error(tokeniser):
-    with pytest.raises(ConfigError, match="normaliser of hits is not that of the features x"):
+    with pytest.raises(ConfigError, match="normaliser of hits is for other features than x"):
         dataclasses.replace(tokeniser, config=dataclasses.replace(tokeniser.config, hit_features=("x",)))
 
 
