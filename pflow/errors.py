@@ -43,13 +43,7 @@ def first_line(error: BaseException) -> str:
 
 
 def check_choice(name: object, choices: Iterable[str], what: str) -> None:
-    """Refuse a name that is not among the choices.
-
-    Raises
-    ------
-    ConfigError
-        Says `what` was named, all choices and the nearest matches.
-    """
+    """Raise a `ConfigError` for a name that is not among the choices; says `what` it was to name, and all choices."""
     known = tuple(choices)
     if name not in known:
         message = f"no {what} '{name}': expected one of {', '.join(known)}"
@@ -57,13 +51,7 @@ def check_choice(name: object, choices: Iterable[str], what: str) -> None:
 
 
 def check_fields(names: Iterable[object], known: Iterable[str], where: str) -> None:
-    """Refuse fields that do not exist.
-
-    Raises
-    ------
-    ConfigError
-        Says `where`, the first unknown field and the nearest matches; all known fields if none is near.
-    """
+    """Raise a `ConfigError` for the first field that does not exist; says `where`, and what is known."""
     known = tuple(known)
     for name in names:
         if name not in known:
@@ -75,12 +63,7 @@ def check_fields(names: Iterable[object], known: Iterable[str], where: str) -> N
 class PflowError(Exception):
     """Base of every error that pflow raises on purpose. The command line prints it without a traceback.
 
-    Parameters
-    ----------
-    message
-        What is wrong, and what was expected instead.
-    suggestions
-        Nearest matches for a name that was not found; the message ends with them.
+    The message says what is wrong and what was expected, and ends with the `suggestions`, nearest matches of a name.
     """
 
     def __init__(self, message: str, *, suggestions: Iterable[str] = ()) -> None:
@@ -95,17 +78,8 @@ class ConfigError(PflowError, ValueError):
 class InputError(PflowError, ValueError):
     """An input file that cannot be used as it is.
 
-    Parameters
-    ----------
-    message, suggestions
-        See `PflowError`.
-    file, entry, field
-        Where: the path, the entry of its tree counted from 0, the branch or field. Each may be unknown.
-
-    Attributes
-    ----------
-    where
-        All of these in one text, with which the message begins; "" if nothing is known.
+    `file`, `entry` and `field` say where: the path, the entry of its tree counted from 0, the branch or field. Each may
+    be unknown. The message begins with them, as one text in the attribute ``where``.
     """
 
     def __init__(
@@ -142,21 +116,11 @@ def reading(
     entry: int | None = None,
     field: str | None = None,
 ) -> Iterator[None]:
-    """Turn whatever the content of a file makes other libraries raise into an `InputError`.
+    """Turn whatever the content of a file makes another library raise into an `InputError`.
 
-    Damaged or hostile bytes can fail anywhere in a parser, with an error of any type.
-
-    Parameters
-    ----------
-    message
-        What the content should have been; the error's type and first line are added.
-    file, entry, field
-        See `InputError`.
-
-    Raises
-    ------
-    InputError
-        Any exception of the block; a `PflowError` passes unchanged.
+    Damaged bytes can fail anywhere in a parser, with an error of any type. So the block holds calls of that library
+    alone: a mistake of our own must not look like a damaged file. `message` says what the content should have been; the
+    error's type and first line are added. A `PflowError` passes unchanged.
     """
     try:
         yield

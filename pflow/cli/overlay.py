@@ -86,7 +86,7 @@ def _joined(
     rotated: bool,
     on_error: Literal["raise", "skip"],
 ) -> Iterator[Events]:
-    """The joined events in chunks; those joined with an entry that cannot be used are without content."""
+    """The joined events; those joined with an entry that cannot be used are without content."""
     import dataclasses
 
     import numpy as np

@@ -33,52 +33,31 @@ REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Branch:
-    """Where one quantity is.
-
-    Parameters
-    ----------
-    branch
-        Name in the file.
-    scale
-        Factor from the file's unit to pflow's.
-    optional
-        Whether a file without it is not reported.
-    names
-        For the subdetector: name of the calorimeter that each code of the file stands for.
-    """
+    """Where one quantity is: the name of its branch."""
 
     branch: str
     scale: float = 1.0
+    """Factor from the file's unit to pflow's."""
     optional: bool = False
+    """Whether a file without it is not reported."""
     names: Mapping[int, str] | None = None
+    """For the subdetector: name of the calorimeter that each code of the file stands for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Which branches of a flat ntuple hold which quantities, as `load_layout` reads it.
-
-    Parameters
-    ----------
-    name
-        Short name.
-    tree
-        Name of the TTree or RNTuple.
-    detector
-        Detector that its files belong to by default; None if the user must name it.
-    event
-        Branch of the event number; None to number the entries.
-    parts
-        For each part of `Events` (keys of `FIELDS`), where its quantities are.
-    reference_name
-        Name of the algorithm behind ``reference``.
-    """
+    """Which branches of a flat ntuple hold which quantities, as `load_layout` reads it."""
 
     name: str = ""
     tree: str = "events"
     detector: str | None = None
+    """Detector that its files belong to by default; None if the user must name it."""
     event: str | None = None
+    """Branch of the event number; None to number the entries."""
     parts: Mapping[str, Mapping[str, Branch]] = dataclasses.field(default_factory=dict)
+    """For each part of `Events` (keys of `FIELDS`), where its quantities are."""
     reference_name: str = ""
+    """Name of the algorithm behind ``reference``."""
 
     def with_all(self) -> Layout:
         """With every quantity of the schema: one that the layout does not name has the branch of its own name.

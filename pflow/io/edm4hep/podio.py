@@ -17,7 +17,7 @@ A file without a table of ids, as other tools write them, is read with the ids t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any
 
@@ -72,10 +72,21 @@ class PodioFile:
         self._metadata: dict[str, Columns] = {}
         self.columns = Columns(open_tree(directory, "events", self.path), self.path)
         self.schema = "edm4hep-rntuple" if is_rntuple(directory, "events") else "edm4hep"
-        ids = self._collection_ids()
-        self.ids_stored = bool(ids)
-        self.ids: Mapping[int, str] = ids or {collection_id(name): name for name in self.columns.collections}
-        self.types = self._collection_types()
+        info, names = "events___CollectionTypeInfo", ("events_collectionNames", "")
+        ids = self._table(
+            ("podio_metadata", (info, "name"), (info, "collectionID")),
+            ("podio_metadata", names, ("events___idTable", "")),
+            ("podio_metadata", ("events___idTable", "m_names"), ("events___idTable", "m_collectionIDs")),
+            ("metadata", ("CollectionIDs", "m_names"), ("CollectionIDs", "m_collectionIDs")),
+        )
+        self.ids = {int(number) & 0xFFFFFFFF: name for name, number in ids}
+        self.ids_stored = bool(self.ids)
+        self.ids = self.ids or {collection_id(name): name for name in self.columns.collections}
+        types = self._table(
+            ("podio_metadata", (info, "name"), (info, "dataType")),
+            ("podio_metadata", names, ("events_collectionTypes", "")),
+        )
+        self.types = {name: str(kind) for name, kind in types if kind}
         self.parameters = self._parameters()
         suffix = "__CellIDEncoding"
         self.encodings = {
@@ -233,29 +244,10 @@ class PodioFile:
             return []
         return [ak.to_list(columns.get(*names, start=0, stop=1))[0] for names in wanted]
 
-    def _collection_ids(self) -> dict[int, str]:
-        info = "events___CollectionTypeInfo"
-        for tree, names, ids in (
-            ("podio_metadata", (info, "name"), (info, "collectionID")),
-            ("podio_metadata", ("events_collectionNames", ""), ("events___idTable", "")),
-            ("podio_metadata", ("events___idTable", "m_names"), ("events___idTable", "m_collectionIDs")),
-            ("metadata", ("CollectionIDs", "m_names"), ("CollectionIDs", "m_collectionIDs")),
-        ):
-            found = self._first_entry(tree, names, ids)
-            if found:
-                return {int(number) & 0xFFFFFFFF: str(name) for name, number in zip(*found, strict=True)}
-        return {}
-
-    def _collection_types(self) -> dict[str, str]:
-        info = "events___CollectionTypeInfo"
-        for names, types in (
-            ((info, "name"), (info, "dataType")),
-            (("events_collectionNames", ""), ("events_collectionTypes", "")),
-        ):
-            found = self._first_entry("podio_metadata", names, types)
-            if found:
-                return {str(name): str(kind) for name, kind in zip(*found, strict=True) if kind}
-        return {}
+    def _table(self, *rows: tuple[str, tuple[str, str], tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+        """Names of the collections and what goes with each, from the first of these columns that are there."""
+        found: list[list[Any]] = next(filter(None, (self._first_entry(*row) for row in rows)), [[], []])
+        return ((str(name), value) for name, value in zip(*found, strict=True))
 
     def _parameters(self) -> dict[str, tuple[str, ...]]:
         """Parameters of the trees of metadata; those of the whole file go before those of its first run."""
