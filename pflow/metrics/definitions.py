@@ -1,8 +1,7 @@
 """Definition and unit of each key of the results, for reports and metrics.json.
 
-They are computed in `pflow.metrics.particles` (matched pairs, classes), `pflow.metrics.counting` (numbers of
-particles), `pflow.metrics.event` (visible energy), `pflow.metrics.jets`, `pflow.metrics.pulls` (uncertainties) and
-`pflow.metrics.indexed` (``energy_rank``: the first paper's), with the statistics of `pflow.metrics.stats`.
+They are computed in `pflow.metrics.particles` (matched pairs, classes), `pflow.metrics.event` (numbers of particles,
+visible energy, and ``energy_rank``: the first paper's) and `pflow.metrics.jets`, with `pflow.metrics.stats`.
 """
 
 from __future__ import annotations

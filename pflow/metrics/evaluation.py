@@ -17,9 +17,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.targets import Targets
 from pflow.event.truth import RULES, select_targets
 from pflow.metrics import jets
-from pflow.metrics.counting import CountMetrics
-from pflow.metrics.event import EventMetrics
-from pflow.metrics.indexed import IndexedMetrics
+from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
 from pflow.metrics.match import Matches, Matching, match
 from pflow.metrics.match_hits import HitMatching, match_by_hits
 from pflow.metrics.oracle import ORACLE, perfect_reconstruction

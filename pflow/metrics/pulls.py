@@ -6,12 +6,11 @@ import awkward as ak
 import numpy as np
 
 from pflow.metrics.match import Matches
-from pflow.metrics.stats import Distribution, Floats, Tree
+from pflow.metrics.stats import Floats
 from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import tangent_basis
-from pflow.physics.pdg import CLASSES
 
-__all__ = ["QUANTITIES", "PullMetrics", "covariances", "pulls"]
+__all__ = ["QUANTITIES", "covariances", "pulls"]
 
 QUANTITIES = ("log_energy", "theta", "phi")
 """ln E, and the two components of the direction across it: along rising polar angle and along the azimuth."""
@@ -47,40 +46,3 @@ def pulls(truth: ParticleTable, reco: ParticleTable, covariance: Floats, matches
             variance = np.einsum("ma,mab,mb->m", axis, covariance[j, :3, :3], axis)
             columns.append(np.sum((found - true) * axis, axis=1) * size / np.sqrt(variance))
     return np.stack(columns, axis=1)
-
-
-class PullMetrics:
-    """Mean and width of the pulls of each true class."""
-
-    def __init__(self) -> None:
-        self.n_without = 0
-        self.values = {name: {quantity: Distribution() for quantity in QUANTITIES} for name in CLASSES}
-
-    def update(self, truth: ParticleTable, reco: ParticleTable, covariance: Floats, matches: Matches) -> None:
-        """Count the matched pairs of events; pairs without finite pulls are counted in `n_without` only."""
-        values = pulls(truth, reco, covariance, matches)
-        known = np.isfinite(values).all(axis=1)
-        self.n_without += int(np.sum(~known))
-        classes = truth.classes[matches.truth]
-        for c, name in enumerate(CLASSES):
-            for k, quantity in enumerate(QUANTITIES):
-                self.values[name][quantity].add(values[known & (classes == c), k])
-
-    def result(self) -> Tree:
-        """By class and quantity: number, mean, median, and width, half the narrowest interval with 68.3%."""
-        return {
-            "n_without": self.n_without,
-            **{
-                name: {
-                    quantity: {
-                        "n": pull.count,
-                        "mean": pull.mean(),
-                        "median": pull.median(),
-                        "width": pull.resolution_68(),
-                    }
-                    for quantity, pull in by_quantity.items()
-                }
-                for name, by_quantity in self.values.items()
-                if by_quantity["log_energy"].count
-            },
-        }

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pflow.metrics.counting import OPENING_ANGLE
 from pflow.metrics.evaluation import EvaluationResult
+from pflow.metrics.event import OPENING_ANGLE
 from pflow.metrics.particles import ENERGY, THETA
 from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
 from pflow.plots.style import COLORS, MARKERS, new_figure, styled, title

@@ -1,12 +1,65 @@
-"""Visible energy and mass."""
+"""Numbers of particles, visible energy and mass, and pairs by rank in energy."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from pflow.metrics.event import EventMetrics
+from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
+from pflow.metrics.stats import Axis
+
+AXIS = Axis(name="opening_angle", label="Opening angle", unit="mrad", edges=np.array([10.0, 50.0, 100.0]))
+
+
+def photons(*azimuths_mrad):
+    return [(22, 10.0, 90, math.degrees(1e-3 * phi)) for phi in azimuths_mrad]
+
+
+COUNTED = [
+    photons(0, 20),  # found as two
+    photons(0, 20),  # found as one
+    photons(0, 80),  # found as three
+    photons(0, 300),  # found as two, outside the bins
+    photons(0),  # found as one
+    photons(0),  # found as none
+    photons(0),  # found as two
+    [(211, 5.0, 90, 0)],  # no photon: does not count as one against two
+    photons(0, 1, 2),  # three: neither
+    [],  # nothing, rightly found as nothing
+]
+COUNTED_RECO = [photons(*range(n)) for n in (2, 1, 3, 2, 1, 0, 2, 1, 3, 0)]
+
+
+@pytest.fixture
+def counts(make_table):
+    metrics = CountMetrics(axis=AXIS)
+    metrics.update(make_table(COUNTED), make_table(COUNTED_RECO))
+    return metrics.result()
+
+
+def test_numbers_of_particles(counts):
+    # right: 0, 3, 4, 7, 8, 9
+    assert counts["exact_fraction"].value == pytest.approx(0.6)
+    assert counts["difference"] == {"-1": 2, "0": 6, "1": 2}
+    # pairs: found, not, found, found; singles: right, none, two
+    assert counts["one_vs_two_accuracy"].value == pytest.approx(4 / 7)
+    # of these the singles and the pair of 80 mrad
+    assert counts["one_vs_two_accuracy_above_30_mrad"].value == 2 / 4
+
+
+def test_two_photons_by_opening_angle(counts):
+    found = counts["two_photons_found"]
+    assert found["n_events"] == [2, 1]
+    assert found["efficiency"].value.tolist() == [0.5, 1.0]
+
+
+def test_no_events_is_undefined():
+    counts = CountMetrics().result()
+    assert math.isnan(counts["exact_fraction"].value)
+    assert math.isnan(counts["one_vs_two_accuracy"].value)
+    assert counts["difference"] == {}
 
 
 def back_to_back(energy):
@@ -50,3 +103,48 @@ def test_resolutions_by_hand(make_table):
     result = result_of(make_table, [back_to_back(10.0)] * 10, answers)["visible_energy"]
     assert result["resolution_68"].value == pytest.approx(0.3)
     assert result["rms90"].value == pytest.approx(math.sqrt(0.6 / 9))
+
+
+# Pairs by rank in energy, on a hand-made sample.
+#
+# Event 0: truth 10 (photon) and 4 (pi+), answer 12 (photon) and 5 (pi-, 90 degrees off) and 1, in another order.
+# Event 1: truth 3, no answer. Event 2: nothing true, one answer.
+
+TRUTH = [[(211, 4.0, 90, 0), (22, 10.0, 90, 0)], [(22, 3.0, 90, 0)], []]
+RECO = [[(22, 1.0, 90, 0), (22, 12.0, 90, 0), (-211, 5.0, 90, 90)], [], [(22, 7.0, 90, 0)]]
+
+
+@pytest.fixture
+def result(make_table):
+    metrics = IndexedMetrics()
+    metrics.update(make_table(TRUTH), make_table(RECO))
+    return metrics.result()
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ("count_difference", 1 / 3),  # 3 - 2, 0 - 1, 1 - 0
+        ("mean_abs_rel_error", 0.225),  # (12 - 10) / 10 and (5 - 4) / 4
+        ("mean_rel_error", 0.225),
+        ("charge_accuracy", 0.5),
+        ("pdg_accuracy", 1.0),
+        ("angle_mean_deg", 45),
+        ("angle_median_deg", 45),
+    ],
+)
+def test_pairs_by_rank_in_energy(result, key, wanted):
+    assert result["n_pairs"] == 2
+    assert result[key].value == pytest.approx(wanted)
+
+
+def test_sign_of_the_energy_error(make_table):
+    metrics = IndexedMetrics()
+    metrics.update(make_table([[(22, 10.0, 90, 0)]]), make_table([[(22, 8.0, 90, 0)]]))
+    assert metrics.result()["mean_rel_error"].value == pytest.approx(-0.2)
+    assert metrics.result()["mean_abs_rel_error"].value == pytest.approx(0.2)
+
+
+def test_no_pairs_are_undefined():
+    result = IndexedMetrics().result()
+    assert all(math.isnan(number.value) for name, number in result.items() if name != "n_pairs")
