@@ -4,6 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
+from pflow.event import jagged
 from pflow.event.build import make_links
 from pflow.event.links import assigned_particle, shared_sources, sum_by_pair
 
@@ -56,3 +57,32 @@ def test_sums_by_pair_do_not_depend_on_the_order(n_links):
         expected[key] = expected.get(key, 0.0) + value
     rows = zip(*(column.tolist() for column in sums), strict=True)
     assert [((a, b), w) for a, b, w in rows] == sorted(expected.items())
+
+
+def test_shares_do_not_depend_on_the_order_of_the_links():
+    rng = np.random.default_rng(1)
+    counts = rng.integers(0, 40, 50)
+    source = rng.integers(0, 15, counts.sum()) - 1
+    weight = rng.choice(
+        [0.0, 1e-5, 0.3, 2.0, -1.0, np.nan, np.inf], len(source), p=[0.1, 0.2, 0.3, 0.3, 0.05, 0.03, 0.02]
+    )
+    event = jagged.event_index(counts)
+    order = np.lexsort((source, event))  # keeps the order of the links of a source
+
+    def fractions(order: np.ndarray) -> np.ndarray:
+        columns = (jagged.unflatten(values[order], counts) for values in (source, source, weight))
+        links = make_links(**dict(zip(("source", "particle", "weight"), columns, strict=True)))
+        return jagged.flat(links.weight)
+
+    np.testing.assert_array_equal(fractions(order), fractions(np.arange(len(source)))[order])
+
+
+def test_shares_of_each_event_are_its_own():
+    links = make_links(source=ak.Array([[0, 1], [1, 1]]), particle=ak.Array([[0, 0], [0, 1]]))
+    assert links.weight.to_list() == [[1, 1], [0.5, 0.5]]
+
+
+def test_a_source_with_one_link_has_a_share_of_1_whatever_its_weight():
+    weight = [[0.0, 1e-30, 5.0, np.inf, -1.0]]
+    links = make_links(source=ak.Array([[0, 1, 2, 3, 4]]), particle=ak.Array([[0] * 5]), weight=ak.Array(weight))
+    np.testing.assert_array_equal(jagged.flat(links.weight), [1, 1, 1, np.nan, np.nan])

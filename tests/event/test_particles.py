@@ -117,3 +117,13 @@ def test_an_emptied_event_keeps_its_place_and_is_flagged():
     assert got.flags.tolist() == [Flag.NOT_FINITE, 1, 2]
     same = bare()
     assert same.emptied(~bad & bad, Flag.NOT_FINITE) is same
+
+
+def test_one_event_is_taken_by_its_index_as_events_are():
+    whole = linked()
+    for one in (whole[2], whole[-1], list(whole)[2]):
+        assert (len(one), one.event.tolist()) == (1, [7])
+        assert one.particles.to_list() == whole.particles[2:].to_list()
+    with pytest.raises(IndexError, match="event 3 of 3"):
+        whole[3]
+    assert repr(whole) == "<Reconstruction: 3 events, 3 particles, 3 hit_links, 3 track_links>"
