@@ -175,10 +175,12 @@ def read_ranges(tree: Any, size: int, most: int | None = None) -> list[tuple[int
     """
     n, limit = int(tree.num_entries), max(size, entries_at_once(tree))
     limit = limit if most is None else min(limit, most)
-    if hasattr(tree, "common_entry_offsets"):
-        edges = list(tree.common_entry_offsets())
-    else:
-        edges = [int(cluster.num_first_entry) for cluster in tree.cluster_summaries]
+    edges: list[int] = []
+    with suppress(Exception):  # a branch that uproot does not understand: then baskets are cut
+        if hasattr(tree, "common_entry_offsets"):
+            edges = list(tree.common_entry_offsets())
+        else:
+            edges = [int(cluster.num_first_entry) for cluster in tree.cluster_summaries]
     ends = [*(edge for edge in edges if edge < n), n]
     ranges, start = [], 0
     while start < n:

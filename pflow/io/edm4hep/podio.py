@@ -95,12 +95,6 @@ class PodioFile:
             if key.endswith(suffix) and len(values)
         }
 
-    def __enter__(self) -> PodioFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self.directory.close()
