@@ -50,40 +50,25 @@ READ = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Collection:
-    """One collection of a podio file, and what it holds.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    type
-        C++ type of its objects, e.g. ``edm4hep::CalorimeterHit``; ``Link`` for links between objects; "" if unknown.
-    kind
-        The type without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits. Follows from the type.
-    subset
-        Whether it only refers to objects of other collections.
-    unreadable
-        Why pflow cannot read it although it reads objects of this kind; "" if it can.
-    count, mean
-        Objects in the entries that were looked at, and per entry.
-    mean_energy
-        Summed energy per entry, GeV; None for objects without.
-    cell_encoding
-        Bit field of its cell ids; "" if the file does not say.
-    links
-        Of links: ``A -> B`` for the collections at their ends, those with most links first.
-    """
+    """One collection of a podio file, and what it holds in the entries that were looked at."""
 
     name: str
     type: str
+    """C++ type of its objects, e.g. ``edm4hep::CalorimeterHit``; ``Link`` for links between objects; "" if unknown."""
     kind: str = ""
+    """The type without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits. Follows from the type."""
     subset: bool = False
+    """Whether it only refers to objects of other collections."""
     unreadable: str = ""
+    """Why pflow cannot read it although it reads objects of this kind; "" if it can."""
     count: int = 0
     mean: float = 0.0
+    """Objects per entry."""
     mean_energy: float | None = None
+    """Summed energy per entry, GeV; None for objects without."""
     cell_encoding: str = ""
     links: tuple[str, ...] = ()
+    """Of links: ``A -> B`` for the collections at their ends, those with most links first."""
 
     def __post_init__(self) -> None:
         kind = self.type.rpartition("::")[2]

@@ -123,23 +123,15 @@ EDM4HEP: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectionInfo:
-    """What the metadata of a podio file say of one of its collections.
-
-    Parameters
-    ----------
-    name, data_type, schema_version
-        E.g. ``PFlowClusters`` and ``edm4hep::ClusterCollection``, and the version of the schema of its type.
-    id
-        Its id in this file; default: `collection_id` of the name.
-    is_subset
-        Whether it holds references to objects of other collections.
-    """
+    """What the metadata of a podio file say of one of its collections, e.g. of type ``edm4hep::ClusterCollection``."""
 
     name: str
     data_type: str
     schema_version: int = SCHEMA_VERSION
     id: int = -1
+    """In this file; default: `collection_id` of the name."""
     is_subset: bool = False
+    """Whether it holds references to objects of other collections."""
 
     def __post_init__(self) -> None:
         if self.id < 0:

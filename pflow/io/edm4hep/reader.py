@@ -50,24 +50,16 @@ HIT_MEMBERS = {"time": "time"}
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HitOrigins:
-    """Which objects of a file the hits of consecutive entries are, in the order of ``Events.hits``.
-
-    Parameters
-    ----------
-    ids
-        uint32 [collection]: ids of the collections that the hits of every event come from, in this order.
-    counts
-        int64 [collection, event]: hits from each.
-    index
-        int32 [hit]: index in its collection.
-    cell_id
-        uint64 [hit]: cell id, 0 unknown.
-    """
+    """Which objects of a file the hits of consecutive entries are, in the order of ``Events.hits``."""
 
     ids: npt.NDArray[np.uint32]
+    """[collection]: ids of the collections that the hits of every event come from, in this order."""
     counts: Ints
+    """[collection, event]: hits from each."""
     index: npt.NDArray[np.int32]
+    """[hit]: index in its collection."""
     cell_id: npt.NDArray[np.uint64]
+    """[hit]: cell id, 0 unknown."""
 
     @property
     def slot(self) -> Ints:

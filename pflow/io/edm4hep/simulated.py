@@ -39,29 +39,20 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Contributions:
-    """Contributions (edm4hep::CaloHitContribution) to the hits of one collection.
-
-    Parameters
-    ----------
-    counts
-        int64 [event]: hits of the collection.
-    hit
-        int64: the hit, counted over all events.
-    energy, time
-        float64: energy deposited, GeV, and time, ns.
-    event
-        int64.
-    particle_id, particle
-        int64: collection id and index of the Monte Carlo particle, both -1 where the file has none.
-    """
+    """Contributions (edm4hep::CaloHitContribution) to the hits of one collection; all but `counts` [contribution]."""
 
     counts: Ints
+    """[event]: hits of the collection."""
     hit: Ints
+    """Counted over all events."""
     energy: Floats
+    """Energy deposited, GeV."""
     time: Floats
+    """ns."""
     event: Ints
     particle_id: Ints
     particle: Ints
+    """Collection id and index of the Monte Carlo particle, both -1 where the file has none."""
 
     def of_kept(self, kept: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_]) -> Contributions:
         """Those that count, bool [contribution], to the hits that are kept, bool [hit], which are numbered anew."""
