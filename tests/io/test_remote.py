@@ -94,7 +94,7 @@ def test_a_remote_file_has_the_events_of_the_local_one(served, sample_dir):
 def test_training_reads_it_in_chunks(served):
     chunks, options = survey([served[0]], FileOptions(), 20)
     events = next(read_chunks(chunks, options))
-    assert len(events) == 20
+    assert len(events) == 25
     assert events.truth is not None
 
 
