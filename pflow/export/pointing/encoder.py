@@ -89,11 +89,11 @@ class EncoderGraph(nn.Module):
         tables, decoder = source.tables(), self.network.decoder
         memory = decoder.project(states)
         named = {"pointer_keys": memory.pointer.transpose(2, 3)}
-        for i, layer in enumerate(memory.layers):
-            named |= {f"memory_key_{i}": layer.key, f"memory_value_{i}": layer.value}
+        for i, (key, value) in enumerate(memory.layers):
+            named |= {f"memory_key_{i}": key, f"memory_value_{i}": value}
         first = State.first(self.network, tables, 1)._asdict()
-        for i, layer in enumerate(memory.layers):
-            first |= {f"past_key_{i}": layer.key[:, :, :0], f"past_value_{i}": layer.value[:, :, :0]}
+        for i, (key, value) in enumerate(memory.layers):
+            first |= {f"past_key_{i}": key[:, :, :0], f"past_value_{i}": value[:, :, :0]}
         is_hit = ~items.is_track
         return {
             "hit_index": hit_index,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -54,7 +56,8 @@ class DecoderStepGraph(nn.Module):
         values = dict(zip(self.inputs, arrays, strict=True))
         caches = [_Past(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"]) for i in self.layers]
         layers = [KeyValue(values[f"memory_key_{i}"], values[f"memory_value_{i}"]) for i in self.layers]
-        tables = Tables(**{name: values[name] for name in EVENT})
+        event: dict[str, Any] = {name: values[name] for name in EVENT}
+        tables = Tables(**event)
         pointer = values["pointer_keys"].transpose(2, 3)
         state = State(*(values[f"last_{name}"] for name in State._fields))
         state, row, stop = step(self.network, tables, state, caches, Memory(layers, pointer), self.decoding)

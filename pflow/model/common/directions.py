@@ -20,8 +20,8 @@ def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
 
 def tangent_basis(direction: Tensor) -> tuple[Tensor, Tensor]:
     """Unit vectors of increasing polar angle and azimuth at unit vectors float [..., 3]; on the z axis phi is y."""
-    x, y, z = torch.split(direction, 1, dim=-1)
-    square = x.square() + y.square()
-    x = torch.where(square < 1e-12, 1.0, x)
-    theta = functional.normalize(torch.cat([z * x, z * y, -square], dim=-1), dim=-1)
-    return theta, functional.normalize(torch.cat([-y, x, 0.0 * z], dim=-1), dim=-1)
+    x, y, _ = torch.eye(3, dtype=direction.dtype, device=direction.device).unbind()
+    with torch.autocast(direction.device.type, enabled=False):  # bfloat16 would round angles
+        across = (direction + 1e-12 * x) @ (torch.outer(x, y) - torch.outer(y, x))  # the z axis times it
+    phi = functional.normalize(across, dim=-1)
+    return torch.linalg.cross(phi, direction), phi

@@ -253,7 +253,8 @@ def _base_energy(proxies: Proxies, trust: Tensor) -> Tensor:
     """Energy of hits or of tracks, float [N, 1], GeV; `trust` float [N, 1] is the logit of the tracks' weight."""
     weight = trust.sigmoid()  # in tracks, for a neutral particle that turned into charged ones
     tracks = torch.linalg.vector_norm(proxies.track_momentum, dim=1, keepdim=True)
-    return proxies.energy + weight * (tracks - proxies.energy) + 1e-2
+    energy: Tensor = proxies.energy + weight * (tracks - proxies.energy) + 1e-2
+    return energy
 
 
 def _corrected_direction(proxies: Proxies, trust: Tensor, angles: Tensor, log_sigma: Tensor) -> Tensor:
