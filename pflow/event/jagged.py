@@ -81,13 +81,7 @@ BEHAVIOR = {**vector_behavior, ("*", "Momentum4D"): Momentum4DArray, "Momentum4D
 
 
 def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
-    """Values of all events one after the other, [N], or [N, ...] for regular inner axes.
-
-    Raises
-    ------
-    ValueError
-        A value is missing (None).
-    """
+    """Values of all events one after the other, [N], or [N, ...] for regular inner axes; none may be missing (None)."""
     content = _content(array)
     if isinstance(content, ak.contents.NumpyArray):
         return np.asarray(content.data, dtype=dtype)
@@ -95,13 +89,7 @@ def flat(array: Any, dtype: Any = None) -> npt.NDArray[Any]:
 
 
 def unflatten(values: ak.Array | npt.NDArray[Any], counts: npt.NDArray[Any]) -> ak.Array:
-    """A flat list of all events' values, [N] or [N, ...], as [event, object].
-
-    Raises
-    ------
-    ValueError
-        The counts do not add up to the number of values.
-    """
+    """A flat list of all events' values, [N] or [N, ...], as [event, object], if the counts add up to N."""
     bounds = offsets(counts)
     if bounds[-1] != len(values):
         raise ValueError(f"{len(values)} values for {bounds[-1]} objects")
@@ -112,15 +100,7 @@ def unflatten(values: ak.Array | npt.NDArray[Any], counts: npt.NDArray[Any]) -> 
 def columns(array: ak.Array) -> dict[str, npt.NDArray[Any]]:
     """Values of all fields of records [event, object], or of a flat list [N], by name; of vectors as ``position.x``.
 
-    Returns
-    -------
-    dict
-        [N] each, or [N, ...]; views where the records lie one after the other.
-
-    Raises
-    ------
-    ValueError
-        A value is missing (None).
+    [N] each, or [N, ...]; views where the records lie one after the other. A missing value (None) is a ValueError.
 
     >>> columns(ak.Array([[{"a": 1, "b": {"x": 2.0}}], []]))
     {'a': array([1]), 'b.x': array([2.])}
@@ -155,17 +135,8 @@ def records(columns: Mapping[str, npt.NDArray[Any]], counts: npt.NDArray[Any]) -
     Components ``v.x, v.y, v.z`` and ``v.px, v.py, v.pz`` become vectors, and records with px, py, pz and energy
     particles; see `BEHAVIOR`.
 
-    Parameters
-    ----------
-    columns
-        [N] each, or [N, ...].
-    counts
-        int [event]: number of records of each event.
-
-    Raises
-    ------
-    ValueError
-        Columns of different lengths, or of another one than `counts` add up to.
+    Columns are [N] each, or [N, ...]; `counts`, int [event], is the number of records of each event. Other lengths are a
+    ValueError.
 
     >>> records({"a": np.array([1]), "b.x": np.array([2.0])}, np.array([1, 0])).to_list()
     [[{'a': 1, 'b': {'x': 2.0}}], []]
@@ -261,15 +232,8 @@ def concatenate(arrays: Sequence[ak.Array | int]) -> ak.Array:
 def join(columns: Mapping[str, Sequence[ak.Array]]) -> dict[str, ak.Array]:
     """In each event, the objects of several lists one after the other, as `ak.concatenate` along the second axis.
 
-    Parameters
-    ----------
-    columns
-        For each quantity, its numbers in each of the same one or more lists, [event, object] each.
-
-    Raises
-    ------
-    ValueError
-        The lists of a quantity have other lengths than the first quantity's.
+    `columns` are the numbers of each quantity in each of the same one or more lists, [event, object]. Lists of other
+    lengths than the first quantity's are a ValueError.
 
     >>> join({"a": [ak.Array([[1], [2, 3]]), ak.Array([[4], []])]})["a"].to_list()
     [[1, 4], [2, 3]]

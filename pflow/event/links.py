@@ -212,19 +212,15 @@ def shared_sources(
 ) -> tuple[Index, Index, Floats]:
     """Energy that each particle of one set and each of another have in common, through links from the same sources.
 
-    Parameters
-    ----------
-    one, other
-        Source, particle and weight of each link, [L] each; indices over all events.
-    energy
-        float [source]: energy of each hit, GeV, or 1 of each track.
+    `one` and `other` are source, particle and weight of each link, indices over all events; `energy`, float [source],
+    is each hit's, GeV, or 1 of each track.
 
     Returns
     -------
     particle, other : int64 [pair]
         Pairs that share a source, sorted by particle.
     shared : float64 [pair]
-        Sum over the sources of energy, weight and other weight.
+        Sum over the sources of energy x weight x other weight.
     """
 
     def matrix(links: FlatLinks, scale: Any) -> Any:

@@ -33,15 +33,8 @@ def validate_part(
 ) -> list[Violation]:
     """Find impossible numbers in a part of the events, as the schema says.
 
-    Parameters
-    ----------
-    part, records
-        A part of `pflow.event.schema.SCHEMA` and its records [event, object].
-    sizes
-        int64 [event] for each part (or ``calorimeters``) that its indices may point into: how many are there. No
-        entry: the index is not checked.
-    name
-        What violations call it, if not `part`.
+    `sizes` has, for each part (or ``calorimeters``) that indices may point into, how many are there, int64 [event];
+    without an entry the index is not checked. `name` is what violations call the part, if not by its own.
     """
     found: list[Violation] = []
     columns, counts = jagged.columns(records), jagged.count(records)

@@ -42,7 +42,7 @@ def test_every_event_has_an_entry_in_order(model, events):
     got = reconstruct(events, model)
     assert len(got) == len(events)
     assert got.event.tolist() == events.event.tolist()
-    assert set(got.particles.fields) == {"pdg", "charge", "energy", "mass", "momentum", "score"}
+    assert set(got.particles.fields) == {"pdg", "charge", "energy", "mass", "px", "py", "pz", "score"}
 
 
 def test_a_batch_of_one_equals_its_place_in_a_batch_of_all(model, events):
