@@ -135,8 +135,8 @@ def records(columns: Mapping[str, npt.NDArray[Any]], counts: npt.NDArray[Any]) -
     Components ``v.x, v.y, v.z`` and ``v.px, v.py, v.pz`` become vectors, and records with px, py, pz and energy
     particles; see `BEHAVIOR`.
 
-    Columns are [N] each, or [N, ...]; `counts`, int [event], is the number of records of each event. Lengths that do not
-    fit are a ValueError.
+    Columns are [N] each, or [N, ...]; `counts`, int [event], is the number of records of each event. Lengths that do
+    not fit are a ValueError.
 
     >>> records({"a": np.array([1]), "b.x": np.array([2.0])}, np.array([1, 0])).to_list()
     [[{'a': 1, 'b': {'x': 2.0}}], []]
