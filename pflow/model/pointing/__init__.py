@@ -10,8 +10,8 @@ are and which of them are kept.
 
 Training: `teacher_forcing` of the first stage, `refine_training` of the refinement, `loss`.
 
-Shared: `network` (all modules), `geometry` (tokens, hits and tracks in space), `pairs` (of particles and items, and their
-layouts), `showers`, `proxies`.
+Shared: `network` (all modules), `geometry` (tokens, hits and tracks in space), `pairs` (of particles and items),
+`showers`, `proxies`.
 """
 
 from pflow.model.pointing.config import (
