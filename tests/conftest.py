@@ -6,7 +6,7 @@ import json
 import os
 import resource
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from uproot.reading import ReadOnlyFile
 
 from pflow.checkpoint.format import KEY, Header
-from pflow.checkpoint.load import PREFIX, Model, load_model
+from pflow.checkpoint.load import PREFIX, TrainedModel, load_model
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
 from pflow.io.events_root import write_events
@@ -67,6 +67,16 @@ def data_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def graph_cache(tmp_path_factory) -> Iterator[Path]:
+    """Folder of the graphs that ONNX Runtime runs: made once for all tests, by all their processes."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PFLOW_CACHE", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def sample_dir() -> Path:
     """The small samples that come with the repository."""
@@ -76,7 +86,6 @@ def sample_dir() -> Path:
 @pytest.fixture(scope="session")
 def exported_general(tmp_path_factory) -> Path:
     """Folder of the exported model of hits and tracks that comes with pflow; not to be changed."""
-    pytest.importorskip("onnx", reason="onnx is not installed")
     from pflow.export.folder import export_model
 
     folder = tmp_path_factory.mktemp("exported") / "ild-g4-general"
@@ -102,7 +111,7 @@ def photons() -> Callable[..., ParticleTable]:
 
 
 @pytest.fixture(scope="session")
-def model(sample_dir) -> Model:
+def model(sample_dir) -> TrainedModel:
     """A small model with random but fixed weights: what is done with it must not depend on how good it is."""
     training = read_events(sample_dir / "multi_test_small.root", entry_stop=20)
     tokeniser = Tokeniser.fit([training], TokenConfig())
@@ -111,7 +120,7 @@ def model(sample_dir) -> Model:
     reconstructor = TranslationReconstructor(
         ModelInputs(**tokeniser.model_inputs), network=sizes, decoding=DecodingConfig(max_particles=6)
     )
-    return Model(
+    return TrainedModel(
         reconstructor=reconstructor.eval(),
         tokeniser=tokeniser,
         digest="0" * 64,
@@ -124,8 +133,13 @@ def model(sample_dir) -> Model:
 def save_model() -> Callable[..., Path]:
     """Writes a model as the checkpoint of a fit; keywords are further keys of its mapping."""
 
-    def save(model: Model, path: Path, **more: object) -> Path:
-        header = Header(version="1.2.3", tokeniser=model.tokeniser, model=describe(model.reconstructor))
+    def save(model: TrainedModel, path: Path, provenance: Mapping[str, Any] | None = None, **more: object) -> Path:
+        header = Header(
+            version="1.2.3",
+            tokeniser=model.tokeniser,
+            model=describe(model.reconstructor),
+            provenance=provenance or {},
+        )
         weights = model.reconstructor.state_dict(prefix=PREFIX)
         torch.save({KEY: json.dumps(header.to_dict()), "state_dict": weights, **more}, path)
         return path
@@ -134,13 +148,15 @@ def save_model() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def make_model() -> Callable[..., Model]:
+def make_model() -> Callable[..., TrainedModel]:
     """Makes a model with random weights from a tokeniser, a class of reconstructors and options of it."""
 
-    def make(tokeniser: Tokeniser, kind: type[Reconstructor], *, seed: int = 3, **options: object) -> Model:
+    def make(tokeniser: Tokeniser, kind: type[Reconstructor], *, seed: int = 3, **options: object) -> TrainedModel:
         torch.manual_seed(seed)
         reconstructor = kind(ModelInputs(**tokeniser.model_inputs), **options).eval()
-        return Model(reconstructor=reconstructor, tokeniser=tokeniser, digest="0" * 64, path="made-by-hand", config={})
+        return TrainedModel(
+            reconstructor=reconstructor, tokeniser=tokeniser, digest="0" * 64, path="made-by-hand", config={}
+        )
 
     return make
 

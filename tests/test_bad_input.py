@@ -243,7 +243,7 @@ class TestSignals:
     @pytest.mark.parametrize(("number", "code", "word"), [(SIGTERM, 143, "terminated"), (SIGINT, 130, "interrupted")])
     def test_reconstruct(self, reconstruct, good, tmp_path, monkeypatch, number, code, word):
         write_events(tmp_path / "good.root", good)
-        monkeypatch.setattr("pflow.inference.chunks.Worker.run", lambda *_: os.kill(os.getpid(), number))
+        monkeypatch.setattr("pflow.inference.worker.Worker.run", lambda *_: os.kill(os.getpid(), number))
         before = signal.getsignal(SIGTERM)
         found, said, output = reconstruct(tmp_path / "good.root")
         assert found == code

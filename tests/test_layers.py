@@ -18,9 +18,10 @@ LAYERS = (
     {"metrics", "model"},
     {"plots"},
     {"checkpoint"},
+    {"export"},
     {"inference"},
     {"calibration"},
-    {"train", "export"},
+    {"train"},
     {"cli"},
 )
 """Lowest first: a room imports from itself and from lower layers."""

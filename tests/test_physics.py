@@ -98,5 +98,5 @@ def test_changed_generation_is_noticed(reference, sample_dir, monkeypatch):
         return assignment._replace(hit_fraction=0.9 * assignment.hit_fraction)
 
     monkeypatch.setattr(ParticleAssignment, "forward", smaller)
-    found = measure(load_model("ild-g4-photon"), sample_dir / sample)
+    found = measure(load_model("ild-g4-photon"), sample_dir / sample, engine="torch")
     assert off_by(found, reference["ild-g4-photon"]["samples"][sample])

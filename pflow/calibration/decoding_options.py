@@ -17,14 +17,8 @@ from pflow.checkpoint.load import Model
 from pflow.errors import ConfigError, check_choice
 from pflow.event.events import Flag
 from pflow.event.skipped import without_refused
-from pflow.inference.events import (
-    BATCH_SIZE,
-    MAX_HITS,
-    finite_events,
-    generate,
-    usable_events,
-    with_detector,
-)
+from pflow.inference.engine import BATCH_SIZE, TorchEngine
+from pflow.inference.events import MAX_HITS, finite_events, usable_events, with_detector
 from pflow.io.open import iterate_events
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
@@ -152,8 +146,8 @@ def calibrate(
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
             truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.config))
             for decoding, fit, of_files in zip(decodings, fits, metrics, strict=True):
-                collector = generate(tokens, model, decoding=decoding, batch_size=batch_size, device=device)
-                generated = collector.tokens()
+                engine = TorchEngine(model, decoding=decoding, batch_size=batch_size, device=device)
+                generated = engine.collect(tokens).tokens()
                 found = model.tokeniser.decode(generated)
                 particles = finite_events(found, ~generated.finite(), events, model.path, on_error).particles
                 reco = ParticleTable.from_records(particles)

@@ -2,35 +2,58 @@
 
 A checkpoint of `pflow fit` is one file of `torch.save` with the header as JSON text under the key ``pflow`` and the
 weights under ``state_dict``. Weights without the state of a training are a folder: ``model.safetensors``, and the
-header with their SHA-256 as ``model.json``. Both hold plain data only, so that reading them runs no code.
+header with their SHA-256 as ``model.json``. An exported model is a folder of ONNX graphs and ``tokens.json``, which
+holds the header under ``checkpoint``. All hold plain data only, so that reading them runs no code.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from pflow.checkpoint.migrate import migrate_header
+from pflow.checkpoint.migrate import without_removed
 from pflow.config import from_plain, to_plain
-from pflow.errors import ConfigError, InputError, first_line
+from pflow.errors import ConfigError, InputError, first_line, reading
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
-__all__ = ["FORMAT", "HEADER_FILE", "KEY", "WEIGHTS_FILE", "Header"]
+__all__ = [
+    "EXPORT_FILES",
+    "EXPORT_FORMAT",
+    "FORMAT",
+    "GRAPHS",
+    "HEADER_FILE",
+    "KEY",
+    "TOKENS",
+    "WEIGHTS_FILE",
+    "Header",
+    "read_checked",
+]
 
 FORMAT = 2
-"""Version of the header's layout. Older ones are migrated (`pflow.checkpoint.migrate`), newer ones refused."""
+"""Version of the header's layout, the only one that was ever published."""
 
 KEY = "pflow"
 """Key of the header in the mapping of a checkpoint."""
 
-HEADER_FILE = "model.json"
-"""Header in a folder of weights: that of a checkpoint, and ``sha256`` of the file of the tensors."""
+HEADER_FILE, WEIGHTS_FILE = "model.json", "model.safetensors"
+"""Of a folder of weights: the header, with ``sha256`` of the file of the tensors, and the tensors."""
 
-WEIGHTS_FILE = "model.safetensors"
-"""Tensors in a folder of weights."""
+GRAPHS = {name: f"{name}.onnx" for name in ("encoder", "decoder", "refinement")}
+"""Files of an exported model's graphs, in the order in which they are run; not every network has a refinement."""
+
+TOKENS = "tokens.json"
+"""The description beside them."""
+
+EXPORT_FILES = (*GRAPHS.values(), TOKENS)
+"""What an exported folder can hold."""
+
+EXPORT_FORMAT = 3
+"""Version of the description's layout."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,8 +72,6 @@ class Header:
         Calibration of the predicted uncertainties; None: not calibrated.
     provenance
         How the weights were trained: files, epochs, seed and the like, plain data.
-    format
-        Version of the layout that the header was read from.
     """
 
     version: str
@@ -58,10 +79,9 @@ class Header:
     model: Mapping[str, Any]
     calibration: UncertaintyCalibration | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data (JSON) in the newest layout.
+        """Plain data (JSON).
 
         Raises
         ------
@@ -83,7 +103,7 @@ class Header:
 
     @classmethod
     def from_dict(cls, content: Any, *, file: str, prefix: str = "") -> Header:
-        """Build from plain data of this layout or an older one.
+        """Build from plain data of this layout.
 
         Parameters
         ----------
@@ -95,23 +115,23 @@ class Header:
         Raises
         ------
         InputError
-            A newer layout, or a field that is missing or cannot be used; names file and field.
+            Another layout, or a field that is missing or cannot be used; names file and field.
         """
         number = content.get("format") if isinstance(content, dict) else None
         if not isinstance(number, int) or number < 1:
             raise InputError("the header states no format", file=file, field=f"{prefix}format")
-        if number > FORMAT:
+        if number != FORMAT:
             raise InputError(
                 f"written by pflow {content.get('version', '(unknown version)')} in format {number}; this version "
-                f"reads formats up to {FORMAT}",
+                f"reads format {FORMAT}",
                 file=file,
                 field=f"{prefix}format",
             )
         field = "model"
         try:
-            content = migrate_header(content)
             if not isinstance(content.get("model"), dict) or "class_path" not in content["model"]:
                 raise InputError("missing from the header, or not a class_path with init_args")
+            model = without_removed(content["model"])
             field = "tokeniser"
             if not isinstance(content.get("tokeniser"), dict):
                 raise InputError("missing from the header, or not of the expected type")
@@ -122,8 +142,6 @@ class Header:
             field = "calibration"
             found = content.get("calibration")
             calibration = None if found is None else from_plain(UncertaintyCalibration, found, where="calibration")
-        except KeyError as error:
-            raise InputError("missing from the header", file=file, field=f"{prefix}{error.args[0]}") from error
         except ValueError as error:
             raise InputError(str(error), file=file, field=f"{prefix}{field}") from error
         except Exception as error:  # what is built from any values fails in any way
@@ -133,8 +151,25 @@ class Header:
         return cls(
             version=str(content.get("version", "")),
             tokeniser=tokeniser,
-            model=content["model"],
+            model=model,
             calibration=calibration,
             provenance=content.get("provenance") or {},
-            format=number,
         )
+
+
+def read_checked(path: Path, digest: str, *, stated_in: str) -> bytes:
+    """Content of a file whose SHA-256, hexadecimal, stands in the file `stated_in`.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or has another digest.
+    """
+    with reading("cannot be read", file=path):
+        content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise InputError(
+            f"damaged, or not what {stated_in} was written for: its SHA-256 is {found}, expected {digest}", file=path
+        )
+    return content

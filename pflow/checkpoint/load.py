@@ -15,16 +15,36 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from pflow.checkpoint.digest import read_checked
-from pflow.checkpoint.format import HEADER_FILE, KEY, WEIGHTS_FILE, Header
+import pflow
+from pflow.checkpoint.format import (
+    EXPORT_FORMAT,
+    HEADER_FILE,
+    KEY,
+    TOKENS,
+    WEIGHTS_FILE,
+    Header,
+    read_checked,
+)
 from pflow.checkpoint.migrate import migrate_state_dict
 from pflow.config import shipped_models, weights_dir
 from pflow.errors import ConfigError, InputError, first_line, nearest, reading
+from pflow.event.events import Events
+from pflow.event.particles import Reconstruction
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
-__all__ = ["PREFIX", "Checkpoint", "Model", "check_weights", "load_model", "load_weights", "read_checkpoint"]
+__all__ = [
+    "PREFIX",
+    "Checkpoint",
+    "Model",
+    "TrainedModel",
+    "check_weights",
+    "load_model",
+    "load_weights",
+    "read_checkpoint",
+    "read_header",
+]
 
 NO_NETWORK = "its configuration makes no network"
 
@@ -55,13 +75,13 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Model:
+class TrainedModel:
     """All that turns events into particles.
 
     Parameters
     ----------
     reconstructor
-        In evaluation mode, on the CPU.
+        In evaluation mode, on the CPU; without weights (device ``meta``) where the model is a folder of graphs.
     tokeniser
         The one that it was trained with.
     digest, path
@@ -70,6 +90,8 @@ class Model:
         The header as plain data.
     calibration
         Calibration of the predicted uncertainties, or None.
+    graphs
+        Folder that `pflow export` wrote, or None.
     """
 
     reconstructor: Reconstructor
@@ -78,21 +100,29 @@ class Model:
     path: str
     config: dict[str, Any]
     calibration: UncertaintyCalibration | None = None
+    graphs: Path | None = None
 
     @property
     def decoding(self) -> dict[str, Any]:
         """Options of the decoding, as plain data."""
         return dataclasses.asdict(self.reconstructor.decoding)
 
+    def reconstruct(self, events: Events, **options: Any) -> Reconstruction:
+        """The particles of events; `options` are those of `pflow.reconstruct`."""
+        return pflow.reconstruct(events, self, **options)
 
-def load_model(source: str | Path) -> Model:
+
+Model = TrainedModel
+
+
+def load_model(source: str | Path) -> TrainedModel:
     """Load a trained model.
 
     Parameters
     ----------
     source
-        Path of a checkpoint that `pflow fit` wrote or of a folder of weights that `pflow export` wrote, or the name of
-        a model that comes with pflow (`pflow.shipped_models` lists them).
+        Path of a checkpoint that `pflow fit` wrote, or of a folder that `pflow export` wrote (of weights or of ONNX
+        graphs), or the name of a model that comes with pflow (`pflow.shipped_models` lists them).
 
     Raises
     ------
@@ -100,18 +130,24 @@ def load_model(source: str | Path) -> Model:
         No such model (with the nearest names), one that would run code, one of a newer pflow, one that is damaged, or
         one whose weights do not fit its configuration; names the file.
     """
-    checkpoint = read_checkpoint(source)
-    check_weights(checkpoint)
-    header = checkpoint.header
-    reconstructor = _build(checkpoint)
-    load_weights(reconstructor, checkpoint)
-    return Model(
+    graphs = _exported_folder(source)
+    if graphs is None:
+        checkpoint = read_checkpoint(source)
+        check_weights(checkpoint)
+        reconstructor = _build(checkpoint)
+        load_weights(reconstructor, checkpoint)
+    else:
+        checkpoint = _read_description(graphs, path=str(source))
+        with torch.device("meta"):
+            reconstructor = _build(checkpoint)
+    return TrainedModel(
         reconstructor=reconstructor.eval(),
-        tokeniser=header.tokeniser,
-        calibration=header.calibration,
+        tokeniser=checkpoint.header.tokeniser,
+        calibration=checkpoint.header.calibration,
         digest=checkpoint.digest,
         path=checkpoint.path,
-        config=header.to_dict(),
+        config=checkpoint.header.to_dict(),
+        graphs=graphs,
     )
 
 
@@ -198,16 +234,51 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     """
     if Path(source).is_file():
         return _read_file(str(source))
-    if str(source) in (shipped := shipped_models()):
-        return _read_folder(weights_dir() / source, path=str(source))
-    if Path(source).is_dir():
-        return _read_folder(Path(source), path=str(source))
+    if (folder := _folder(source)) is not None:
+        return _read_folder(folder, path=str(source))
+    shipped = shipped_models()
     known = ", ".join(shipped) or "none does"
     raise InputError(
-        f"no such checkpoint or folder of weights, and no model of that name comes with pflow ({known})",
+        f"no such checkpoint or folder, and no model of that name comes with pflow ({known})",
         file=source,
         suggestions=nearest(str(source), shipped),
     )
+
+
+def read_header(name: str) -> Header:
+    """The header of a model that comes with pflow, without its weights."""
+    path = weights_dir() / name / HEADER_FILE
+    return Header.from_dict(json.loads(path.read_text(encoding="utf-8")), file=str(path))
+
+
+def _folder(source: str | Path) -> Path | None:
+    """The folder of a model, or None."""
+    if str(source) in shipped_models():
+        return weights_dir() / source
+    return Path(source) if Path(source).is_dir() else None
+
+
+def _exported_folder(source: str | Path) -> Path | None:
+    folder = None if Path(source).is_file() else _folder(source)
+    return folder if folder is not None and (folder / TOKENS).is_file() else None
+
+
+def _read_description(folder: Path, *, path: str) -> Checkpoint:
+    """An exported model: its header, and no weights."""
+    file = folder / TOKENS
+    with reading("not JSON", file=file):
+        text = json.loads(file.read_text(encoding="utf-8"))
+    number = text.get("format") if isinstance(text, dict) else None
+    if number != EXPORT_FORMAT:
+        raise InputError(
+            f"expected layout {EXPORT_FORMAT}, found {number}, of another version of pflow: export the model again",
+            file=file,
+            field="format",
+        )
+    header = Header.from_dict(text.get("checkpoint"), file=str(file), prefix="checkpoint.")
+    with reading("expected what `pflow export` wrote", file=file):
+        digest = str(text["run"]["checkpoint_sha256"])
+    return Checkpoint(path=path, digest=digest, header=header, state_dict={})
 
 
 def _read_file(path: str) -> Checkpoint:
@@ -274,7 +345,9 @@ def _read_folder(folder: Path, *, path: str) -> Checkpoint:
     for name in (HEADER_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
             raise InputError(
-                f"not a folder of weights: it has no {name}", file=folder, suggestions=map(str, folder.glob("*.ckpt"))
+                f"not a folder of weights or graphs: it has no {name}",
+                file=folder,
+                suggestions=map(str, folder.glob("*.ckpt")),
             )
     text, tensors = folder / HEADER_FILE, folder / WEIGHTS_FILE
     with reading("not JSON", file=text):

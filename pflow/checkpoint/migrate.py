@@ -1,4 +1,4 @@
-"""Headers and weight names of older versions in those of this one."""
+"""Models of earlier versions: options that are gone, and former names of weights."""
 
 from __future__ import annotations
 
@@ -6,40 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-__all__ = ["migrate_header", "migrate_model_options", "migrate_state_dict", "without_removed"]
+__all__ = ["migrate_state_dict", "without_removed"]
 
 _T = TypeVar("_T")
 
 CLASS_PATHS = {
     "translation": "pflow.model.translation.TranslationReconstructor",
     "pointing": "pflow.model.pointing.PointingReconstructor",
-}
-"""Class of each ``architecture``; where none is named it is ``translation``."""
-
-POINTING_OPTIONS = {
-    "hidden": ("network", "hidden_width"),
-    "local": ("network", "local_attention"),
-    "cone": ("network", "cone_angle"),
-    "proxies": ("network", "use_proxies"),
-    "bend": ("network", "delta_theta_phi_features"),
-    "revise_layers": ("network", "refine_layers"),
-    "relate": ("network", "pairwise_messages"),
-    "revise_bend": ("network", "refine_delta_theta_phi_features"),
-    "end": ("decoding", "eos_threshold"),
-    "keep": ("decoding", "existence_threshold"),
-    "all_tracks": ("decoding", "require_all_tracks"),
-    "own_incidence": ("training", "scheduled_sampling_prob"),
-    "order_jitter": ("training", "order_noise_std"),
-    "postpone": ("training", "deferred_target_prob"),
-}
-"""Part and name of each option of the pointing network that had another name; the others are of the network."""
-
-POINTING_LOSSES = {
-    "end": "eos",
-    "incidence": "assignment",
-    "shares": "refined_assignment",
-    "real": "existence",
-    "visible": "visible_energy",
 }
 
 REMOVED = {
@@ -71,42 +44,6 @@ only, and a model with any value is read."""
 
 TRANSLATION_LOSSES = ("energy", "direction", "label_smoothing")
 """Options of the translation models' losses that are gone. They matter in training only."""
-
-
-def migrate_model_options(
-    network: Mapping[str, Any], loss: Mapping[str, Any] | None = None, max_particles: int = 150
-) -> dict[str, Any]:
-    """``class_path`` and ``init_args`` of a model of format 1.
-
-    Parameters
-    ----------
-    network, loss, max_particles
-        The entries of the header.
-
-    Raises
-    ------
-    ValueError
-        No such architecture, or an option that is gone and had an effect.
-    """
-    options, weighing = dict(network), dict(loss or {})
-    architecture = options.pop("architecture", "translation")
-    if architecture not in CLASS_PATHS:
-        raise ValueError(f"no architecture '{architecture}': expected one of {', '.join(CLASS_PATHS)}")
-    parts: dict[str, dict[str, Any]] = {"network": {}, "decoding": {"max_particles": max_particles}}
-    weighing.pop("special", None)
-    if weighing.get("weights") in (None, "learned"):  # they matter in training only
-        weighing.pop("weights", None)
-    if architecture == "pointing":
-        if options.pop("leftovers", False):
-            raise ValueError("'leftovers' is no longer an option: use pflow 0.1 with this model")
-        for name, value in options.items():
-            part, new = POINTING_OPTIONS.get(name, ("network", name))
-            parts.setdefault(part, {})[new] = value
-        weights = weighing.get("weights", {})
-        weighing["weights"] = {POINTING_LOSSES.get(name, name): weight for name, weight in weights.items()}
-    else:
-        parts["network"] = options
-    return without_removed({"class_path": CLASS_PATHS[architecture], "init_args": {**parts, "loss": weighing}})
 
 
 def without_removed(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +108,8 @@ POINTING_WEIGHTS = (
     (r"relation\.(geometry|out)\.", r"refiner.messages.\1."),
     (r"unbend\.share\.", r"refiner.direction_correction.fraction."),
 )
-"""Patterns at the start of the names of format 1 of the pointing network, and what replaces the first that matches."""
+"""Patterns at the start of names in the first pointing networks' files, as that of ild-g4-photon, and what replaces the
+first that matches."""
 
 POINTING_LAYERS = (
     (r"\.attention_norm\.", ".attention_residual.norm."),
@@ -184,56 +122,21 @@ POINTING_LAYERS = (
 
 
 def migrate_state_dict(state_dict: Mapping[str, _T]) -> dict[str, _T]:
-    """Weights under the names of format 2; names of format 2 stay. Weights of losses are dropped."""
-    pointing = "network.begin" in state_dict
-    return {
-        _renamed(name, pointing=pointing): value for name, value in state_dict.items() if not name.startswith("loss.")
-    }
+    """Weights under the names of this version, which stay as they are."""
+    if "network.begin" not in state_dict:
+        return dict(state_dict)
+    return {_renamed(name): value for name, value in state_dict.items()}
 
 
-def _renamed(name: str, *, pointing: bool) -> str:
+def _renamed(name: str) -> str:
     if not name.startswith("network."):
         return name
     name = name.removeprefix("network.")
-    if pointing:
-        for pattern, new in POINTING_WEIGHTS:
-            if re.match(pattern, name):
-                name = re.sub(rf"^{pattern}", new, name)
-                break
-        if ".stack.layers." in name:
-            for pattern, new in POINTING_LAYERS:
-                name = re.sub(pattern, new, name)
+    for pattern, new in POINTING_WEIGHTS:
+        if re.match(pattern, name):
+            name = re.sub(rf"^{pattern}", new, name)
+            break
+    if ".stack.layers." in name:
+        for pattern, new in POINTING_LAYERS:
+            name = re.sub(pattern, new, name)
     return f"reconstructor.network.{name}"
-
-
-def migrate_header(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A header of any known format in the newest one.
-
-    Raises
-    ------
-    ValueError
-        The model's options cannot be migrated.
-    KeyError
-        A field is missing; has its name.
-    """
-    if content["format"] != 1:
-        model = content.get("model")
-        return {**content, "model": without_removed(model) if isinstance(model, dict) else model}
-    for field, kind in (("tokeniser", dict), ("network", dict), ("max_particles", int)):
-        if not isinstance(content.get(field), kind):
-            raise KeyError(field)
-    tokeniser = dict(content["tokeniser"])
-    provenance = dict(content.get("provenance") or {})
-    if "checkpoint_sha256" in content:
-        provenance["checkpoint_sha256"] = content["checkpoint_sha256"]
-    return {
-        **{name: content[name] for name in ("format", "version", "sha256") if name in content},
-        "calibration": {
-            quantity: {name: {"log_sigma": x, "log_factor": y} for name, (x, y) in by_class.items()}
-            for quantity, by_class in tokeniser.pop("widths", {}).items()
-        }
-        or None,
-        "tokeniser": tokeniser,
-        "model": migrate_model_options(content["network"], content.get("loss"), content["max_particles"]),
-        "provenance": provenance,
-    }

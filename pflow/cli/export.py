@@ -16,10 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("onnx", "weights"),
         default="onnx",
-        help="onnx: encoder.onnx, decoder.onnx and refinement.onnx, for translation networks encoder.onnx and "
-        "decoder_step.onnx, and tokens.json, which says how to use them; weights: model.safetensors and model.json, "
-        "which pflow takes as a checkpoint "
-        "(default: onnx)",
+        help="onnx: graphs (encoder.onnx, decoder.onnx and, for some networks, refinement.onnx) and tokens.json, which "
+        "says how to use them; weights: model.safetensors and model.json; pflow takes both as a checkpoint (default: "
+        "onnx)",
     )
     parser.add_argument(
         "--half", action="store_true", help="weights: store matrices in half precision, which halves the size"
@@ -45,14 +44,12 @@ def run(args: argparse.Namespace) -> int:
 
         written = write_weights(args.checkpoint, args.output, half=args.half, force=args.force)
     else:
+        from pflow.checkpoint.format import EXPORT_FILES
         from pflow.checkpoint.load import load_model
-        from pflow.checkpoint.onnx_folder import FILES
-        from pflow.export.convert import require_onnx
         from pflow.export.folder import export_model
         from pflow.io.atomic import check_folder
 
-        check_folder(args.output, replace=FILES, force=args.force)  # before the model is loaded
-        require_onnx()
+        check_folder(args.output, replace=EXPORT_FILES, force=args.force)  # before the model is loaded
         written = export_model(load_model(args.checkpoint), args.output, force=args.force)
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")

@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{OPTIONS['checkpoint']['help']} (default: the one that comes with pflow for the detector of the file)",
     )
     place = parser.add_mutually_exclusive_group(required=True)
-    add_option(place, "output", required=False, metavar="OUT.root", help="file to write, for all inputs")
+    add_option(
+        place, "output", required=False, metavar="OUT.root", help="file to write, for all inputs (EDM4hep: for one)"
+    )
     place.add_argument(
         "--output-dir",
         metavar="DIR",
@@ -34,13 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("ttree", "rntuple", "edm4hep"),
         default="ttree",
-        help="how to store the particles: as plain branches, or as collections of EDM4hep for podio (default: ttree)",
-    )
-    parser.add_argument(
-        "--keep-input",
-        action="store_true",
-        help="with --format edm4hep: copy the input's collections too, so that hits, tracks and Monte Carlo particles "
-        "of the particles are in the same file",
+        help="how to store the particles: as plain branches, or as collections of EDM4hep for podio, with those of the "
+        "input that they refer to (default: ttree)",
     )
     parser.add_argument(
         "--mc-links",
@@ -63,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "max-particles", "max-hits", "batch-size", "chunk-size", "device")
     parser.add_argument(
         "--engine",
-        choices=("torch", "onnxruntime"),
-        default="torch",
-        help="what runs the network; onnxruntime: --checkpoint is a folder of `pflow export`, events are reconstructed "
-        "one at a time on the CPU (needs pflow[onnx]; default: torch)",
+        choices=("auto", "torch", "onnxruntime"),
+        default="auto",
+        help="what runs the network: torch, in batches, or ONNX Runtime on the CPU, one event at a time; both find the "
+        "same particles (default: auto, ONNX Runtime on a CPU and torch on a GPU)",
     )
     parser.add_argument(
         "--cluster",
@@ -113,15 +110,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(summary: Summary, place: str) -> str:
-    """What was done, in one line."""
-    files = ""
-    if len(summary.written) + len(summary.finished_before) + len(summary.failed) > 1 or summary.finished_before:
-        files = (
-            f"{len(summary.written)} files written, {len(summary.finished_before)} there before, "
-            f"{len(summary.failed)} left out; "
-        )
-    return (
-        f"{place}: {files}{summary.n_events} events, {summary.n_particles} particles, {summary.n_skipped} skipped, "
-        f"{summary.n_not_finite} whose numbers are not finite, "
-        f"{len(summary.truncated)} cut at their largest number of particles; {summary.seconds:.1f} s"
-    )
+    """What was done, in one line: only what happened."""
+    n_outputs = len(summary.written) + len(summary.finished_before) + len(summary.failed)
+    counts = [
+        (len(summary.written) if n_outputs > 1 else 0, "files written"),
+        (len(summary.finished_before), "there before"),
+        (len(summary.failed), "left out"),
+        (summary.n_skipped, "skipped"),
+        (summary.n_not_finite, "whose numbers are not finite"),
+        (len(summary.truncated), "cut at their largest number of particles"),
+    ]
+    events = [f"{summary.n_events} events", f"{summary.n_particles} particles"]
+    happened = [f"{n} {what}" for n, what in counts if n]
+    said = ", ".join([*events, *happened, f"{summary.seconds:.1f} s"])
+    return f"{place}: {said} ({summary.model}, detector {summary.detector}, engine {summary.engine})"

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnxruntime
 import torch
 from torch import Tensor
 
-from pflow.errors import ConfigError, missing_package
+from pflow.errors import ConfigError
 from pflow.export.graphs import Graph
 from pflow.export.loop import Loop
 
@@ -36,12 +37,8 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
     Raises
     ------
     ConfigError
-        They disagree; names the file, the output and the difference. Or onnxruntime is not installed.
+        They disagree; names the file, the output and the difference.
     """
-    try:
-        import onnxruntime as runtime
-    except ImportError as error:
-        raise missing_package("onnxruntime", "the export", extra="onnx") from error
     values: dict[str, Tensor] = {}
     for name, graph in graphs.items():
         if isinstance(graph, Loop):
@@ -52,7 +49,7 @@ def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) 
             given = dict(zip((spec.name for spec in graph.inputs), graph.example, strict=True))
             expected = dict(zip((spec.name for spec in graph.outputs), graph.module(*graph.example), strict=True))
         values |= expected
-        session = runtime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(files[name].read_bytes(), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         read = {node.name for node in session.get_inputs()}
         found = session.run(names, {key: value.numpy() for key, value in given.items() if key in read})

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 
-from pflow.errors import missing_package
 from pflow.export.attention_scan import expand_attention
 from pflow.export.graphs import Graph
 from pflow.export.loop import Loop, in_loop
 from pflow.export.operators import translations
 
-__all__ = ["OPSET", "require_onnx", "to_onnx"]
+__all__ = ["OPSET", "to_onnx"]
 
 OPSET = 18
 """Version of ONNX's operators: the oldest that has the smallest of scattered values."""
@@ -31,37 +31,17 @@ _EXPECTED = (
 )
 
 
-def require_onnx() -> Any:
-    """The module `onnx`.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed; names the extra.
-    """
-    try:
-        import onnx
-    except ImportError as error:
-        raise missing_package("onnx", "the export", extra="onnx") from error
-    return onnx
-
-
 def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> None:
     """Convert a graph and write it to a file.
 
     Parameters
     ----------
     graph
-        From `pflow.export.graphs.graphs_of` or `pflow.export.pointing.graphs.pointing_graphs`.
+        Of a `pflow.export.graphs.Export`.
     path
         The file.
     metadata
         Texts to put into the file, which a runtime shows.
-
-    Raises
-    ------
-    ConfigError
-        The package onnx is not installed.
 
     Notes
     -----
@@ -69,18 +49,13 @@ def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> Non
     and takes ten times as long in 2.13. Tracing turns sizes that Python reads into constants, of which torch warns.
     Here those are numbers of features and heads; tests run the files with other lengths than the example's.
     """
-    onnx = require_onnx()
-    model = (
-        _traced(graph, path, onnx)
-        if isinstance(graph, Graph)
-        else in_loop(_traced(graph.step, path, onnx), graph, onnx)
-    )
+    model = _traced(graph, path) if isinstance(graph, Graph) else in_loop(_traced(graph.step, path), graph, onnx)
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     onnx.save(model, str(path))
 
 
-def _traced(graph: Graph, path: Path, onnx: Any) -> Any:
+def _traced(graph: Graph, path: Path) -> Any:
     """The ONNX model of a graph; `path` is written on the way."""
     specs = (*graph.inputs, *graph.outputs)
     graph.module.eval()  # or the exporter leaves all in it in training mode
@@ -99,14 +74,14 @@ def _traced(graph: Graph, path: Path, onnx: Any) -> Any:
         )
     model = onnx.load(str(path))
     expand_attention(model, onnx)
-    _count_axes_from_front(model, onnx)
+    _count_axes_from_front(model)
     for value, spec in zip(model.graph.output, graph.outputs, strict=True):  # tracing loses the fixed sizes
         element = value.type.tensor_type.elem_type
         value.CopyFrom(onnx.helper.make_tensor_value_info(spec.name, element, spec.shape))
     return model
 
 
-def _count_axes_from_front(model: Any, onnx: Any) -> None:
+def _count_axes_from_front(model: Any) -> None:
     """Replace negative axes of sums and the like: onnxruntime 1.31 keeps them where the tensor is empty."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     types = {value.name: value.type.tensor_type for value in (*graph.input, *graph.value_info, *graph.output)}

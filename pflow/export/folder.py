@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import hashlib
+import importlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pflow.checkpoint.load import Model
-from pflow.checkpoint.onnx_folder import FILES, FORMAT_OF_POINTING, GRAPHS, TOKENS
+from pflow.checkpoint.format import EXPORT_FILES, EXPORT_FORMAT, GRAPHS, TOKENS, Header
+from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError
-from pflow.export import description as translation
 from pflow.export.check import check_graphs
-from pflow.export.convert import OPSET, require_onnx, to_onnx
-from pflow.export.graphs import Graph, graphs_of
+from pflow.export.convert import OPSET, to_onnx
+from pflow.export.graphs import Export, Graph
 from pflow.export.loop import Loop
-from pflow.export.pointing import description as pointing
-from pflow.export.pointing.graphs import pointing_graphs
 from pflow.io.atomic import check_folder, replacing_folder
-from pflow.model.api import Reconstructor
-from pflow.model.pointing import PointingReconstructor
+from pflow.model.api import describe
+from pflow.version import VERSION
 
-__all__ = ["export_model"]
+__all__ = ["CannotExportError", "export_model"]
 
 
-def export_model(model: Model, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
-    """Write a model as graphs and ``tokens.json``: ``encoder.onnx`` with ``decoder_step.onnx``, or, if it points, with
-    ``decoder.onnx`` and ``refinement.onnx``.
+class CannotExportError(ConfigError):
+    """A model of an architecture without graphs."""
+
+
+def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+    """Write a model as ``encoder.onnx``, ``decoder.onnx``, for some ``refinement.onnx``, and ``tokens.json``.
 
     The folder appears only when it is complete.
 
@@ -48,60 +48,57 @@ def export_model(model: Model, folder: str | Path, *, force: bool = False) -> tu
 
     Raises
     ------
+    CannotExportError
+        There are no graphs of this architecture, or the model is an exported folder; names it.
     ConfigError
-        The folder cannot be made there, the package onnx is not installed, or the model has a part that cannot be
-        exported (such as merging of hits for a translation network); names it.
+        The folder cannot be made there, or ONNX Runtime computes something else than torch.
     """
-    from pflow.version import VERSION
-
-    folder = check_folder(folder, replace=FILES, force=force)
-    require_onnx()
-    graphs, description, metadata = _export(model.reconstructor, model, VERSION)
-    with replacing_folder(folder, replace=FILES, force=force) as partial:
-        for name, graph in graphs.items():
+    folder = check_folder(folder, replace=EXPORT_FILES, force=force)
+    export = _export(model)
+    header = Header(
+        version=VERSION,
+        tokeniser=model.tokeniser,
+        model=describe(model.reconstructor),
+        calibration=model.calibration,
+    )
+    metadata = {**export.run, "pflow_version": VERSION, "checkpoint_sha256": model.digest}
+    with replacing_folder(folder, replace=EXPORT_FILES, force=force) as partial:
+        for name, graph in export.graphs.items():
             to_onnx(graph, partial / GRAPHS[name], metadata={**metadata, "graph": name})
-        check_graphs(graphs, {name: partial / GRAPHS[name] for name in graphs})
-        digests = {GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest() for name in graphs}
-        description["sha256"] = digests
+        check_graphs(export.graphs, {name: partial / GRAPHS[name] for name in export.graphs})
+        description = {
+            "format": EXPORT_FORMAT,
+            "run": metadata,
+            "how_to": list(export.how_to),
+            "checkpoint": header.to_dict(),
+            **{
+                name: {"file": GRAPHS[name], "opset": OPSET, **_tensors(graph)} for name, graph in export.graphs.items()
+            },
+            **export.description,
+            "sha256": {
+                GRAPHS[name]: hashlib.sha256((partial / GRAPHS[name]).read_bytes()).hexdigest()
+                for name in export.graphs
+            },
+        }
         text = json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False)
         (partial / TOKENS).write_text(text + "\n", encoding="utf-8")
-    return tuple(folder / name for name in (*(GRAPHS[graph] for graph in graphs), TOKENS))
+    return tuple(folder / name for name in (*(GRAPHS[graph] for graph in export.graphs), TOKENS))
 
 
-Export = tuple[Mapping[str, Graph | Loop], dict[str, Any], dict[str, str]]
-"""Graphs by name, content of ``tokens.json``, and metadata of all files."""
+def _export(model: TrainedModel) -> Export:
+    """What the exporter of the model's architecture makes of it."""
+    if model.graphs is not None:
+        raise CannotExportError(f"{model.path} is an exported model: copy the folder")
+    if model.reconstructor.exporter is None:
+        raise CannotExportError(f"a {type(model.reconstructor).__name__} cannot be exported to ONNX")
+    module, _, name = model.reconstructor.exporter.partition(":")
+    export: Export = getattr(importlib.import_module(module), name)(model)
+    return export
 
 
-@functools.singledispatch
-def _export(reconstructor: Reconstructor, model: Model, version: str) -> Export:
-    """Of a translation network; an architecture with graphs of its own registers another function."""
-    if model.tokeniser.config.merge is not None:
-        raise ConfigError(
-            f"{model.path}: the model reads merged hits, and the merging is not part of the exported files"
-        )
-    encoder, step, special = graphs_of(reconstructor)
-    description = translation.describe(
-        model, encoder=encoder, step=step, special=special, files=GRAPHS, opset=OPSET, version=version
-    )
-    return {"encoder": encoder, "step": step}, description, _origin(model, version)
-
-
-@_export.register
-def _pointing(reconstructor: PointingReconstructor, model: Model, version: str) -> Export:
-    graphs = pointing_graphs(model, reconstructor)
-    inputs = tuple(spec.name for spec in graphs["encoder"].inputs)
-    metadata = pointing.metadata(model, inputs, version=version)
-    tensors = {
-        name: {"file": GRAPHS[name], "opset": OPSET, **translation.tensors(graph)} for name, graph in graphs.items()
+def _tensors(graph: Graph | Loop) -> dict[str, Any]:
+    """Names, types and shapes of a graph's inputs and outputs."""
+    return {
+        name: [{**dataclasses.asdict(spec), "shape": list(spec.shape)} for spec in specs]
+        for name, specs in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
-    description = {
-        "format": FORMAT_OF_POINTING,
-        "run": metadata,
-        **pointing.describe(model, version=version),
-        **tensors,
-    }
-    return graphs, description, metadata
-
-
-def _origin(model: Model, version: str) -> dict[str, str]:
-    return {"pflow_version": version, "checkpoint_sha256": model.digest}

@@ -1,21 +1,31 @@
-"""Chunks on a dask cluster: its processes reconstruct, this one collects the results in order."""
+"""Chunks on a dask cluster: its processes reconstruct, this one collects the results in order.
+
+The processes are on this machine, of a scheduler that runs already, or jobs of a batch system (Slurm, HTCondor and
+others), which dask-jobqueue submits.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import signal
 import time
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from pflow.config import from_plain, load_yaml, resolve
 from pflow.data.files import Chunk
-from pflow.errors import ConfigError, InputError, first_line, missing_package
-from pflow.inference.batch_system import BatchJobs, load_batch_system
-from pflow.inference.chunks import ChunkResult, Settings, Worker
-from pflow.inference.jobs import Outcome, Unit
+from pflow.errors import ConfigError, InputError, check_choice, first_line, missing_package
+from pflow.inference.worker import ChunkResult, Settings, Worker
 
-__all__ = ["run_on_cluster"]
+if TYPE_CHECKING:
+    from pflow.inference.files import Job, Outcome, Task
+
+__all__ = ["SYSTEMS", "BatchJobs", "BatchSystem", "load_batch_system", "run_on_cluster"]
 
 CHUNKS_PER_THREAD = 3
 """Chunks in flight for each thread of the cluster: enough to keep it busy, few enough to bound memory."""
@@ -39,9 +49,9 @@ LOCAL = {
 
 
 def run_on_cluster(
-    cluster: str, checkpoint: str, settings: Settings, units: Iterable[Unit]
+    cluster: str, checkpoint: str, settings: Settings, tasks: Iterable[Task]
 ) -> Generator[Outcome, None, None]:
-    """Outcomes of the units, in their order.
+    """Outcomes of the tasks, in their order.
 
     The chunks of a process that dies are done again by another one. A chunk with which several processes die, as one
     that needs more memory than they have, has an error as its outcome. While the cluster has no processes, the chunks
@@ -50,14 +60,14 @@ def run_on_cluster(
     Parameters
     ----------
     cluster
-        ``local:N`` for N processes on this machine, a YAML file of a batch system to submit them to
-        (`pflow.inference.batch_system`), or the address of a dask scheduler (``tcp://host:port``). The processes need
-        pflow, and the checkpoint and input files under the same paths.
+        ``local:N`` for N processes on this machine, a YAML file of a `BatchSystem` to submit them to, or the address of
+        a dask scheduler (``tcp://host:port``). The processes need pflow, and the checkpoint and input files under the
+        same paths.
     checkpoint
         Argument of `load_model`.
     settings
         The same for all chunks.
-    units
+    tasks
         Consumed some ahead of the outcomes, so that small files keep the processes busy too.
 
     Raises
@@ -78,12 +88,10 @@ def run_on_cluster(
         except (OSError, ValueError) as error:
             raise ConfigError(f"cluster '{cluster}' does not answer: {error}") from error
         watch = _Watch(client, cluster, jobs)
-        in_flight: deque[tuple[Unit, Any]] = deque()
-        for unit in units:
-            future = None
-            if unit.chunk is not None:
-                future = client.submit(_run, checkpoint, settings, unit.chunk, pure=False)
-            in_flight.append((unit, future))
+        in_flight: deque[tuple[Job, Chunk | None, Any]] = deque()
+        for job, chunk in tasks:
+            future = None if chunk is None else client.submit(_run, checkpoint, settings, chunk, pure=False)
+            in_flight.append((job, chunk, future))
             # Jobs of a batch system begin one after the other.
             if len(in_flight) >= CHUNKS_PER_THREAD * max(1, sum(client.nthreads().values())):
                 yield _outcome(*in_flight.popleft(), watch)
@@ -104,8 +112,11 @@ def _started(cluster: str, stack: ExitStack) -> Any:
     if not number.isdigit() or int(number) < 1:
         raise ConfigError(f"cluster '{cluster}': expected local:N with N processes, at least 1")
     with dask.config.set(LOCAL):
-        # No dashboard: it would open a port.
-        return stack.enter_context(LocalCluster(n_workers=int(number), threads_per_worker=1, dashboard_address=None))
+        return stack.enter_context(
+            LocalCluster(
+                n_workers=int(number), threads_per_worker=1, dashboard_address=None, scheduler_kwargs=SCHEDULER
+            )
+        )
 
 
 class _Watch:
@@ -157,23 +168,23 @@ class _Watch:
             )
 
 
-def _outcome(unit: Unit, future: Any, watch: _Watch) -> Outcome:
-    """Wait for what becomes of a unit."""
+def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outcome:
+    """Wait for what becomes of a task."""
     from dask.distributed import CancelledError, KilledWorker
     from distributed.comm.core import CommClosedError
 
-    if unit.chunk is None or unit.job.error is not None:
-        return Outcome(unit)
+    if chunk is None or job.error is not None:
+        return job, None, None
     try:
-        return Outcome(unit, watch.result(future))
+        return job, chunk, watch.result(future)
     except InputError as error:
-        return Outcome(unit, error=error)
+        return job, chunk, error
     except KilledWorker:
         text = (
-            f"entries {unit.chunk.start} to {unit.chunk.stop - 1} ended several processes of the cluster, perhaps for "
-            "want of memory; a smaller chunk_size or batch_size needs less"
+            f"entries {chunk.start} to {chunk.stop - 1} ended several processes of the cluster, perhaps for want of "
+            "memory; a smaller chunk_size or batch_size needs less"
         )
-        return Outcome(unit, error=InputError(text, file=unit.chunk.path, entry=unit.chunk.start))
+        return job, chunk, InputError(text, file=chunk.path, entry=chunk.start)
     except (CancelledError, CommClosedError) as error:
         raise ConfigError(f"the cluster was lost: {first_line(error)}") from error
 
@@ -193,3 +204,197 @@ def _worker(checkpoint: str, settings: Settings) -> Worker:
 
 def _run(checkpoint: str, settings: Settings, chunk: Chunk) -> ChunkResult:
     return _worker(checkpoint, settings).run(chunk)
+
+
+SYSTEMS = {
+    "slurm": "SLURMCluster",
+    "htcondor": "HTCondorCluster",
+    "lsf": "LSFCluster",
+    "moab": "MoabCluster",
+    "oar": "OARCluster",
+    "pbs": "PBSCluster",
+    "sge": "SGECluster",
+}
+"""Batch systems, and the class of dask-jobqueue for each."""
+
+
+SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+"""Options of the scheduler: no dashboard. dask answers a few HTTP requests anyway, by default to all at port 8787."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchSystem:
+    """How processes are started; the files of ``configs/cluster`` are examples.
+
+    Parameters
+    ----------
+    system
+        One of `SYSTEMS`.
+    jobs
+        Number of jobs to submit; another one takes the place of one that ends.
+    options
+        Keyword arguments of its class in dask-jobqueue.
+
+    Raises
+    ------
+    ConfigError
+        Another system, or fewer than one job.
+    """
+
+    system: str
+    jobs: int
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_choice(self.system, SYSTEMS, "batch system")
+        if self.jobs < 1:
+            raise ConfigError(f"jobs must be at least 1, found {self.jobs}")
+
+    def start(self) -> BatchJobs:
+        """Submit the jobs.
+
+        Raises
+        ------
+        ConfigError
+            dask-jobqueue is not installed or refuses the options, or the batch system is not there or refuses a job.
+        """
+        dask_jobqueue = _dask_jobqueue()
+        options = {"scheduler_options": SCHEDULER, **self.options}
+        try:
+            cluster = getattr(dask_jobqueue, SYSTEMS[self.system])(**options)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ConfigError(f"batch system {self.system}: {first_line(error)}") from error
+        jobs = BatchJobs(cluster, self)
+        try:
+            jobs.submit()
+        except BaseException:
+            jobs.close()
+            raise
+        return jobs
+
+
+class BatchJobs:
+    """Jobs of a batch system, and a dask scheduler in this process; a context manager, which ends them.
+
+    Parameters
+    ----------
+    cluster
+        A `dask_jobqueue.JobQueueCluster` without jobs.
+    system
+        What it was made from.
+    """
+
+    def __init__(self, cluster: Any, system: BatchSystem) -> None:
+        self.cluster = cluster
+        self._system = system
+        self._begun: set[str] = set()  # jobs that have had a process
+        self._without: set[str] = set()  # those of them that had none at the last look
+
+    def __enter__(self) -> BatchJobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        """Numbers of the jobs, with which the batch system shows their state, and where their logs are."""
+        numbers = [str(job.job_id) for job in list(self.cluster.workers.values())]
+        shown = ", ".join(numbers[:3]) + (f" and {len(numbers) - 3} more" if len(numbers) > 3 else "")
+        logs = self._system.options.get("log_directory")
+        return f"jobs {shown or '(none)'} of {self._system.system}" + (f" (logs in {logs})" if logs else "")
+
+    def close(self) -> None:
+        """End the jobs and the scheduler."""
+        self.cluster.close()
+
+    def submit(self) -> None:
+        """Submit as many jobs as are wanting.
+
+        Raises
+        ------
+        ConfigError
+            The batch system is not there, or refuses a job; the jobs that it took stay.
+        """
+        while len(self.cluster.worker_spec) < self._system.jobs:
+            self.cluster.worker_spec.update(self.cluster.new_worker_spec())
+        try:
+            self.cluster.sync(self._started)  # as `scale`, which prints errors and goes on
+        except (OSError, RuntimeError, ValueError) as error:
+            self._forget_refused()
+            raise ConfigError(f"batch system {self._system.system}: {_refusal(error)}") from error
+
+    async def _started(self) -> None:
+        await self.cluster
+
+    def replace_ended(self) -> None:
+        """Submit a job in place of each that had a process, and has none now and at the last call.
+
+        Raises
+        ------
+        ConfigError
+            As for `submit`.
+        """
+        self.cluster.sync(self._forget_ended)
+        self.submit()
+
+    async def _forget_ended(self) -> None:
+        cluster = self.cluster
+        present = cluster.observed
+        # A job with several processes has a name for each.
+        here = {
+            name
+            for name, job in cluster.worker_spec.items()
+            if any(name + part in present for part in job.get("group", ("",)))
+        }
+        without = self._begun - here
+        ended = without & (self._without | (set(cluster.worker_spec) - set(cluster.workers)))
+        for name in ended & set(cluster.workers):
+            await cluster.workers.pop(name).close()
+        self._begun = (self._begun | here) - ended
+        self._without = without - ended
+
+    def _forget_refused(self) -> None:
+        from distributed.core import Status
+
+        for name, job in list(self.cluster.workers.items()):
+            if job.job_id is None:
+                job.status = Status.failed  # dask asserts at the end that each was closed or has failed
+                del self.cluster.workers[name]
+
+
+def _dask_jobqueue() -> ModuleType:
+    """The package. Its import makes SIGINT exit with code 0, which is taken back.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        import dask_jobqueue
+    except ImportError as error:
+        raise missing_package("dask-jobqueue", "batch systems", extra="cluster") from error
+    if signal.getsignal(signal.SIGINT) is not before:
+        signal.signal(signal.SIGINT, before)
+    return dask_jobqueue  # type: ignore[no-any-return]
+
+
+def _refusal(error: Exception) -> str:
+    """Why a job could not be submitted, in one line."""
+    if isinstance(error, FileNotFoundError):
+        return f"there is no command '{error.filename}', which submits jobs, on this machine"
+    _, _, said = str(error).partition("stderr:")  # by the command, in an error of several lines
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"a job was refused: {'; '.join(lines) or first_line(error)}"
+
+
+def load_batch_system(path: str | Path) -> BatchSystem:
+    """A `BatchSystem` from a YAML file, or a built-in one by its name.
+
+    Raises
+    ------
+    ConfigError
+        No such file, no YAML, or fields that are not those of `BatchSystem`.
+    """
+    return from_plain(BatchSystem, load_yaml(resolve("cluster", path)), str(path))

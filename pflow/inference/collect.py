@@ -27,10 +27,12 @@ class ParticleCollector:
     ----------
     n_events
         Number of events in all.
+    linked
+        Whether there are links even where no event has a batch.
     """
 
-    def __init__(self, n_events: int) -> None:
-        self._n_events = n_events
+    def __init__(self, n_events: int, *, linked: bool = False) -> None:
+        self._n_events, self._linked = n_events, linked
         self._parts: list[tuple[Index, dict[str, npt.NDArray[Any]]]] = []
         self._links: dict[str, list[tuple[npt.NDArray[Any], ...]]] = {}
         self.truncated = np.zeros(n_events, dtype=np.bool_)
@@ -81,9 +83,11 @@ class ParticleCollector:
         ak.Array
             [event, link] records of `pflow.event.build.make_links`, by source and then particle.
         """
-        if name not in self._links:
+        none = [(np.zeros(0, dtype=np.int64),) * 4] if self._linked else []
+        parts = self._links.get(name, none)
+        if not parts:
             return None
-        event, particle, source, weight = (np.concatenate(part) for part in zip(*self._links[name], strict=True))
+        event, particle, source, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
         order = np.lexsort((particle, source, event))
         event, particle, weight = event[order], particle[order], weight[order]
         source = jagged.flat(index)[source[order] + jagged.offsets(jagged.count(index))[event]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,49 +13,45 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pflow.checkpoint.load import Model, load_model
-from pflow.data.collate import Padder
-from pflow.errors import ConfigError, InputError, first_line
+from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import BadEntriesWarning, refused_message, without_refused
-from pflow.inference.collect import ParticleCollector
-from pflow.model.api import DecodingConfig, Reconstructor, Sampler
+from pflow.export.folder import CannotExportError
+from pflow.inference.engine import BATCH_SIZE, Engine, TorchEngine, pick_device
+from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
+from pflow.model.api import DecodingConfig, Sampler
 from pflow.physics.detector import Calorimeter, Detector
-from pflow.tokens.encode import kept_hits
-from pflow.tokens.tokens import Tokens
 
 __all__ = [
-    "BATCH_SIZE",
+    "ENGINES",
     "MAX_HITS",
     "finite_events",
-    "generate",
-    "give_up",
-    "pick_device",
+    "pick_engine",
     "reconstruct",
+    "reconstruct_valid",
     "usable_events",
     "with_detector",
 ]
 
-BATCH_SIZE = 32
-"""Default number of events in a batch."""
+ENGINES = ("auto", "torch", "onnxruntime")
+"""``auto``: ONNX Runtime on a CPU, torch on a GPU."""
 
 MAX_HITS = 32768
 """Default of the largest event: attention costs the square of the number of hits."""
 
-MAX_BATCH_TOKENS = 65536
-"""Most source tokens in a batch, padding included."""
-
 
 def reconstruct(
     events: Events,
-    model: Model | str | Path,
+    model: TrainedModel | str | Path,
     *,
     decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
     sampler: Sampler | None = None,
     max_hits: int = MAX_HITS,
+    engine: Literal["auto", "torch", "onnxruntime"] = "auto",
     batch_size: int = BATCH_SIZE,
     device: str | torch.device = "auto",
     on_error: Literal["raise", "skip"] = "raise",
@@ -77,8 +73,12 @@ def reconstruct(
         Chooses classes from logits; default: the most probable.
     max_hits
         Largest number of hits of an event.
+    engine
+        ``torch``; ``onnxruntime``, on the CPU, one event at a time, with graphs that are made once and kept; or
+        ``auto``: ONNX Runtime on a CPU, torch on a GPU and where `decoding` or `sampler` is given. Both give the same
+        particles.
     batch_size
-        Events in one pass of the network.
+        Events in one pass of the network in torch.
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
@@ -96,90 +96,69 @@ def reconstruct(
     InputError
         Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
-        No such device, a batch size below 1, or a number of particles below 1.
+        No such engine or device, one that cannot do what is asked for, or a number of particles or events below 1.
     """
-    if not isinstance(model, Model):
+    if not isinstance(model, TrainedModel):
         model = load_model(model)
-    if max_particles is not None:
-        try:
-            decoding = (model.reconstructor.decoding if decoding is None else decoding).limited(max_particles)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    events = usable_events(events, max_hits, on_error)
-    tokens, events = without_refused(events, lambda some: model.tokeniser.encode(some, truth=False), on_error)
-    collector = generate(tokens, model, decoding=decoding, sampler=sampler, batch_size=batch_size, device=device)
-    particles = collector.tokens()
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
-        reconstruction = model.tokeniser.decode(
-            particles,
-            calibration=model.calibration,
-            event=events.event,
-            flags=events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0)),
-        )
-    hit_links = collector.links("hit_fraction", kept_hits(events, model.tokeniser.config))
-    track_links = None
-    if events.tracks is not None:
-        n_tracks = jagged.count(events.tracks)
-        track_links = collector.links("track_fraction", jagged.unflatten(jagged.local_index(n_tracks), n_tracks))
-    reconstruction = dataclasses.replace(reconstruction, hit_links=hit_links, track_links=track_links)
-    return finite_events(reconstruction, ~particles.finite() | ~reconstruction.finite(), events, model.path, on_error)
+    ready = pick_engine(
+        model,
+        engine,
+        device=device,
+        decoding=decoding,
+        max_particles=max_particles,
+        sampler=sampler,
+        batch_size=batch_size,
+    )
+    return reconstruct_valid(usable_events(events, max_hits, on_error), ready, on_error)
 
 
-def generate(
-    tokens: Tokens,
-    model: Model,
+def reconstruct_valid(events: Events, engine: Engine, on_error: str) -> Reconstruction:
+    """Reconstruct events that are known to be usable."""
+    encoded, events = without_refused(events, engine.encode, on_error)
+    reconstruction, bad = engine.run(encoded, events)
+    return finite_events(reconstruction, bad, events, engine.model.path, on_error)
+
+
+def pick_engine(
+    model: TrainedModel,
+    engine: str = "auto",
     *,
+    device: str | torch.device = "auto",
     decoding: DecodingConfig | None = None,
+    max_particles: int | None = None,
     sampler: Sampler | None = None,
     batch_size: int = BATCH_SIZE,
-    device: str | torch.device = "auto",
-) -> ParticleCollector:
-    """The particles that a model decodes from encoded events; parameters and errors as of `reconstruct`."""
+) -> Engine:
+    """The engine that runs a model; parameters and errors as of `reconstruct`."""
+    check_choice(engine, ENGINES, "engine")
+    on_cpu, changed = pick_device(device).type == "cpu", decoding is not None or sampler is not None
+    if engine == "onnxruntime" and (changed or not on_cpu):
+        limit = "with the model's own decoding and no sampler" if changed else f"on the CPU, not on device '{device}'"
+        raise ConfigError(f"the engine onnxruntime runs {limit}: choose the engine torch")
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
-    place = pick_device(device)
-    reconstructor = _ready(model.reconstructor, place)
-    decoding = reconstructor.decoding if decoding is None else decoding
-    collector, padder = ParticleCollector(len(tokens)), Padder([tokens])
-    for rows in _batches(tokens, batch_size):
-        batch = padder.batch(rows).to(place)
-        with torch.inference_mode():
-            generated = reconstructor.generate(batch, decoding=decoding, sampler=sampler)
-        collector.add(rows, generated)
-    return collector
+    if max_particles is not None:
+        try:
+            decoding = (decoding or model.reconstructor.decoding).limited(max_particles)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    if engine == "onnxruntime" or (engine == "auto" and on_cpu and not changed):
+        try:
+            graphs = graphs_of(model)
+        except CannotExportError:
+            if engine != "auto":
+                raise
+        else:
+            kind = OnnxTokenEngine if "hits" in graphs.inputs else OnnxEngine
+            return kind(model, graphs, max_particles=max_particles)
+    return TorchEngine(model, device=device, decoding=decoding, sampler=sampler, batch_size=batch_size)
 
 
-def _ready(reconstructor: Reconstructor, device: torch.device) -> Reconstructor:
-    """The network on a device and in evaluation mode; its modules are visited only where it is not so yet."""
-    if reconstructor.training:
-        reconstructor.eval()
-    first = next(reconstructor.parameters(), None)
-    return reconstructor.to(device) if first is None or first.device != device else reconstructor
-
-
-def pick_device(device: str | torch.device) -> torch.device:
-    """The device with a name; ``auto`` is a GPU where torch finds one, else the CPU.
-
-    Raises
-    ------
-    ConfigError
-        No such device here.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-        torch.zeros(1, device=place).item()  # the device meta makes tensors and holds no numbers
-    except Exception as error:  # each kind of device fails in its own way
-        raise ConfigError(f"no device '{device}' here: {first_line(error)}") from error
-    return place
-
-
-def usable_events(events: Events, max_hits: int, on_error: str) -> Events:
-    """The events whose hits and tracks are possible and not too many; the others are empty."""
+def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool = False) -> Events:
+    """The events whose hits and tracks are possible (known to be, if `valid`) and not too many; others are empty."""
     errors = {
         violation.index: events.error(violation.message, index=violation.index, field=violation.field)
-        for violation in reversed(events.without_truth().violations())
+        for violation in ([] if valid else reversed(events.without_truth().violations()))
     }
     n_hits = jagged.count(events.hits)
     for index in np.flatnonzero(n_hits > max_hits).tolist():
@@ -189,8 +168,8 @@ def usable_events(events: Events, max_hits: int, on_error: str) -> Events:
             index=index,
             field="hits",
         )
-    give_up([errors[index] for index in sorted(errors)], len(events), on_error)
-    return events.emptied(np.isin(np.arange(len(events)), list(errors)))
+    _give_up([errors[index] for index in sorted(errors)], len(events), on_error)
+    return events.emptied(np.isin(np.arange(len(events)), list(errors))) if errors else events
 
 
 def with_detector(events: Events, detector: Detector) -> Events:
@@ -215,11 +194,11 @@ def finite_events(
         events.error(f"the model '{model}' gives numbers that are not finite for this event", index=index)
         for index in np.flatnonzero(bad)
     ]
-    give_up(errors, len(events), on_error)
+    _give_up(errors, len(events), on_error)
     return reconstruction.emptied(bad, Flag.NOT_FINITE)
 
 
-def give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
+def _give_up(errors: list[InputError], n_events: int, on_error: str) -> None:
     """Raise the first error, or warn of all."""
     if not errors:
         return
@@ -232,14 +211,3 @@ def _counterpart(one: Calorimeter, others: Sequence[Calorimeter]) -> int:
     return max(
         range(len(others)), key=lambda i: (2 * (others[i].kind == one.kind) + (others[i].region == one.region), i)
     )
-
-
-def _batches(tokens: Tokens, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Indices of the events that have source tokens, in batches of similar length, the longest first."""
-    length = tokens.n_source
-    order = np.argsort(-length, kind="stable")
-    order = order[length[order] > 0]
-    while len(order):
-        size = min(batch_size, max(1, MAX_BATCH_TOKENS // int(length[order[0]])))
-        yield order[:size]
-        order = order[size:]

@@ -5,38 +5,48 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import awkward as ak
 import numpy as np
 
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel, load_model, read_header
+from pflow.config import shipped_models
 from pflow.data.files import Chunk, FileOptions, matching
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError, InputError, check_choice
 from pflow.event.events import Flag
 from pflow.event.particles import Reconstruction
 from pflow.event.skipped import BadEntriesWarning
-from pflow.inference.choose_model import shipped_model
-from pflow.inference.chunks import Settings, Worker, load_for
 from pflow.inference.cluster import run_on_cluster
-from pflow.inference.events import BATCH_SIZE, MAX_HITS, pick_device
-from pflow.inference.jobs import Job, Outcome, Planner, Unit
-from pflow.inference.outputs import OutputOptions, output_paths
-from pflow.inference.progress import Progress
-from pflow.io.atomic import make_folder
+from pflow.inference.engine import BATCH_SIZE, pick_device
+from pflow.inference.events import MAX_HITS, pick_engine
+from pflow.inference.provenance import describe_input, is_finished, provenance
+from pflow.inference.worker import ChunkResult, Settings, Worker
+from pflow.io.atomic import check_output, make_folder
+from pflow.io.detect import geometry_fits
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
+from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 
-__all__ = ["Summary", "reconstruct_files"]
+__all__ = ["Summary", "output_paths", "reconstruct_files", "shipped_model"]
+
+SUFFIXES = (".root", ".h5", ".hdf5", ".edm4hep")
+"""Endings of event files that the name of an output does not repeat."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Summary:
-    """Numbers of a call of `reconstruct_files`."""
+    """What a call of `reconstruct_files` did."""
 
+    model: str = ""
+    detector: str = ""
+    engine: str = ""
     n_events: int = 0
     n_particles: int = 0
     n_skipped: int = 0
@@ -64,15 +74,40 @@ class Summary:
         cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
         self.truncated += [(chunk.path, int(entry)) for entry in cut]
 
+    def add(self, part: Summary) -> None:
+        """Add the events of an output."""
+        for name in ("n_events", "n_particles", "n_skipped", "n_not_finite", "truncated"):
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+
+
+@dataclasses.dataclass(eq=False)
+class Job:
+    """One output, and the inputs whose entries it has."""
+
+    output: Path
+    inputs: Sequence[str]
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    n_entries: int = 0
+    error: InputError | ConfigError | None = None
+    """Why there is no output."""
+    was_finished: bool = False
+    """Whether the output was there before."""
+
+
+Task = tuple[Job, Chunk | None]
+"""A chunk of a job, or None once for a job without chunks."""
+
+Outcome = tuple[Job, Chunk | None, ChunkResult | InputError | None]
+"""A task and what became of it."""
+
 
 def reconstruct_files(
     inputs: Sequence[str | Path],
     *,
-    checkpoint: Model | str | Path | None = None,
+    checkpoint: TrainedModel | str | Path | None = None,
     output: str | Path | None = None,
     output_dir: str | Path | None = None,
     format: Literal["ttree", "rntuple", "edm4hep"] = "ttree",
-    keep_input: bool = False,
     mc_links: bool = False,
     detector: str | Path | Detector | None = None,
     schema: str | None = None,
@@ -84,15 +119,15 @@ def reconstruct_files(
     batch_size: int = BATCH_SIZE,
     chunk_size: int = 256,
     device: str = "auto",
-    engine: Literal["torch", "onnxruntime"] = "torch",
+    engine: Literal["auto", "torch", "onnxruntime"] = "auto",
     cluster: str | None = None,
     force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """Reconstruct files into one ROOT file, or into one each.
 
-    Outputs are those of `pflow.io.particles_root` and, for EDM4hep, `pflow.io.edm4hep.reco`. They appear only
-    when they are complete. One output for all has the entries of the inputs one after the other.
+    Outputs are those of `pflow.io.particles_root`, or for EDM4hep the input's collections and those of
+    `pflow.io.edm4hep.reco`. They appear only when they are complete.
 
     Parameters
     ----------
@@ -100,36 +135,30 @@ def reconstruct_files(
         Event files of any schema, or patterns of their names; truth is not read, but for `mc_links`.
     checkpoint
         Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector
-        (`pflow.inference.choose_model`).
+        (`shipped_model`).
     output
-        File to write, for all inputs.
+        File to write, with the entries of the inputs one after the other; EDM4hep: of one input.
     output_dir
-        In place of `output`: a folder for one output for each input, named as `pflow.inference.outputs.output_paths`
-        says. Outputs that are there and whole, from the same input, model and settings, are left as they are.
+        In place of `output`: a folder for one output for each input, named as `output_paths` says. Outputs that are
+        there and whole, from the same input, model and settings, are left as they are.
     format
-        ``ttree``, ``rntuple``, or ``edm4hep``: a file that podio opens.
-    keep_input
-        Copy the input's collections into an EDM4hep output, so that all references lead to objects in it. Without them
-        particles refer to the input's hits and tracks by the ids of their collections.
+        Container of the output; ``edm4hep``: collections of EDM4hep as podio writes them.
     mc_links
-        Write links from particles to the input's Monte Carlo particles into an EDM4hep output.
+        EDM4hep: write links from particles to the input's Monte Carlo particles.
     detector
-        Read the files as this detector, even if the model was trained on another. By default they are read as the
-        model's, and refused if their ECAL hits lie elsewhere.
+        Read the files as this detector even if the model was trained on another one. Default: the model's, and files
+        whose ECAL hits lie elsewhere are refused.
     schema, layout, truth_tracks
         As for `pflow.open_events`.
     on_error
-        For an entry that cannot be used: ``raise`` and write nothing, or ``skip``: warn and leave an empty, flagged
-        entry. With `output_dir`, an input that cannot be used at all is left out too, with a warning.
-    max_particles, max_hits, batch_size, device
+        What to do with an entry that cannot be used: ``raise``, or ``skip``: warn and leave an empty, flagged one. With
+        `output_dir` and ``skip`` a file that cannot be used is left out, with a warning in the end.
+    max_particles, max_hits, batch_size, device, engine
         As for `pflow.reconstruct`.
     chunk_size
-        Entries in memory at a time.
-    engine
-        ``torch``, or ``onnxruntime``: `checkpoint` is a folder that `pflow export` wrote, and events are reconstructed
-        one at a time on the CPU.
+        Largest number of entries in memory at a time.
     cluster
-        ``local:N`` for N processes, a YAML file of a batch system, or the address of a dask scheduler
+        ``local:N`` for N processes on this machine, a YAML file of a batch system, or the address of a dask scheduler
         (`pflow.inference.cluster`), whose processes each use `device`. Default: this process.
     force
         Replace any file; without it, only an earlier output of a reconstruction, and in `output_dir` only one that is
@@ -144,171 +173,283 @@ def reconstruct_files(
     ConfigError
         An output that cannot be written, or was made with other settings; options that do not work together.
     """
+    check_choice(format, (*FORMATS, "edm4hep"), "output format")
+    if mc_links and format != "edm4hep":
+        raise ConfigError(f"mc_links is for the output format edm4hep, not {format}")
     if chunk_size < 1:
         raise ConfigError(f"chunk_size must be at least 1 entry, found {chunk_size}")
-    if cluster is not None and isinstance(checkpoint, Model):
+    if cluster is not None and isinstance(checkpoint, TrainedModel):
         raise ConfigError("a cluster needs the path of the checkpoint: its processes load it themselves")
-    outputs = OutputOptions(format=format, keep_input=keep_input, mc_links=mc_links, force=force)
-    inputs = matching(inputs)
-    jobs = _jobs(inputs, output, output_dir, format)
+    jobs = _jobs(matching(inputs), output, output_dir, format)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
-    if engine == "onnxruntime":
-        if checkpoint is None or isinstance(checkpoint, Model):
-            raise ConfigError("the engine onnxruntime needs a folder that `pflow export` wrote: name it (checkpoint)")
-        if device not in ("auto", "cpu"):
-            raise ConfigError(f"the engine onnxruntime runs on the CPU, found device '{device}'")
-        device = "cpu"
     if checkpoint is None:
-        checkpoint = _model_of(inputs, reading, skip=skip_files)
-    model = checkpoint if isinstance(checkpoint, Model) else load_for(engine, checkpoint)
+        checkpoint = _model_for(jobs, reading, skip=skip_files)
+    model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
+    trained_on = model.tokeniser.detector
     settings = Settings(
-        reading=dataclasses.replace(reading, detector=model.tokeniser.detector if detector is None else detector),
+        reading=dataclasses.replace(reading, detector=trained_on if detector is None else detector),
         max_particles=max_particles,
         max_hits=max_hits,
         batch_size=batch_size,
         device=str(pick_device(device)),
-        engine=engine,
-        keep_events=outputs.needs_events,
-        read_truth=mc_links,
+        engine=pick_engine(model, engine, device=device).name,
     )
-    with contextlib.closing(Worker(model, settings, **({"max_open": None} if outputs.needs_events else {}))) as worker:
-        planner = Planner(
+    summary, begin = Summary(model=model.path, detector=trained_on.name, engine=settings.engine), time.perf_counter()
+    # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
+    with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
+        plan = _Plan(
+            jobs,
             worker,
-            settings,
-            outputs,
-            chunk_size=chunk_size,
-            cluster=cluster,
+            options={"format": format, "mc_links": mc_links, "chunk_size": chunk_size, "cluster": cluster},
+            settings=settings,
             check_geometry=detector is None,
             skip_finished=output_dir is not None and not force,
+            force=force,
         )
-        units = planner.units(jobs)
-        outcomes = _run_here(worker, units) if cluster is None else run_on_cluster(cluster, model.path, settings, units)
-        collector = _Collector(worker, planner, outputs, jobs, on_progress)
+        tasks = plan.tasks()
+        outcomes = _run_here(worker, tasks) if cluster is None else run_on_cluster(cluster, model.path, settings, tasks)
         with contextlib.closing(outcomes):
-            for job, of_job in itertools.groupby(outcomes, key=lambda outcome: outcome.unit.job):
-                error = collector.collect(job, of_job)
-                if error is not None and not skip_files:
-                    raise error
-    return collector.result()
+            for job, of_job in itertools.groupby(outcomes, key=lambda outcome: outcome[0]):
+                try:
+                    if job.error is not None:
+                        raise job.error
+                    if job.was_finished:
+                        summary.finished_before.append(job.output)
+                    else:
+                        summary.add(plan.write(job, of_job, on_progress))
+                        summary.written.append(job.output)
+                except (InputError, ConfigError) as error:
+                    job.error = error
+                    summary.failed.append(error)
+                    if not skip_files:
+                        raise
+                finally:
+                    plan.close(job)
+    if summary.failed:
+        if not summary.written and not summary.finished_before:
+            raise summary.failed[0]
+        errors = "".join(f"\n  {error}" for error in summary.failed)
+        warnings.warn(f"{len(summary.failed)} of {len(jobs)} files were left out:{errors}", BadEntriesWarning, 2)
+    summary.seconds = time.perf_counter() - begin
+    return summary
+
+
+def _run_here(worker: Worker, tasks: Iterable[Task]) -> Generator[Outcome, None, None]:
+    """Outcomes of the tasks, one after the other in this process."""
+    for job, chunk in tasks:
+        try:
+            yield job, chunk, None if chunk is None else worker.run(chunk)
+        except InputError as error:
+            yield job, chunk, error
+
+
+class _Plan:
+    """Opens the inputs of jobs as their turn comes, cuts them into chunks, and writes the outputs.
+
+    Parameters
+    ----------
+    jobs, worker, settings
+        Of the call.
+    options
+        Its options that only the provenance needs, and ``format``, ``mc_links`` and ``chunk_size``.
+    check_geometry
+        Whether to refuse files whose ECAL hits do not lie where the model's detector has its ECAL.
+    skip_finished
+        Whether an output that is there and whole is left as it is.
+    force
+        Whether any other file is replaced.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        worker: Worker,
+        *,
+        options: dict[str, Any],
+        settings: Settings,
+        check_geometry: bool,
+        skip_finished: bool,
+        force: bool,
+    ) -> None:
+        self._jobs, self._worker, self._options, self._settings = jobs, worker, options, settings
+        self._check_geometry, self._skip_finished, self._force = check_geometry, skip_finished, force
+        self._done = 0
+        self._open: dict[Job, int] = {}  # entries of the jobs that are planned and have not failed
+        self._waiting = len(jobs)
+
+    def tasks(self) -> Iterator[Task]:
+        """The chunks of all jobs, in order; a job that fails on the way has no further ones."""
+        for job in self._jobs:
+            chunks: list[Chunk] = []
+            try:
+                chunks = self._chunks(job)
+            except (InputError, ConfigError) as error:
+                job.error = error  # said in its turn
+            self._waiting -= 1
+            if not chunks:
+                yield job, None
+            for chunk in chunks:
+                if job.error is not None:
+                    break
+                yield job, chunk
+
+    def _chunks(self, job: Job) -> list[Chunk]:
+        """Open a job's inputs and check its output."""
+        model = self._worker.model
+        chunks, inputs = [], []
+        for path in job.inputs:
+            file = self._worker.files.open(path)
+            if self._check_geometry:
+                _check_geometry(file, model.tokeniser.detector)
+            inputs.append(describe_input(file))
+            read_as = file.detector.name
+            chunks += Chunk.of(file, self._options["chunk_size"])
+        job.n_entries = sum(entry["entries"] for entry in inputs)
+        job.provenance = provenance(inputs, model, self._settings, detector=read_as, **self._options)
+        if self._skip_finished and is_finished(job.output, job.provenance, job.n_entries):
+            job.was_finished = True
+            return []
+        check_output(job.output, inputs=[*job.inputs, model.path], replace=NOTE.encode(), force=self._force)
+        self._open[job] = job.n_entries
+        return chunks
+
+    def write(self, job: Job, outcomes: Iterable[Outcome], on_progress: Callable[[int, int], None] | None) -> Summary:
+        """Write the output of a job chunk by chunk; its numbers."""
+        part, before = Summary(), self._done
+        try:
+            with self._writer(job) as writer:
+                for _, chunk, result in outcomes:
+                    if isinstance(result, InputError):
+                        raise result
+                    if chunk is None or result is None:
+                        continue
+                    for warning in result.warnings:
+                        warnings.warn(warning, stacklevel=3)
+                    writer.extend(result.reconstruction)
+                    part.count(result.reconstruction, chunk)
+                    self._done += len(chunk)
+                    if on_progress is not None:
+                        known = sum(self._open.values())
+                        on_progress(self._done, known + round(known * self._waiting / len(self._open)))
+        except BaseException:
+            self._done = before
+            del self._open[job]
+            raise
+        return part
+
+    def _writer(self, job: Job) -> RecoWriter | Edm4hepRecoWriter:
+        more: dict[str, Any] = {
+            "provenance": job.provenance,
+            "inputs": [*job.inputs, self._worker.model.path],
+            "force": self._force,
+        }
+        if self._options["format"] != "edm4hep":
+            return RecoWriter(job.output, format=self._options["format"], **more)
+        file = self._worker.files.open(job.inputs[0])
+        return Edm4hepRecoWriter(job.output, file, mc_links=self._options["mc_links"], **more)
+
+    def close(self, job: Job) -> None:
+        """Close a job's inputs."""
+        for path in job.inputs:
+            self._worker.files.release(path)
 
 
 def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path | None, format: str) -> list[Job]:
-    if output is not None and output_dir is None:
-        return [Job(Path(output), inputs)]
-    if output_dir is None or output is not None:
+    if (output is None) == (output_dir is None):
         raise ConfigError("name one place for the output: a file (output), or a folder (output_dir)")
+    if output is not None:
+        if format == "edm4hep" and len(inputs) > 1:
+            raise ConfigError(
+                f"an EDM4hep output has the collections of one input, found {len(inputs)} inputs: name a folder for "
+                "one output each (--output-dir)"
+            )
+        return [Job(Path(output), inputs)]
+    assert output_dir is not None
     paths = output_paths(inputs, Path(output_dir), format)
     make_folder(output_dir)
     return [Job(path, [name]) for path, name in zip(paths, inputs, strict=True)]
 
 
-def _model_of(inputs: Sequence[str], reading: FileOptions, *, skip: bool) -> str:
+def output_paths(inputs: Sequence[str], folder: Path, format: str) -> list[Path]:
+    """Name of the output of each input: ``a/run7.root`` becomes ``run7.reco.root`` in the folder.
+
+    Outputs of podio's format end with ``.reco.edm4hep.root``.
+
+    Raises
+    ------
+    ConfigError
+        Two inputs of the same name, or one given twice.
+
+    Examples
+    --------
+    >>> [path.name for path in output_paths(["a/run7.edm4hep.root", "b/run8.root"], Path("reco"), "ttree")]
+    ['run7.reco.root', 'run8.reco.root']
+    """
+    ending = ".reco.edm4hep.root" if format == "edm4hep" else ".reco.root"
+    taken: dict[Path, str] = {}
+    for path in inputs:
+        name = os.path.basename(path.partition("?")[0])
+        while name.endswith(SUFFIXES):
+            name = name.rpartition(".")[0]
+        output = folder / f"{name}{ending}"
+        if output in taken:
+            raise ConfigError(
+                f"the outputs of {taken[output]} and {path} would both be {output}: give inputs of different names, "
+                "or reconstruct them into different folders"
+            )
+        taken[output] = path
+    return list(taken)
+
+
+def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> str:
     """Name of the model that comes with pflow for the detector of the first input, or of the first that opens."""
-    for number, path in enumerate(inputs, start=1):
+    inputs = [path for job in jobs for path in job.inputs]
+    for path in inputs:
         try:
             with reading.open(path) as file:
                 return shipped_model(file)
         except InputError:
-            if not skip or number == len(inputs):
+            if not skip or path == inputs[-1]:
                 raise
     raise ConfigError("no input files are given")
 
 
-def _run_here(worker: Worker, units: Iterable[Unit]) -> Generator[Outcome, None, None]:
-    """Outcomes of the units, one after the other in this process."""
-    for unit in units:
-        try:
-            yield Outcome(unit, None if unit.chunk is None else worker.run(unit.chunk))
-        except InputError as error:
-            yield Outcome(unit, error=error)
+def shipped_model(file: EventFile) -> str:
+    """Name of the model that comes with pflow for the detector of an open file.
 
+    Of several, the one that reads the most kinds of input: that of hits and tracks goes before that of hits alone.
 
-class _Collector:
-    """Writes outcomes to their outputs and counts.
-
-    Parameters
-    ----------
-    worker, planner, outputs, jobs, on_progress
-        Of the call.
+    Raises
+    ------
+    InputError
+        There is none for this detector; names those that there are.
     """
+    tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
+    fitting = {
+        name: sum(map(bool, (tokeniser.config.track_features, tokeniser.config.tracker_hit_features)))
+        for name, tokeniser in tokenisers.items()
+        if not tokeniser.other_geometry(file.detector)
+    }
+    if not fitting:
+        known = ", ".join(f"{name} ({tokeniser.detector.name})" for name, tokeniser in tokenisers.items())
+        raise InputError(
+            f"no model comes with pflow for detector '{file.detector.name}', those are {known}: name one with "
+            "--checkpoint, or train one (pflow fit --start-from)",
+            file=file.path,
+            field="detector",
+        )
+    return max(fitting, key=lambda name: fitting[name])
 
-    def __init__(
-        self,
-        worker: Worker,
-        planner: Planner,
-        outputs: OutputOptions,
-        jobs: Sequence[Job],
-        on_progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self._worker, self._planner, self._outputs = worker, planner, outputs
-        self._n_jobs = len(jobs)
-        self._progress = Progress(jobs)
-        self._on_progress = on_progress
-        self._summary = Summary()
-        self._begin = time.perf_counter()
 
-    def collect(self, job: Job, outcomes: Iterator[Outcome]) -> InputError | ConfigError | None:
-        """Write the output of a job; the error, if there is none."""
-        before = self._progress.done
-        try:
-            if job.error is not None:
-                raise job.error
-            if job.was_finished:
-                self._summary.finished_before.append(job.output)
-                self._progress.leave_out(job)
-                return None
-            self._progress.begin(job)
-            part = self._write(job, outcomes)
-        except (InputError, ConfigError) as error:
-            job.error = error
-            self._summary.failed.append(error)
-            self._progress.leave_out(job, self._progress.done - before)
-            return error
-        finally:
-            for path in job.inputs:
-                self._worker.files.release(path)
-        summary = self._summary
-        summary.written.append(job.output)
-        for name in ("n_events", "n_particles", "n_skipped", "n_not_finite", "truncated"):
-            setattr(summary, name, getattr(summary, name) + getattr(part, name))
-        return None
-
-    def _write(self, job: Job, outcomes: Iterator[Outcome]) -> Summary:
-        """Write an output chunk by chunk; its numbers."""
-        files = [self._worker.files.open(path) for path in job.inputs] if self._outputs.needs_events else []
-        part = Summary()
-        sources = self._planner.sources(job)
-        with self._outputs.writer(job.output, files, provenance=job.provenance, inputs=sources) as writer:
-            for outcome in outcomes:
-                if outcome.error is not None:
-                    raise outcome.error
-                if outcome.unit.chunk is not None and outcome.result is not None:
-                    for warning in outcome.result.warnings:
-                        warnings.warn(warning, stacklevel=2)
-                    reconstruction = outcome.result.reconstruction
-                    writer.extend(reconstruction)
-                    part.count(reconstruction, outcome.unit.chunk)
-                    self._progress.advance(len(reconstruction))
-                    if self._on_progress is not None:
-                        self._on_progress(self._progress.done, self._progress.total)
-                if outcome.unit.last:
-                    break
-        return part
-
-    def result(self) -> Summary:
-        """The numbers of all.
-
-        Raises
-        ------
-        InputError, ConfigError
-            There is no output at all: why the first could not be made.
-        """
-        summary = self._summary
-        if summary.failed:
-            if not summary.written and not summary.finished_before:
-                raise summary.failed[0]
-            errors = "".join(f"\n  {error}" for error in summary.failed)
-            warnings.warn(f"{len(summary.failed)} of {self._n_jobs} files were left out:{errors}", BadEntriesWarning, 3)
-        summary.seconds = time.perf_counter() - self._begin
-        return summary
+def _check_geometry(file: EventFile, trained_on: Detector) -> None:
+    """Refuse a file whose ECAL hits do not lie where the model's detector has its ECAL."""
+    events, _ = file.read_all(0, 20, truth=False)
+    if geometry_fits(events, trained_on) is False:
+        raise InputError(
+            f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "
+            f"{trained_on.ecal_inner_radius:g} mm, |z| = {trained_on.ecal_inner_z:g} mm) and the ECAL hits of this "
+            "file lie elsewhere: it is of another detector; name that one (--detector) to reconstruct it anyway",
+            file=file.path,
+            field="hits.position",
+        )

@@ -10,20 +10,21 @@ from typing import Any
 
 import torch
 
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.config import to_plain
-from pflow.inference.chunks import Settings
-from pflow.inference.exported import ExportedModel
-from pflow.io.open import EventFile
+from pflow.errors import ConfigError, InputError
+from pflow.inference.worker import Settings
+from pflow.io.particles_root import count_entries, read_provenance
+from pflow.io.reader import EventFile
 from pflow.physics.detector import Detector
 from pflow.version import VERSION, versions
 
-__all__ = ["changed_decoding", "command", "describe_input", "provenance"]
+__all__ = ["changed_decoding", "command", "describe_input", "is_finished", "provenance"]
 
 PACKAGES = ("torch", "numpy", "awkward", "uproot")
 """Packages whose version can change a number of the output."""
 
-SWITCHES = ("keep_input", "mc_links", "truth_tracks")
+SWITCHES = ("mc_links", "truth_tracks")
 """Options of `pflow reconstruct` without a value."""
 
 VALUES = (
@@ -31,6 +32,12 @@ VALUES = (
     *("batch_size", "chunk_size", "device", "engine", "cluster"),
 )
 """Its options with a value, by their names in the provenance."""
+
+INPUT_KEYS = ("uuid", "entries", "schema", "truth_tracks")
+"""Fields of an input that must agree in the provenance of two outputs for them to be the same; its path may differ."""
+
+WAYS = ("on_error", "batch_size", "chunk_size", "device", "engine", "cluster", "keep_input")
+"""Options that the particles of an event do not depend on."""
 
 
 def describe_input(file: EventFile) -> dict[str, Any]:
@@ -47,7 +54,7 @@ def describe_input(file: EventFile) -> dict[str, Any]:
 
 def provenance(
     inputs: Sequence[Mapping[str, Any]],
-    model: Model | ExportedModel,
+    model: TrainedModel,
     settings: Settings,
     *,
     detector: str,
@@ -69,8 +76,8 @@ def provenance(
     detector
         Name of the detector that the inputs were read as.
     options
-        The other options of `pflow.inference.files.reconstruct_files`: ``format``, ``keep_input``, ``mc_links``,
-        ``chunk_size``, ``cluster``.
+        The other options of `pflow.inference.files.reconstruct_files`: ``format``, ``mc_links``, ``chunk_size``,
+        ``cluster``.
 
     Returns
     -------
@@ -103,7 +110,7 @@ def provenance(
             "max_hits": settings.max_hits,
             "batch_size": settings.batch_size,
             "device": settings.device,
-            "engine": None if settings.engine == "torch" else settings.engine,
+            "engine": settings.engine,
             **options,
         },
         "decoding": model.decoding,
@@ -134,13 +141,67 @@ def command(made: Mapping[str, Any], output: str) -> list[str]:
 
 
 def changed_decoding(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the decoding that are not those of the model's header, which `command` cannot set.
-
-    `pflow predict` takes them as ``--model.reconstructor.decoding.NAME``.
-    """
+    """Options of the decoding that are not those of the model's header, which `command` cannot set."""
     model = made.get("configuration", {}).get("model", {})
     own = model.get("init_args", {}).get("decoding", {})
     return {name: value for name, value in made.get("decoding", {}).items() if name in own and own[name] != value}
+
+
+def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
+    """Whether an output is there and whole: made from the same input by the same model with the same settings.
+
+    Parameters
+    ----------
+    output
+        Where it would be.
+    provenance
+        What it should have as provenance.
+    n_entries
+        Entries that it should have.
+
+    Returns
+    -------
+    bool
+        False where nothing is there, or a file that is truncated, damaged or no output of pflow.
+
+    Raises
+    ------
+    ConfigError
+        A whole output with another provenance; names what differs.
+    """
+    if not output.is_file():
+        return False
+    try:
+        found, n_found = read_provenance(output), count_entries(output)
+    except InputError:
+        return False
+    if n_found != n_entries:
+        return False
+    ours, theirs = _essence(provenance), _essence(found)
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    if provenance["options"]["on_error"] == "raise" and {"BAD_INPUT", "NOT_FINITE"} & set(found.get("flagged", ())):
+        differing.append("on_error (entries were skipped)")
+    if differing:
+        what = ", ".join(
+            f"{name} {theirs.get(name)} there and {ours[name]} here" if name in ours else name for name in differing
+        )
+        raise ConfigError(
+            f"{output} was made otherwise: {what}; choose another folder, or make the file anew with --force"
+        )
+    return True
+
+
+def _essence(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What the particles of an output depend on, by name."""
+    options = {name: value for name, value in provenance.get("options", {}).items() if name not in WAYS}
+    inputs = provenance.get("inputs", ())
+    return {
+        "pflow": provenance.get("pflow_version"),
+        "checkpoint": str(provenance.get("checkpoint", {}).get("sha256"))[:12],
+        **{f"input's {key}": [entry.get(key) for entry in inputs] for key in INPUT_KEYS},
+        **options,
+        **{f"decoding's {name}": value for name, value in provenance.get("decoding", {}).items()},
+    }
 
 
 def _named(detector: str | Path | Detector | None) -> Any:

@@ -28,7 +28,6 @@ from pflow.model.common.sampler import Sampler
 
 __all__ = [
     "DecodingConfig",
-    "DecodingGraphs",
     "GeneratedParticles",
     "LossConfig",
     "ModelInputs",
@@ -182,33 +181,6 @@ class GeneratedParticles:
     track_fraction: Tensor | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class DecodingGraphs:
-    """Autoregressive decoding as two modules from tensors to tensors, for an export (`pflow.export`).
-
-    Parameters
-    ----------
-    encoder
-        From features float [B, S, F] and mask bool [B, S] of each part of the source to the mask bool [B, M] of the
-        encoder's output, and its keys and values [B, H, M, D], a pair a decoder layer.
-    step
-        From the last particles (charge, pdg, energy and kind [B], direction [B, 3]), the encoder's outputs, and keys
-        and values of the P earlier particles [B, H, P, D], to the predictions, and keys and values with this particle.
-    source_features
-        F of each part.
-    predictions
-        Names of the predictions.
-    special
-        How sequences begin and end, plain data: ``special``, ``kinds``, ``first_class`` and ``end``.
-    """
-
-    encoder: nn.Module
-    step: nn.Module
-    source_features: Mapping[str, int]
-    predictions: tuple[str, ...]
-    special: Mapping[str, Any]
-
-
 class Reconstructor(nn.Module, ABC):
     """A model from batches to particles.
 
@@ -227,6 +199,10 @@ class Reconstructor(nn.Module, ABC):
 
     needs_readout: ClassVar[bool] = False
     """Whether batches must hold physical hits and tracks (`pflow.data.batch.Readout`)."""
+
+    exporter: ClassVar[str | None] = None
+    """Function, ``module:name``, that makes a `pflow.export.graphs.Export` of a trained model; None: there are no
+    graphs of this architecture, and torch alone runs it."""
 
     def __init__(self, inputs: ModelInputs, *, decoding: DecodingConfig, **options: Any) -> None:
         super().__init__()
@@ -286,10 +262,6 @@ class Reconstructor(nn.Module, ABC):
 
     def before_compiling(self) -> None:
         """Prepare `training_step` for `torch.compile`: take out of the graphs what does not belong in them."""
-
-    def decoding_graphs(self) -> DecodingGraphs | None:
-        """The graphs of a copy of the model, in evaluation mode on the CPU; None: it cannot be exported."""
-        return None
 
     def forward(self, batch: Batch) -> TrainingOutput:
         """`training_step`; what `torch.compile` compiles."""

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from pflow.checkpoint.format import FORMAT
 from pflow.checkpoint.load import PREFIX, Checkpoint, check_weights, load_weights, read_checkpoint
 from pflow.config import to_plain
 from pflow.errors import ConfigError, InputError
@@ -63,7 +62,7 @@ class ModelSpec:
         Raises
         ------
         ConfigError
-            A training to continue of which there are the weights alone, or of an older format.
+            A training to continue of which there are the weights alone.
         InputError
             Not a trained model that pflow can use.
         """
@@ -80,11 +79,6 @@ class ModelSpec:
             raise ConfigError(
                 f"{checkpoint} holds weights alone: to continue a training, --checkpoint takes its last.ckpt; "
                 "--start-from begins a new one with them"
-            )
-        if found.header.format < FORMAT:
-            raise ConfigError(
-                f"{checkpoint} was written by pflow {found.header.version}, whose trainings cannot be continued; "
-                "--start-from begins a new one with its weights"
             )
         return cls(purpose="continue", checkpoint=found)
 

@@ -19,8 +19,6 @@ from pflow.checkpoint.load import load_model
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.inference.events import reconstruct
-from pflow.inference.exported import ExportedModel
-from pflow.inference.exported_events import reconstruct_exported
 from pflow.io.open import open_events
 
 Particles = list[list[dict[str, Any]]]
@@ -57,12 +55,12 @@ def measure(engine: str, task: Task) -> dict[str, Any]:
 def measure_torch(task: Task) -> dict[str, Any]:
     torch.set_num_threads(1)
     model, _, loading = timed(1, lambda: load_model(task.checkpoint))
-    return _python(task, loading, lambda event: reconstruct(event, model, batch_size=1, device="cpu"))
+    return _python(task, loading, lambda event: reconstruct(event, model, engine="torch", batch_size=1, device="cpu"))
 
 
 def measure_onnxruntime(task: Task) -> dict[str, Any]:
-    model, _, loading = timed(1, lambda: ExportedModel(task.exported))
-    return _python(task, loading, lambda event: reconstruct_exported(event, model))
+    model, _, loading = timed(1, lambda: load_model(task.exported))
+    return _python(task, loading, lambda event: reconstruct(event, model))
 
 
 def _python(task: Task, loading: float, work: Callable[[Events], Reconstruction]) -> dict[str, Any]:

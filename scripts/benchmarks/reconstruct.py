@@ -7,21 +7,19 @@ tokens and network.
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.timing import make_batches, timed, write_json
-from pflow.checkpoint.load import Model, load_model
+from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.errors import ConfigError
-from pflow.export.folder import export_model
-from pflow.inference.events import BATCH_SIZE, reconstruct
-from pflow.inference.exported import ExportedModel
-from pflow.inference.exported_events import reconstruct_exported
+from pflow.inference.engine import BATCH_SIZE
+from pflow.inference.events import pick_engine, reconstruct
 from pflow.io.open import open_events
 
 
@@ -51,29 +49,30 @@ def run(args: argparse.Namespace) -> None:
     write_json(args.output, {"model": args.checkpoint, "torch": torch.__version__, "rows": rows})
 
 
-def measure(model: Model, path: Path, batch_size: int, args: argparse.Namespace) -> dict[str, Any]:
+def measure(model: TrainedModel, path: Path, batch_size: int, args: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds an event of torch."""
     with open_events(path) as file:
         n = min(args.events, file.num_entries)
         events, _, reading = timed(args.runs, lambda: file.read(0, n, truth=False))
     _, _, tokens = timed(args.runs, lambda: make_batches(model, events, batch_size))
-    _, _, whole = timed(args.runs, lambda: reconstruct(events, model, batch_size=batch_size, device=args.device))
+    options: dict[str, Any] = {"engine": "torch", "batch_size": batch_size, "device": args.device}
+    _, _, whole = timed(args.runs, lambda: reconstruct(events, model, **options))
     stages = {"reading": reading / n, "tokens": tokens / n, "network": (whole - tokens) / n}
     how = f"torch, {args.device}, batches of {batch_size}"
     return {"file": path.name, "how": how, "ms": sum(stages.values()), "stages": stages}
 
 
-def exported(model: Model, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+def exported(model: TrainedModel, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Milliseconds an event of ONNX Runtime; nothing for a model that cannot be exported."""
-    with open_events(path) as file, tempfile.TemporaryDirectory() as folder:
+    with open_events(path) as file:
         n = min(args.events, file.num_entries)
         try:
-            export_model(model, Path(folder) / "model")
+            pick_engine(model, "onnxruntime")
         except ConfigError as error:
             print(f"only torch: {error}")
             return []
-        runtime = ExportedModel(Path(folder) / "model")
-        _, _, ms = timed(args.runs, lambda: reconstruct_exported(file.read(0, n, truth=False), runtime))
+        work = functools.partial(reconstruct, model=model, engine="onnxruntime")
+        _, _, ms = timed(args.runs, lambda: work(file.read(0, n, truth=False)))
     return [{"file": path.name, "how": "ONNX Runtime", "ms": ms / n}]
 
 
@@ -98,10 +97,10 @@ def _work(name: str, path: Path, n_events: int, runs: int, barrier: Any, times: 
     model = load_model(name)
     with open_events(path) as file:
         n = min(n_events, file.num_entries)
-        reconstruct(file.read(0, min(n, 4), truth=False), model, device="cpu")
+        reconstruct(file.read(0, min(n, 4), truth=False), model, engine="torch", device="cpu")
         found = []
         for _ in range(runs):
             barrier.wait()
-            _, _, ms = timed(1, lambda: reconstruct(file.read(0, n, truth=False), model, device="cpu"))
+            _, _, ms = timed(1, lambda: reconstruct(file.read(0, n, truth=False), model, engine="torch", device="cpu"))
             found.append(ms / n)
     times.put(found)

@@ -54,10 +54,12 @@ def run(args: argparse.Namespace) -> None:
     args.output.write_text(json.dumps(reference, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(model: Model, path: Path, change: Callable[[Events], Events] | None = None) -> dict[str, Any]:
+def measure(
+    model: Model, path: Path, change: Callable[[Events], Events] | None = None, *, engine: str = "auto"
+) -> dict[str, Any]:
     """What a model finds in a file, on a CPU; `change` is applied to the events before."""
     events = read_events(path)
-    answer = reconstruct(events if change is None else change(events), model, device="cpu")
+    answer = reconstruct(events if change is None else change(events), model, device="cpu", engine=engine)
     settings = EvaluationSettings(use_tracks=bool(model.tokeniser.config.track_features))
     tree = evaluate(answer, events, settings=settings, oracle=False).algorithms["PFlow"]
     figures = {}

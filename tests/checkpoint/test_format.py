@@ -24,9 +24,10 @@ def test_a_header_of_anything_but_plain_data_is_an_error(header, value):
         dataclasses.replace(header, provenance={"a": value}).to_dict()
 
 
-def test_a_newer_format_is_refused_with_the_version_that_wrote_it(header):
-    with pytest.raises(InputError, match=rf"model\.json, 'format': written by pflow 1\.2\.3 in format {FORMAT + 1}"):
-        Header.from_dict({**header.to_dict(), "format": FORMAT + 1}, file="model.json")
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
+def test_another_format_is_refused_with_the_version_that_wrote_it(header, number):
+    with pytest.raises(InputError, match=rf"model\.json, 'format': written by pflow 1\.2\.3 in format {number}"):
+        Header.from_dict({**header.to_dict(), "format": number}, file="model.json")
 
 
 @pytest.mark.parametrize("number", [None, 0, "one"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from pflow.checkpoint.load import PREFIX, load_model, load_weights, read_checkpo
 from pflow.checkpoint.save import write_weights
 from pflow.config import shipped_models, weights_dir
 from pflow.errors import InputError
+from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
 
 
 def test_what_was_written_is_read_back(save, header):
@@ -152,7 +154,7 @@ def test_a_folder_of_weights_is_the_same_model(folder, model):
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    with pytest.raises(InputError, match=rf"not a folder of weights: it has no {name}"):
+    with pytest.raises(InputError, match=rf"not a folder of weights or graphs: it has no {name}"):
         read_checkpoint(folder)
 
 
@@ -342,11 +344,24 @@ def test_a_header_nested_deeper_than_python_can_read_is_an_error(save, folder, d
         read_checkpoint(folder)
 
 
-def test_tokens_without_the_hits_that_the_network_reads_are_refused(sample_dir, tmp_path):
-    content = torch.load(sample_dir / "format1" / "pointing.ckpt", weights_only=True)
-    header = json.loads(content[KEY])
-    assert header["tokeniser"]["recipe"]["readout"]
-    header["tokeniser"]["recipe"]["readout"] = False
-    torch.save({**content, KEY: json.dumps(header)}, tmp_path / "a.ckpt")
+def test_tokens_without_the_hits_that_the_network_reads_are_refused(model, make_model, save_model, tmp_path):
+    tokeniser = dataclasses.replace(model.tokeniser, config=dataclasses.replace(model.tokeniser.config, readout=False))
+    network = PointingNetworkConfig(width=8, heads=1, encoder_layers=1, decoder_layers=1, feedforward=8)
+    path = save_model(make_model(tokeniser, PointingReconstructor, network=network), tmp_path / "a.ckpt")
     with pytest.raises(InputError, match=r"a\.ckpt, 'tokeniser\.config\.readout': the network reads single hits"):
-        load_model(tmp_path / "a.ckpt")
+        load_model(path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("bias", True), ("target_width", None), ("target_width", 24)])
+def test_options_that_are_gone_are_dropped_where_they_had_no_effect_and_refused_elsewhere(
+    save_header, header, name, value
+):
+    """Checkpoints of pflow 0.2 may name them."""
+    init_args = header.model["init_args"]
+    old = {**header.model, "init_args": {**init_args, "network": {**init_args["network"], name: value}}}
+    path = save_header(model=old)
+    if value == 24:
+        with pytest.raises(InputError, match="'target_width' is no longer an option"):
+            load_model(path)
+    else:
+        assert load_model(path).config["model"] == header.to_dict()["model"]

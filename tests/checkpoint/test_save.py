@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 import torch
@@ -83,11 +82,3 @@ def test_a_model_that_cannot_be_loaded_is_not_written(save, tmp_path):
 def test_a_folder_that_holds_something_is_refused(checkpoint, tmp_path):
     with pytest.raises(ConfigError, match="not empty"):
         write_weights(checkpoint, tmp_path)
-
-
-def test_a_header_of_the_first_format_is_written_in_the_newest(sample_dir, tmp_path):
-    write_weights(sample_dir / "format1" / "refined", tmp_path / "toy")
-    text = json.loads((tmp_path / "toy" / "model.json").read_text())
-    old = json.loads((sample_dir / "format1" / "refined" / "model.json").read_text())
-    assert text["format"] == 2
-    assert text["provenance"] == {**old["provenance"], "checkpoint_sha256": old["checkpoint_sha256"]}

@@ -3,7 +3,6 @@ from __future__ import annotations
 import argparse
 import json
 import socket
-import sys
 
 import pytest
 
@@ -24,18 +23,16 @@ def checkpoint(model, save_model, tmp_path_factory):
 
 
 def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
-    pytest.importorskip("onnx", reason="onnx is not installed")
     assert run("--checkpoint", checkpoint, "-o", tmp_path / "model") == 0
     written = sorted(path.name for path in (tmp_path / "model").iterdir())
-    assert written == ["decoder_step.onnx", "encoder.onnx", "tokens.json"]
+    assert written == ["decoder.onnx", "encoder.onnx", "tokens.json"]
     text = json.loads((tmp_path / "model" / "tokens.json").read_text())
-    assert text["checkpoint_sha256"] == load_model(checkpoint).digest
+    assert text["run"]["checkpoint_sha256"] == load_model(checkpoint).digest
     output = capsys.readouterr().out
     assert all(str(tmp_path / "model" / name) in output for name in written)
 
 
-def test_weights_alone_are_a_format(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
+def test_weights_alone_are_a_format(checkpoint, tmp_path):
     assert run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights") == 0
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
 
@@ -50,18 +47,10 @@ def test_half_precision_is_for_weights(checkpoint, tmp_path):
 
 
 def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path):
-    pytest.importorskip("onnx", reason="onnx is not installed")
     run("--checkpoint", checkpoint, "-o", tmp_path / "weights", "--format", "weights")
     assert run("--checkpoint", tmp_path / "weights", "-o", tmp_path / "model") == 0
     text = json.loads((tmp_path / "model" / "tokens.json").read_text())
-    assert text["checkpoint_sha256"] == load_model(tmp_path / "weights").digest
-
-
-def test_without_onnx_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"pip install 'pflow\[onnx\]'"):
-        run("--checkpoint", checkpoint, "-o", tmp_path / "model")
-    assert not list(tmp_path.iterdir())
+    assert text["run"]["checkpoint_sha256"] == load_model(tmp_path / "weights").digest
 
 
 def test_a_bad_folder_is_refused_before_any_work(tmp_path):
@@ -70,15 +59,13 @@ def test_a_bad_folder_is_refused_before_any_work(tmp_path):
 
 
 def test_a_missing_checkpoint_is_named(tmp_path):
-    pytest.importorskip("onnx", reason="onnx is not installed")
     with pytest.raises(InputError, match=r"missing\.ckpt.*no such checkpoint"):
         run("--checkpoint", tmp_path / "missing.ckpt", "-o", tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("form", "name"), [("onnx", "tokens.json"), ("weights", "model.json")])
-def test_what_a_killed_export_put_aside_is_back_even_if_the_next_one_fails(tmp_path, form, name, monkeypatch):
-    monkeypatch.setattr("pflow.export.convert.require_onnx", lambda: None)
+def test_what_a_killed_export_put_aside_is_back_even_if_the_next_one_fails(tmp_path, form, name):
     aside = tmp_path / f"model.earlier-{socket.gethostname()}-{2**22 + 1}"
     aside.mkdir()
     (aside / name).write_text("earlier")
@@ -89,8 +76,6 @@ def test_what_a_killed_export_put_aside_is_back_even_if_the_next_one_fails(tmp_p
 
 @pytest.mark.parametrize("form", ["onnx", "weights"])
 def test_an_earlier_export_is_replaced_by_force_alone(checkpoint, tmp_path, form):
-    if form == "onnx":
-        pytest.importorskip("onnx", reason="onnx is not installed")
     words = ["--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", form]
     assert run(*words) == 0
     whole = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}

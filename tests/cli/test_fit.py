@@ -324,14 +324,6 @@ def test_random_weights_are_not_frozen(small, tmp_path):
         main(["fit", *data, *SECOND_STAGE, "--trainer.enable_progress_bar=false"])
 
 
-def test_a_training_of_an_older_format_is_not_continued_and_can_be_begun_with(sample_dir, capsys):
-    old = sample_dir / "format1" / "pointing.ckpt"
-    with pytest.raises(ConfigError, match=r"written by pflow 0\.1\.0, .* --start-from begins a new one"):
-        main(["fit", f"--checkpoint={old}"])
-    assert main(["fit", f"--start-from={old}", "--print_config"]) == 0
-    assert network(yaml.safe_load(capsys.readouterr().out)) == read_checkpoint(old).header.model["init_args"]["network"]
-
-
 @pytest.mark.parametrize("name", ["chunk-size", "chunk_size"])
 def test_options_have_dashes_or_underscores(name, capsys):
     assert main(["fit", f"--data.{name}=7", "--print-config"]) == 0

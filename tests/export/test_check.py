@@ -10,8 +10,6 @@ from pflow.export.convert import to_onnx
 from pflow.export.folder import export_model
 from pflow.export.graphs import Graph, TensorSpec
 
-pytest.importorskip("onnxruntime")
-
 
 class Asinh(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:

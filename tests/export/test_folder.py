@@ -1,3 +1,5 @@
+"""An exported translation network, run as its folder says, without pflow; what stands in the folder."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -8,10 +10,11 @@ from pathlib import Path
 
 import awkward as ak
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import torch
 
-from pflow.config import to_plain
 from pflow.data.batch import Batch, TokenSet
 from pflow.errors import ConfigError
 from pflow.event.merge_hits import Merge
@@ -19,9 +22,6 @@ from pflow.export import folder as folder_module
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
 from pflow.model.api import GeneratedParticles, ModelInputs
-
-onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 SPECIALS, DECODERS, SOURCES = ("flags", "kind"), ("vanilla", "multi_projection"), ("hits", "cross", "typed")
 VARIANTS = [
@@ -32,51 +32,92 @@ VARIANTS = [
 
 OPTIONS = {"embedder": "v2", "norm": "pre", "activation": "gelu", "dropout": 0.1, "target_position": True}
 LENGTHS = {"hits": (9, 1, 33, 4, 0, 17), "tracks": (2, 0, 7, 1, 3, 0), "tracker_hits": (0, 4, 11, 2, 1, 1)}
-"""Of six events; the example that a graph is traced with has three, of 3 to 5 hits."""
+"""Of six events; the example that a graph is traced with has 5 hits, 6 tracks and 7 tracker hits."""
 
 
-def make_source(model, lengths, *, seed: int = 0) -> dict[str, np.ndarray]:
-    """Tokens and masks by the names of the encoder's inputs."""
-    random = np.random.default_rng(seed)
-    source = {}
-    for part, scale in model.tokeniser.scales.items():
-        mask = np.arange(max(1, *lengths[part])) < np.array(lengths[part])[:, None]
-        features = random.normal(size=(*mask.shape, len(scale.names))).astype(np.float32)
-        source |= {part: features * mask[..., None], f"{part}_mask": mask}
-    return source
+class Exported:
+    """The exported folder, used as its `how_to` says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.text = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
+        self.encoder, self.decoder = (
+            onnxruntime.InferenceSession(str(folder / self.text[graph]["file"]), providers=["CPUExecutionProvider"])
+            for graph in ("encoder", "decoder")
+        )
+
+    def tokens(self, part: str, values: np.ndarray) -> np.ndarray:
+        """Step 1: physical values [N, F] to tokens."""
+        columns = []
+        for feature, column in zip(self.text["source"][part]["features"], values.T, strict=True):
+            if feature["transform"] == "log10":
+                column = np.log10(np.maximum(column, self.text["log10_floor"]))
+            columns.append((column - feature["mean"]) / feature["std"])
+        return np.stack(columns, axis=1).astype(np.float32)
+
+    def generate(self, tokens: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Steps 2 to 4: tokens [N, F] by part, to the particles of an event."""
+        source = {}
+        for part, x in tokens.items():
+            source |= {part: x if len(x) else np.zeros((1, x.shape[1]), x.dtype), f"{part}_mask": np.ones(len(x), bool)}
+            source[f"{part}_mask"] = source[f"{part}_mask"] if len(x) else np.zeros(1, bool)
+        return _run(self.decoder, _run(self.encoder, source))
+
+    def particles(self, generated: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Step 5: generated particles to physical ones."""
+        entries = [self.text["pdg"][i] for i in generated["pdg"]]
+        code, own, mass = (np.array([entry[key] for entry in entries]) for key in ("code", "charge", "mass"))
+        sign = np.where(np.array(self.text["charge"])[generated["charge"]] * own < 0, -1, 1)
+        scale = self.text["energy"]
+        energy = 10.0 ** (generated["energy"].astype(np.float64) * scale["std"] + scale["mean"])
+        least = self.text["rest_momentum"] * mass
+        squared = energy**2 - mass**2
+        momentum = np.where(squared < least**2, least, np.sqrt(np.maximum(squared, 0)))
+        unit = generated["direction"] / np.linalg.norm(generated["direction"], axis=1, keepdims=True)
+        return {
+            "pdg": sign * code,
+            "charge": sign * own,
+            "mass": mass,
+            "energy": np.sqrt(momentum**2 + mass**2),
+            **{key: momentum * unit[:, axis] for axis, key in enumerate(("px", "py", "pz"))},
+        }
 
 
-def as_batch(source: dict[str, np.ndarray]) -> Batch:
-    parts = [name for name in source if not name.endswith("_mask")]
-    tensors = {name: torch.from_numpy(value) for name, value in source.items()}
-    return Batch(**{part: TokenSet(tensors[part], tensors[f"{part}_mask"]) for part in parts})
+def _run(session, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    inputs = {one.name: values[one.name] for one in session.get_inputs()}
+    return values | dict(zip(names, session.run(names, inputs), strict=True))
 
 
-def make_lively_model(make_model, source_of, **arguments):
-    """The first of some random models whose events have different numbers of particles, more than one among them."""
+def make_events(model) -> list[dict[str, np.ndarray]]:
+    """Tokens by part, of six events."""
+    random = np.random.default_rng(0)
+    sizes = {part: len(scale.names) for part, scale in model.tokeniser.scales.items()}
+    return [
+        {part: random.normal(size=(LENGTHS[part][i], size)).astype(np.float32) for part, size in sizes.items()}
+        for i in range(6)
+    ]
+
+
+def by_torch(model, event) -> GeneratedParticles:
+    parts = {part: torch.from_numpy(x)[None] for part, x in event.items()}
+    return model.reconstructor.generate(
+        Batch(**{part: TokenSet(x, torch.ones(x.shape[:2], dtype=torch.bool)) for part, x in parts.items()})
+    )
+
+
+def lively_model(make_model, **arguments):
+    """The first of some random models whose events have different numbers of particles."""
     for seed in range(400):
         model = make_model(seed=seed, **arguments)
-        counts = model.reconstructor.generate(as_batch(source_of(model))).mask.sum(1)
-        if counts.max() > 2 and len(counts.unique()) > 2:
+        counts = {int(by_torch(model, event).mask.sum()) for event in make_events(model)}
+        if len(counts) > 2:
             return model
     raise AssertionError("all models give the same particles for all events")
 
 
-def assert_same(generated: dict[str, np.ndarray], expected: GeneratedParticles) -> None:
-    longest = expected.mask.shape[1]
-    mask = expected.mask.numpy()
-    assert not generated["mask"][:, longest:].any()
-    np.testing.assert_array_equal(generated["mask"][:, :longest], mask)
-    np.testing.assert_array_equal(generated["truncated"], expected.truncated)
-    for name in ("charge", "pdg"):
-        np.testing.assert_array_equal(generated[name][:, :longest][mask], getattr(expected, name)[mask])
-    for name in ("energy", "direction", "score"):
-        np.testing.assert_allclose(generated[name][:, :longest][mask], getattr(expected, name)[mask], atol=1e-4)
-
-
 @pytest.fixture(scope="module")
 def lively(make_model):
-    return make_lively_model(make_model, lambda model: make_source(model, LENGTHS), source="typed", special="kind")
+    return lively_model(make_model, source="typed", special="kind")
 
 
 @pytest.fixture(scope="module")
@@ -87,53 +128,37 @@ def exported(lively, tmp_path_factory):
 
 
 @pytest.mark.parametrize("arguments", [*VARIANTS, OPTIONS], ids=[*("-".join(v.values()) for v in VARIANTS), "options"])
-def test_the_loop_without_pflow_gives_the_same_particles(arguments, make_model, open_folder, tmp_path):
-    model = make_lively_model(make_model, lambda model: make_source(model, LENGTHS), **arguments)
-    source = make_source(model, LENGTHS)
-    expected = model.reconstructor.generate(as_batch(source))
+def test_the_graphs_give_the_particles_of_torch(arguments, make_model, tmp_path):
+    model = lively_model(make_model, **arguments)
     export_model(model, tmp_path / "model")
-    assert_same(open_folder(tmp_path / "model").generate(source), expected)
+    folder = Exported(tmp_path / "model")
+    for event in make_events(model):
+        found, expected = folder.generate(event), by_torch(model, event)
+        assert found["truncated"].tolist() == expected.truncated.tolist()
+        for name in ("charge", "pdg"):
+            np.testing.assert_array_equal(found[name], getattr(expected, name)[0])
+        for name in ("energy", "direction", "score"):
+            np.testing.assert_allclose(found[name], getattr(expected, name)[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("event", range(6))
-def test_an_event_alone_gives_its_own_particles(event, lively, exported, open_folder):
-    lengths = {part: [values[event]] for part, values in LENGTHS.items()}
-    source = make_source(lively, lengths)
-    expected = lively.reconstructor.generate(as_batch(source))
-    assert_same(open_folder(exported).generate(source), expected)
-
-
-def test_padding_may_hold_anything(lively, exported, open_folder):
-    source = make_source(lively, LENGTHS)
-    expected = lively.reconstructor.generate(as_batch(source))
-    for part in lively.tokeniser.scales:
-        source[part][~source[f"{part}_mask"]] = np.nan
-    assert_same(open_folder(exported).generate(source), expected)
-
-
-def test_from_physical_hits_to_physical_particles(make_model, events, open_folder, tmp_path):
-    chosen = events[:5]
+def test_from_physical_hits_to_physical_particles(make_model, events, tmp_path):
     model = make_model(seed=3, special="kind")
     export_model(model, tmp_path / "model")
-    folder = open_folder(tmp_path / "model")
+    folder, expected = Exported(tmp_path / "model"), reconstruct(events[:5], model, engine="torch").particles
     description = folder.text["source"]["hits"]
     assert [feature["name"] for feature in description["features"]] == ["log_energy", "x", "y", "z"]
-    every = [np.c_[hits.energy, hits.position.x, hits.position.y, hits.position.z] for hits in chosen.hits]
-    kept = [values[values[:, 0] > description["energy_above"]] for values in every]
-    assert sum(map(len, kept)) < sum(map(len, every))
-    mask = np.arange(max(map(len, kept))) < np.array([len(values) for values in kept])[:, None]
-    features = np.zeros((*mask.shape, 4), dtype=np.float32)
-    features[mask] = folder.tokens("hits", np.concatenate(kept))
-    got = folder.particles(folder.generate({"hits": features, "hits_mask": mask}))
-    expected = ak.flatten(reconstruct(chosen, model, device="cpu").particles)
-    assert len(expected) > 0
-    for name, value in got.items():
-        record = expected.momentum if name in ("px", "py", "pz") else expected
-        np.testing.assert_allclose(value, record[name], rtol=1e-4, atol=1e-5)
+    assert ak.count(expected.pdg) > 0
+    for hits, wanted in zip(events.hits[:5], expected, strict=True):
+        values = np.c_[hits.energy, hits.position.x, hits.position.y, hits.position.z]
+        kept = values[values[:, 0] > description["energy_above"]]
+        got = folder.particles(folder.generate({"hits": folder.tokens("hits", kept)}))
+        for name, value in got.items():
+            record = wanted.momentum if name in ("px", "py", "pz") else wanted
+            np.testing.assert_allclose(value, record[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("graph", ["encoder", "step"])
-def test_tensors_are_as_described(graph, exported):
+@pytest.mark.parametrize("graph", ["encoder", "decoder"])
+def test_tensors_are_as_described_and_files_name_their_checkpoint(graph, exported, lively):
     text = json.loads((exported / "tokens.json").read_text())
     model = onnx.load(str(exported / text[graph]["file"]))
     types = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.INT64: "int64", onnx.TensorProto.BOOL: "bool"}
@@ -148,23 +173,8 @@ def test_tensors_are_as_described(graph, exported):
         ]
         assert found == text[graph][which]
     assert [opset.version for opset in model.opset_import if not opset.domain] == [text[graph]["opset"]]
-
-
-def test_the_encoders_output_has_the_shapes_of_the_description(exported, open_folder, lively):
-    folder = open_folder(exported)
-    specs = folder.text["encoder"]["outputs"]
-    outputs = folder.encoder.run([spec["name"] for spec in specs], make_source(lively, LENGTHS))
-    sizes = {"batch": 6, "memory": 2 + sum(max(lengths) for lengths in LENGTHS.values())}  # with bos and eos
-    for spec, output in zip(specs, outputs, strict=True):
-        assert output.shape == tuple(sizes.get(size, size) for size in spec["shape"])
-        assert output.dtype == spec["dtype"]
-
-
-@pytest.mark.parametrize("graph", ["encoder", "step"])
-def test_files_name_their_checkpoint(graph, exported, open_folder, lively):
-    model = getattr(open_folder(exported), graph)
-    properties = model.get_modelmeta().custom_metadata_map
-    assert properties["checkpoint_sha256"] == open_folder(exported).text["checkpoint_sha256"] == lively.digest
+    properties = {one.key: one.value for one in model.metadata_props}
+    assert properties["checkpoint_sha256"] == text["run"]["checkpoint_sha256"] == lively.digest
     assert properties["graph"] == graph
 
 
@@ -176,17 +186,27 @@ def test_no_path_of_this_machine_is_in_the_files(exported):
         assert b".py" not in content
 
 
-def test_the_description_holds_the_tokeniser_and_all_that_the_instructions_name(exported, lively):
+def test_the_description_holds_all_that_the_instructions_name(exported, lively):
     text = json.loads((exported / "tokens.json").read_text())
     assert [entry["code"] for entry in text["pdg"]] == list(lively.tokeniser.pdg.codes)
-    assert text["max_particles"] == lively.reconstructor.decoding.max_particles
-    assert text["detector"] == to_plain(lively.tokeniser.detector)
     assert list(text["source"]) == ["hits", "tracks", "tracker_hits"]
-    assert all(spec in text["step"]["inputs"] for spec in text["encoder"]["outputs"])
+    assert all(spec["name"] in str(text["encoder"]["outputs"]) for spec in text["decoder"]["inputs"])
     instructions = " ".join(text["how_to"])
-    for name in ("source", "encoder", "step", "end", "kinds", "first_class", "max_particles", "rest_momentum", "pdg"):
+    for name in ("source", "encoder", "decoder", "rest_momentum", "pdg", "charge", "energy", "log10_floor"):
         assert name in text
         assert name in instructions
+
+
+def test_the_description_says_that_cells_are_made_by_pflow(make_model, tmp_path):
+    model = make_model()
+    config = dataclasses.replace(model.tokeniser.config, merge=Merge(ecal_mm=10.0, hcal_mm=60.0))
+    merging = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, config=config))
+    for one, expected in ((model, None), (merging, 10.0)):
+        export_model(one, tmp_path / "model", force=True)
+        text = json.loads((tmp_path / "model" / "tokens.json").read_text())
+        merge = text["source"]["hits"]["merge"]
+        assert (merge if merge is None else merge["ecal_mm"]) == expected
+    assert "'merge'" in " ".join(text["how_to"])
 
 
 def test_the_model_is_not_changed(make_model, tmp_path):
@@ -200,31 +220,20 @@ def test_the_model_is_not_changed(make_model, tmp_path):
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_the_three_files_and_nothing_else_are_written(lively, tmp_path):
+def test_the_files_and_nothing_else_are_written(lively, tmp_path):
     paths = export_model(lively, tmp_path / "model")
     assert os.listdir(tmp_path) == ["model"]
     assert sorted(paths) == sorted((tmp_path / "model").iterdir())
-    assert [path.name for path in paths] == ["encoder.onnx", "decoder_step.onnx", "tokens.json"]
+    assert [path.name for path in paths] == ["encoder.onnx", "decoder.onnx", "tokens.json"]
 
 
 def test_a_model_without_graphs_is_named(make_model, tmp_path):
     model = make_model()
 
     class OtherReconstructor(type(model.reconstructor)):
-        def decoding_graphs(self):
-            return None
+        exporter = None
 
     other = OtherReconstructor(ModelInputs(**model.tokeniser.model_inputs))
     with pytest.raises(ConfigError, match="a OtherReconstructor cannot be exported"):
         export_model(dataclasses.replace(model, reconstructor=other), tmp_path / "model")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_model_of_merged_hits_is_refused(make_model, tmp_path):
-    model = make_model()
-    merge = Merge(ecal_mm=10.0, hcal_mm=60.0)
-    recipe = dataclasses.replace(model.tokeniser.config, merge=merge)
-    merging = dataclasses.replace(model, tokeniser=dataclasses.replace(model.tokeniser, config=recipe))
-    with pytest.raises(ConfigError, match="merged hits"):
-        export_model(merging, tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -8,8 +8,14 @@ import time
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.inference.batch_system import SCHEDULER, SYSTEMS, BatchSystem, _dask_jobqueue, load_batch_system
-from pflow.inference.cluster import run_on_cluster
+from pflow.inference.cluster import (
+    SCHEDULER,
+    SYSTEMS,
+    BatchSystem,
+    _dask_jobqueue,
+    load_batch_system,
+    run_on_cluster,
+)
 
 dask_jobqueue = pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed (pflow[cluster])")
 distributed = pytest.importorskip("distributed")

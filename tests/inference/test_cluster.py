@@ -13,10 +13,9 @@ import pytest
 
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
-from pflow.inference.chunks import Settings
 from pflow.inference.cluster import _outcome, _started, _Watch, _worker
-from pflow.inference.files import reconstruct_files
-from pflow.inference.jobs import Job, Unit
+from pflow.inference.files import Job, reconstruct_files
+from pflow.inference.worker import Settings
 from pflow.io.particles_root import read_reco
 
 distributed = pytest.importorskip("distributed", reason="dask is not installed (pflow[cluster])")
@@ -159,14 +158,13 @@ def test_a_chunk_that_ends_every_process_is_the_error_of_its_file(watch):
     killed = SimpleNamespace(
         done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.KilledWorker("task", None, 3))
     )
-    unit = Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12))
-    error = _outcome(unit, killed, watch).error
+    *_, error = _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 8, 12), killed, watch)
     assert re.search(r"in\.root, entry 8: entries 8 to 11 ended several processes", str(error))
 
 
 def test_a_process_keeps_its_worker_from_chunk_to_chunk(checkpoint):
     """With options that hold a mapping, as those of files that were opened before."""
-    options = {"max_particles": None, "max_hits": 10, "batch_size": 1, "device": "cpu"}
+    options = {"max_particles": None, "max_hits": 10, "batch_size": 1, "device": "cpu", "engine": "torch"}
     one, same = (Settings(reading=FileOptions(known={"a.root": FileOptions()}), **options) for _ in range(2))
     worker = _worker(str(checkpoint), one)
     assert _worker(str(checkpoint), same) is worker
@@ -176,4 +174,4 @@ def test_a_process_keeps_its_worker_from_chunk_to_chunk(checkpoint):
 def test_a_scheduler_that_ends_is_said(watch):
     lost = SimpleNamespace(done=lambda: True, result=lambda: (_ for _ in ()).throw(distributed.CancelledError("gone")))
     with pytest.raises(ConfigError, match="the cluster was lost: CancelledError"):
-        _outcome(Unit(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1)), lost, watch)
+        _outcome(Job(Path("out.root"), ["in.root"]), Chunk("in.root", 0, 1), lost, watch)

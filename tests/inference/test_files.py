@@ -15,7 +15,7 @@ from pflow.cli.reconstruct import add_arguments
 from pflow.errors import ConfigError, InputError, OutputError
 from pflow.event.events import Flag
 from pflow.inference.events import _counterpart
-from pflow.inference.files import reconstruct_files
+from pflow.inference.files import reconstruct_files, shipped_model
 from pflow.io.events_root import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.detector import load_detector
@@ -42,6 +42,25 @@ def test_without_a_checkpoint_the_model_of_the_detector_is_taken(sample_dir, tmp
     sample = sample_dir / "gammasep_test_small.root"
     reconstruct_files([sample], output=tmp_path / "chosen.root", device="cpu")
     assert read_provenance(tmp_path / "chosen.root")["checkpoint"]["path"] == "ild-g4-general"
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("gamma1_test_small", "ild-g4-general"), ("cld_multi_test_small", "cld-general")]
+)
+def test_the_model_of_the_detector_that_reads_tracks_is_chosen(sample_dir, name, model, monkeypatch):
+    """From the headers: no weights are read."""
+    monkeypatch.setattr("pflow.checkpoint.load.read_checked", lambda *_, **__: pytest.fail("weights are read"))
+    with pflow.open_events(sample_dir / f"{name}.root") as file:
+        assert shipped_model(file) == model
+
+
+def test_without_a_model_of_the_detector_those_that_there_are_are_named(sample_dir):
+    stronger = dataclasses.replace(load_detector("ild_g4"), name="stronger", b_field=4.0)
+    with (
+        pflow.open_events(sample_dir / "gamma1_test_small.root", detector=stronger) as file,
+        pytest.raises(InputError, match=r"gamma1.*for detector 'stronger', those are .*ild-g4-general \(ild_g4\)"),
+    ):
+        shipped_model(file)
 
 
 def test_files_give_the_particles_of_events_in_memory(bare, model, events, tmp_path):
@@ -107,7 +126,6 @@ def test_truth_is_read_for_links_to_it_only(model, data_dir, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep_input": True}, "keep_input is for the output format edm4hep, not ttree"),
         ({"mc_links": True, "format": "rntuple"}, "mc_links is for the output format edm4hep, not rntuple"),
         ({"format": "hdf5"}, "output format"),
     ],
@@ -115,6 +133,15 @@ def test_truth_is_read_for_links_to_it_only(model, data_dir, tmp_path):
 def test_options_of_formats_are_checked(bare, model, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         run([bare], model, tmp_path / "reco.root", **options)
+
+
+def test_an_edm4hep_file_has_one_input_and_its_collections(bare, model, data_dir, tmp_path):
+    with pytest.raises(ConfigError, match=r"collections of one input, found 2 inputs: .*--output-dir"):
+        run([bare, bare], model, tmp_path / "reco.root", format="edm4hep")
+    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    run([path], model, tmp_path / "reco.root", format="edm4hep", detector="cld")
+    kept = {name.partition(":")[0] for name in uproot.open(path)["events"].keys(recursive=False)}
+    assert kept <= set(uproot.open(tmp_path / "reco.root")["events"].keys(recursive=False))
 
 
 def test_progress_counts_entries(bare, model, events, tmp_path):

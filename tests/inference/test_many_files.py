@@ -13,8 +13,8 @@ import pytest
 from pflow.cli.main import main
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
-from pflow.inference.chunks import Worker
 from pflow.inference.files import reconstruct_files
+from pflow.inference.worker import Worker
 from pflow.io.events_root import write_events
 from pflow.io.particles_root import read_provenance, read_reco
 
@@ -223,5 +223,5 @@ def test_the_command_lists_what_was_left_out_and_says_it_in_its_exit_code(
     call = [str(word) for word in ("reconstruct", *with_a_bad_one, *options, "--device", "cpu", "--on-error", "skip")]
     assert main(call) == 3
     out, err = capsys.readouterr()
-    assert re.search(r"3 files written, 0 there before, 1 left out; 9 events", out)
+    assert re.search(r"9 events, \d+ particles, 3 files written, 1 left out", out)
     assert re.search(r"warning: 1 of 4 files were left out:\n  .*bad\.root", err)

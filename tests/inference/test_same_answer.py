@@ -26,7 +26,7 @@ def sample(request, sample_dir):
     """Model, events, and what it finds in batches of 32 with one thread."""
     name, file, n = SAMPLES[request.param]
     model, events = load_model(name), read_events(sample_dir / file, entry_stop=n)
-    return model, events, reconstruct(events, model, device="cpu")
+    return model, events, reconstruct(events, model, device="cpu", engine="torch")
 
 
 def relative(found: ak.Array, wanted: ak.Array) -> np.ndarray:
@@ -60,7 +60,7 @@ def check_same(found: Reconstruction, wanted: Reconstruction) -> None:
 
 def test_of_any_size_of_batch(sample):
     model, events, wanted = sample
-    check_same(reconstruct(events, model, batch_size=1, device="cpu"), wanted)
+    check_same(reconstruct(events, model, batch_size=1, device="cpu", engine="torch"), wanted)
 
 
 def test_in_any_order_and_chunk(sample):
@@ -68,7 +68,9 @@ def test_in_any_order_and_chunk(sample):
     half = len(events) // 2
     for part in (slice(None, half), slice(half, None)):
         order = np.arange(len(events))[part]
-        check_same(reconstruct(events[order[::-1]], model, device="cpu"), wanted[part][np.arange(half)[::-1]])
+        check_same(
+            reconstruct(events[order[::-1]], model, device="cpu", engine="torch"), wanted[part][np.arange(half)[::-1]]
+        )
 
 
 def test_with_any_number_of_threads(sample):
@@ -76,7 +78,7 @@ def test_with_any_number_of_threads(sample):
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if threads > 1 else 2)
     try:
-        found = reconstruct(events, model, device="cpu")
+        found = reconstruct(events, model, device="cpu", engine="torch")
     finally:
         torch.set_num_threads(threads)
     check_same(found, wanted)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
-from pflow.checkpoint.format import Header
+from pflow.checkpoint.format import EXPORT_FORMAT
 from pflow.checkpoint.load import Model
-from pflow.checkpoint.onnx_folder import FORMAT_OF_POINTING
-from pflow.model.api import describe as describe_model
+from pflow.export.graphs import Export
+from pflow.export.pointing.graphs import pointing_graphs
+from pflow.model.pointing import PointingReconstructor
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.features import FEATURES
 
-__all__ = ["HOW_TO", "describe", "metadata"]
+__all__ = ["HOW_TO", "pointing_export"]
 
 HOW_TO = (
     "One event a run; no axis counts events. Names are of 'inputs' and 'outputs' of the graphs. 'values' is a map from "
@@ -36,14 +37,19 @@ HOW_TO = (
 """How to use the files, step by step."""
 
 
-def metadata(model: Model, inputs: tuple[str, ...], *, version: str) -> dict[str, str]:
-    """What a host must know besides the graphs, as texts: ``encoder.onnx`` holds them too."""
+def pointing_export(model: Model) -> Export:
+    """``encoder``, ``decoder`` and ``refinement`` of a model with a pointing network, and how to run them."""
+    graphs = pointing_graphs(model, cast(PointingReconstructor, model.reconstructor))
+    inputs = tuple(spec.name for spec in graphs["encoder"].inputs)
+    return Export(graphs=graphs, how_to=HOW_TO, run=_metadata(model, inputs))
+
+
+def _metadata(model: Model, inputs: tuple[str, ...]) -> dict[str, str]:
+    """What a host must know besides the graphs."""
     tokeniser = model.tokeniser
     return {
-        "format": str(FORMAT_OF_POINTING),
+        "format": str(EXPORT_FORMAT),
         "architecture": "pointing",
-        "pflow_version": version,
-        "checkpoint_sha256": model.digest,
         "detector": tokeniser.detector.name,
         "b_field": repr(tokeniser.detector.b_field),
         "subdetectors": ",".join(one.name for one in tokeniser.detector.calorimeters),
@@ -53,17 +59,6 @@ def metadata(model: Model, inputs: tuple[str, ...], *, version: str) -> dict[str
         "classes": ",".join(CLASSES),
         "pdg": ",".join(map(str, tokeniser.pdg.codes)),
     }
-
-
-def describe(model: Model, *, version: str) -> dict[str, Any]:
-    """The content of ``tokens.json`` but for the graphs and `metadata`."""
-    header = Header(
-        version=version,
-        tokeniser=model.tokeniser,
-        model=describe_model(model.reconstructor),
-        calibration=model.calibration,
-    )
-    return {"how_to": list(HOW_TO), "checkpoint": header.to_dict()}
 
 
 def _known(model: Model, inputs: tuple[str, ...]) -> list[str]:

@@ -57,6 +57,7 @@ class PointingReconstructor(Reconstructor):
     """
 
     needs_readout: ClassVar[bool] = True
+    exporter = "pflow.export.pointing.description:pointing_export"
 
     def __init__(
         self,

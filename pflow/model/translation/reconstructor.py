@@ -5,7 +5,6 @@ from __future__ import annotations
 from pflow.data.batch import Batch
 from pflow.model.api import (
     DecodingConfig,
-    DecodingGraphs,
     GeneratedParticles,
     LossConfig,
     ModelInputs,
@@ -15,7 +14,6 @@ from pflow.model.api import (
 )
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.decoder_steps import generate
-from pflow.model.translation.graphs import decoding_graphs
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.network import TranslationNetwork
 
@@ -42,6 +40,8 @@ class TranslationReconstructor(Reconstructor):
         Inputs that the source does not read, or options that do not belong together.
     """
 
+    exporter = "pflow.export.translation:translation_export"
+
     def __init__(
         self,
         inputs: ModelInputs,
@@ -51,7 +51,6 @@ class TranslationReconstructor(Reconstructor):
         loss: LossConfig = LossConfig(),
     ) -> None:
         super().__init__(inputs, decoding=decoding, network=network, loss=loss)
-        self.network_config = network
         self.network = TranslationNetwork(inputs, network)
         self.loss = TranslationLoss(self.network.special, loss)
 
@@ -69,7 +68,3 @@ class TranslationReconstructor(Reconstructor):
     ) -> GeneratedParticles:
         """Decode the particles of each event; see `Reconstructor.generate`."""
         return generate(self.network, batch, self.decoding if decoding is None else decoding, sampler or Sampler())
-
-    def decoding_graphs(self) -> DecodingGraphs:
-        """Encoder and decoder step; see `Reconstructor.decoding_graphs`."""
-        return decoding_graphs(self.network, self.network_config)

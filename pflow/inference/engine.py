@@ -1,0 +1,189 @@
+"""What runs a network: torch, in batches, or ONNX Runtime, one event at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pflow.checkpoint.load import TrainedModel
+from pflow.data.batch import Batch
+from pflow.data.collate import Padder
+from pflow.errors import ConfigError, first_line
+from pflow.event import jagged
+from pflow.event.events import Events, Flag
+from pflow.event.particles import Reconstruction
+from pflow.inference.collect import ParticleCollector
+from pflow.model.api import DecodingConfig, GeneratedParticles, Sampler
+from pflow.tokens.encode import kept_hits
+from pflow.tokens.tokens import Tokens
+
+__all__ = ["BATCH_SIZE", "Engine", "TokenEngine", "TorchEngine", "pick_device"]
+
+BATCH_SIZE = 32
+"""Default number of events in a batch."""
+
+MAX_BATCH_TOKENS = 65536
+"""Most source tokens in a batch, padding included."""
+
+
+class Engine(ABC):
+    """A network that is ready to run.
+
+    Parameters
+    ----------
+    model
+        Whose network it is.
+    """
+
+    name: str
+
+    def __init__(self, model: TrainedModel) -> None:
+        self.model = model
+
+    @abstractmethod
+    def encode(self, events: Events) -> Any:
+        """What the network reads of events.
+
+        Raises
+        ------
+        InputError
+            Events of another detector, or an event without a value that the network reads.
+        """
+
+    @abstractmethod
+    def run(self, encoded: Any, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
+        """The particles of the events, and which events have numbers that are not finite, bool [event].
+
+        Parameters
+        ----------
+        encoded
+            What `encode` made of the events.
+        events
+            The same, for their numbers, flags and hits.
+        """
+
+
+class TokenEngine(Engine):
+    """A network that reads the tokens of pflow's tokeniser.
+
+    Parameters
+    ----------
+    batch_size
+        Events in one pass of the network.
+    """
+
+    def __init__(self, model: TrainedModel, *, batch_size: int) -> None:
+        super().__init__(model)
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
+        self._batch_size = batch_size
+
+    @abstractmethod
+    def generate(self, batch: Batch) -> GeneratedParticles:
+        """Decode the particles of a batch on the CPU."""
+
+    def encode(self, events: Events) -> Tokens:
+        """The source tokens."""
+        return self.model.tokeniser.encode(events, truth=False)
+
+    def collect(self, encoded: Tokens) -> ParticleCollector:
+        """The generated particles of all events."""
+        collector = ParticleCollector(len(encoded), linked=self.model.reconstructor.needs_readout)
+        padder = Padder([encoded])
+        for rows in self._batches(encoded.n_source):
+            collector.add(rows, self.generate(padder.batch(rows)))
+        return collector
+
+    def run(self, encoded: Tokens, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
+        """The particles; see `Engine.run`."""
+        collector, model = self.collect(encoded), self.model
+        particles = collector.tokens()
+        links = {"hit_links": collector.links("hit_fraction", kept_hits(events, model.tokeniser.config))}
+        if events.tracks is not None:
+            n_tracks = jagged.count(events.tracks)
+            index = jagged.unflatten(jagged.local_index(n_tracks), n_tracks)
+            links["track_links"] = collector.links("track_fraction", index)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+            reconstruction = model.tokeniser.decode(
+                particles,
+                calibration=model.calibration,
+                event=events.event,
+                flags=events.flags | np.where(collector.truncated, np.uint32(Flag.MAX_PARTICLES), np.uint32(0)),
+            )
+        reconstruction = dataclasses.replace(reconstruction, **links)
+        return reconstruction, ~particles.finite() | ~reconstruction.finite()
+
+    def _batches(self, length: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+        """Indices of the events that have source tokens, in batches of similar length, the longest first."""
+        order = np.argsort(-length, kind="stable")
+        order = order[length[order] > 0]
+        while len(order):
+            size = min(self._batch_size, max(1, MAX_BATCH_TOKENS // int(length[order[0]])))
+            yield order[:size]
+            order = order[size:]
+
+
+class TorchEngine(TokenEngine):
+    """The network in torch.
+
+    Parameters
+    ----------
+    device
+        As for `pick_device`.
+    decoding
+        Default: the model's own.
+    sampler
+        Default: the most probable classes.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self,
+        model: TrainedModel,
+        *,
+        device: str | torch.device = "auto",
+        decoding: DecodingConfig | None = None,
+        sampler: Sampler | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> None:
+        super().__init__(model, batch_size=batch_size)
+        if model.graphs is not None:
+            raise ConfigError(f"{model.path} holds graphs for ONNX Runtime and no weights: torch cannot run it")
+        self._device, self._sampler = pick_device(device), sampler
+        self._decoding = model.reconstructor.decoding if decoding is None else decoding
+
+    @torch.inference_mode()
+    def generate(self, batch: Batch) -> GeneratedParticles:
+        """Decode the particles of a batch on the CPU."""
+        reconstructor = self.model.reconstructor
+        if reconstructor.training:
+            reconstructor.eval()
+        first = next(reconstructor.parameters(), None)
+        if first is not None and first.device != self._device:
+            reconstructor.to(self._device)
+        return reconstructor.generate(batch.to(self._device), decoding=self._decoding, sampler=self._sampler)
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """The device with a name; ``auto`` is a GPU where torch finds one, else the CPU.
+
+    Raises
+    ------
+    ConfigError
+        No such device here.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.zeros(1, device=place).item()  # the device meta makes tensors and holds no numbers
+    except Exception as error:  # each kind of device fails in its own way
+        raise ConfigError(f"no device '{device}' here: {first_line(error)}") from error
+    return place

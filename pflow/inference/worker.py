@@ -1,0 +1,86 @@
+"""Reconstruction of one chunk of entries of a file: the unit of work of a process, this one or one of a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+from pflow.checkpoint.load import TrainedModel, load_model
+from pflow.data.files import Chunk, FileOptions, OpenFiles
+from pflow.event.particles import Reconstruction
+from pflow.inference.events import pick_engine, reconstruct_valid, usable_events, with_detector
+
+__all__ = ["ChunkResult", "Settings", "Worker"]
+
+MAX_OPEN = 2
+"""Input files that a worker keeps open."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Options of `pflow.inference.files.reconstruct_files` that hold for all chunks, resolved."""
+
+    reading: FileOptions
+    max_particles: int | None
+    max_hits: int
+    batch_size: int
+    device: str
+    engine: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChunkResult:
+    """Particles of a chunk, and the warnings on the way."""
+
+    reconstruction: Reconstruction
+    warnings: tuple[Warning, ...]
+
+
+class Worker:
+    """A model that is ready to run, and its open input files.
+
+    Parameters
+    ----------
+    model
+        A model, or the argument of `load_model`.
+    settings
+        The same for all chunks.
+    max_open
+        Input files that are kept open at most, those used last; None: all, until they are released.
+    """
+
+    def __init__(self, model: TrainedModel | str, settings: Settings, *, max_open: int | None = MAX_OPEN) -> None:
+        self.model = model if isinstance(model, TrainedModel) else load_model(model)
+        self._settings = settings
+        self._engine = pick_engine(
+            self.model,
+            settings.engine,
+            device=settings.device,
+            max_particles=settings.max_particles,
+            batch_size=settings.batch_size,
+        )
+        self.files = OpenFiles(settings.reading, most=max_open)
+        """The inputs."""
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+    def run(self, chunk: Chunk) -> ChunkResult:
+        """Read and reconstruct a chunk.
+
+        Raises
+        ------
+        InputError
+            An entry that cannot be used, unless the settings say to skip it.
+        """
+        settings, on_error = self._settings, self._settings.reading.on_error
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            file = self.files.open(chunk.path)
+            events = file.read(chunk.start, chunk.stop, truth=False, on_error=on_error)
+            as_trained = with_detector(events, self.model.tokeniser.detector)
+            usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
+            reconstruction = reconstruct_valid(usable, self._engine, on_error)
+        messages = tuple(one for warning in caught if isinstance(one := warning.message, Warning))
+        return ChunkResult(reconstruction, messages)
