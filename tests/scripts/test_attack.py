@@ -15,7 +15,7 @@ from attacks.kinds import KINDS, NEEDS
 from attacks.mutate import altered, damaged
 from pflow.errors import InputError
 
-CASES = 20
+CASES = 15
 """Of each kind; `scripts/attack.py` tries thousands."""
 
 
