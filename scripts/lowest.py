@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
-REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[.*\])?>=(?P<version>[\w.]+)$")
+REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[.*\])?>=(?P<version>[\w.]+)(,<[\w.]+)?$")
 
 
 def lowest(project: Path = PROJECT) -> dict[str, str]:
