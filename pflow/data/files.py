@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import glob
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -109,23 +109,26 @@ class Chunk:
         return self.stop - self.start
 
 
-class OpenFiles:
+File = TypeVar("File", bound=EventFile | CachedFile)
+
+
+class OpenFiles(Generic[File]):
     """Files that are kept open for the next reading, those used last.
 
     Parameters
     ----------
-    options
-        How they are opened.
+    open_file
+        Opens the file of a path, e.g. `FileOptions.open`.
     most
         Number of files that are kept open at most; None: all, until they are released.
     """
 
-    def __init__(self, options: FileOptions, *, most: int | None = OPEN_FILES) -> None:
-        self._options = options
+    def __init__(self, open_file: Callable[[str], File], *, most: int | None = OPEN_FILES) -> None:
+        self._open_file = open_file
         self._most = most
-        self._files: dict[str, EventFile | CachedFile] = {}  # the one used last is the last
+        self._files: dict[str, File] = {}  # the one used last is the last
 
-    def open(self, path: str) -> EventFile | CachedFile:
+    def open(self, path: str) -> File:
         """The file, which stays open.
 
         Raises
@@ -135,7 +138,7 @@ class OpenFiles:
         """
         file = self._files.pop(path, None)
         if file is None:
-            file = self._options.open_cached(path)
+            file = self._open_file(path)
         self._files[path] = file
         while self._most is not None and len(self._files) > self._most:
             self.release(next(iter(self._files)))
@@ -264,7 +267,7 @@ def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:
     """Read chunks one after the other; the files used last stay open."""
-    with contextlib.closing(OpenFiles(options)) as files:
+    with contextlib.closing(OpenFiles(options.open_cached)) as files:
         for chunk in chunks:
             yield files.open(chunk.path).read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
 

@@ -122,7 +122,8 @@ class _Step(nn.Module):
 def translation_export(model: TrainedModel) -> Export:
     """``encoder`` and ``decoder`` of a model with a translation network, and their description."""
     tokeniser = model.tokeniser
-    network: Any = copy.deepcopy(model.reconstructor.network).cpu().eval().requires_grad_(False)
+    trained: Any = model.reconstructor.network
+    network = copy.deepcopy(trained).cpu().eval().requires_grad_(False)
     encoder, step = _Encoder(network, model.reconstructor.decoding.max_particles), _Step(network)
     source: dict[str, Tensor] = {}
     for length, (part, embedder) in enumerate(network.source.embedders.items(), EXAMPLE_LENGTH):
@@ -142,8 +143,8 @@ def translation_export(model: TrainedModel) -> Export:
     names = ("stop", *(f"next_{name}" for name in state), *(f"row_{name}" for name in row))
     stepped = dict(zip(names, step(*example.values()), strict=True))
     axes: dict[str, dict[int, str]] = {name: {2: "memory"} for name in memory[1:]} | {"memory_mask": {1: "memory"}}
-    for when, length in (("initial", "past"), ("last", "past"), ("next", "past_and_this")):
-        axes |= {f"{when}_past_{name}": {2: length} for name in kv}
+    for when, dim in (("initial", "past"), ("last", "past"), ("next", "past_and_this")):
+        axes |= {f"{when}_past_{name}": {2: dim} for name in kv}
     axes |= {name: {0: name.removesuffix("_mask")} for name in source}
     return Export(
         graphs={

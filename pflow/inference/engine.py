@@ -104,7 +104,9 @@ class TokenEngine(Engine):
         """The particles; see `Engine.run`."""
         collector, model = self.collect(encoded), self.model
         particles = collector.tokens()
-        links = {"hit_links": collector.links("hit_fraction", kept_hits(events, model.tokeniser.config))}
+        links: dict[str, Any] = {
+            "hit_links": collector.links("hit_fraction", kept_hits(events, model.tokeniser.config))
+        }
         if events.tracks is not None:
             n_tracks = jagged.count(events.tracks)
             index = jagged.unflatten(jagged.local_index(n_tracks), n_tracks)

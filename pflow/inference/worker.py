@@ -59,7 +59,7 @@ class Worker:
             max_particles=settings.max_particles,
             batch_size=settings.batch_size,
         )
-        self.files = OpenFiles(settings.reading, most=max_open)
+        self.files = OpenFiles(settings.reading.open, most=max_open)
         """The inputs."""
 
     def close(self) -> None:
