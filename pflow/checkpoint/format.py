@@ -52,7 +52,7 @@ TOKENS = "tokens.json"
 EXPORT_FILES = (*GRAPHS.values(), TOKENS)
 """What an exported folder can hold."""
 
-EXPORT_FORMAT = 3
+EXPORT_FORMAT = 4
 """Version of the description's layout."""
 
 

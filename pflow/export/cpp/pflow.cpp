@@ -249,8 +249,8 @@ class Reconstructor::Implementation {
         encoder_(env_, folder / "encoder.onnx", options.threads),
         decoder_(env_, folder / "decoder.onnx", options.threads),
         refinement_(env_, folder / "refinement.onnx", options.threads) {
-    if (encoder_.metadata("format") != "3" || encoder_.metadata("architecture") != "pointing")
-      throw Error(encoder_.path(), "expected an export of a pointing network in format 3");
+    if (encoder_.metadata("format") != "4" || encoder_.metadata("architecture") != "pointing")
+      throw Error(encoder_.path(), "expected an export of a pointing network in format 4");
     energy_above_ = float(encoder_.number("energy_above"));
     b_field_ = encoder_.number("b_field");
     subdetectors_ = split(encoder_.metadata("subdetectors"));
