@@ -213,7 +213,7 @@ def test_a_missing_folder_is_an_error(error_of, tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"format": "2"}, "expected an export of a pointing network in format 3"),
+        ({"format": "2"}, "expected an export of a pointing network in format 4"),
         ({"b_field": None}, "expected metadata 'b_field'"),
         ({"energy_above": "little"}, "expected a number as metadata 'energy_above'"),
         ({"classes": "photon"}, "its classes of particles are not those of this library"),

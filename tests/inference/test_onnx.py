@@ -289,7 +289,7 @@ class TestDamagedFolders:
             ("sha256", None, "expected what `pflow export` wrote"),
             ("sha256", {"other": ""}, "expected what `pflow export` wrote"),
             ("checkpoint", 3, r"tokens\.json, 'checkpoint\.format': the header states no format"),
-            ("format", 2, "expected layout 3, found 2, of another version of pflow: export the model again"),
+            ("format", 2, "expected layout 4, found 2, of another version of pflow: export the model again"),
             ("run", {}, "expected what `pflow export` wrote"),
             ("run", {"known": "hit_enrgy"}, "hit_enrgy"),
             ("run", {"energy_above": "nan"}, "energy_above nan GeV"),
