@@ -453,26 +453,54 @@ def test_the_default_is_the_pointing_model(capsys):
     assert yaml.safe_load(capsys.readouterr().out)["model"]["reconstructor"]["class_path"] == POINTING
 
 
-@pytest.mark.parametrize("name", ["gamma1", "demo"])
-def test_shipped_configurations_are_valid(name, capsys):
-    from pflow.config import config_dir
-
-    assert main(["fit", "--config", str(config_dir() / f"{name}.yaml"), "--print_config"]) == 0
+@pytest.mark.parametrize("name", ["gamma1", "demo", "configs/demo.yaml"])
+def test_shipped_configurations_are_known_everywhere(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--config", name, "--print_config"]) == 0
     assert network(yaml.safe_load(capsys.readouterr().out))["special"] == "flags"
 
 
-def test_a_fit_that_is_told_to_end_is_not_done(tiny, small, tmp_path, monkeypatch, capsys):
-    """As batch systems do, with SIGTERM: a script must not take it for a finished training."""
+def test_an_interrupted_fit_is_not_done_and_says_how_to_resume(tiny, small, tmp_path, monkeypatch, capsys):
+    """With SIGTERM, as batch systems do: a script must not take it for a finished training."""
     monkeypatch.setattr(ParticleFlow, "on_train_batch_start", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
     assert main_with_exit_code(["fit", *tiny, *data]) == 143
-    assert "pflow fit: terminated" in capsys.readouterr().err
-    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 1
+    last, config = tmp_path / "run" / "last.ckpt", tmp_path / "run" / "config.yaml"
+    said = f"pflow fit: terminated: saved {last}; resume with: pflow fit --config {config} --checkpoint {last}"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+    assert torch.load(last, weights_only=True)["global_step"] == 2
 
 
-def test_an_option_that_does_not_exist_is_wrong_usage(capsys):
-    assert main(["fit", f"{NETWORK}.widht=3"]) == 2
-    assert "widht" in capsys.readouterr().err
+def test_a_second_ctrl_c_stops_at_once(tiny, small, tmp_path, monkeypatch, capsys):
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(ParticleFlow, "on_train_batch_start", interrupt)
+    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
+    assert main_with_exit_code(["fit", *tiny, *data]) == 130
+    signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err.splitlines()[-1] == "pflow fit: interrupted: nothing was saved"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--data.batch-sise=3", "nearest matches: --data.batch_size"),
+        ("--trainer.max_epoch=3", "nearest matches: --trainer.max_epochs"),  # no abbreviation of it
+        (f"{NETWORK}.widht=3", "widht"),
+        ("--data.batch_size=x", "data.batch_size"),
+        ("--config={}", "nearest matches: --trainer.max_steps"),
+    ],
+)
+def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text("trainer: {max_step: 3}")
+    assert main(["fit", option.format(tmp_path / "a.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("pflow fit: error: ")
+    assert message in said
+    assert said.count("\n") == 1
 
 
 def test_a_network_that_cannot_be_is_a_clear_error(tiny, small, tmp_path):
