@@ -71,6 +71,6 @@ def test_an_output_that_cannot_be_written_is_an_error_before_any_work(data_dir, 
 
 
 def test_a_flat_file_is_refused_by_name(sample_dir, tmp_path):
-    with pytest.raises(InputError, match=r"zqq_test_small.root: a file of schema 'flat'.*by hand"):
+    with pytest.raises(InputError, match=r"zqq_test_small.root: a flat ntuple .* describe it by hand"):
         run(str(sample_dir / "zqq_test_small.root"), "-o", str(tmp_path / "mine.yaml"))
     assert not (tmp_path / "mine.yaml").exists()

@@ -94,7 +94,7 @@ TOY = {
 """A model in which each hit is a photon, from the last to the first, with half of its hit."""
 
 METADATA = {
-    "format": "3",
+    "format": "4",
     "architecture": "pointing",
     "b_field": "3.5",
     "subdetectors": "ecal,hcal",
