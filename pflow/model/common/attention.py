@@ -68,6 +68,24 @@ def attend(
     return _join(attended)
 
 
+def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """What `scaled_dot_product_attention` weights its values with, float [B, H, N, S]; each row sums to 1.
+
+    Parameters
+    ----------
+    query, key : float [B, H, N, D] and [B, H, S, D]
+    mask : bool [B, S] or None
+    causal
+        Whether a query sees only the keys up to its own place.
+    """
+    logits = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    if causal:
+        logits = logits.masked_fill(logits.new_ones(logits.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    if mask is not None:
+        logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
+    return logits.softmax(-1)
+
+
 def _event_by_event(
     queries: Iterable[Tensor],
     keys: Iterable[Tensor],
@@ -101,6 +119,11 @@ class SelfAttention(nn.Module):
         self.heads, self.head_width = heads, width // heads
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
+
+    def weights(self, x: Tensor, *, mask: Tensor | None = None, causal: bool = False, **_: object) -> Tensor:
+        """Attention weights float [B, H, N, N] of a call of `forward` with the same arguments, without cache."""
+        query, key, _values = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
+        return attention_weights(query, key, mask=mask, causal=causal)
 
     def forward(
         self,
@@ -177,6 +200,11 @@ class CrossAttention(nn.Module):
         """Keys and values [B, H, S, D] of the memory, float [B, S, W]."""
         key, value = (split_heads(part, self.heads) for part in self.key_value(memory).chunk(2, dim=-1))
         return KeyValue(key, value)
+
+    def weights(self, x: Tensor, memory: KeyValue | Tensor, *, mask: Tensor | None = None, **_: object) -> Tensor:
+        """Attention weights float [B, H, N, S] of a call of `forward` with the same arguments."""
+        key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
+        return attention_weights(_split(self.query(x), self.heads), key, mask=mask)
 
     def forward(
         self,
