@@ -122,7 +122,7 @@ class SelfAttention(nn.Module):
 
     def weights(self, x: Tensor, *, mask: Tensor | None = None, causal: bool = False, **_: object) -> Tensor:
         """Attention weights float [B, H, N, N] of a call of `forward` with the same arguments, without cache."""
-        query, key, _values = (_split(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
+        query, key, _values = (split_heads(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
         return attention_weights(query, key, mask=mask, causal=causal)
 
     def forward(
@@ -204,7 +204,7 @@ class CrossAttention(nn.Module):
     def weights(self, x: Tensor, memory: KeyValue | Tensor, *, mask: Tensor | None = None, **_: object) -> Tensor:
         """Attention weights float [B, H, N, S] of a call of `forward` with the same arguments."""
         key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
-        return attention_weights(_split(self.query(x), self.heads), key, mask=mask)
+        return attention_weights(split_heads(self.query(x), self.heads), key, mask=mask)
 
     def forward(
         self,

@@ -41,8 +41,8 @@ def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParti
         ``probability.charge``, ``probability.pdg`` and, with special tokens of version 2, ``probability.kind``:
         float [T + 1, V], for the step that predicts the first particle to the one that predicts eos;
         ``energy`` [T + 1], log10(E / GeV) normalised, and ``direction`` [T + 1, 3];
-        ``attention.encoder.0`` [H, S, S], ``attention.self.0`` [H, T + 1, T + 1] and ``attention.cross.0``
-        [H, T + 1, S], one of each layer: the weights of one query (row) sum to 1.
+        and by the names of the modules, after ``attention.``, each layer's weights, [H, S, S] of the encoder,
+        [H, T + 1, T + 1] of the decoder and [H, T + 1, S] of ``memory_attention``; a row sums to 1.
     """
     names = ("charge", "pdg", "energy", "direction", "mask")
     target = Target(**{name: getattr(particles, name) for name in names})
