@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Sequence
@@ -82,11 +83,6 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
             self._average_model.to(trainer.strategy.root_device)
             self._average_model.n_averaged = torch.zeros((), dtype=torch.long)
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Where a validation is interrupted, give the module its own weights back, which a checkpoint is to hold."""
-        if isinstance(exception, Interrupted) and trainer.validating:
-            self.on_validation_epoch_end(trainer, pl_module)
-
 
 class Freeze(pl.Callback):  # type: ignore[misc]
     """Trains a part of a trained model: the other modules get no gradients and stay in evaluation mode.
@@ -147,7 +143,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
     """Stops a fit after a batch when SIGINT or SIGTERM comes, and writes a checkpoint with which it is resumed.
 
     On several ranks, each of which the signal may reach at another moment or not at all, all stop after the same batch
-    (`pflow.data.loader.StepLoader`). A second SIGINT stops at once. A validation that is interrupted is not repeated.
+    (`pflow.data.loader.StepLoader`). A validation is finished first. A second SIGINT stops at once.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -160,6 +156,7 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
             pl_module.data.stop.signal = number
             if number == signal.SIGINT:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.write(2, b"\nstopping after this step or validation; Ctrl-C again stops at once\n")
 
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -170,8 +167,6 @@ class StopOnSignal(pl.Callback):  # type: ignore[misc]
         """Raise `Interrupted` if one of the ranks got a signal."""
         if pl_module.data.stop.agreed:
             raise Interrupted(pl_module.data.stop.agreed)
-
-    on_validation_batch_end = on_train_batch_end
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Write the checkpoint."""
