@@ -83,7 +83,7 @@ def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None,
         logits = logits.masked_fill(logits.new_ones(logits.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
     if mask is not None:
         logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
-    return logits.softmax(-1)
+    return logits.softmax(-1)  # type: ignore[no-any-return]
 
 
 def _event_by_event(
