@@ -20,6 +20,7 @@ from pflow.event.skipped import without_refused
 from pflow.inference.engine import BATCH_SIZE, TorchEngine
 from pflow.inference.events import MAX_HITS, finite_events, usable_events, with_detector
 from pflow.io.open import iterate_events
+from pflow.metrics.event import CountMetrics
 from pflow.metrics.match import Matching, match
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.table import ParticleTable
@@ -31,7 +32,7 @@ from pflow.tokens.uncertainty import UncertaintyCalibration
 
 __all__ = ["CRITERIA", "Calibrated", "best", "calibrate", "decoding_grid"]
 
-CRITERIA = ("energy", "angle", "class")
+CRITERIA = ("energy", "number", "angle", "class")
 """By what the best configuration can be chosen; see `best`."""
 
 MAX_CLASS_LOSS = 0.001
@@ -49,16 +50,19 @@ class Calibrated:
     score
         Energy-weighted efficiency less fake energy fraction, averaged over the files, as is what follows; no particles
         count as no fakes.
+    number_right
+        Fraction of events with as many particles as targets.
     angle
         68% quantile of the angles between matched particles, degrees.
     class_right, class_right_mean
         Fraction of matched particles with the right class, and the mean of the fractions of the classes.
     uncertainty
-        Calibration of the uncertainties of its particles.
+        Calibration of the uncertainties of its particles; without curves for a model that predicts none.
     """
 
     decoding: DecodingConfig
     score: float
+    number_right: float = math.nan
     angle: float = math.nan
     class_right: float = math.nan
     class_right_mean: float = math.nan
@@ -124,7 +128,7 @@ def calibrate(
     Raises
     ------
     ConfigError
-        The model predicts no uncertainties.
+        The model predicts no uncertainties, and there is one configuration: nothing to calibrate.
     InputError
         A file, or with ``raise`` an entry, that cannot be used.
 
@@ -136,6 +140,7 @@ def calibrate(
     reading: dict[str, Any] = {"detector": detector, "schema": schema, "layout": layout, "truth_tracks": truth_tracks}
     fits = [UncertaintyFit() for _ in decodings]
     metrics = [[ParticleMetrics() for _ in inputs] for _ in decodings]
+    numbers = [[CountMetrics() for _ in inputs] for _ in decodings]
     encode = functools.partial(model.tokeniser.encode, truth=False)
     for number, path in enumerate(inputs):
         for chunk in iterate_events(path, **reading, chunk_size=chunk_size, on_error=on_error):
@@ -145,21 +150,24 @@ def calibrate(
             # The truth rule takes the geometry of the detector that the file is read as.
             with_truth = usable.emptied((events.flags & Flag.BAD_INPUT) > 0)
             truth = ParticleTable.from_records(target_particles(with_truth, model.tokeniser.config))
-            for decoding, fit, of_files in zip(decodings, fits, metrics, strict=True):
+            for decoding, fit, of_files, counts in zip(decodings, fits, metrics, numbers, strict=True):
                 engine = TorchEngine(model, decoding=decoding, batch_size=batch_size, device=device)
                 generated = engine.collect(tokens).tokens()
+                if len(decodings) == 1 and generated.energy_sigma is None:
+                    raise ConfigError(
+                        f"{model.path}: the model predicts no uncertainties, and no decoding options are compared; "
+                        f"there is nothing to calibrate"
+                    )
                 found = model.tokeniser.decode(generated)
                 particles = finite_events(found, ~generated.finite(), events, model.path, on_error).particles
                 reco = ParticleTable.from_records(particles)
                 matches = match(truth, reco, Matching())
                 of_files[number].update(truth, reco, matches)
-                try:
-                    fit.update(truth, reco, particles, matches, generated.flat("by_track"))
-                except ValueError as error:
-                    raise ConfigError(f"{model.path}: {error}; there is nothing to calibrate") from error
+                fit.update(truth, reco, particles, matches, generated.flat("by_track"))
+                counts[number].update(truth, reco)
     return [
-        Calibrated(decoding=decoding, uncertainty=fit.result(), **_scores(of_files))
-        for decoding, of_files, fit in zip(decodings, metrics, fits, strict=True)
+        Calibrated(decoding=decoding, uncertainty=fit.result(), **_scores(of_files, counts))
+        for decoding, of_files, counts, fit in zip(decodings, metrics, numbers, fits, strict=True)
     ]
 
 
@@ -171,9 +179,9 @@ def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
     trials
         At least one.
     by
-        ``energy``: the largest score; ``angle``: the smallest 68% quantile of angles; ``class``: the largest mean over
-        the classes of the fraction with the right class, where the fraction of all particles is at most
-        `MAX_CLASS_LOSS` below the largest.
+        ``energy``: the largest score; ``number``: the most events with the right number of particles; ``angle``: the
+        smallest 68% quantile of angles; ``class``: the largest mean over the classes of the fraction with the right
+        class, where the fraction of all particles is at most `MAX_CLASS_LOSS` below the largest.
 
     Raises
     ------
@@ -181,6 +189,8 @@ def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
         Another criterion.
     """
     check_choice(by, CRITERIA, "criterion")
+    if by == "number":
+        return max(trials, key=lambda trial: trial.number_right)
     if by == "angle":
         return min(trials, key=lambda trial: trial.angle)
     if by == "class":
@@ -190,15 +200,16 @@ def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
     return max(trials, key=lambda trial: trial.score)
 
 
-def _scores(metrics: Sequence[ParticleMetrics]) -> dict[str, float]:
+def _scores(metrics: Sequence[ParticleMetrics], numbers: Sequence[CountMetrics]) -> dict[str, float]:
     rows = []
-    for one in metrics:
+    for one, counts in zip(metrics, numbers, strict=True):
         result = one.result()
         found, fake = result["energy_weighted_efficiency"].value, result["fake_energy_fraction"].value
         of_classes = [result["class"][name]["identified"].value for name in CLASSES]
         rows.append(
             {
                 "score": found - float(np.nan_to_num(fake)),
+                "number_right": counts.result()["exact_fraction"].value,
                 "angle": result["angle"]["q68_deg"].value,
                 "class_right": result["pdg"]["class_accuracy"].value,
                 "class_right_mean": _mean([value for value in of_classes if not math.isnan(value)]),

@@ -40,11 +40,11 @@ class UncertaintyFit:
         """Add matched targets and particles, `records` with their covariances, by a model without calibration.
 
         `by_track`, bool [particle], is True for charged ones with the momentum of a track; None: not known. Without
-        covariances this is a `ValueError`.
+        covariances nothing is added.
         """
         covariance = covariances(records)
         if covariance is None:
-            raise ValueError("the model predicts no uncertainties")
+            return
         values = pulls(truth, reco, covariance, matches)
         known = np.isfinite(values).all(axis=1)
         row = matches.reco[known]

@@ -50,12 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument(
         "--choose-by",
-        choices=("energy", "angle", "class"),
+        choices=("energy", "number", "angle", "class"),
         default="energy",
         help="which of all combinations is kept (all are means over the files): energy: largest energy-weighted "
-        "efficiency less fake energy fraction; angle: smallest 68%% quantile of angles; class: largest mean of the "
-        "classes' fractions with the right class where at most 0.1%% of all particles lose theirs (default: "
-        "%(default)s)",
+        "efficiency less fake energy fraction; number: most events with the right number of particles; angle: smallest "
+        "68%% quantile of angles; class: largest mean of the classes' fractions with the right class where at most "
+        "0.1%% of all particles lose theirs (default: %(default)s)",
     )
     add_file_options(
         parser,
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     Raises
     ------
     ConfigError
-        The folder cannot be made there, or the model has no such options or predicts no uncertainties.
+        The folder cannot be made there, or the model has no such options, or there is nothing to calibrate.
     """
     from pflow.calibration.decoding_options import best, calibrate
     from pflow.checkpoint.load import load_model
@@ -97,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         plain = dataclasses.asdict(trial.decoding)
         values = [f"{name} {plain[name]}" for name in shown if name in plain]
         print(f"{', '.join(values)}: energy-weighted efficiency less fake energy fraction {trial.score:.4f}")
+        print(f"    right number of particles: {trial.number_right:.4f} of the events")
         print(
             f"    68% of angles below {trial.angle:.4g} degrees; right class: {trial.class_right:.4f} of all, "
             f"{trial.class_right_mean:.4f} in the mean over the classes"

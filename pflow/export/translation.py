@@ -94,9 +94,9 @@ class _Past:
 class _Step(nn.Module):
     """From the last token, the encoder's output and the past to the next token: the step of torch's decoder."""
 
-    def __init__(self, network: TranslationNetwork) -> None:
+    def __init__(self, network: TranslationNetwork, eos_threshold: float) -> None:
         super().__init__()
-        self.special, self.target = network.special, network.target
+        self.special, self.target, self.eos_threshold = network.special, network.target, eos_threshold
         self.decoder, self.heads = network.decoder, network.heads
 
     def forward(self, mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -109,7 +109,7 @@ class _Step(nn.Module):
         x = self.target(last, first=past[0].known.key.shape[2])
         x = self.decoder(x, memory, memory_mask=mask, caches=past)
         prediction = {name: value[:, 0] for name, value in self.heads(x).items()}
-        token = self.special.choose(prediction, Sampler())
+        token = self.special.choose(prediction, Sampler(), eos_threshold=self.eos_threshold)
         energy, direction = prediction["energy"], prediction["direction"]
         stop = token.ended & energy.isfinite()  # as in torch: NaN goes on, so that who decodes sees it
         following = (token.charge, token.pdg, energy, direction, torch.full_like(token.pdg, SAMPLE))
@@ -124,7 +124,8 @@ def translation_export(model: TrainedModel) -> Export:
     tokeniser = model.tokeniser
     trained: Any = model.reconstructor.network
     network = copy.deepcopy(trained).cpu().eval().requires_grad_(False)
-    encoder, step = _Encoder(network, model.reconstructor.decoding.max_particles), _Step(network)
+    decoding = model.reconstructor.decoding
+    encoder, step = _Encoder(network, decoding.max_particles), _Step(network, decoding.eos_threshold)
     source: dict[str, Tensor] = {}
     for length, (part, embedder) in enumerate(network.source.embedders.items(), EXAMPLE_LENGTH):
         source |= {part: torch.ones(length, embedder.features), f"{part}_mask": torch.ones(length, dtype=torch.bool)}
@@ -164,7 +165,7 @@ def translation_export(model: TrainedModel) -> Export:
         how_to=HOW_TO,
         run={"architecture": "translation", "detector": tokeniser.detector.name},
         description={
-            "max_particles": model.reconstructor.decoding.max_particles,
+            "max_particles": decoding.max_particles,
             "log10_floor": LOG_FLOOR,
             "source": {part: _source(part, tokeniser) for part in PARTS if tokeniser.config.features(part)},
             "charge": list(CHARGES),

@@ -104,6 +104,8 @@ class DecodingConfig:
     ----------
     max_particles
         Largest number of particles of an event, at most `MAX_PARTICLES`.
+    eos_threshold
+        Decoding stops at the step at which the probability of the end of the sequence is at least this value.
 
     Raises
     ------
@@ -112,9 +114,11 @@ class DecodingConfig:
     """
 
     max_particles: int = 150
+    eos_threshold: float = 0.5
 
     def __post_init__(self) -> None:
         check_positive(self, "max_particles", largest=MAX_PARTICLES)
+        check_range(self, "(0, 1]", "eos_threshold")
 
     def limited(self, max_particles: int) -> Self:
         """A copy with which no event has more than `max_particles` particles, however large it is.

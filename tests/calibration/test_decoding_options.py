@@ -28,8 +28,8 @@ def test_words_can_be_compared_too():
 
 
 def test_a_threshold_that_the_model_does_not_have_is_named():
-    with pytest.raises(ConfigError, match="eos_threshold: the model's decoding has no such option"):
-        decoding_grid(DecodingConfig(), eos_threshold=[0.5])
+    with pytest.raises(ConfigError, match="existence_threshold: the model's decoding has no such option"):
+        decoding_grid(DecodingConfig(), existence_threshold=[0.5])
 
 
 def test_a_threshold_out_of_range_is_named():

@@ -73,7 +73,7 @@ class PointingDecodingConfig(DecodingConfig):
         than `max_particles`. 0: it is `max_particles` for all. In events with jets, the mean number of hits of a true
         particle is at least 70.
     eos_threshold
-        Decoding stops at the step at which the probability of the end of the sequence is at least this value.
+        As of `DecodingConfig`.
     existence_threshold
         Smallest existence probability of a particle that the refinement keeps; see
         `pflow.model.pointing.refiner.Refiner`. 0: all are kept.
@@ -107,7 +107,6 @@ class PointingDecodingConfig(DecodingConfig):
     """
 
     hits_per_particle: int = 10
-    eos_threshold: float = 0.5
     existence_threshold: float = 0.5
     require_all_tracks: bool = False
     min_direction_change: float = 0.0
@@ -120,7 +119,6 @@ class PointingDecodingConfig(DecodingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "[0, inf)", "hits_per_particle", "photon_depth", "min_trackless_energy")
-        check_range(self, "(0, 1]", "eos_threshold")
         check_range(self, "[0, 1)", "existence_threshold", "min_photon_existence")
         check_range(self, "[0, pi)", "min_direction_change")
         check_range(self, "(-inf, inf)", "electron_log_odds")

@@ -40,6 +40,7 @@ class TranslationDecoder:
     def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler) -> None:
         self.network = network
         self.choose = functools.partial(sampler, batch=len(batch))
+        self.eos_threshold = decoding.eos_threshold
         states, self.memory_mask = network.encode(batch)
         self.memory = [KeyValue(*(part.contiguous() for part in pair)) for pair in network.decoder.project(states)]
         self.caches = [
@@ -61,7 +62,8 @@ class TranslationDecoder:
         x = self.network.target(self.tokens, first=len(self.caches[0]))
         x = self.network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
         prediction = {name: value[:, 0] for name, value in self.network.heads(x).items()}
-        token = self.network.special.choose(prediction, functools.partial(self.choose, rows=rows))
+        choose = functools.partial(self.choose, rows=rows)
+        token = self.network.special.choose(prediction, choose, eos_threshold=self.eos_threshold)
         self.next = {
             "charge": token.charge,
             "pdg": token.pdg,

@@ -6,6 +6,7 @@ a sequence. They have no weights. Letters: B batch, T target particles, V vocabu
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
@@ -99,9 +100,17 @@ class SpecialTokens(ABC):
             **{name: kind.masked_fill(kind == PAD, IGNORE) for name in self.heads},
         }
 
-    def choose(self, prediction: Mapping[str, Tensor], choose: Choose) -> NextToken:
-        """Next tokens from the heads' logits [B, V], each chosen by `choose`."""
-        end = choose(prediction[self.end][:, EOS:])  # 0: the sequence ends
+    def choose(self, prediction: Mapping[str, Tensor], choose: Choose, *, eos_threshold: float = 0.5) -> NextToken:
+        """Next tokens from the heads' logits [B, V], each chosen by `choose`.
+
+        The sequence ends where eos is chosen. A threshold other than 0.5 moves its logit by the logit of the threshold,
+        so that of eos and one other class eos is the most probable if its probability is above the threshold.
+        """
+        logits = prediction[self.end][:, EOS:]
+        if eos_threshold != 0.5:
+            shift = -math.inf if eos_threshold == 1 else math.log1p(-eos_threshold) - math.log(eos_threshold)
+            logits = torch.cat([logits[:, :1] + shift, logits[:, 1:]], dim=-1)
+        end = choose(logits)  # 0: the sequence ends
         pdg_logits = prediction["pdg"][:, self.offset :]
         if self.end == "charge":  # its physical classes follow eos
             charge = (end - 1).clamp(min=0)

@@ -96,6 +96,19 @@ def test_kind_head_alone_ends_a_sequence():
 
 
 @pytest.mark.parametrize("special", [FLAGS, KIND])
+@pytest.mark.parametrize(("threshold", "ended"), [(0.1, True), (0.24, True), (0.26, False), (0.9, False), (1, False)])
+def test_the_end_needs_the_probability_of_the_threshold(special, threshold, ended):
+    """The end has a probability of 1/4, one other class 3/4."""
+    low, best = -50.0, math.log(3)
+    prediction = {
+        "charge": logits([low, low, 0, low, best, low]),  # of Flags, whose charge head ends the sequence
+        "kind": logits([low, low, 0, best]),
+        "pdg": logits([0, 0, 0, 0]),
+    }
+    assert special.choose(prediction, greedy, eos_threshold=threshold).ended.tolist() == [ended]
+
+
+@pytest.mark.parametrize("special", [FLAGS, KIND])
 def test_score_is_the_probability_of_the_pdg_among_physical_ones(special):
     """Two physical classes with logits 0 and log 3: probability 3/4, whatever the special classes say."""
     pdg = logits([9.0] * special.offset + [0.0, math.log(3.0)])
