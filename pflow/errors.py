@@ -22,7 +22,7 @@ __all__ = [
 
 
 def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
-    """Up to `n` of the `available` names that look most like `name`, best first; the ``suggestions`` of an error.
+    """Up to `n` of the `available` names that look most like `name`, best first.
 
     >>> nearest("ECalBarrel", ["HCALBarrel", "ECALBarrel", "MUON"], n=2)
     ['ECALBarrel', 'HCALBarrel']
@@ -33,11 +33,7 @@ def nearest(name: object, available: Iterable[str], n: int = 3) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of the message of another library's error.
-
-    >>> first_line(OSError("truncated\\nfor many reasons"))
-    'OSError: truncated'
-    """
+    """Type and first line of the message of another library's error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -61,10 +57,7 @@ def check_fields(names: Iterable[object], known: Iterable[str], where: str) -> N
 
 
 class PflowError(Exception):
-    """Base of every error that pflow raises on purpose. The command line prints it without a traceback.
-
-    The message says what is wrong and what was expected, and ends with the `suggestions`, nearest matches of a name.
-    """
+    """Base of every error that pflow raises on purpose; the message ends with the nearest matches of a name."""
 
     def __init__(self, message: str, *, suggestions: Iterable[str] = ()) -> None:
         self.suggestions = tuple(suggestions)
@@ -78,8 +71,7 @@ class ConfigError(PflowError, ValueError):
 class InputError(PflowError, ValueError):
     """An input file that cannot be used as it is.
 
-    `file`, `entry` and `field` say where: the path, the entry of its tree counted from 0, the branch or field. Each may
-    be unknown. The message begins with them, as one text in the attribute ``where``.
+    The message begins with what is known of `file`, `entry` (from 0) and `field` (the branch), the attribute ``where``.
     """
 
     def __init__(
@@ -116,11 +108,10 @@ def reading(
     entry: int | None = None,
     field: str | None = None,
 ) -> Iterator[None]:
-    """Turn whatever the content of a file makes another library raise into an `InputError`.
+    """Turn what another library raises on the content of a file into an `InputError` of `message` and its first line.
 
-    Damaged bytes can fail anywhere in a parser, with an error of any type. So the block holds calls of that library
-    alone: a mistake of our own must not look like a damaged file. `message` says what the content should have been; the
-    error's type and first line are added. A `PflowError` passes unchanged.
+    Damaged bytes raise errors of any type, so the block holds calls of that library alone: a mistake of our own must
+    not look like a damaged file. A `PflowError` passes unchanged.
     """
     try:
         yield

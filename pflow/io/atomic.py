@@ -25,8 +25,6 @@ def check_output(
 
     Parameters
     ----------
-    path
-        Where the file goes.
     inputs
         Files and folders that must not be overwritten.
     replace
@@ -72,14 +70,7 @@ def replacing(
 ) -> Iterator[Path]:
     """Yield a path beside `path` to write to; rename it to `path` at the end, or remove it if anything fails.
 
-    What is at `path` stays untouched until the rename. Parameters as of `check_output`.
-
-    Raises
-    ------
-    ConfigError
-        As `check_output`, before anything is written.
-    OutputError
-        It could not be written: the disk is full, the folder vanished.
+    Parameters and errors as of `check_output`; an `OutputError` if the disk is full or the folder vanished.
     """
     target = _target(check_output(path, inputs=inputs, replace=replace, force=force))
     _clean(target)
@@ -94,15 +85,7 @@ def replacing(
 
 
 def make_folder(path: str | Path) -> Path:
-    """The folder for outputs, made if it is not there.
-
-    Raises
-    ------
-    ConfigError
-        It is a file.
-    OutputError
-        It cannot be made.
-    """
+    """The folder for outputs, made if it is not there; a `ConfigError` if it is a file."""
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"cannot write to {folder}: expected a folder, found a file")
@@ -117,12 +100,7 @@ def check_folder(
     """Check, before any work, that a folder can be made at `folder`; return it as a Path.
 
     An empty folder may be there, or under `force` one that holds no files but those named in `replace`, the files of
-    an output of this kind. It must not be one of `inputs`.
-
-    Raises
-    ------
-    ConfigError
-        Something else is there, or nothing can be written beside it.
+    an output of this kind; it must not be one of `inputs`. Anything else is a `ConfigError`.
     """
     folder = Path(folder)
     _clean(_target(folder))
@@ -148,14 +126,7 @@ def replacing_folder(folder: str | Path, *, replace: Collection[str] = (), force
     """Yield a new folder beside `folder`; rename it to `folder` at the end, or remove it if anything fails.
 
     A folder that is replaced is put aside first; the next output there puts it back if the process is killed then.
-    Parameters as of `check_folder`.
-
-    Raises
-    ------
-    ConfigError
-        As `check_folder`, before anything is written.
-    OutputError
-        It could not be written: the disk is full, the folder around it vanished.
+    Parameters and errors as of `check_folder`; an `OutputError` if the disk is full or the folder around it vanished.
     """
     target = _target(check_folder(folder, replace=replace, force=force))
     partial, aside = _beside(target, "tmp"), _beside(target, "earlier")
@@ -174,13 +145,7 @@ def replacing_folder(folder: str | Path, *, replace: Collection[str] = (), force
 
 @contextmanager
 def disk_errors(path: str | Path) -> Iterator[None]:
-    """Name a file or folder in what the file system says of writing to it.
-
-    Raises
-    ------
-    OutputError
-        It could not be written: the disk is full, the folder vanished.
-    """
+    """Name a file or folder in what the file system says of writing to it: an `OutputError`."""
     try:
         yield
     except OSError as error:

@@ -43,22 +43,10 @@ _unwritable: set[Path] = set()
 
 
 class CachedFile:
-    """An event file that is opened only for chunks that the cache does not hold, and reads like `EventFile`.
+    """An event file that is opened only for chunks that the cache `folder` does not hold, and reads like `EventFile`.
 
-    Chunks with bad entries are not kept: they are read, and warned of, each time.
-
-    Parameters
-    ----------
-    path
-        The file.
-    folder
-        Of the cache, for any number of files.
-    open_file
-        Opens the file.
-    detector
-        What it is read as.
-    settings
-        The other options of reading, as dataclasses or plain data.
+    Chunks with bad entries are not kept: they are read, and warned of, each time. `detector` and `settings` are all
+    that the events depend on besides the file.
     """
 
     def __init__(
@@ -101,13 +89,7 @@ class CachedFile:
 
 
 def check_cache(folder: str | Path) -> bool:
-    """Whether a cache can be made in a folder, which is made if it is not there.
-
-    Warns
-    -----
-    UserWarning
-        It cannot; events are then read from their files.
-    """
+    """Whether a cache can be made in a folder, which is made if it is not there; warns where it cannot."""
     try:
         with replacing(make_folder(folder) / "README.txt") as partial:
             partial.write_text("Events that pflow has read. What is deleted here is made again when it is needed.\n")

@@ -121,13 +121,7 @@ def is_hdf5(path: str | PathLike[str]) -> bool:
 
 
 def sniff(directory: Any, path: str) -> str:
-    """Schema of an open ROOT file: ``edm4hep``, ``edm4hep-rntuple`` or ``flat``.
-
-    Raises
-    ------
-    InputError
-        No tree ``events``, or one that no schema fits.
-    """
+    """Schema of an open ROOT file: ``edm4hep``, ``edm4hep-rntuple`` or ``flat``; an `InputError` where none fits."""
     edm4hep = "edm4hep-rntuple" if "events" in directory and is_rntuple(directory, "events") else "edm4hep"
     if "podio_metadata" in directory and "events" in directory:  # saves opening a tree of a thousand branches
         return edm4hep
@@ -153,9 +147,8 @@ def sniff(directory: Any, path: str) -> str:
 def best_layout(directory: Any, path: str, detector: Detector | None = None) -> str:
     """Name of the built-in layout of an open flat ntuple.
 
-    Files that pflow wrote have the default one. Of another file the first entries are read: the layout is that of the
-    detector whose ECAL lies where the ECAL hits are. If the `detector` is known, the layout that belongs to it is taken
-    unread.
+    Files that pflow wrote have the default one; another file that of the `detector`, or, if that is not known, of the
+    one whose ECAL lies where the ECAL hits of the first entries are.
     """
     names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
     if detector is not None:
@@ -174,18 +167,11 @@ def best_layout(directory: Any, path: str, detector: Detector | None = None) -> 
 
 
 def geometry_fits(events: Events, detector: Detector) -> bool | None:
-    """Whether the ECAL hits of the events lie where the ECAL of a detector is; None if the hits cannot tell.
+    """Whether the ECAL hits of events of any detector lie where the ECAL of `detector` is; None if they cannot tell.
 
     All but 1 % of the hits must lie in the volume, and the innermost near its front face (with fewer than five events
     that have hits, a late shower decides nothing). A barrel is a polygon of at least eight sides, so its front lies
     between the inscribed radius and 1.08 times that; an endcap is flat.
-
-    Parameters
-    ----------
-    events
-        Hits sorted into the subdetectors of ``events.detector``, which need not be `detector`.
-    detector
-        The one in question.
     """
     thickness = detector.ecal_outer_radius - detector.ecal_inner_radius
     barrel = _inside(
@@ -208,8 +194,8 @@ def geometry_fits(events: Events, detector: Detector) -> bool | None:
 def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[DetectorMatch]:
     """Every built-in detector that can be read, best match first; `sim` as for `pflow.io.edm4hep.reader.Edm4hepReader`.
 
-    Order: those that fit, then those whose geometry is confirmed, then the fewest optional collections absent, then
-    the most collections matched.
+    Those come first that fit, then whose geometry is confirmed, then with the fewest optional collections absent, then
+    with the most collections matched.
     """
     detectors = [load_detector(name) for name in builtin_names("detector")]
     if sim:
@@ -236,10 +222,7 @@ def detector_matches(reader: Reader) -> list[DetectorMatch]:
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
     """The built-in detector that fits a file best.
 
-    Raises
-    ------
-    NoDetectorError
-        None fits, with the reason for each; or two fit equally well and the file has entries.
+    A `NoDetectorError` if none fits, with the reason for each; or if two fit equally well and the file has entries.
     """
     matches = fitting_detectors(file, sim=sim)
     fitting = [match for match in matches if match.fits]

@@ -33,17 +33,13 @@ def write_events(
     inputs: Iterable[str | Path] = (),
     force: bool = False,
 ) -> int:
-    """Write events to a TTree in the layout ``g4``; return how many.
+    """Write events, all at once or in chunks, to a TTree in the layout ``g4``; return how many.
 
     One basket a branch for each chunk: chunks of some hundred events read and compress well. The file carries a note
     with its detector, so that reading it needs no option, and appears only when whole.
 
     Parameters
     ----------
-    path
-        Output file.
-    events
-        All events, or chunks of them in order; every chunk of the same detector and with the same parts.
     compression
         As uproot takes it; by default ``uproot.ZSTD(9)``.
     inputs

@@ -44,23 +44,10 @@ def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") ->
 
 
 class FlatReader:
-    """An open flat ntuple, TTree or RNTuple; fulfils `pflow.io.reader.Reader`.
+    """An open flat ntuple, TTree or RNTuple, read by a layout; fulfils `pflow.io.reader.Reader`.
 
-    Parameters
-    ----------
-    directory, path
-        The file, open (`pflow.io.root.open_root`) and closed with the reader, and its name.
-    layout
-        Built-in name or YAML file of the table from quantity to branch.
-    detector
-        By default the one that the file's own note names (files written by pflow), or else the layout's.
-
-    Raises
-    ------
-    InputError
-        No such tree; a missing branch, with its nearest matches.
-    ConfigError
-        A layout or detector that cannot be used, alone or together.
+    The `detector` is by default the one that the file's own note names (files written by pflow), or else the layout's.
+    Errors name missing branches, with their nearest matches, or a layout and detector that do not go together.
     """
 
     schema = "flat"
@@ -97,14 +84,7 @@ class FlatReader:
         self._directory.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Read entries without validating them; see `pflow.io.reader.Reader.read`.
-
-        Raises
-        ------
-        InputError
-            A branch that cannot be read or does not hold one list of numbers an entry, or branches of one part with
-            different lengths; names file, entry and branch.
-        """
+        """Read entries without validating them; see `pflow.io.reader.Reader.read`."""
         stop = min(stop, self.num_entries)
         start = min(start, stop)
         columns = {

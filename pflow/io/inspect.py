@@ -104,12 +104,7 @@ def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -
 
     Counts and means are over the first `max_entries` entries; entries that cannot be used count as empty. A podio file
     that no built-in detector fits is summarised by its collections, a ROOT file whose events cannot be read by its
-    trees.
-
-    Raises
-    ------
-    InputError, ConfigError
-        The file cannot be opened, or not with these options.
+    trees. Errors of a file that cannot be opened, or not with these options, are raised.
     """
     try:
         try:
@@ -135,29 +130,11 @@ def inspect_truth(
     entries: int = 10,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Targets and dropped particles of the first events.
+    """Targets and dropped particles of the first `entries` events under a rule of `pflow.event.truth.select_targets`.
 
-    Parameters
-    ----------
-    path, options
-        As of `pflow.io.open.open_events`.
-    rule, e_min, use_tracks
-        As of `pflow.event.truth.select_targets`.
-    entries
-        Number of events.
-
-    Returns
-    -------
     For each ``entry`` and ``event``, lists of ``targets`` and ``dropped`` particles with ``index`` in the event,
     ``pdg``, ``energy`` (GeV) and, if dropped, ``reason``; and their ``target_energy`` and ``dropped_energy``, GeV.
-    Entries that cannot be used have neither.
-
-    Raises
-    ------
-    InputError
-        The file cannot be opened, or holds no truth.
-    ConfigError
-        Unknown rule, schema, detector or layout.
+    Entries that cannot be used have neither. `options` as of `pflow.io.open.open_events`.
     """
     with open_events(path, **options) as file:
         events, _ = file.read_all(0, entries)

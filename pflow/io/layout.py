@@ -60,10 +60,7 @@ class Layout:
     """Name of the algorithm behind ``reference``."""
 
     def with_all(self) -> Layout:
-        """With every quantity of the schema: one that the layout does not name has the branch of its own name.
-
-        This is how pflow's own files hold them.
-        """
+        """With every quantity of the schema, in branches of their own names, as pflow's own files hold them."""
         parts = {}
         for part, fields in self.parts.items():
             group = next(iter(fields.values())).branch.partition(".")[0]
@@ -74,11 +71,7 @@ class Layout:
     def available(self, part: str, keys: Iterable[str], *, file: str | Path | None = None) -> dict[str, Branch]:
         """The quantities of a part that a file with the branches `keys` has; none if the part is not in the file.
 
-        Raises
-        ------
-        InputError
-            Some of what makes the part complete is there and some is missing; names the first missing branch and
-            its nearest matches. For the hits, which no file can do without, also if all is missing.
+        An `InputError` names the first missing branch of a part that is there in part, or of the hits.
         """
         known = set(keys)
         fields = self.parts.get(part, {})
@@ -98,14 +91,7 @@ class Layout:
 
 
 def load_layout(name: str | Path | Layout) -> Layout:
-    """A layout by built-in name (``g4``), from a YAML file, or as it is.
-
-    Raises
-    ------
-    ConfigError
-        No such layout; or an unknown part or quantity, a missing or ill-typed one: names the file, the place in it and
-        the nearest known names.
-    """
+    """A layout by built-in name (``g4``), from a YAML file, or as it is; a `ConfigError` says what is wrong with it."""
     if isinstance(name, Layout):
         return name
     path = resolve("layout", name)

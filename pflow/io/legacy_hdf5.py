@@ -48,25 +48,11 @@ Index = npt.NDArray[np.int64]
 
 
 class LegacyReader:
-    """An open HDF5 file of the first paper; fulfils `pflow.io.reader.Reader`.
+    """An open HDF5 file of the first paper; fulfils `pflow.io.reader.Reader`. The detector is ``ild_g4`` by default.
 
     Hits have no subdetector in these files: it follows from their position (see `subdetectors`). The momentum of a
     track at its vertex follows from that at the calorimeter, back along the helix to the z axis. Truth particles are
     the distinct ``mcid`` of an event in rising order, so that an index takes the place of the ``mcid``.
-
-    Parameters
-    ----------
-    path
-        The file.
-    detector
-        Built-in name, YAML file or `Detector` with the surfaces of its HCAL; ``ild_g4`` by default.
-
-    Raises
-    ------
-    InputError
-        Not HDF5, damaged, a group or attribute missing, or a structure other than the paper's; names file and group.
-    ConfigError
-        A detector that does not say where its HCAL begins.
     """
 
     schema = "legacy-hdf5"
@@ -98,13 +84,7 @@ class LegacyReader:
         self._file.close()
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Read entries without validating them; see `pflow.io.reader.Reader.read`.
-
-        Raises
-        ------
-        InputError
-            Rows that cannot be read, or an ``mcid`` that is no whole number.
-        """
+        """Read entries without validating them; see `pflow.io.reader.Reader.read`."""
         stop = min(stop, self.num_entries)
         start = min(start, stop)
         counts = np.diff(self._features.offsets[start : stop + 1])
@@ -187,16 +167,11 @@ class LegacyReader:
 def subdetectors(
     x: npt.NDArray[Any], y: npt.NDArray[Any], z: npt.NDArray[Any], detector: Detector
 ) -> npt.NDArray[np.int32]:
-    """Calorimeter of each hit from its position: index into ``detector.calorimeters``, int32.
+    """Calorimeter of each hit from its position, mm: index into ``detector.calorimeters``, int32.
 
     Beyond the front face of the ECAL's endcap (``ecal_inner_z``) a hit is in the endcap, in the HCAL's from
-    ``hcal_inner_z``; else in the barrel, in the HCAL's from ``hcal_inner_radius``. Positions in mm; right for
-    barrels that are cylinders.
-
-    Raises
-    ------
-    ConfigError
-        The detector does not say where its HCAL begins, or lacks one of the four calorimeters.
+    ``hcal_inner_z``; else in the barrel, in the HCAL's from ``hcal_inner_radius``. Right for cylindrical barrels.
+    A `ConfigError` if the detector does not say where its HCAL begins, or lacks one of the four calorimeters.
     """
     index = _calorimeter_indices(detector)
     endcap = np.abs(z) >= detector.ecal_inner_z

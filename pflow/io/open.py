@@ -40,14 +40,12 @@ def open_events(
     path
         EDM4hep (TTree or RNTuple), a flat ntuple, or an HDF5 file of the first paper.
     detector
-        Built-in name, detector file or `Detector`; by default the built-in one that fits (EDM4hep) or the one that
-        the layout names (flat).
+        Built-in name, detector file or `Detector`; by default the built-in one that fits, or that the layout names.
     schema
         ``edm4hep``, ``edm4hep-rntuple``, ``edm4hep-sim`` (simulated hits even where there are digitised ones),
         ``flat`` or ``legacy-hdf5``.
     layout
-        Table from branches to fields of a flat ntuple, built-in name, file or `Layout`; implies ``flat``. By default
-        the built-in one of the detector.
+        Table from branches to fields of a flat ntuple, built-in name, file or `Layout`; implies ``flat``.
     truth_tracks
         Make the tracks of an EDM4hep file that has none from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
@@ -126,8 +124,8 @@ def iterate_events(
 ) -> Iterator[Events]:
     """Read one or more files in chunks of at most `chunk_size` entries, in order and in bounded memory.
 
-    A chunk never spans two files; a file without entries gives none. Parameters, errors and warnings as for
-    `open_events` and `EventFile.read`; a `chunk_size` below 1 is a `ConfigError`.
+    A chunk never spans two files; a file without entries gives none. Parameters, errors and warnings as of
+    `open_events` and `EventFile.read`.
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")

@@ -109,12 +109,8 @@ MEANING = {
 class RecoWriter:
     """Writes a reconstruction chunk by chunk; a context manager. The file appears at its place only when whole.
 
-    After an error the partial file is removed, and an older file at `path` stays.
-
     Parameters
     ----------
-    path
-        The output file.
     provenance
         Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag,
         is added where there are any.
@@ -122,16 +118,14 @@ class RecoWriter:
         ``ttree`` or ``rntuple``.
     name
         Name of the collection of particles, the prefix of its branches.
-    inputs
-        Files and folders that must not be overwritten.
-    force
-        Replace any file; without it, only an earlier output of a reconstruction.
+    inputs, force
+        As of `pflow.io.atomic.check_output`; without `force`, only an earlier output of a reconstruction is replaced.
 
     Raises
     ------
     ConfigError
-        An output that cannot be written (see `pflow.io.atomic.check_output`), an unknown format, a name that is no
-        identifier, provenance that JSON cannot hold.
+        An output that cannot be written, an unknown format, a name that is no identifier, or provenance that JSON
+        cannot hold.
     """
 
     def __init__(
@@ -175,13 +169,7 @@ class RecoWriter:
     def extend(self, reconstruction: Reconstruction) -> None:
         """Append consecutive events. They are kept until there are enough for a basket.
 
-        The first chunk with particles decides which optional branches the file has. A chunk without particles may lack
-        them.
-
-        Raises
-        ------
-        ValueError
-            Particles have links, scores or covariances and those before had none, or the other way round.
+        The first chunk with particles decides which optional branches the file has; one that differs is a `ValueError`.
         """
         if not len(reconstruction):
             return
@@ -302,11 +290,6 @@ def iterate_reco(
     """Read the whole output file of a reconstruction in chunks of at most `chunk_size` entries, in bounded memory.
 
     Parameters and errors as of `read_reco`.
-
-    Raises
-    ------
-    ValueError
-        `chunk_size` below 1.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
@@ -342,25 +325,13 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
 
 
 def count_entries(path: str | Path) -> int:
-    """Number of entries of the output of a reconstruction, of any format.
-
-    Raises
-    ------
-    InputError
-        Not a ROOT file, truncated, or without a tree.
-    """
+    """Number of entries of the output of a reconstruction, of any format."""
     with open_root(path) as file:
         return int(open_tree(file, TREE, str(path)).num_entries)
 
 
 def read_provenance(path: str | Path) -> dict[str, Any]:
-    """Read the provenance that `RecoWriter` stored in a file.
-
-    Raises
-    ------
-    InputError
-        Not a ROOT file, or one without provenance.
-    """
+    """The provenance that a writer stored in a file; an `InputError` if there is none."""
     with open_root(path) as file:
         provenance = read_note(file, NOTE, path)
     if provenance is None:

@@ -25,25 +25,7 @@ OnError = Literal["raise", "skip"]
 
 @runtime_checkable
 class Reader(Protocol):
-    """One open file of one schema.
-
-    Attributes
-    ----------
-    schema
-        ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
-    path, uuid, num_entries
-        The file, its UUID ("" if it has none), and the entries of its tree.
-    tree
-        The TTree or RNTuple that is read; None for files of another kind.
-    detector
-        Detector that its hits are sorted into.
-    absent
-        Optional collections of the detector that the file does not hold.
-    sources
-        Collections that are read, by part and calorimeter; empty for schemas without named collections.
-    truth_tracks
-        Whether its tracks are made from Monte Carlo particles.
-    """
+    """One open file of one schema, as `EventFile` uses it."""
 
     schema: str
     path: str
@@ -56,14 +38,10 @@ class Reader(Protocol):
     truth_tracks: bool
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
-        """Read the entries `start` to `stop` (exclusive) without validating them.
+        """Read the entries `start` to `stop` (exclusive) without validating them; `truth` with links and reference.
 
-        ``truth=False`` leaves out truth, links and reference. A range without entries has the same parts as any other.
-
-        Raises
-        ------
-        InputError
-            The bytes cannot be decoded; ``entry`` is then the first entry of the range, never None.
+        A range without entries has the same parts as any other. Where bytes cannot be decoded, the ``entry`` of the
+        `InputError` is the first of the range, never None.
         """
         ...
 
@@ -83,19 +61,19 @@ class BadEntry:
 class EventFile:
     """An open file of events; a context manager.
 
-    Parameters
-    ----------
-    reopen
-        Opens the reader of its schema; called again where the connection to a server was lost.
-
     Attributes
     ----------
-    reader
-        Reader of its schema; closed with it.
-    schema, path, uuid, num_entries, detector, absent, sources, truth_tracks
-        As of `Reader`.
+    schema
+        ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
+    path, uuid, num_entries
+        The file, its UUID ("" if it has none), and the number of its entries.
+    detector, absent, sources
+        Detector that its hits are sorted into, optional collections of it that the file does not hold, and
+        collections that are read, by part and calorimeter.
     layout
         Which branches of a flat file hold which quantities (`pflow.io.layout.Layout`); None for other schemas.
+    truth_tracks
+        Whether its tracks are made from Monte Carlo particles.
 
     Examples
     --------
@@ -133,13 +111,7 @@ class EventFile:
         self.reader.close()
 
     def ranges(self, size: int, most: int | None = None) -> list[tuple[int, int]]:
-        """Ranges of all entries, in order, in which the file is best read, as of `pflow.io.root.read_ranges`.
-
-        Raises
-        ------
-        ConfigError
-            A size below 1.
-        """
+        """Ranges of all entries, in order, in which the file is best read, as of `pflow.io.root.read_ranges`."""
         if size < 1:
             raise ConfigError(f"a chunk has at least 1 entry, found a chunk size of {size}")
         if self.reader.tree is not None:
@@ -153,13 +125,11 @@ class EventFile:
 
         Parameters
         ----------
-        start, stop
-            Range of entries; those beyond the last one are left out.
         truth
             Read truth, links and reference too.
         on_error
             What to do with an entry that cannot be decoded or is not valid: ``raise``, or ``skip``: leave it in its
-            place without content, flagged ``Flag.BAD_INPUT``.
+            place without content, flagged ``Flag.BAD_INPUT``, and warn once a call (`BadEntriesWarning`).
 
         Raises
         ------
@@ -167,11 +137,6 @@ class EventFile:
             The first entry that cannot be used, with file, entry and field; or a missing column.
         ConfigError
             Another `on_error`, or a negative `start`.
-
-        Warns
-        -----
-        BadEntriesWarning
-            Once a call, under ``skip``: how many entries were emptied, and why the first.
         """
         return self._read(start, stop, truth=truth, on_error=on_error)
 
@@ -229,13 +194,7 @@ class EventFile:
         return dataclasses.replace(template, **numbers, **parts)
 
     def _connect_again(self) -> None:
-        """Open the file anew.
-
-        Raises
-        ------
-        InputError
-            There is another file in its place.
-        """
+        """Open the file anew; an `InputError` if there is another one in its place."""
         with suppress(Exception):  # a broken connection cannot always be closed
             self.reader.close()
         reader = self._reopen()

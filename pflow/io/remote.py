@@ -26,30 +26,15 @@ T = TypeVar("T")
 
 
 def is_remote(path: str | PathLike[str]) -> bool:
-    """Whether a path is a URL.
-
-    >>> is_remote("root://eospublic.cern.ch//eos/run7.root"), is_remote("run7.root")
-    (True, False)
-    """
+    """Whether a path is a URL."""
     return "://" in str(path)
 
 
 def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
     """The result of `work` on a file; where the connection to its server fails, of another attempt.
 
-    Parameters
-    ----------
-    path
-        The file; a local one has one attempt.
-    work
-        What to do.
-    again
-        Called before each further attempt, as to open the file anew; it may fail as `work` may.
-
-    Raises
-    ------
-    InputError
-        The connection failed each time; says how often it was tried and for how long.
+    `again` is called before each further attempt, as to open the file anew. An `InputError` says how often it was
+    tried and for how long. A local file has one attempt.
     """
     if not is_remote(path):
         return work()

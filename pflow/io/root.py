@@ -44,13 +44,7 @@ MAX_READ = 2**28
 
 
 def open_root(path: str | PathLike[str]) -> Any:
-    """Open a ROOT file for reading: an `uproot.ReadOnlyDirectory`.
-
-    Raises
-    ------
-    InputError
-        No such file, not a ROOT file, or one that ends before its header says.
-    """
+    """Open a ROOT file for reading (`uproot.ReadOnlyDirectory`); an `InputError` if it is none or is truncated."""
     text = str(path)
     local = "://" not in text
     if local:
@@ -76,13 +70,7 @@ def open_root(path: str | PathLike[str]) -> Any:
 
 
 def file_uuid(path: str | PathLike[str]) -> str:
-    """UUID of a ROOT file; "" for a file of another kind.
-
-    Raises
-    ------
-    InputError
-        A ROOT file that cannot be opened.
-    """
+    """UUID of a ROOT file; "" for a file of another kind."""
     if "://" not in str(path):
         with suppress(OSError), Path(path).open("rb") as stream:
             if stream.read(len(ROOT_SIGNATURE)) != ROOT_SIGNATURE:
@@ -103,13 +91,7 @@ def is_rntuple(directory: Any, name: str) -> bool:
 
 
 def open_tree(directory: Any, name: str, path: str) -> Any:
-    """Open a TTree or RNTuple of an open file.
-
-    Raises
-    ------
-    InputError
-        Not in the file, or not a tree; names the trees that are there.
-    """
+    """Open a TTree or RNTuple of an open file; an `InputError` names the trees that are there."""
     trees = tree_names(directory)
     if name not in trees:
         found = f"it holds {', '.join(trees)}" if trees else "it holds no trees at all"
@@ -138,10 +120,7 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
 def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathLike[str]) -> ak.Array:
     """One branch of a TTree, or field of an RNTuple, for entries `start` to `stop` (exclusive).
 
-    Raises
-    ------
-    InputError
-        It cannot be read, as in a truncated file; names file, first entry and branch.
+    An `InputError` names file, first entry and branch where it cannot be read, as in a truncated file.
     """
     with reading(f"cannot be read up to entry {stop}, truncated or damaged file", file=path, entry=start, field=branch):
         values = tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
@@ -163,15 +142,10 @@ def entries_at_once(tree: Any) -> int:
 
 
 def read_ranges(tree: Any, size: int, most: int | None = None) -> list[tuple[int, int]]:
-    """Ranges of entries in which a tree is best read: a basket that two ranges share would be decompressed twice.
+    """Ranges of at least `size` entries in which a tree is best read: a shared basket would be decompressed twice.
 
-    Parameters
-    ----------
-    tree
-        TTree or RNTuple.
-    size, most
-        Each range has at least `size` entries and ends where a basket of every branch ends (a cluster of an RNTuple).
-        Where that would be more than `most` entries, or than `MAX_READ`, it is cut into ranges of `size`.
+    Each ends where a basket of every branch ends (a cluster of an RNTuple). Where that would be more than `most`
+    entries, or than `MAX_READ` bytes, it is cut into ranges of `size`.
     """
     n, limit = int(tree.num_entries), max(size, entries_at_once(tree))
     limit = limit if most is None else min(limit, most)
@@ -197,13 +171,7 @@ def write_note(file: Any, key: str, content: Mapping[str, Any]) -> None:
 
 
 def read_note(file: Any, key: str, path: str | PathLike[str]) -> dict[str, Any] | None:
-    """The content that `write_note` stored under `key` of an open file, None if there is no such key.
-
-    Raises
-    ------
-    InputError
-        The key holds something else.
-    """
+    """The content that `write_note` stored under `key` of an open file; None if there is no such key."""
     if key not in {name.split(";")[0] for name in file.keys(recursive=False)}:
         return None
     with reading("expected a JSON object", file=path, field=key):
@@ -214,15 +182,7 @@ def read_note(file: Any, key: str, path: str | PathLike[str]) -> dict[str, Any] 
 
 
 class Columns:
-    """Columns of one tree by collection and member.
-
-    Parameters
-    ----------
-    tree
-        `uproot.TTree` or RNTuple.
-    path
-        Its file, for messages.
-    """
+    """Columns of one tree (TTree or RNTuple) by collection and member; `path` is for messages."""
 
     def __init__(self, tree: Any, path: str) -> None:
         self.path = path
@@ -257,13 +217,7 @@ class Columns:
         return next((name for name in collections if name in self._keys), None)
 
     def key(self, collection: str, *members: str) -> str:
-        """Name in the file of a column: the first of the alternative `members` that is there.
-
-        Raises
-        ------
-        InputError
-            None is; names the nearest ones.
-        """
+        """Name in the file of a column: the first of the alternative `members` that is there; else an `InputError`."""
         known = self._keys.get(collection, {})
         for member in members:
             if member in known:
@@ -284,13 +238,10 @@ class Columns:
         return int(getattr(self.tree[self.key(collection, member)], "num_entries", self.num_entries))
 
     def get(self, collection: str, *members: str, start: int, stop: int) -> ak.Array:
-        """One column of entries `start` to `stop`, [event, object].
+        """One column of entries `start` to `stop`, [event, object], of the first of the `members` that is there.
 
-        Raises
-        ------
-        InputError
-            No such column; or its bytes cannot be decoded, or an entry has more or fewer values than in the column of
-            the collection that was read before (then with ``entry``).
+        An `InputError` says which column is missing, cannot be decoded, or differs in length from another one of the
+        collection.
         """
         key = self.key(collection, *members)
         values = read_branch(self.tree, key, start, stop, self.path)
@@ -310,10 +261,7 @@ class Columns:
 
 
 def _keys(tree: Any) -> list[str]:
-    """Names of all branches, or of all fields of an RNTuple.
-
-    uproot lists the fields of an RNTuple in a time that grows with the square of their number: seconds for a thousand.
-    """
+    """Names of all branches, or of all fields of an RNTuple, which uproot's `keys` lists in quadratic time."""
     fields = getattr(tree, "all_fields", None)
     return list(tree.keys(recursive=True)) if fields is None else [field.path for field in fields if field.path]
 

@@ -19,22 +19,7 @@ __all__ = ["make_typed_rntuple"]
 def make_typed_rntuple(directory: Any, name: str, form: ak.forms.RecordForm) -> Any:
     """Make an empty RNTuple; a record whose parameter ``__record__`` is a C++ type becomes a struct of that type.
 
-    Parameters
-    ----------
-    directory
-        ROOT file or directory of uproot, open for writing.
-    name, form
-        Name of the RNTuple, and its fields.
-
-    Returns
-    -------
-    uproot.WritableNTuple
-        To be extended with arrays of this form.
-
-    Raises
-    ------
-    ConfigError
-        The installed uproot does not take the names.
+    A `ConfigError` if the installed uproot does not take the names.
     """
     try:
         from uproot.writing import _cascadentuple as writing

@@ -291,11 +291,7 @@ def place_samples(samples: Sequence[HitSample], linked: Mapping[str, str]) -> di
 
 
 def by_code(codes: Sequence[int]) -> Place:
-    """Place by the member ``type`` of hits; unknown for codes that say nothing, or that disagree on the kind.
-
-    >>> by_code([11010, 21010])["kind"], by_code([1032, 2032])["region"]
-    (('ecal', 'type'), ('other', 'type'))
-    """
+    """Place by the member ``type`` of hits; unknown for codes that say nothing, or that disagree on the kind."""
     kinds = {KIND_CODES.get(code // 10 % 10, "") for code in codes}
     if len(kinds) != 1 or kinds == {""}:
         return {}
@@ -304,11 +300,7 @@ def by_code(codes: Sequence[int]) -> Place:
 
 
 def by_name(name: str) -> Place:
-    """Place by the collection's name, as far as it tells.
-
-    >>> by_name("EcalEndcapRingCollectionRec")
-    {'kind': ('ecal', 'name'), 'region': ('other', 'name')}
-    """
+    """Place by the collection's name, as far as it tells, e.g. ``EcalEndcapRingCollectionRec``."""
     found = (
         next((value for value, pattern in patterns if re.search(pattern, name.lower())), "")
         for patterns in (KIND_NAMES, REGION_NAMES)

@@ -96,8 +96,6 @@ def draft_detector(
 
     Parameters
     ----------
-    path
-        The file, TTree or RNTuple.
     name
         Of the detector; by default what the simulation called it, else the file's name.
     b_field

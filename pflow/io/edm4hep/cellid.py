@@ -22,12 +22,7 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
     """Offset, width and whether it is signed, of the first of the fields `names` in an encoding; None if none is.
 
     An encoding is a list ``name:offset:width`` or, packed one after the other, ``name:width``; a negative width
-    stands for a signed field (DD4hep, `BitFieldCoder`).
-
-    Raises
-    ------
-    ValueError
-        Not such a list, or a field outside the 64 bits.
+    stands for a signed field (DD4hep, `BitFieldCoder`). Anything else is a `ValueError`.
 
     >>> bit_field("system:5,side:-2,layer:6", "layer"), bit_field("x:32:-16", "x"), bit_field("x:8", "layer")
     ((7, 6, False), (32, 16, True), None)
@@ -53,13 +48,7 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
 
 
 def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str | None) -> npt.NDArray[np.int32]:
-    """Layer of each cell, int32 of the same shape; -1 where there is no encoding or it has no layer.
-
-    Encoding and errors as of `bit_field`; cell ids are unsigned 64-bit integers.
-
-    >>> layer_from_cell_id(np.array([0b101_00011], dtype=np.uint64), "system:0:5,layer:5:3")
-    array([5], dtype=int32)
-    """
+    """Layer of each cell, int32 of the same shape; -1 where there is no encoding (`bit_field`) or it has no layer."""
     cells = np.asarray(cell_id).astype(np.uint64)
     found = None if encoding is None else bit_field(encoding, *LAYER_NAMES)
     if found is None:
@@ -73,14 +62,9 @@ def layer_from_cell_id(cell_id: npt.NDArray[Any], encoding: str | None) -> npt.N
 
 
 def find_layer_bits(cell_id: npt.NDArray[Any], layer: npt.NDArray[Any]) -> tuple[int, int] | None:
-    """Offset and width of the bits of cell ids that count the layers; None if no bits do.
+    """Offset and width of the bits of cell ids, uint64 [cell], that count the layers, int [cell]; None if no bits do.
 
-    Parameters
-    ----------
-    cell_id
-        Unsigned 64-bit cell ids [cell].
-    layer
-        int [cell]: layers in order, numbered with or without gaps, e.g. by their position.
+    The layers are in order, numbered with or without gaps.
 
     >>> find_layer_bits(np.array([0x203, 0x213, 0x223, 0x133, 0x143], dtype=np.uint64), np.arange(5))
     (4, 4)

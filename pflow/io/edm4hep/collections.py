@@ -1,8 +1,4 @@
-"""The collections of a podio file and their types, whatever the file says about them.
-
-The type stands in the table of ids of newer files and in the branches that ROOT writes; other tools leave out both, and
-then the members tell.
-"""
+"""The collections of a podio file and their types: from its metadata, the types of its branches, or the members."""
 
 from __future__ import annotations
 
@@ -93,13 +89,7 @@ def list_collections(file: PodioFile) -> list[Collection]:
 
 
 def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
-    """The same with what they hold in the first `stop` entries.
-
-    Raises
-    ------
-    InputError
-        The bytes cannot be decoded.
-    """
+    """The same with what they hold in the first `stop` entries."""
     contents = []
     for own in list_collections(file):
         count, energy = count_objects(file, own, 0, stop), None
@@ -123,13 +113,7 @@ def collection_contents(file: PodioFile, stop: int) -> tuple[Collection, ...]:
 
 
 def count_objects(file: PodioFile, collection: Collection, start: int, stop: int) -> int:
-    """Objects of a collection in entries `start` to `stop`.
-
-    Raises
-    ------
-    InputError
-        The bytes cannot be decoded.
-    """
+    """Objects of a collection in entries `start` to `stop`."""
     name = f"{collection.name}{SUBSET}" if collection.subset else collection.name
     members = [member for member in file.columns.members(name) if "[" not in member]  # fixed-size arrays are slow
     return int(jagged.count(file.columns.get(name, *members[:1] or [""], start=start, stop=stop)).sum())
@@ -138,14 +122,7 @@ def count_objects(file: PodioFile, collection: Collection, start: int, stop: int
 def link_pairs(file: PodioFile, link: str, start: int, stop: int) -> dict[tuple[str, str], int]:
     """How many links of a collection lead from each collection to each other one in entries `start` to `stop`.
 
-    Returns
-    -------
     Counts by names of both ends, most links first; an end in a collection that the file does not name is "".
-
-    Raises
-    ------
-    InputError
-        The bytes cannot be decoded, the file has no table of ids, or both ends are not of one length.
     """
     ends = []
     for end, names in enumerate((("from", "rec"), ("to", "sim"))):
@@ -176,7 +153,7 @@ def _is_auxiliary(name: str, file: PodioFile) -> bool:
 def _declared(file: PodioFile, name: str) -> str:
     """The type that the file declares, "" if it declares none.
 
-    A collection type is ``edm4hep::TrackCollection``, a branch's ``vector<edm4hep::TrackData>``, and that of links
+    For example ``edm4hep::TrackCollection`` in the metadata, ``vector<edm4hep::TrackData>`` of a branch, and of links
     ``podio::LinkCollection<...>`` or, in older files, ``edm4hep::MCRecoTrackParticleAssociationCollection``.
     """
     declared = file.types.get(name) or file.columns.typename(name)

@@ -139,18 +139,7 @@ class CollectionInfo:
 
 
 class DataModel:
-    """Structs and data types of one or more data models.
-
-    Parameters
-    ----------
-    definitions
-        Each as podio's JSON: ``components`` and ``datatypes``; names in earlier ones win.
-
-    Attributes
-    ----------
-    structs
-        Name and C++ type of each member of each struct.
-    """
+    """Structs and data types of one or more data models, each as podio's JSON; names in earlier ones win."""
 
     def __init__(self, *definitions: Mapping[str, Any]) -> None:
         self.structs = dict(OF_PODIO)
@@ -171,10 +160,7 @@ class DataModel:
     def fields(self, collection: CollectionInfo) -> dict[str, str]:
         """Fields in which podio stores a collection, that of its objects first, and the C++ type of their elements.
 
-        Raises
-        ------
-        KeyError
-            No such type; the message names the nearest ones.
+        A `KeyError` of an unknown type names the nearest ones.
         """
         name, data_type = collection.name, collection.data_type
         found = COLLECTION.fullmatch(data_type)
@@ -201,22 +187,8 @@ class DataModel:
     def objects(self, cpp_type: str, columns: Mapping[str, npt.NDArray[Any]], n: int, *, path: str = "") -> Any:
         """Awkward content of `n` objects of a C++ type; records carry the names of their structs.
 
-        Parameters
-        ----------
-        cpp_type
-            Struct or primitive.
-        columns
-            [n] or, for arrays, [n, length]: values of members by their path, e.g. ``momentum.x``; "" for a primitive.
-            Members without values are 0.
-        n
-            Number of objects.
-        path
-            Path of this type within the columns.
-
-        Raises
-        ------
-        KeyError
-            A type that is not known.
+        `columns` has the values of members by their path within `path`, e.g. ``momentum.x``, [n] or, of arrays,
+        [n, length]; "" stands for a primitive. Members without values are 0.
         """
         values = columns.get(path)
         if cpp_type in PRIMITIVES:

@@ -33,15 +33,7 @@ PARAMETER_TYPES: dict[str, Any] = {"Int": np.int32, "Float": np.float32, "Double
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Filled:
-    """Content of one field in consecutive frames.
-
-    Parameters
-    ----------
-    counts
-        int64 [frame]: number of objects.
-    columns
-        Values of their members by path (`pflow.io.edm4hep.data_model.DataModel.objects`).
-    """
+    """Content of one field in consecutive frames: int64 [frame] `counts` of objects, and their members by path."""
 
     counts: npt.NDArray[np.int64]
     columns: Mapping[str, npt.NDArray[Any]]
@@ -54,19 +46,8 @@ Frames = Mapping[str, Filled]
 class FrameWriter:
     """Writes one category of frames, ``events``, chunk by chunk, then the metadata.
 
-    Parameters
-    ----------
-    file
-        ROOT file of uproot, open for writing.
-    collections
-        What every frame holds, and the data model that knows the types; two may know a type in different versions.
-    definitions
-        Data models by name, as JSON, to be stored in the file.
-
-    Raises
-    ------
-    ConfigError
-        Two collections have the same name or id.
+    Each of the `collections` comes with the data model that knows its type; two may know a type in different versions.
+    `definitions` are the data models by name, as JSON, to be stored in the `file`, open for writing.
     """
 
     def __init__(
@@ -86,13 +67,7 @@ class FrameWriter:
         self._events = make_typed_rntuple(file, "events", self._layout({}, [], 0).form)
 
     def extend(self, frames: Frames, frame_parameters: Sequence[Parameters]) -> None:
-        """Append consecutive frames, as many as there are parameters of frames.
-
-        Raises
-        ------
-        ValueError
-            A field that no collection has, or with another number of frames.
-        """
+        """Append consecutive frames, as many as there are parameters of frames."""
         n = len(frame_parameters)
         for name, filled in frames.items():
             if name not in self._fields or len(filled.counts) != n:
@@ -152,24 +127,8 @@ class FrameWriter:
 class InputCopy:
     """Reads the collections of one file member by member.
 
-    Parameters
-    ----------
-    file
-        Of a podio later than 1.0: its metadata name the types.
-
-    Attributes
-    ----------
-    collections
-        All collections of its events, with the ids that they have there, by name.
-    definitions
-        Its data models, by name, as JSON.
-    model
-        Their types.
-
-    Raises
-    ------
-    InputError
-        The metadata lack the types of the collections or the data model.
+    `collections` of its events by name, with the ids that they have there; `definitions` of its data models as JSON;
+    and the `model` of their types. An `InputError` where the metadata lack them, as those of podio up to 1.0.
     """
 
     def __init__(self, file: PodioFile) -> None:
@@ -193,13 +152,7 @@ class InputCopy:
                 raise InputError(str(error.args[0]), file=file.path, field=info.name) from error
 
     def read(self, start: int, stop: int) -> Frames:
-        """Content of all collections, with their references, in entries `start` to `stop` (exclusive).
-
-        Raises
-        ------
-        InputError
-            A member that the type has is not in the file, or cannot be decoded.
-        """
+        """Content of all collections, with their references, in entries `start` to `stop` (exclusive)."""
         frames = {}
         for field, cpp_type in self._fields.items():
             columns: dict[str, npt.NDArray[Any]] = {}

@@ -39,15 +39,8 @@ Ints = npt.NDArray[np.int64]
 class PodioFile:
     """An open file of podio's, TTree or RNTuple.
 
-    Parameters
-    ----------
-    directory, path
-        The file, open (`pflow.io.root.open_root`), and its name.
-
     Attributes
     ----------
-    uuid, schema
-        The file's UUID, and ``edm4hep`` or ``edm4hep-rntuple``.
     columns
         Columns of its tree ``events``.
     ids, ids_stored
@@ -58,11 +51,6 @@ class PodioFile:
         What the metadata of the file and of its runs say: values of each parameter, as text.
     encodings
         Cell encoding of each collection that has one.
-
-    Raises
-    ------
-    InputError
-        No tree ``events``, or a damaged one.
     """
 
     def __init__(self, directory: Any, path: str | PathLike[str]) -> None:
@@ -100,13 +88,7 @@ class PodioFile:
         self.directory.close()
 
     def layers(self, collection: str, cell_id: npt.NDArray[Any], encoding: str) -> npt.NDArray[np.int32]:
-        """Layers of cells of a collection, as of `layer_from_cell_id`.
-
-        Raises
-        ------
-        InputError
-            An encoding that cannot be understood; names the collection.
-        """
+        """Layers of cells of a collection, as of `layer_from_cell_id`."""
         try:
             return layer_from_cell_id(cell_id, encoding)
         except ValueError as error:
@@ -115,10 +97,7 @@ class PodioFile:
     def names(self, collection_ids: Ints) -> list[str]:
         """Names of the collections among these ids, sorted; unknown ids are left out.
 
-        Raises
-        ------
-        InputError
-            The file has no table of ids, and none of these is the hash of a collection's name.
+        An `InputError` if the file has no table of ids, and none of these is the hash of a collection's name.
         """
         wanted = np.unique(_unsigned(collection_ids))
         known = sorted(self.ids[int(found)] for found in wanted if int(found) in self.ids)
@@ -134,10 +113,7 @@ class PodioFile:
     def references(self, branch: str, start: int, stop: int, *, of: Ints | None = None) -> tuple[Ints, Ints, Ints]:
         """Counts [event] and, of all events, collection ids and indices [reference] of a branch of references.
 
-        Raises
-        ------
-        InputError
-            Not one reference for each of the objects that it is `of`, int64 [event].
+        `of`, int64 [event]: the objects of which each must have one reference.
         """
         ids = self.columns.get(branch, "collectionID", start=start, stop=stop)
         index = self.columns.get(branch, "index", start=start, stop=stop)
@@ -160,13 +136,7 @@ class PodioFile:
         return entries
 
     def id_of(self, collection: str) -> int:
-        """Id of a collection.
-
-        Raises
-        ------
-        InputError
-            The file's table of ids does not name it, or there is none.
-        """
+        """Id of a collection; an `InputError` if the file does not say it."""
         for number, name in self.ids.items():
             if name == collection:
                 return number
@@ -208,10 +178,7 @@ class PodioFile:
     def frame_parameters(
         self, category: str, start: int = 0, stop: int | None = None
     ) -> list[dict[str, dict[str, Any]]]:
-        """Parameters of the frames `start` to `stop` (exclusive) of a category, by kind and key.
-
-        Kinds are ``Int``, ``Float``, ``Double`` and ``String``; those that the file does not hold are left out.
-        """
+        """Parameters of the frames `start` to `stop` (exclusive) of a category, by kind (``Int`` etc.) and key."""
         columns = self.columns if category == "events" else self._columns(category)
         stop = columns.num_entries if stop is None else min(stop, columns.num_entries)
         frames: list[dict[str, dict[str, Any]]] = [{} for _ in range(start, stop)]
@@ -255,13 +222,7 @@ class PodioFile:
 
 
 def open_podio(path: str | PathLike[str]) -> PodioFile:
-    """Open a file of podio's.
-
-    Raises
-    ------
-    InputError
-        Not a ROOT file, truncated, or without a tree ``events``.
-    """
+    """Open a file of podio's, as of `open_root`, with a tree ``events``."""
     directory = open_root(path)
     try:
         return PodioFile(directory, path)
@@ -283,12 +244,7 @@ def vector_member(columns: Columns, collection: str, index: int, name: str) -> s
 class Joined:
     """Several collections concatenated in each event, and where references into them point.
 
-    Parameters
-    ----------
-    names
-        The collections, in their order.
-    counts
-        int64 [collection, event]: how many objects each has.
+    `names` of the collections in order, and `counts` of their objects, int64 [collection, event].
     """
 
     def __init__(self, names: Sequence[str], counts: npt.ArrayLike) -> None:
@@ -298,22 +254,10 @@ class Joined:
         self.offsets: Ints = np.cumsum(self.counts, axis=0) - self.counts
 
     def resolve(self, file: PodioFile, collection_id: Ints, index: Ints, event: Ints) -> tuple[Ints, npt.NDArray[Any]]:
-        """Index in the joined list that each reference points to.
+        """Index in the joined list that each reference points to, and whether it points to one of these collections.
 
-        Parameters
-        ----------
-        file
-            Whose collection ids these are.
-        collection_id, index, event
-            Integers [reference].
-
-        Returns
-        -------
-        joined
-            int64 [reference]; -1 for another collection. An index outside its own collection stays outside the joined
-            list.
-        known
-            bool [reference]: whether it points to one of these collections.
+        Takes collection ids of the file, indices and events, integers [reference]. The index, int64 [reference], is -1
+        for another collection; one outside its own collection stays outside the joined list.
         """
         collection_id, index = _unsigned(collection_id), np.asarray(index, dtype=np.int64)
         joined = np.full(len(index), -1, dtype=np.int64)
@@ -333,21 +277,10 @@ class Joined:
 
 
 def expand(begin: ak.Array, end: ak.Array, sizes: Ints) -> tuple[Ints, Ints]:
-    """Follow one-to-many relations: each object has a range of another list of the same event.
+    """Follow one-to-many relations: each object, [event, object], has a range of another list of its event.
 
-    Parameters
-    ----------
-    begin, end
-        [event, object] range of each object in the other list, end exclusive.
-    sizes
-        int64 [event]: length of the other list.
-
-    Returns
-    -------
-    object_index
-        int64 [member]: the object, counted over all events.
-    member
-        int64 [member]: its member, counted over all events. Members outside the list are left out.
+    `sizes`, int64 [event], are the lengths of that list. Returns int64 [member]: the object, and the member, both
+    counted over all events; members outside the list are left out.
     """
     event = jagged.event_index(jagged.count(begin))
     first, last = (np.clip(jagged.flat(values, np.int64), 0, sizes[event]) for values in (begin, end))

@@ -69,14 +69,10 @@ class HitOrigins:
 
 
 class Edm4hepReader:
-    """Reader of one open EDM4hep file (a `pflow.io.reader.Reader`).
+    """Reader of one open EDM4hep file (a `pflow.io.reader.Reader`), closed with it.
 
     Parameters
     ----------
-    file
-        Open file, closed with the reader.
-    detector
-        Names of the collections.
     sim
         Read simulated instead of digitised hits. By default where the file holds no digitised calorimeter
         collection of the detector. The two are never mixed: their energies are on different scales.
@@ -84,21 +80,12 @@ class Edm4hepReader:
         Where the file has none of the detector's track collections, make tracks from its Monte Carlo particles
         (`pflow.event.truth_tracks`) and flag the events ``Flag.TRUTH_TRACKS``.
 
-    Attributes
-    ----------
-    truth_tracks
-        Whether tracks are made so.
-    sources
-        Collections that are read, by part: each calorimeter's name, ``tracks``, ``tracker_hits``, ``truth``,
-        ``hit_links``, ``track_links``, ``reference``.
-
     Raises
     ------
     InputError
         A required collection is absent; names the nearest matches.
     ConfigError
-        Simulated hits are asked for, and the detector names no simulated collections; or tracks from Monte Carlo
-        particles, and the detector does not describe them.
+        The detector names no collections of the wanted kind, or does not describe tracks from Monte Carlo particles.
     """
 
     def __init__(

@@ -115,18 +115,9 @@ def reco_frames(
 ) -> dict[str, Filled]:
     """Content of the collections of a reconstruction, field by field, in consecutive events.
 
-    Parameters
-    ----------
-    reconstruction
-        The particles.
-    events
-        What they were made from; with truth and links to it where there are to be links to Monte Carlo particles.
-    names
-        Names of the collections.
-    hits
-        Objects of the input that the hits are; None if the hits are written as a collection of their own.
-    track_id, mc_id
-        Ids of the collections of tracks and Monte Carlo particles; None to leave out links to the latter.
+    `events` are what the particles were made from, with truth and links where there are to be links to Monte Carlo
+    particles; `hits` the objects of the input that its hits are, None if they are written as a collection of their own;
+    `track_id` and `mc_id` the ids of tracks and Monte Carlo particles, None to leave out links to the latter.
     """
     n_particles = jagged.count(reconstruction.particles)
     hit_links = Links.of(reconstruction.hit_links, len(events))

@@ -23,28 +23,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class Edm4hepRecoReader:
-    """Reads a collection of edm4hep::ReconstructedParticle as a reconstruction.
+    """Reads the collection `name` of edm4hep::ReconstructedParticle as a reconstruction.
 
-    Parameters
-    ----------
-    file
-        Open file; closed by others.
-    name
-        The collection. Of another program's file its particles are read, without links and probabilities.
-    links
-        Whether to read links of hits and tracks.
-
-    Attributes
-    ----------
-    tree
-        What is read.
-    parts
-        What the file holds of links, ``scores`` and ``covariance``.
-
-    Raises
-    ------
-    InputError
-        No such collection, with the nearest names.
+    Of another program's file the particles are read, without links and probabilities. `parts`: what the file holds of
+    links, ``scores`` and ``covariance``.
     """
 
     def __init__(self, file: PodioFile, name: str, *, links: bool) -> None:
@@ -68,13 +50,7 @@ class Edm4hepRecoReader:
         self.parts = frozenset(parts if links else parts - {"hit_links", "track_links"})
 
     def read(self, start: int, stop: int) -> Reconstruction:
-        """Entries `start` to `stop` (exclusive).
-
-        Raises
-        ------
-        InputError
-            A member is missing or cannot be decoded, or lists do not have the lengths that they should.
-        """
+        """Entries `start` to `stop` (exclusive)."""
 
         def get(collection: str, *members: str) -> ak.Array:
             return self._file.columns.get(collection, *members, start=start, stop=stop)

@@ -65,13 +65,7 @@ class Contributions:
 
 
 def read_contributions(file: PodioFile, collection: str, start: int, stop: int) -> Contributions | None:
-    """Contributions to the hits of a simulated collection in entries `start` to `stop`; None if the file has none.
-
-    Raises
-    ------
-    InputError
-        A member is missing or cannot be decoded, or the file has no table of collection ids.
-    """
+    """Contributions to the hits of a simulated collection in entries `start` to `stop`; None if the file has none."""
     columns = file.columns
     branch = relation(columns, collection, 0, "contributions")
     if branch is None:
@@ -117,19 +111,9 @@ def digitise(
 ) -> tuple[dict[str, ak.Array], Contributions | None]:
     """The hits of one simulated collection that digitisation keeps, and the contributions that count to them.
 
-    Parameters
-    ----------
-    calorimeter
-        Its `sim_threshold`, `sim_time_window`, `sim_scale`, `sim_deep_scale` and `sim_measures_time` are applied.
-    columns
-        [event, hit]: ``energy`` (visible, GeV), ``x``, ``y``, ``z`` (mm), ``layer`` (-1 unknown; decides between
-        `sim_scale` and `sim_deep_scale`), and whatever else.
-    contributions
-        What made the hits. Without them no time window is applied and times are unknown (NaN).
-
-    Returns
-    -------
-    The columns of the kept hits, with calibrated ``energy`` (GeV) and ``time`` (ns), and the contributions.
+    `columns`, [event, hit]: ``energy`` (visible, GeV; calibrated in the result), ``x``, ``y``, ``z`` (mm), ``layer``
+    (-1 unknown; decides between `sim_scale` and `sim_deep_scale`) and others; ``time`` (ns) is added. Without
+    contributions no time window is applied and times are unknown (NaN).
     """
     values = {key: jagged.flat(array) for key, array in columns.items()}
     energy = values["energy"].astype(np.float64)
@@ -171,24 +155,8 @@ def time_after_flight(time: Floats, position: Floats) -> Floats:
 def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, start: int, stop: int) -> Ints:
     """Number of tracker layers with a hit of each Monte Carlo particle's own, int64 [all particles of the entries].
 
-    A layer is a pair of collection and layer of the cell id; where a collection has no cell encoding, each of its hits
-    counts as a layer.
-
-    Parameters
-    ----------
-    file
-        Open file.
-    collections
-        Names of the collections (edm4hep::SimTrackerHit), all of them in the file.
-    particles
-        Where the Monte Carlo particles went.
-    start, stop
-        Entries.
-
-    Raises
-    ------
-    InputError
-        A collection without references to particles, or a cell encoding that cannot be understood.
+    A layer is a pair of collection (edm4hep::SimTrackerHit) and layer of the cell id; where a collection has no cell
+    encoding, each of its hits counts as a layer.
     """
     first = jagged.offsets(particles.totals)
     crossed: list[Ints] = [np.zeros((0, 3), dtype=np.int64)]

@@ -38,29 +38,20 @@ CLUSTER_SIZE = 32
 
 
 class Edm4hepRecoWriter:
-    """Writes the reconstruction of one file, chunk by chunk; a context manager.
+    """Writes the reconstruction of one file, chunk by chunk; a context manager. It appears at its place when whole.
 
-    The file appears at its place only when whole. It holds the collections of `pflow.io.edm4hep.reco` and those of the
-    input, so that all references lead to objects of the same file. Where the input's cannot be copied (another schema,
-    or a podio before 1.1, which says so in a warning), it holds the hits and tracks that were used.
+    The output holds the collections of `pflow.io.edm4hep.reco` and those of the input, so that all references lead to
+    objects of the same file. Where the input's cannot be copied (another schema, or a podio before 1.1, which says so
+    in a warning), it holds the hits and tracks that were used.
 
     Parameters
     ----------
-    path
-        The output file.
     file
         The input; it must stay open.
-    provenance
-        Where the particles come from; plain data, as JSON can hold. ``flagged`` is added as by
-        `pflow.io.particles_root.RecoWriter`.
     mc_links
         Write links to Monte Carlo particles.
-    name
-        Name of the collection of particles.
-    inputs
-        Files and folders beside `file` that must not be overwritten.
-    force
-        Replace any file; without it, only an earlier output of a reconstruction.
+    provenance, name, inputs, force
+        As of `pflow.io.particles_root.RecoWriter`.
 
     Raises
     ------
@@ -149,15 +140,7 @@ class Edm4hepRecoWriter:
         self._stack.__exit__(*error)
 
     def extend(self, reconstruction: Reconstruction) -> None:
-        """Append the particles of the next entries of the input.
-
-        Raises
-        ------
-        InputError
-            An entry of the input cannot be decoded, and is not flagged ``BAD_INPUT``: such ones are left empty.
-        ValueError
-            Particles have links, scores or covariances and those before had none, or the other way round.
-        """
+        """Append the particles of the next entries of the input, of which only those flagged may be damaged."""
         self._flagged.update(count_flags(reconstruction.flags))
         if ak.any(ak.num(reconstruction.particles, axis=1)):
             optional = reconstruction.optional_parts
