@@ -80,7 +80,7 @@ def test_charged_particles_with_and_without_a_track_have_curves_of_their_own(eve
 
 
 def test_a_model_without_uncertainties_has_nothing_to_fit(events):
-    assert fitted(events, reconstructed(events, times=1.0, covariance=False)) == UncertaintyCalibration()
+    assert fitted(events, reconstructed(events, times=1.0, covariance=False)).result() == UncertaintyCalibration()
 
 
 def test_the_factor_depends_on_sigma():
