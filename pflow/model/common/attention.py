@@ -49,16 +49,9 @@ def attend(
     lengths: Sequence[int] | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Self-attention of padded or of packed events, float [B, N, H * D].
+    """Self-attention of padded events, or of packed ones by their `lengths`: [B, H, N, D] each to float [B, N, H * D].
 
-    Parameters
-    ----------
-    query, key, value : float [B, H, N, D]
-    mask : bool [B, N] or None
-    lengths
-        Lengths of packed events, without `mask`.
-    scale
-        Factor of the logits; default: D^(-1/2).
+    The `mask` is bool [B, N]; the default of `scale`, the factor of the logits, is D^(-1/2).
     """
     if lengths is None:
         attended = scaled_dot_product_attention(query, key, value, attn_mask=_broadcast(mask), scale=scale)
@@ -71,12 +64,8 @@ def attend(
 def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """What `scaled_dot_product_attention` weights its values with, float [B, H, N, S]; each row sums to 1.
 
-    Parameters
-    ----------
-    query, key : float [B, H, N, D] and [B, H, S, D]
-    mask : bool [B, S] or None
-    causal
-        Whether a query sees only the keys up to its own place.
+    Of queries [B, H, N, D] and keys [B, H, S, D] with `mask` bool [B, S]; `causal`: a query sees the keys up to its
+    place.
     """
     logits = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     if causal:
@@ -100,18 +89,7 @@ def _event_by_event(
 
 
 class SelfAttention(nn.Module):
-    """Tokens of one sequence attend to each other.
-
-    Parameters
-    ----------
-    width, heads
-        W and H; H divides W.
-
-    Raises
-    ------
-    ValueError
-        If `heads` does not divide `width`.
-    """
+    """Tokens of one sequence attend to each other; ValueError if `heads` does not divide `width`."""
 
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
@@ -134,28 +112,11 @@ class SelfAttention(nn.Module):
         causal: bool = False,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Attend.
+        """Attend; float [B, N, W] in and out.
 
-        Parameters
-        ----------
-        x : float [B, N, W], or with `cache` [B, W]
-        mask : bool [B, N] or None
-            Real tokens. Not with `causal`: the padding behind a causal sequence is never attended to.
-        lengths
-            Lengths of packed events; not with `mask`, `causal` or `cache`.
-        causal
-            Whether a token attends only to itself and to earlier tokens.
-        cache
-            Keys and values of the earlier tokens; those of x, one token, are appended.
-
-        Returns
-        -------
-        float, shape of x
-
-        Raises
-        ------
-        ValueError
-            If `mask` is given with `causal`, `lengths` with any other, or `cache` with more than one token.
+        With `cache`, x [B, W] is one new token of each event, whose key and value are appended. Where `causal`, a token
+        attends to itself and to earlier ones; padding behind it is never attended to, so that there is no `mask` (bool
+        [B, N]). Packed events have `lengths` and none of the others. Other combinations are a ValueError.
         """
         if causal and mask is not None:
             raise ValueError("mask: a causal sequence has its padding at the end and takes no mask")
@@ -175,18 +136,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Tokens of one sequence attend to a memory, whose keys and values are projected once.
-
-    Parameters
-    ----------
-    width, heads
-        W, also of the memory, and H; H divides W.
-
-    Raises
-    ------
-    ValueError
-        If `heads` does not divide `width`.
-    """
+    """Tokens of one sequence attend to a memory of the same width, whose keys and values are projected once."""
 
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
@@ -214,20 +164,9 @@ class CrossAttention(nn.Module):
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
     ) -> Tensor:
-        """Attend.
+        """Attend from x, float [B, N, W] or packed with `lengths`, to a memory [B, S, W] or `project` of it.
 
-        Parameters
-        ----------
-        x : float [B, N, W], or [1, N, W] of B packed events
-        memory : float [B, S, W], or from `project`
-        mask : bool [B, S] or None
-            Real tokens of the memory.
-        lengths
-            Lengths of the events packed in x.
-
-        Returns
-        -------
-        float, shape of x
+        The `mask` of the memory is bool [B, S].
         """
         if isinstance(memory, Tensor):
             memory = self.project(memory)
@@ -244,18 +183,9 @@ class CrossAttention(nn.Module):
 def absorbed_products(query: Tensor, key: Tensor, memory: Tensor, added: Tensor) -> Tensor:
     """Products of queries with linear maps of a memory, without computing the maps, float [B, H, T, S].
 
-    With M A the mapped memory, q (M A)^T = (q A^T) M^T: the few queries are mapped instead of the memory, and all maps
-    read the same memory (absorbed projections, as in DeepSeek-V2's multi-head latent attention, arXiv:2405.04434).
-
-    Parameters
-    ----------
-    query : float [B, T, H, D]
-        Queries of T positions for H maps.
-    key : float [H, D, W]
-        Weights of the maps.
-    memory : float [B, S, W]
-    added : float [B, H, T, S] or [B, H, T, 1]
-        Added to the products.
+    With M A the mapped memory, q (M A)^T = (q A^T) M^T: the few queries [B, T, H, D] are mapped by the weights `key`
+    [H, D, W] instead of the memory [B, S, W], which all maps read (absorbed projections, as in DeepSeek-V2's multi-head
+    latent attention, arXiv:2405.04434). `added`, [B, H, T, S] or [B, H, T, 1], is added to the products.
     """
     mapped = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
     products = torch.baddbmm(added.flatten(1, 2), mapped, memory.transpose(1, 2))  # [B, H * T, S]
@@ -267,16 +197,6 @@ class AbsorbedCrossAttention(nn.Module):
 
     The values are absorbed alike: w (M B) = (w M) B. The bias of the keys adds the same to all logits of a query and is
     left out.
-
-    Parameters
-    ----------
-    width, heads
-        W, also of the memory, and H; H divides W.
-
-    Raises
-    ------
-    ValueError
-        If `heads` does not divide `width`.
     """
 
     def __init__(self, *, width: int, heads: int) -> None:
@@ -297,17 +217,9 @@ class AbsorbedCrossAttention(nn.Module):
         return KeyValue(key.transpose(2, 3), value.contiguous())
 
     def forward(self, x: Tensor, memory: Tensor | KeyValue, bias: Tensor) -> Tensor:
-        """Attend.
+        """Attend from x, float [B, N, W], or [B, W] of one query an event, to a memory [B, S, W] or `project` of it.
 
-        Parameters
-        ----------
-        x : float [B, N, W], or [B, W] of one query an event
-        memory : float [B, S, W], or `project` of it
-        bias : float [B, H, N, S], added to the logits
-
-        Returns
-        -------
-        float, shape of x
+        The `bias`, float [B, H, N, S], is added to the logits.
         """
         query, scale = self.query(x), self.head_width**-0.5
         value_bias = self.key_value.bias.chunk(2)[1]

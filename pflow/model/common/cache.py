@@ -18,12 +18,7 @@ FIRST_LENGTH = 64
 
 
 class KeyValue(NamedTuple):
-    """Keys and values of a fixed sequence, projected once.
-
-    Parameters
-    ----------
-    key, value : float [B, H, S, D]
-    """
+    """Keys and values of a fixed sequence, projected once; float [B, H, S, D] each."""
 
     key: Tensor
     value: Tensor
@@ -37,17 +32,11 @@ class Compaction(NamedTuple):
     """Move the rows that stay to the front: each row behind the new end fills the gap of a row that leaves.
 
     Only the rows that move are copied: over a whole decoding no more than one batch.
-
-    Parameters
-    ----------
-    gaps : int64 [M], rows in front of the new end that leave
-    movers : int64 [M], rows behind it that stay
-    size : number of rows that stay
     """
 
-    gaps: Tensor
-    movers: Tensor
-    size: int
+    gaps: Tensor  # int64 [M], rows in front of the new end that leave
+    movers: Tensor  # int64 [M], rows behind it that stay
+    size: int  # number of rows that stay
 
     @staticmethod
     def sizes(stays: Tensor) -> Tensor:
@@ -87,17 +76,7 @@ class Cache(Protocol):
 
 
 class KVCache:
-    """Keys and values of the tokens decoded so far, in storage that doubles when it is full.
-
-    Memory follows what was decoded, not what may be.
-
-    Parameters
-    ----------
-    batch, heads, max_length, head_width
-        B, H, the largest S, and D.
-    dtype, device
-        Of keys and values.
-    """
+    """Keys and values of the tokens decoded so far, in storage that doubles when full, up to `max_length` tokens."""
 
     def __init__(
         self,
@@ -136,22 +115,9 @@ class KVCache:
         return self._max_length
 
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """Append the keys and values of new tokens.
+        """Append those of new tokens, float [B, H, S, D]; return those of all so far, views valid until the next call.
 
-        Parameters
-        ----------
-        k_val, v_val : float [B, H, S, D]
-            Of the S new tokens.
-
-        Returns
-        -------
-        KeyValue [B, H, S_total, D]
-            Of all tokens so far; views of the cache, valid until the next call.
-
-        Raises
-        ------
-        ValueError
-            If B, H or D differ from the cache's, or if more than `max_length` tokens are stored.
+        ValueError if shapes do not fit, or if more than `max_length` tokens are stored.
         """
         expected = (self._key.shape[0], self._key.shape[1], k_val.shape[2], self._key.shape[3])
         if tuple(k_val.shape) != expected or k_val.shape != v_val.shape:

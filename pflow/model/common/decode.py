@@ -30,52 +30,24 @@ class Decoder(Protocol):
         """Drop the events that have ended, after `advance`."""
 
     def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
-        """Decode one particle of each event, and make it the next input.
+        """Decode one particle of each event `rows`, int64 [B'], and make it the next input; columns [B', ...] by name.
 
-        Parameters
-        ----------
-        rows : int64 [B'], events that go on
-        sizes
-            What `sizes` returned, on the host.
-
-        Returns
-        -------
-        dict
-            Columns [B', ...].
+        `sizes` is what `sizes` returned, on the host.
         """
 
 
 class DecodedSequence(NamedTuple):
-    """What was decoded.
+    """What was decoded; T is the largest number of particles."""
 
-    Parameters
-    ----------
-    columns
-        Columns [B, T, ...] of `Decoder.emit`, zeros where an event has ended.
-    mask : bool [B, T], True = decoded
-    truncated : bool [B], True = the largest number was decoded and the event had not ended
-    """
-
-    columns: dict[str, Tensor]
-    mask: Tensor
-    truncated: Tensor
+    columns: dict[str, Tensor]  # [B, T, ...] of `Decoder.emit`, zeros where an event has ended
+    mask: Tensor  # bool [B, T], True = decoded
+    truncated: Tensor  # bool [B], True = the largest number was decoded and the event had not ended
 
 
 def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device: torch.device) -> DecodedSequence:
-    """Decode the particles of each event.
+    """Decode the particles of each of `batch` events, at most `max_particles` of all or int64 [B] of each.
 
     A GPU is waited for once a step: how many events go on, and all else that the host must know, is read at once.
-
-    Parameters
-    ----------
-    decoder
-        At the start of its sequences.
-    batch
-        B.
-    max_particles
-        Largest number of particles, of all events or int64 [B] of each.
-    device
-        Of the columns.
     """
     rows = torch.arange(batch, device=device)  # the event of each row of the shrinking batch
     truncated = torch.zeros(batch, dtype=torch.bool, device=device)

@@ -10,19 +10,12 @@ __all__ = ["initialise"]
 
 @torch.no_grad()
 def initialise(module: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw all weights of `module`.
+    """Draw all weights of `module` from `generator`, on the weights' device; default: torch's global one.
 
-    Linear maps: uniform with variance 1 / (number of inputs) (LeCun et al. 1998; for square matrices the same as
-    Glorot and Bengio 2010; independent of whether maps are fused), biases 0. Norms: 1 and 0. Other parameters,
-    which are token vectors: normal with standard deviation 1.
-
-    Parameters
-    ----------
-    module
-        Modified in place. Weights on the ``meta`` device have no values and are left alone: torch imports its compiler,
-        two seconds of it, to draw normal numbers there.
-    generator
-        Source of randomness, on the weights' device; torch's global one (``torch.manual_seed``) where None.
+    Linear maps: uniform with variance 1 / (number of inputs) (LeCun et al. 1998; independent of whether maps are
+    fused), biases 0. Norms: 1 and 0. Other parameters, which are token vectors: normal with standard deviation 1.
+    Weights on the ``meta`` device have no values and are left alone: torch would import its compiler, two seconds of
+    it.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):

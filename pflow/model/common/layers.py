@@ -27,30 +27,16 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": Gelu}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerStyle:
-    """What all layers of a network have in common.
+    """What all layers of a network have in common; ValueError names a field that is out of range.
 
-    Parameters
-    ----------
-    dropout
-        Dropout probability of the output of each sub-layer. Attention weights have none, which keeps the fused kernels.
-    hidden_dropout
-        Dropout probability in the hidden layer of the feed-forward networks.
-    norm
-        ``post``: the sum with the residual is normalised (Vaswani et al. 2017). ``pre``: the input of the sub-layer is
-        normalised, and once more the output of the stack.
-    activation
-        ``relu`` or ``gelu``.
-
-    Raises
-    ------
-    ValueError
-        A value out of range; names the field.
+    ``post``: the sum with the residual is normalised (Vaswani et al. 2017). ``pre``: the input of the sub-layer is, and
+    once more the output of the stack.
     """
 
-    dropout: float = 0.0
-    hidden_dropout: float = 0.0
-    norm: str = "post"
-    activation: str = "relu"
+    dropout: float = 0.0  # of the output of each sub-layer; attention weights have none, for the fused kernels
+    hidden_dropout: float = 0.0  # in the hidden layer of the feed-forward networks
+    norm: str = "post"  # ``post`` or ``pre``
+    activation: str = "relu"  # ``relu`` or ``gelu``
 
     def __post_init__(self) -> None:
         check_range(self, "[0, 1)", "dropout", "hidden_dropout")
@@ -59,15 +45,7 @@ class LayerStyle:
 
 
 class FullyConnected(nn.Sequential):
-    """Linear maps with an activation between them, none after the last.
-
-    Parameters
-    ----------
-    sizes
-        Widths from input to output, at least two.
-    activation, dropout
-        As in `LayerStyle`; the dropout is in the hidden layers.
-    """
+    """Linear maps between widths, at least two, with activation and dropout between the maps, none after the last."""
 
     def __init__(self, sizes: Sequence[int], *, activation: str = "relu", dropout: float = 0.0) -> None:
         blocks: list[nn.Module] = [nn.Linear(sizes[0], sizes[1])]
@@ -77,15 +55,7 @@ class FullyConnected(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """Add the output of a sub-layer to its input, with a norm before or after.
-
-    Parameters
-    ----------
-    width
-        W.
-    style
-        Says where the norm is.
-    """
+    """Add the output of a sub-layer to its input, with a norm before or after."""
 
     def __init__(self, *, width: int, style: LayerStyle) -> None:
         super().__init__()
@@ -111,17 +81,7 @@ def stack(layers: Iterable[_Layer]) -> Sequence[_Layer]:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward network (Vaswani et al. 2017).
-
-    Parameters
-    ----------
-    attention
-        The self-attention.
-    width, feedforward
-        W and the width of the hidden layer.
-    style
-        Dropout, norm, activation.
-    """
+    """Self-attention and a feed-forward network (Vaswani et al. 2017)."""
 
     def __init__(self, attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle) -> None:
         super().__init__()
@@ -141,15 +101,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """An encoder layer with attention to a memory before the feed-forward network (Vaswani et al. 2017).
-
-    Parameters
-    ----------
-    attention, memory_attention
-        The attentions; the second is called with the memory, its mask and the lengths of packed events.
-    width, feedforward, style
-        As of `EncoderLayer`.
-    """
+    """An encoder layer with attention to a memory before the feed-forward network (Vaswani et al. 2017)."""
 
     def __init__(
         self, attention: nn.Module, memory_attention: nn.Module, *, width: int, feedforward: int, style: LayerStyle
@@ -171,18 +123,10 @@ class DecoderLayer(nn.Module):
         lengths: Sequence[int] | None = None,
         **context: Any,
     ) -> Tensor:
-        """Apply.
+        """Apply to x, float [B, N, W].
 
-        Parameters
-        ----------
-        x : float [B, N, W]
-        memory
-            Second argument of the attention to the memory.
-        memory_mask : bool [B, S] or None
-        lengths
-            Passed to both attentions.
-        context
-            Passed to the self-attention.
+        The `memory` is the second argument of the attention to it, with `memory_mask` bool [B, S]; both attentions get
+        the `lengths` of packed events, and `context` goes to the self-attention.
         """
         x = self.attention_residual(x, lambda y: self.attention(y, lengths=lengths, **context))
         x = self.memory_residual(x, lambda y: self.memory_attention(y, memory, mask=memory_mask, lengths=lengths))
@@ -196,12 +140,7 @@ class DecoderLayer(nn.Module):
 class Encoder(nn.Module):
     """A stack of layers without causal mask. No token has a position, so the result does not depend on their order.
 
-    Parameters
-    ----------
-    layers
-        Called with the keyword arguments of `forward` and with ``mask`` or, packed, ``lengths``.
-    width, style
-        W, and what the layers have in common.
+    Layers are called with ``mask`` or, packed, ``lengths``, and with the other keyword arguments of `forward`.
     """
 
     def __init__(self, layers: Iterable[EncoderLayer | DecoderLayer], *, width: int, style: LayerStyle) -> None:
@@ -218,15 +157,10 @@ class Encoder(nn.Module):
         memory_mask: Tensor | None = None,
         **tokens: Any,
     ) -> Tensor:
-        """Encode x, float [B, S, W].
+        """Encode x, float [B, S, W], with `mask` bool [B, S].
 
-        Parameters
-        ----------
-        mask : bool [B, S] or None
-        memory, memory_mask
-            Of decoder layers; None: there are none.
-        tokens : float [B, S, ...]
-            Passed to the attention of each layer.
+        The `memory`, float [B, M, W], is that of decoder layers; `tokens`, float [B, S, ...], go to the attention of
+        each layer.
         """
         packing = Packing.of(mask)
         context: dict[str, Any] = {"mask": mask, **tokens}

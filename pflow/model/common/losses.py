@@ -15,23 +15,14 @@ __all__ = ["LossConfig", "masked_mean", "with_total"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """Weights of a model's losses.
-
-    Parameters
-    ----------
-    weights
-        Weight by name, finite and at least 0; 1 for those not given.
-    """
+    """Weights of a model's losses, by name; 1 for those not given."""
 
     weights: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def complete(self, names: Iterable[str]) -> dict[str, float]:
         """The weight of each of the losses `names`.
 
-        Raises
-        ------
-        ValueError
-            A weight of another loss (with its nearest matches), or one that is negative or not finite.
+        ValueError: a weight of another loss (with its nearest matches), or one that is negative or not finite.
         """
         names = tuple(names)
         check_fields(self.weights, names, "loss.weights")

@@ -41,15 +41,9 @@ class Sampler:
         return self._temperature is not None
 
     def __call__(self, logits: Tensor, *, rows: Tensor | None = None, batch: int | None = None) -> Tensor:
-        """Choose a class for each event, int64 [B'].
+        """Choose a class for each event, int64 [B'], from logits float [B', V].
 
-        Parameters
-        ----------
-        logits : float [B', V]
-        rows : int64 [B'] or None
-            Which events of the batch these are; None: all.
-        batch
-            B, needed with `rows`.
+        `rows`, int64 [B'], are the events' places in the batch of size `batch`; None: these are all.
         """
         if self._temperature is None:
             return logits.argmax(-1)

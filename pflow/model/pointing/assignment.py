@@ -56,36 +56,16 @@ N_DELTA_FEATURES = 4
 
 
 class Assignment(NamedTuple):
-    """Hits and tracks of particles.
+    """Hits and tracks of particles."""
 
-    Parameters
-    ----------
-    query : float [N, W]
-        What describes the particle to the assignment and to its head.
-    pairs
-        Pairs of particles and items.
-    logits : float [P]
-        Logit of the particle's fraction of what is unassigned of the item.
-    hit_fraction : float [P]
-        Fraction of the item that is the particle's.
-    """
-
-    query: Tensor
+    query: Tensor  # float [N, W], what describes the particle to the assignment and to its head
     pairs: Pairs
-    logits: Tensor
-    hit_fraction: Tensor
+    logits: Tensor  # float [P], of the particle's fraction of what is unassigned of the item
+    hit_fraction: Tensor  # float [P], fraction of the item that is the particle's
 
 
 class ParticleAssignment(nn.Module):
-    """Assign items to the particles that start at given seeds.
-
-    Parameters
-    ----------
-    config
-        Sizes and parts of the network.
-    n_subdetectors
-        Number of calorimeters.
-    """
+    """Assign items to the particles that start at given seeds."""
 
     def __init__(self, config: PointingNetworkConfig, *, n_subdetectors: int) -> None:
         super().__init__()
@@ -96,17 +76,9 @@ class ParticleAssignment(nn.Module):
         )
 
     def forward(self, states: Tensor, seed: Tensor, tables: Tables, unassigned: Tensor, pairs: Pairs) -> Assignment:
-        """Assign.
+        """Assign to particles with decoder states [N, W] and seeds int64 [N], indices into B * S.
 
-        Parameters
-        ----------
-        states : float [N, W], decoder states
-        seed : int64 [N], indices into B * S
-        tables
-            Of the source.
-        unassigned : float [P], unassigned fraction of each pair's item before the particle
-        pairs
-            Pairs of particles and items, see `selected`.
+        `unassigned`, float [P], is the unassigned fraction of each pair's item before the particle.
         """
         query = self.query(torch.cat([states, tables.states.index_select(0, seed)], dim=1))
         logits = self.pair_logits(query, seed, tables, tables.item_hidden, (1.0 - unassigned)[None], pairs)
@@ -118,12 +90,7 @@ class ParticleAssignment(nn.Module):
 def selected(seed_unit: Tensor, tables: Tables, unassigned: Tensor) -> Tensor:
     """The items that particles may be assigned, bool [B, T, M]: near the seed, and not assigned to others.
 
-    Parameters
-    ----------
-    seed_unit : float [B, T, 3], unit vectors of the seeds
-    tables
-        Of the source.
-    unassigned : float [B, T, M], unassigned fraction of each item
+    Of unit vectors of the seeds [B, T, 3] and the unassigned fraction of each item [B, T, M].
     """
     near = (cosines(seed_unit, tables.item_direction) > MIN_COSINE) & (unassigned >= MIN_UNASSIGNED)
     return near if tables.item_mask is None else near & tables.item_mask.view(len(near), 1, tables.n_items)
@@ -133,18 +100,7 @@ class AssignmentLogits(nn.Module):
     """A logit for each pair of a particle and an item.
 
     It is computed from the particle's query, the memory of the item's token, the item itself, its position relative to
-    the seed along and across the axis of the shower that starts there, and the known fractions of the item.
-
-    Parameters
-    ----------
-    width
-        W of queries and memory.
-    hidden_width
-        Width of the hidden layer.
-    n_subdetectors
-        Number of calorimeters.
-    n_known
-        Number of known fractions of the item of a pair.
+    the seed along and across the axis of the shower that starts there, and `n_known` known fractions of the item.
     """
 
     def __init__(self, *, width: int, hidden_width: int, n_subdetectors: int, n_known: int = 1) -> None:
@@ -165,18 +121,10 @@ class AssignmentLogits(nn.Module):
     def forward(
         self, query: Tensor, seed: Tensor, tables: Tables, hidden: Tensor, known: Tensor, pairs: Pairs
     ) -> Tensor:
-        """Logits float [P].
+        """Logits float [P] of queries [N, W] and seeds int64 [N], indices into B * S.
 
-        Parameters
-        ----------
-        query : float [N, W]
-        seed : int64 [N], indices into B * S
-        tables
-            Of the source.
-        hidden : float [B * M, hidden], from `items`
-        known : float [n_known, P], known fractions of the pair's item
-        pairs
-            Pairs of particles and items.
+        `hidden`, float [B * M, hidden], is from `items`; `known`, float [n_known, P], are known fractions of the pair's
+        item.
         """
         x = pairs.of_items(hidden) + pairs.of_particles(self.query(query))
         features = torch.cat([*self._features(seed, tables, pairs), known])
@@ -205,13 +153,7 @@ class AssignmentLogits(nn.Module):
 def delta_features(start: Tensor, end: Tensor) -> Tensor:
     """Features of the differences in polar angle and in azimuth (as an arc) between unit vectors.
 
-    Parameters
-    ----------
-    start, end : float [..., 3]
-
-    Returns
-    -------
-    float [..., N_DELTA_FEATURES]
+    From [..., 3] to [..., N_DELTA_FEATURES].
     """
     # Of differences of the components, which are exact where the vectors are near each other.
     (x, y, z), (end_x, end_y, end_z) = start.unbind(-1), end.unbind(-1)

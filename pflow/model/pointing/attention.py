@@ -45,15 +45,7 @@ class DirectionalSelfAttention(nn.Module):
     otherwise. Evaluation adds the small -lambda_h |n_i - n_j|^2 / 2 instead, computed in double precision: for a batch
     to all logits, for one event in blocks of near tokens (`pflow.model.pointing.nearby`).
 
-    Parameters
-    ----------
-    width, heads
-        W and H; D must be more than 3.
-
-    Raises
-    ------
-    ValueError
-        If H does not divide W, or D is too small.
+    ValueError if H does not divide W, or D is not more than 3.
     """
 
     def __init__(self, *, width: int, heads: int) -> None:
@@ -85,17 +77,10 @@ class DirectionalSelfAttention(nn.Module):
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
     ) -> Tensor:
-        """Attend.
+        """Attend; float in and out, [B, S, W] with `unit` [B, S, 3] and `mask` bool [B, S].
 
-        Parameters
-        ----------
-        x : float [B, S, W], or [1, N, W] of packed events, or [S, W] of one event in the order of `directions`
-        unit : float [B, S, 3] or [1, N, 3], direction of each token
-        directions
-            Those of one event, in place of `unit`: for evaluation.
-        mask : bool [B, S] or None
-        lengths
-            Lengths of packed events, without `mask`: for training.
+        Packed events, [1, N, W], have `lengths` (in training); one event in evaluation, [S, W], has its `directions`,
+        in their order, in place of `unit`.
         """
         strength = self.get_buffer("initial_strength") * self.log_strength.exp()  # [H]
         query, key = torch.split(self.query_key(x), self.heads * self.key_width, dim=-1)
@@ -120,15 +105,9 @@ class DirectionalSelfAttention(nn.Module):
 def _attend_to_all(
     query: Tensor, key: Tensor, value: Tensor, unit: Tensor, *, strength: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """Attention with a preference for tokens in similar directions, float [B, H, S, D].
+    """Attention with a preference for tokens in similar directions `unit` [B, S, 3]; float [B, H, S, D].
 
-    Parameters
-    ----------
-    query, key : float [B, H, S, D - 3]
-    value : float [B, H, S, D]
-    unit : float [B, S, 3]
-    strength : float [H]
-    mask : bool [B, S] or None
+    Of queries and keys [B, H, S, D - 3], values [B, H, S, D], strengths [H] and `mask` bool [B, S].
     """
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
@@ -146,18 +125,11 @@ def _attend_to_all(
 
 
 class CoverageMemory(NamedTuple):
-    """Encoder states to attend to, and which fraction of each token no particle has yet.
+    """Encoder states to attend to, and which fraction of each token no particle has yet."""
 
-    Parameters
-    ----------
-    states : float [B, S, W], or their keys and values
-    log_unassigned : float [B, 1, T, S], logarithm of the unassigned fraction of each token, `EPS_UNASSIGNED` added
-    padding : float [B, S], `PADDING_LOGIT` for padding, else 0; None: there is no padding
-    """
-
-    states: Tensor | KeyValue
-    log_unassigned: Tensor
-    padding: Tensor | None
+    states: Tensor | KeyValue  # float [B, S, W], or their keys and values
+    log_unassigned: Tensor  # float [B, 1, T, S], of the unassigned fraction and `EPS_UNASSIGNED`
+    padding: Tensor | None  # float [B, S], `PADDING_LOGIT` for padding, else 0
 
     @classmethod
     def of(cls, states: Tensor, assigned: Tensor, mask: Tensor | None) -> CoverageMemory:
@@ -168,13 +140,7 @@ class CoverageMemory(NamedTuple):
 
 
 class CoverageAttention(nn.Module):
-    """Attention to a `CoverageMemory`: a head's logits gain s_h ln(unassigned fraction), s_h learned and initially 1.
-
-    Parameters
-    ----------
-    width, heads
-        W and H.
-    """
+    """Attention to a `CoverageMemory`: a head's logits gain s_h ln(unassigned fraction), with s_h learned."""
 
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
@@ -194,13 +160,7 @@ class CoverageAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: CoverageMemory, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None
     ) -> Tensor:
-        """Attend from x float [B, T, W] or [B, W]; the memory knows its mask, and nothing is packed.
-
-        Raises
-        ------
-        ValueError
-            A mask or lengths are given.
-        """
+        """Attend from x float [B, T, W] or [B, W]; the memory knows its mask, and nothing is packed."""
         if mask is not None or lengths is not None:
             raise ValueError("mask, lengths: a CoverageMemory holds its own mask and is not packed")
         bias = self.strength[:, None, None] * memory.log_unassigned  # [B, H, T, S]

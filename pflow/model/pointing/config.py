@@ -27,15 +27,13 @@ class PointingNetworkConfig:
     ----------
     width, heads, feedforward
         Token width, attention heads and hidden width of the feed-forward networks of encoder, decoder and refiner.
-    encoder_layers, decoder_layers
-        Number of layers.
     hidden_width
         Hidden width of the maps from a particle and a token, hit or track to a logit.
     dropout
         Dropout probability in the hidden layers of the feed-forward networks.
     refine_layers
-        Layers of the refiner (`pflow.model.pointing.refiner`); 0: no refinement. With it, training trains the refiner
-        only, on the output of the trained first stage.
+        Layers of the refiner; 0: no refinement. With it, training trains the refiner only, on the output of the trained
+        first stage.
 
     Raises
     ------

@@ -36,11 +36,6 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
 
     The slope of a linear fit, weighted by energy, of a hit's angles to the log-weighted barycentre against the
     logarithm of its depth from the vertex: the angle, if small, between the shower's axis and the line from the vertex.
-
-    Parameters
-    ----------
-    showers, pairs
-        Hits of the showers, and pairs of particles and items.
     """
     position, fraction = showers.position, showers.fraction
     # A shower of many small hits has no weights.
@@ -62,17 +57,10 @@ def shower_slopes(showers: Showers, pairs: Pairs) -> Tensor:
 
 
 class ConversionDirectionCorrection(nn.Module):
-    """Rotate directions in azimuth by a learned fraction of the slope of the shower.
+    """Rotate directions in azimuth by a fraction of the slope of the shower, learned from F features of a particle.
 
     If a photon converts near the vertex and mainly one of its electrons is seen, the electron misses the photon's
     impact point by the angle by which its shower is inclined. The initial fraction is 2%.
-
-    Parameters
-    ----------
-    features
-        Number of features that describe a particle.
-    hidden_width
-        Hidden width of the map from these to the fraction.
     """
 
     def __init__(self, *, features: int, hidden_width: int) -> None:
@@ -86,15 +74,7 @@ class ConversionDirectionCorrection(nn.Module):
         self.fraction[-1].bias.fill_(-4.0)  # type: ignore[operator]
 
     def forward(self, features: Tensor, direction: Tensor, showers: Showers, pairs: Pairs) -> Tensor:
-        """Corrected unit vectors float [N, 3].
-
-        Parameters
-        ----------
-        features : float [N, F]
-        direction : float [N, 3], unit vectors
-        showers, pairs
-            As in `shower_slopes`.
-        """
+        """Corrected unit vectors [N, 3], of features [N, F] and unit vectors [N, 3]."""
         slope = shower_slopes(showers, pairs)
         size = (slope / SLOPE_UNIT).abs().asinh()
         fraction = self.fraction(torch.cat([features, size], dim=-1)).sigmoid()

@@ -30,39 +30,22 @@ MASKED_LOGIT = -1e4
 
 
 class PreviousParticles(NamedTuple):
-    """Particles as input of the decoder.
+    """Particles as input of the decoder."""
 
-    Parameters
-    ----------
-    pdg, charge : int64 [N]
-    log_energy : float [N], ln(E / GeV)
-    direction : float [N, 3]
-    seed : int64 [N], indices into B * S
-    deposit : float [N], energy of the assigned hits, GeV
-    pooled : float [N, W], mean memory of the assigned items
-    """
-
-    pdg: Tensor
-    charge: Tensor
-    log_energy: Tensor
-    direction: Tensor
-    seed: Tensor
-    deposit: Tensor
-    pooled: Tensor
+    pdg: Tensor  # int64 [N]
+    charge: Tensor  # int64 [N]
+    log_energy: Tensor  # float [N], ln(E / GeV)
+    direction: Tensor  # float [N, 3]
+    seed: Tensor  # int64 [N], indices into B * S
+    deposit: Tensor  # float [N], energy of the assigned hits, GeV
+    pooled: Tensor  # float [N, W], mean memory of the assigned items
 
 
 class Memory(NamedTuple):
-    """What the decoder makes of the encoder states, made once for many steps.
+    """What the decoder makes of the encoder states, made once for many steps."""
 
-    Parameters
-    ----------
-    layers
-        Keys and values of each layer.
-    pointer : float [B, 3, hidden, S], of `SeedPointer.project`
-    """
-
-    layers: Sequence[KeyValue]
-    pointer: Tensor
+    layers: Sequence[KeyValue]  # keys and values of each layer
+    pointer: Tensor  # float [B, 3, hidden, S], of `SeedPointer.project`
 
     def compact(self, compaction: Compaction) -> Memory:
         """The events that go on, moved in place."""
@@ -70,15 +53,7 @@ class Memory(NamedTuple):
 
 
 class CoverageDecoder(nn.Module):
-    """Pre-norm decoder layers with `CoverageAttention` to the source.
-
-    Parameters
-    ----------
-    config
-        Sizes and parts of the network.
-    layers
-        Number of layers.
-    """
+    """Pre-norm decoder layers with `CoverageAttention` to the source."""
 
     def __init__(self, config: PointingNetworkConfig, *, layers: int) -> None:
         super().__init__()
@@ -113,19 +88,10 @@ class CoverageDecoder(nn.Module):
         caches: Sequence[Cache] | None = None,
         projected: Sequence[KeyValue] | None = None,
     ) -> Tensor:
-        """Decode.
+        """Decode x, float [B, T, W]: the whole sequence, or with `caches`, one a layer, its newest token, [B, W].
 
-        Parameters
-        ----------
-        x : float [B, T, W], the whole sequence, or with `caches` its newest token, [B, W]
-        memory
-            T positions.
-        mask : bool [B, T] or None
-            True = real particle: each token attends to all; None: each attends to itself and to earlier ones.
-        caches
-            One a layer.
-        projected
-            Keys and values of the memory for each layer, where they are at hand.
+        With `mask`, bool [B, T], True = real particle, each token attends to all; else to itself and to earlier ones.
+        `projected` are keys and values of the memory for each layer, where they are at hand.
         """
         if mask is not None:  # attention to nothing is not defined: the first token is attended to in any case
             mask = functional.pad(mask[:, 1:], (1, 0), value=True)
@@ -144,13 +110,6 @@ class SeedPointer(nn.Module):
     Each token has a logit that a particle starts there: the product of state and token, a second such product times the
     token's assigned fraction, and a third times the logarithm of its unassigned energy. The end has a logit of the
     state alone. The probabilities of all tokens and of the end sum to 1.
-
-    Parameters
-    ----------
-    width
-        W of decoder states and memory.
-    hidden_width
-        Length of the vectors that are multiplied.
     """
 
     def __init__(self, *, width: int, hidden_width: int) -> None:
@@ -176,12 +135,8 @@ class SeedPointer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Logits of each token, float [B, T, S] or [B, S], and of the end, float [B, T, 1] or [B, 1].
 
-        Parameters
-        ----------
-        state : float [B, T, W] or [B, W], decoder states
-        memory : float [B, S, W], or `project` of it
-        assigned : float [B, 1, T, S], assigned fraction of each token
-        unassigned_energy : float [B, 1, T, S], GeV
+        Of decoder states [B, T, W] or [B, W], the memory [B, S, W] or `project` of it, and of each token the assigned
+        fraction and the unassigned energy in GeV, [B, 1, T, S].
         """
         query, scale = self.state(state), self.hidden_width**-0.5
         if memory.ndim == 4:
@@ -197,15 +152,7 @@ class SeedPointer(nn.Module):
 
 
 class ParticleDecoder(nn.Module):
-    """Embed the previous particles, decode, and point at the next seed.
-
-    Parameters
-    ----------
-    inputs
-        Sizes of the vocabularies.
-    config
-        Sizes and parts of the network.
-    """
+    """Embed the previous particles, decode, and point at the next seed."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
@@ -260,25 +207,11 @@ class ParticleDecoder(nn.Module):
         caches: Sequence[Cache] | None = None,
         memory: Memory | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Decode.
+        """States like x, logits of the next seed, [B, T, S] or [B, S], and of the end, [B, T, 1] or [B, 1].
 
-        Parameters
-        ----------
-        x : float [B, T, W], or with `caches` [B, W]
-            The embedded beginning and particles, or with `caches` the newest token.
-        tables
-            Of the source.
-        assigned_energy : float [B * T * S], assigned energy of each token before each position, GeV
-        caches
-            Keys and values of earlier tokens, one cache a layer.
-        memory
-            `project` of the source's states, where it is at hand.
-
-        Returns
-        -------
-        states : float, shape of x
-        logits : float [B, T, S] or [B, S], of the next seed
-        eos_logit : float [B, T, 1] or [B, 1], of the end of the sequence
+        Of the embedded beginning and particles [B, T, W], or with `caches`, one a layer, the newest token [B, W].
+        `assigned_energy`, float [B * T * S], is that of each token before each position, GeV; `memory` is `project` of
+        the source's states, where it is at hand.
         """
         batch, steps = len(x), 1 if x.ndim == 2 else x.shape[1]
         energy = tables.token_energy.view(batch, 1, 1, tables.n_tokens)

@@ -37,13 +37,7 @@ def generate(
 ) -> GeneratedParticles:
     """Decode the particles of each event, and refine them where the network has a refiner.
 
-    The refiner reassigns hits and tracks (`pflow.model.pointing.refiner`). What the particles then are, and which of
-    them are kept, is decided in `pflow.model.pointing.refined_particles`.
-
-    Raises
-    ------
-    ValueError
-        The network is in training mode, or the batch lacks a source that it reads.
+    ValueError: the network is in training mode, or the batch lacks a source that it reads.
     """
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
@@ -66,19 +60,7 @@ def decode_first_stage(
 
 
 class BatchDecoder:
-    """Decoder steps of a batch of events (`pflow.model.common.decode.Decoder`).
-
-    Parameters
-    ----------
-    network
-        In evaluation mode.
-    source
-        Encoded source of the batch; changed in place.
-    decoding
-        When decoding stops.
-    sampler
-        Chooses seeds and identities.
-    """
+    """Decoder steps of a batch of events (`pflow.model.common.decode.Decoder`); changes its source in place."""
 
     def __init__(
         self, network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler

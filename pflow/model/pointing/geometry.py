@@ -54,19 +54,11 @@ MIN_RHO = 1e-3
 
 
 class TokenFrames(NamedTuple):
-    """Columns of `Tokens.frames`: where a particle starts, and what its items are compared with.
+    """Columns of `Tokens.frames`: where a particle starts, and what its items are compared with."""
 
-    Parameters
-    ----------
-    place : [8], columns of `ItemPlaces`
-    axis : [3], direction in which a shower goes from there
-    azimuth : [3], vector whose product with a small difference of unit vectors is the arc in azimuth, in units of
-        10 mrad
-    """
-
-    place: Tensor
-    axis: Tensor
-    azimuth: Tensor
+    place: Tensor  # [8], columns of `ItemPlaces`
+    axis: Tensor  # [3], direction in which a shower goes from there
+    azimuth: Tensor  # [3], its product with a small difference of unit vectors is the arc in azimuth / 10 mrad
 
     @classmethod
     def of(cls, table: Tensor, *, dim: int = 1) -> Self:
@@ -75,20 +67,12 @@ class TokenFrames(NamedTuple):
 
 
 class TokenTracks(NamedTuple):
-    """Columns of `Tokens.tracks`, 0 for tokens of hits.
+    """Columns of `Tokens.tracks`, 0 for tokens of hits."""
 
-    Parameters
-    ----------
-    unit : [3], unit vector of a track's momentum at the vertex
-    momentum : [1], its size, GeV
-    charge : [1], sign of the charge
-    is_track : [1]
-    """
-
-    unit: Tensor
-    momentum: Tensor
-    charge: Tensor
-    is_track: Tensor
+    unit: Tensor  # [3], unit vector of a track's momentum at the vertex
+    momentum: Tensor  # [1], its size, GeV
+    charge: Tensor  # [1], sign of the charge
+    is_track: Tensor  # [1]
 
     @classmethod
     def of(cls, table: Tensor) -> Self:
@@ -97,18 +81,11 @@ class TokenTracks(NamedTuple):
 
 
 class ItemPlaces(NamedTuple):
-    """Columns of `Items.places`.
+    """Columns of `Items.places`."""
 
-    Parameters
-    ----------
-    position : [3], mm
-    unit : [3], its unit vector
-    theta : [2], polar angle in units of 3 mrad, as a number and what its rounding leaves: differences need it
-    """
-
-    position: Tensor
-    unit: Tensor
-    theta: Tensor
+    position: Tensor  # [3], mm
+    unit: Tensor  # [3], its unit vector
+    theta: Tensor  # [2], polar angle in units of 3 mrad, and what its rounding leaves: differences need it
 
     @classmethod
     def of(cls, table: Tensor, *, dim: int = 1) -> Self:
@@ -119,20 +96,14 @@ class ItemPlaces(NamedTuple):
 class ItemSums(NamedTuple):
     """Columns of `Items.sums`: what is summed over the items of a particle.
 
-    Parameters
-    ----------
-    by_fraction : [8]
-        With the fractions of the items: energy of hits and momentum of tracks, GeV; number of hits; momentum (3) of
-        tracks, GeV; number and charge [e] of tracks.
-    position : [3]
-        With the items' fractions of the particle's deposit, mm.
-    by_subdetector : [2 R]
-        The same: for each subdetector whether the item is in it, then for each its layer if it is.
+    With the fractions of the items: energy of hits and momentum of tracks, GeV; number of hits; momentum (3) of tracks,
+    GeV; number and charge [e] of tracks. With the items' fractions of the particle's deposit: position; for each
+    subdetector whether the item is in it, then for each its layer if it is.
     """
 
-    by_fraction: Tensor
-    position: Tensor
-    by_subdetector: Tensor
+    by_fraction: Tensor  # [8]
+    position: Tensor  # [3], mm
+    by_subdetector: Tensor  # [2 R]
 
     @classmethod
     def of(cls, table: Tensor, *, dim: int = 1) -> Self:
@@ -141,24 +112,14 @@ class ItemSums(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens of a batch.
+    """Tokens of a batch."""
 
-    Parameters
-    ----------
-    mask : bool [B, S], True = real token
-    energy : float [B, S], energy of a token's hits, or momentum of its track, GeV
-    is_track : bool [B, S]
-    frames : float [B, S, 14], columns of `TokenFrames`
-    tracks : float [B, S, 6], columns of `TokenTracks`
-    item : int64 [B, S], one of the items of each token
-    """
-
-    mask: Tensor
-    energy: Tensor
-    is_track: Tensor
-    frames: Tensor
-    tracks: Tensor
-    item: Tensor
+    mask: Tensor  # bool [B, S], True = real token
+    energy: Tensor  # float [B, S], energy of a token's hits, or momentum of its track, GeV
+    is_track: Tensor  # bool [B, S]
+    frames: Tensor  # float [B, S, 14], columns of `TokenFrames`
+    tracks: Tensor  # float [B, S, 6], columns of `TokenTracks`
+    item: Tensor  # int64 [B, S], one of the items of each token
 
     @property
     def unit(self) -> Tensor:
@@ -167,26 +128,15 @@ class Tokens(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Items of a batch.
+    """Items of a batch."""
 
-    Parameters
-    ----------
-    mask : bool [B, M], True = real item
-    token : int64 [B, M], index of the token that the item is part of
-    weight : float [B, M], energy of a hit or momentum of a track, GeV
-    features : float [B, M, F], see `ITEM_FEATURES`, and one of subdetectors
-    direction : float [B, 3, M], unit vectors of the positions, as products want them
-    places : float [B, M, 8], columns of `ItemPlaces`
-    sums : float [B, M, 11 + 2 R], columns of `ItemSums`
-    """
-
-    mask: Tensor
-    token: Tensor
-    weight: Tensor
-    features: Tensor
-    direction: Tensor
-    places: Tensor
-    sums: Tensor
+    mask: Tensor  # bool [B, M], True = real item
+    token: Tensor  # int64 [B, M], index of the token that the item is part of
+    weight: Tensor  # float [B, M], energy of a hit or momentum of a track, GeV
+    features: Tensor  # float [B, M, F], see `ITEM_FEATURES`, and one of subdetectors
+    direction: Tensor  # float [B, 3, M], unit vectors of the positions, as products want them
+    places: Tensor  # float [B, M, 8], columns of `ItemPlaces`
+    sums: Tensor  # float [B, M, 11 + 2 R], columns of `ItemSums`
 
     @property
     def is_track(self) -> Tensor:
@@ -226,20 +176,12 @@ class Tables(NamedTuple):
 
 
 class EncodedSource(NamedTuple):
-    """The encoded source of a batch.
-
-    Parameters
-    ----------
-    tokens, items
-        In space.
-    states : float [B, S, W]
-    hidden : float [B, M, hidden], from `pflow.model.pointing.assignment.AssignmentLogits.items`
-    """
+    """The encoded source of a batch."""
 
     tokens: Tokens
     items: Items
-    states: Tensor
-    hidden: Tensor
+    states: Tensor  # float [B, S, W]
+    hidden: Tensor  # float [B, M, hidden], from `AssignmentLogits.items`
 
     def change(self, function: Callable[[Tensor], Tensor]) -> EncodedSource:
         """With a function applied to each tensor."""
@@ -323,13 +265,7 @@ def gather(values: Tensor, index: Tensor) -> Tensor:
 
 
 def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens, Items]:
-    """Tokens and items of the readout of a batch.
-
-    Raises
-    ------
-    ValueError
-        The batch has no readout, or one with other tracks than its source.
-    """
+    """Tokens and items of the readout of a batch; ValueError if there is none, or one with other tracks."""
     readout = batch.readout
     if readout is None:
         raise ValueError("readout: the batch has none; the tokeniser's configuration must ask for it")

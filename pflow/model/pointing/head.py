@@ -41,13 +41,7 @@ DIRECTION_LOG_SIGMA = (-9.5, 0.0)
 
 
 class EnergyScale(NamedTuple):
-    """Conversion between ln(E / GeV) and normalised log10(E / GeV).
-
-    Parameters
-    ----------
-    mean, std
-        Of log10(E / GeV).
-    """
+    """Conversion between ln(E / GeV) and normalised log10(E / GeV), by mean and standard deviation of the latter."""
 
     mean: float
     std: float
@@ -62,32 +56,18 @@ class EnergyScale(NamedTuple):
 
 
 class Particles(NamedTuple):
-    """Predicted particles.
+    """Predicted particles; in evaluation energies and directions are double."""
 
-    Parameters
-    ----------
-    pdg, charge : float [N, V], logits
-    log_energy : float [N], ln(E / GeV); in evaluation double
-    direction : float [N, 3], unit vector; in evaluation double
-    energy_log_sigma : float [N], logarithm of the standard deviation of ln E
-    direction_log_sigma : float [N], logarithm of that of each of the two angles in the tangent plane, rad
-    by_track : bool [N]
-        Charged and with a track as seed, whose momentum they have.
-    track_charge : float [N], sign of the charge of the track that is the seed; 0: it is none
-    deposit : float [N], energy of the assigned hits, GeV
-    pooled : float [N, W], mean memory of the assigned items, weighted by energy
-    """
-
-    pdg: Tensor
-    charge: Tensor
-    log_energy: Tensor
-    direction: Tensor
-    energy_log_sigma: Tensor
-    direction_log_sigma: Tensor
-    by_track: Tensor
-    track_charge: Tensor
-    deposit: Tensor
-    pooled: Tensor
+    pdg: Tensor  # float [N, V], logits
+    charge: Tensor  # float [N, 3], logits
+    log_energy: Tensor  # float [N], ln(E / GeV)
+    direction: Tensor  # float [N, 3], unit vector
+    energy_log_sigma: Tensor  # float [N], logarithm of the standard deviation of ln E
+    direction_log_sigma: Tensor  # float [N], of that of each of the two angles in the tangent plane, rad
+    by_track: Tensor  # bool [N], charged and with a track as seed, whose momentum they have
+    track_charge: Tensor  # float [N], sign of the charge of the track that is the seed; 0: it is none
+    deposit: Tensor  # float [N], energy of the assigned hits, GeV
+    pooled: Tensor  # float [N, W], mean memory of the assigned items, weighted by energy
 
     def view(self, *shape: int) -> Particles:
         """The same as [B, T, ...]."""
@@ -96,14 +76,7 @@ class Particles(NamedTuple):
     def as_previous(
         self, seed: Tensor, *, pdg: Tensor | None = None, charge: Tensor | None = None
     ) -> PreviousParticles:
-        """As input of the decoder, with energies and directions detached.
-
-        Parameters
-        ----------
-        seed : int64 [N], indices into B * S
-        pdg, charge : int64 [N] or None
-            Chosen identities; None: the most probable.
-        """
+        """As input of the decoder, with energies and directions detached; identities: the most probable by default."""
         return PreviousParticles(
             pdg=self.pdg.argmax(-1) if pdg is None else pdg,
             charge=self.charge.argmax(-1) if charge is None else charge,
@@ -166,21 +139,10 @@ class ParticleHead(nn.Module):
     ) -> tuple[Particles, Proxies]:
         """Predict particles, and return the proxies that were corrected, too.
 
-        Parameters
-        ----------
-        query : float [N, W], from the assignment
-        seed : int64 [N], indices into B * S
-        hit_fraction : float [P], fraction of the pair's item that is the particle's
-        pairs, tables
-            Pairs of particles and items, and tables of the source.
-        pdg : int64 [N] or None
-            Identities if they are known (training); else the most probable.
-        refined_describe
-            Of a refinement: added to the description, from the same features.
-        direction_correction
-            Of a refinement.
-        electron_log_odds
-            As of `PointingDecodingConfig`: for the choice of identities that are not known.
+        `query`, float [N, W], is from the assignment; `seed`, int64 [N], are indices into B * S; `hit_fraction`, float
+        [P], is the particle's fraction of the pair's item; `pdg`, int64 [N], are identities if they are known
+        (training), else they are the most probable, `electron_log_odds` considered. Of a refinement:
+        `refined_describe`, added to the description, from the same features, and `direction_correction`.
         """
         precise = hit_fraction if self.training else hit_fraction.double()
         seed_unit = ItemPlaces.of(TokenFrames.of(tables.token_frames.index_select(0, seed)).place).unit
@@ -260,14 +222,9 @@ def _base_energy(proxies: Proxies, trust: Tensor) -> Tensor:
 def _corrected_direction(proxies: Proxies, trust: Tensor, angles: Tensor, log_sigma: Tensor) -> Tensor:
     """A mean of the three directions of the proxies, turned by small angles; unit vectors float [N, 3].
 
-    Parameters
-    ----------
-    proxies
-        Of the particles.
-    trust : float [N, 2], logits of the linear barycentre and of the tracks' direction; that of the other is 0
-    angles : float [N, 2], in polar angle and azimuth, in units of sigma: the gradient of a likelihood with a small
-        sigma would be as large as the sigma is small
-    log_sigma : float [N, 1], logarithm of sigma, rad
+    `trust` [N, 2] are logits of the linear barycentre and of the tracks' direction; that of the other is 0. `angles`
+    [N, 2], in polar angle and azimuth, are in units of sigma (its logarithm [N, 1]): the gradient of a likelihood with
+    a small sigma would be as large as the sigma is small.
     """
     logits = torch.cat([torch.zeros_like(log_sigma), trust], dim=1)
     by_log, linear, by_track = torch.split(logits.softmax(-1), 1, dim=1)

@@ -33,30 +33,19 @@ TAIL = 3.0
 class PointingLoss(nn.Module):
     """Losses by name, and their weighted sum.
 
-    First stage:
-
-    ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how suitable it is.
-    ``eos``: the same of the end, summed over events and divided by the number of particles like the pointer's: with
-    equal weights both are the likelihood of the sequence, and the probability of the end is calibrated.
+    First stage. ``pointer``: minus the logarithm of the probability of a suitable seed, each token weighted by how
+    suitable it is. ``eos``: the same of the end, summed over events and divided by the number of particles like the
+    pointer's: with equal weights both are the likelihood of the sequence, and the probability of the end is calibrated.
     ``assignment``: binary cross-entropy of the fraction of what is unassigned of each item, weighted by the unassigned
     fraction times the square root of the energy, normalised for each particle.
 
-    Refinement:
-
-    ``refined_assignment``: cross-entropy of the fractions of each item, weighted by the square root of its energy.
-    ``existence``: binary cross-entropy of whether a decoded particle is matched to a target.
+    Refinement. ``refined_assignment``: cross-entropy of the fractions of each item, weighted by the square root of its
+    energy. ``existence``: binary cross-entropy of whether a decoded particle is matched to a target.
     ``visible_energy``: absolute difference of ln E between the sum over decoded particles, each times its existence
     probability, and the sum over all targets.
 
-    Both: ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal
+    Both. ``pdg``, ``charge``: cross-entropies. ``energy``, ``direction``: negative log-likelihood of a normal
     distribution of ln E, and of the two angles in the tangent plane, with the predicted sigma and linear tails.
-
-    Parameters
-    ----------
-    config
-        Weights of the losses.
-    energy_scale
-        How energies are normalised.
     """
 
     def __init__(self, config: LossConfig, energy_scale: EnergyScale) -> None:

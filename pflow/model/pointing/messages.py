@@ -28,14 +28,9 @@ N_SLOPE_FEATURES = 4
 class PairwiseMessages(nn.Module):
     """Messages between particles near each other, from the angles between them and their energies; initially none.
 
-    The electrons of a converted photon lie side by side in azimuth, separated by the field by angles proportional to
-    1 / E, and their showers point away from each other (`pflow.model.pointing.conversion`); two photons have any
-    relative position.
-
-    Parameters
-    ----------
-    width
-        W of the particles.
+    The electrons of a converted photon lie side by side in azimuth, separated by the field by angles proportional to 1
+    / E, and their showers point away from each other (`pflow.model.pointing.conversion`); two photons have any relative
+    position.
     """
 
     def __init__(self, *, width: int) -> None:
@@ -55,14 +50,8 @@ class PairwiseMessages(nn.Module):
     ) -> Tensor:
         """The sum of the messages to each particle, float [B, T, W].
 
-        Parameters
-        ----------
-        x : float [B, T, W], embedded particles
-        log_energy : float [B, T], ln(E / GeV)
-        direction : float [B, T, 3], unit vectors
-        mask : bool [B, T], True = real particle
-        hit_fraction : float [B, T, M]
-        item_sums : float [B * M, F], columns of `pflow.model.pointing.geometry.ItemSums`
+        Of embedded particles [B, T, W], ln(E / GeV) [B, T], unit vectors [B, T, 3], mask bool [B, T], fractions of
+        items [B, T, M], and columns of `ItemSums` [B * M, F].
         """
         n = x.shape[1]
         order = torch.arange(n, device=x.device)
@@ -94,10 +83,7 @@ class PairwiseMessages(nn.Module):
 def _slope_features(slope: Tensor, other_slope: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Slopes in azimuth towards each other and absolute slopes in polar angle, float [Q, N_SLOPE_FEATURES].
 
-    Parameters
-    ----------
-    slope, other_slope : float [Q, 2], from `shower_slopes`
-    start, end : float [Q, 3], unit vectors of the first and the other particle
+    Of `shower_slopes` [Q, 2] and unit vectors [Q, 3] of the first and the other particle.
     """
     side = (start[:, 0] * end[:, 1] - start[:, 1] * end[:, 0]).sign()  # 1: the other has the larger azimuth
     theta, phi = (slope / SLOPE_UNIT).asinh().unbind(-1)

@@ -42,16 +42,10 @@ MAX_NEARNESS = 2**24
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Directions:
-    """Directions of an event's tokens in the order of their angles to an axis.
+    """Directions of an event's tokens in the order of their angles to an axis."""
 
-    Parameters
-    ----------
-    unit : double [S, 3]
-    angle : float [S], rising, rad
-    """
-
-    unit: Tensor
-    angle: Tensor
+    unit: Tensor  # double [S, 3]
+    angle: Tensor  # float [S], rising, rad
 
     @classmethod
     def of(cls, unit: Tensor) -> tuple[Directions, Tensor]:
@@ -81,10 +75,7 @@ def _jet_axis(unit: Tensor) -> Tensor:
 def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
     """n_i . n_j - 1 = -|n_i - n_j|^2 / 2 of unit vectors double [..., R, 3] and double [..., S, 3].
 
-    Returns
-    -------
-    float32 [..., R, S]
-        Computed in double precision.
+    float32 [..., R, S], computed in double precision.
     """
     return (unit @ others.transpose(-1, -2) - 1.0).float()
 
@@ -92,15 +83,9 @@ def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
 def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: Tensor) -> Tensor:
     """First token that counts, and the one after the last, for each head and block of tokens, int64 [2, H, B].
 
-    The weight of a token at the distance d is at most exp(|q| max |k| - q . k - lambda d^2 / 2) of that of the token
-    itself, whose key is k, and there are S of them.
-
-    Parameters
-    ----------
-    query, key : float [S, H, K], in the order of the directions
-    directions
-        Of the tokens.
-    strength : float [H]
+    Of queries and keys [S, H, K], in the order of the directions, and strengths [H]. The weight of a token at the
+    distance d is at most exp(|q| max |k| - q . k - lambda d^2 / 2) of that of the token itself, whose key is k, and
+    there are S.
     """
     angle = directions.angle
     length = torch.ones_like(angle).sum()
@@ -118,13 +103,7 @@ def slices_nearby(query: Tensor, key: Tensor, directions: Directions, strength: 
 def attend_nearby(query: Tensor, key: Tensor, value: Tensor, directions: Directions, strength: Tensor) -> Tensor:
     """Attention with a preference for tokens in similar directions, float [S, H D].
 
-    Parameters
-    ----------
-    query, key : float [S, H, K], in the order of the directions
-    value : float [S, H, D]
-    directions
-        Of the tokens.
-    strength : float [H]
+    Of queries and keys [S, H, K] and values [S, H, D], in the order of the directions, and strengths [H].
     """
     starts, stops = slices_nearby(query, key, directions, strength).tolist()
     factors, near = strength.tolist(), directions.near

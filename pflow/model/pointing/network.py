@@ -36,13 +36,7 @@ FIRST_STAGE = ("encoder", "decoder", "assignment", "head")
 
 
 class PointingNetwork(nn.Module):
-    """The modules of the network, and how they are combined.
-
-    Raises
-    ------
-    ValueError
-        Inputs that the network cannot read.
-    """
+    """The modules of the network, and how they are combined; ValueError: inputs that the network cannot read."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
@@ -70,10 +64,7 @@ class PointingNetwork(nn.Module):
     def encode(self, batch: Batch) -> EncodedSource:
         """Encode the source of a batch.
 
-        Raises
-        ------
-        ValueError
-            The batch has no readout, lacks the tracks that the network reads, or has tracks that it does not read.
+        ValueError: it has no readout, lacks the tracks that the network reads, or has tracks that it does not read.
         """
         self.encoder.check(batch)
         if batch.hits.mask.shape[1] == 0:
@@ -100,13 +91,7 @@ class PointingNetwork(nn.Module):
     ) -> tuple[Particles, Proxies]:
         """Particles [B, T, ...] of a refined assignment, whose fractions are detached, and their proxies.
 
-        Parameters
-        ----------
-        refined, seed, source
-            Assignment, seed of each particle int64 [B, T], and encoded source.
-        pdg : int64 [B, T], as for the head
-        electron_log_odds
-            As for the head.
+        `seed` is int64 [B, T]; `pdg`, int64 [B, T], and `electron_log_odds` are as for the head.
         """
         assert self.refiner is not None
         particles, proxies = self.head(

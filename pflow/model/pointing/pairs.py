@@ -56,22 +56,13 @@ class Pairs(Protocol):
 
 
 class PairList(NamedTuple):
-    """A list of the pairs of many particles.
+    """A list of the pairs of many particles."""
 
-    Parameters
-    ----------
-    item : int64 [P], indices into B * M
-    particle : int64 [P], indices into B * T
-    at : int64 [P], indices into B * T * M
-    event : int64 [P], indices into B
-    shape : B, T and M
-    """
-
-    item: Tensor
-    particle: Tensor
-    at: Tensor
-    event: Tensor
-    shape: tuple[int, int, int]
+    item: Tensor  # int64 [P], indices into B * M
+    particle: Tensor  # int64 [P], indices into B * T
+    at: Tensor  # int64 [P], indices into B * T * M
+    event: Tensor  # int64 [P], indices into B
+    shape: tuple[int, int, int]  # B, T and M
 
     @classmethod
     def where(cls, selected: Tensor, size: int | None = None) -> PairList:

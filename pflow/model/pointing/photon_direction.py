@@ -38,14 +38,7 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
     """Unit vectors to the barycentres of the fronts of showers, float [N, 3]; null vectors without hits.
 
     Weights are those of the log-weighted barycentre times exp(-d / lambda) for a depth d along the shower's axis, with
-    lambda = `depth` sqrt(E / GeV), within a core around the axis that these weights give.
-
-    Parameters
-    ----------
-    showers, pairs
-        Hits of the showers, and pairs of particles and items.
-    depth
-        Depth over which the weights of hits of a shower of 1 GeV fall by e, mm.
+    lambda = `depth` sqrt(E / GeV) in mm, within a core around the axis that these weights give.
     """
     position = showers.position
 
@@ -67,16 +60,10 @@ def front_direction(showers: Showers, pairs: Pairs, *, depth: float) -> Tensor:
 def with_front_direction(
     direction: Tensor, is_photon: Tensor, showers: Showers, pairs: Pairs, *, depth: float
 ) -> Tensor:
-    """Directions, those of photons joined with the directions to the fronts of their showers; unit vectors [N, 3].
+    """Unit vectors double [N, 3], those of photons joined with the directions to the fronts of their showers.
 
     The weight of the front is 1 / (1 + (E / `FULL_ENERGY`)^4): above, the network's own direction is the better one.
-
-    Parameters
-    ----------
-    direction : double [N, 3], unit vectors
-    is_photon : bool [N]
-    showers, pairs, depth
-        As in `front_direction`.
+    `is_photon` is bool [N]; `depth` is as in `front_direction`.
     """
     front = front_direction(showers, pairs, depth=depth)
     near = (front - direction).square().sum(-1) < MAX_CHANGE**2  # the angle, as it is small

@@ -49,41 +49,27 @@ def n_proxy_features(n_subdetectors: int) -> int:
 class Proxies(NamedTuple):
     """Proxies of particles; hits and tracks count by the fraction that is the particle's.
 
-    Parameters
-    ----------
-    energy : float [N, 1], sum of the energies of the hits, GeV
-    track_momentum : float [N, 3], sum of the momenta of the tracks, GeV
-    direction : float [N, 3], unit vector to the log-weighted barycentre of the hits; without hits, along the
-        tracks' momentum or towards the seed
-    linear_direction : float [N, 3], the same to the barycentre weighted by energy. The field separates the electrons
-        of a converted photon by angles proportional to 1 / E: their energy-weighted mean is the photon's direction.
-    track_direction : float [N, 3], unit vector of the tracks' momentum; without tracks, as `direction`
-    features : float [N, F], features of energies, directions and the shape of the shower, of order 1
-    showers : the hits
+    `direction` is that to the log-weighted barycentre of the hits; without hits, along the tracks' momentum or towards
+    the seed. `linear_direction` is to the barycentre weighted by energy: the field separates the electrons of a
+    converted photon by angles proportional to 1 / E, and their energy-weighted mean is the photon's direction.
+    `track_direction` is of the tracks' momentum; without tracks, as `direction`.
     """
 
-    energy: Tensor
-    track_momentum: Tensor
-    direction: Tensor
+    energy: Tensor  # float [N, 1], sum of the energies of the hits, GeV
+    track_momentum: Tensor  # float [N, 3], sum of the momenta of the tracks, GeV
+    direction: Tensor  # float [N, 3], unit vector, as the next two
     linear_direction: Tensor
     track_direction: Tensor
-    features: Tensor
+    features: Tensor  # float [N, F], of energies, directions and the shape of the shower, of order 1
     showers: Showers
 
 
 def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_unit: Tensor) -> Proxies:
-    """Compute the proxies in the precision of `hit_fraction`.
+    """Compute the proxies in the precision of `hit_fraction`, [P], the particle's fraction of the pair's item.
 
     In single precision the distances from the axis and the angles between the directions, small differences of large
-    numbers, have errors of 10^-3: evaluation computes them in double precision.
-
-    Parameters
-    ----------
-    hit_fraction : float or double [P], fraction of the pair's item that is the particle's
-    pairs
-        Pairs of particles and items.
-    item_sums : float [B * M, F], columns of `pflow.model.pointing.geometry.ItemSums`
-    seed_unit : float [N, 3], unit vector of each seed
+    numbers, have errors of 10^-3: evaluation computes them in double precision. `item_sums` [B * M, F] are columns of
+    `ItemSums`, `seed_unit` [N, 3] unit vectors of the seeds.
     """
     showers = Showers.of(hit_fraction, pairs, item_sums)
     position, fraction, presence = showers.position, showers.fraction, showers.presence

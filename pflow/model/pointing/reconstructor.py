@@ -37,23 +37,7 @@ __all__ = ["PointingReconstructor"]
 class PointingReconstructor(Reconstructor):
     """Network, decoding and losses of the pointing model.
 
-    Parameters
-    ----------
-    inputs
-        Sizes and scales that follow from the tokeniser.
-    network
-        Sizes and parts of the network.
-    decoding
-        When decoding stops, and which particles are kept.
-    training
-        How the first stage is trained.
-    loss
-        Weights of the losses (`pflow.model.pointing.loss.PointingLoss`).
-
-    Raises
-    ------
-    ValueError
-        Inputs that the network cannot read, or options that do not belong together.
+    ValueError: inputs that the network cannot read, or options that do not belong together.
     """
 
     needs_readout: ClassVar[bool] = True
@@ -91,10 +75,7 @@ class PointingReconstructor(Reconstructor):
         return {f"network.{name}.weight": value for name, value in columns.items()}
 
     def training_step(self, batch: Batch) -> TrainingOutput:
-        """Losses of the first stage with teacher forcing, of the refinement where there is one, or of both (`joint`).
-
-        See `Reconstructor.training_step`.
-        """
+        """Losses of the first stage with teacher forcing, of the refinement where there is one, or of both (joint)."""
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")
         source = self.network.encode(batch)

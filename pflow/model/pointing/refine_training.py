@@ -35,30 +35,15 @@ EXTRA_PARTICLES = 20
 
 
 class RefinementOutput(NamedTuple):
-    """Predictions of the refinement and their targets, as `TeacherForcing` of the first stage.
+    """Predictions of the refinement and their targets, as `TeacherForcing` of the first stage."""
 
-    Parameters
-    ----------
-    target
-        Target of each decoded particle; padding: it is matched to none.
-    decoded : bool [B, T], True = decoded, False = padding
-    refined
-        The refined assignment.
-    target_fraction : float [P], true fraction of the item of each pair
-    target_unassigned : float [B, M], fraction of each item of no decoded particle
-    item_weight : float [B, M], GeV^(1/2); 0 for padding
-    visible_energy : float [B], energy of all target particles of an event, GeV
-    particles
-        Predicted particles.
-    """
-
-    target: Target
-    decoded: Tensor
+    target: Target  # of each decoded particle; padding: it is matched to none
+    decoded: Tensor  # bool [B, T], True = decoded, False = padding
     refined: RefinedAssignment
-    target_fraction: Tensor
-    target_unassigned: Tensor
-    item_weight: Tensor
-    visible_energy: Tensor
+    target_fraction: Tensor  # float [P], true fraction of the item of each pair
+    target_unassigned: Tensor  # float [B, M], fraction of each item of no decoded particle
+    item_weight: Tensor  # float [B, M], GeV^(1/2); 0 for padding
+    visible_energy: Tensor  # float [B], energy of all target particles of an event, GeV
     particles: Particles
 
 
@@ -66,29 +51,10 @@ class RefinementOutput(NamedTuple):
 def decode_and_match(
     network: PointingNetwork, source: EncodedSource, target: Target, decoding: PointingDecodingConfig
 ) -> tuple[DecodedParticles, Target]:
-    """Decode with the first stage as a reconstruction does, and match what is decoded to target particles.
+    """Decode with the first stage as a reconstruction does, and `match` what is decoded to target particles.
 
-    Parameters
-    ----------
-    network
-        With a refiner, in any mode; decodes in evaluation mode, without dropout, and in full precision.
-    source
-        Encoded source of the batch.
-    target
-        With the fractions of hits and tracks.
-    decoding
-        When decoding stops.
-
-    Returns
-    -------
-    decoded : DecodedParticles
-    target : Target
-        As of `match`.
-
-    Raises
-    ------
-    ValueError
-        The target has no fractions.
+    The network, which has a refiner, decodes in evaluation mode, without dropout, and in full precision. ValueError:
+    the target has no fractions of hits and tracks.
     """
     fraction = target_fractions(target)
     decoding = decoding.limited(target.mask.shape[1] + EXTRA_PARTICLES)
@@ -118,19 +84,7 @@ def _evaluating(network: PointingNetwork) -> Iterator[None]:
 def refine_matched(
     network: PointingNetwork, source: EncodedSource, target: Target, decoded: DecodedParticles, matched: Target
 ) -> RefinementOutput:
-    """Refine decoded and matched particles; no gradients reach the first stage's decoding.
-
-    Parameters
-    ----------
-    network
-        With a refiner.
-    source
-        Encoded source of the batch.
-    target
-        With the fractions of hits and tracks.
-    decoded, matched
-        From `decode_and_match`.
-    """
+    """Refine particles of `decode_and_match`; no gradients reach the first stage's decoding."""
     assert network.refiner is not None
     true = target_fractions(matched)
     refined = network.refiner(decoded, source)
@@ -154,24 +108,9 @@ def match(
     """Match each decoded particle to at most one target particle, with the largest total common energy.
 
     A decoded particle with the track of a target particle as its seed is matched to it. Others need `MIN_OVERLAP`: hits
-    count by their energy, tracks by their momentum.
-
-    Parameters
-    ----------
-    decoded
-        Decoded particles.
-    fraction : float [B, R, M], fractions of the target particles
-    target
-        The target particles.
-    source
-        Encoded source of the batch.
-
-    Returns
-    -------
-    decoded : DecodedParticles
-        In another order: matched ones first, in the order of the targets.
-    target : Target
-        Target of each decoded particle; padding for those that are not matched.
+    count by their energy, tracks by their momentum. `fraction`, float [B, R, M], is that of the targets. Returns the
+    decoded particles in another order, matched ones first, in the order of the targets, and the target of each; padding
+    for those that are not matched.
     """
     weight = source.items.weight[:, None]  # GeV
     common = (decoded.hit_fraction * weight) @ fraction.transpose(1, 2)  # [B, T, R]

@@ -27,23 +27,13 @@ __all__ = ["RefinedParticles", "refine"]
 
 
 class RefinedParticles(NamedTuple):
-    """Refined particles.
+    """Refined particles."""
 
-    Parameters
-    ----------
-    particles
-        With expected energies.
-    pdg, charge : int64 [B, T], indices into the vocabularies
-    assignment
-        Of hits and tracks.
-    is_particle : bool [B, T], True = kept
-    """
-
-    particles: Particles
-    pdg: Tensor
-    charge: Tensor
+    particles: Particles  # with expected energies
+    pdg: Tensor  # int64 [B, T], index into the vocabulary
+    charge: Tensor  # int64 [B, T], the same
     assignment: RefinedAssignment
-    is_particle: Tensor
+    is_particle: Tensor  # bool [B, T], True = kept
 
 
 def refine(
@@ -57,18 +47,7 @@ def refine(
 
     An energy that no track measures is the expected one: the predicted energy times the existence probability, as in
     the loss ``visible_energy``. A shower that is decoded in pieces, each with the energy of the whole, would count
-    twice.
-
-    Parameters
-    ----------
-    network
-        With a refiner.
-    decoded, source
-        Particles of the first stage, and encoded source of the batch.
-    decoding
-        Thresholds and options of `PointingDecodingConfig` from ``existence_threshold`` on.
-    sampler
-        Chooses identities.
+    twice. The thresholds are those of `decoding` from ``existence_threshold`` on.
     """
     assert network.refiner is not None
     head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds

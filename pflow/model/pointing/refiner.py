@@ -55,26 +55,15 @@ MIN_EXPECTED_EXISTENCE = 0.5
 
 
 class DecodedParticles(NamedTuple):
-    """Particles of the first stage; `columns` of `pflow.model.common.decode.DecodedSequence`.
+    """Particles of the first stage; `columns` of `pflow.model.common.decode.DecodedSequence`."""
 
-    Parameters
-    ----------
-    embedded : float [B, T, W], as input of the decoder
-    query : float [B, T, W]
-    seed : int64 [B, T]
-    log_energy : float [B, T]
-    direction : float [B, T, 3]
-    hit_fraction : float [B, T, M]
-    mask : bool [B, T], True = decoded
-    """
-
-    embedded: Tensor
-    query: Tensor
-    seed: Tensor
-    log_energy: Tensor
-    direction: Tensor
-    hit_fraction: Tensor
-    mask: Tensor
+    embedded: Tensor  # float [B, T, W], as input of the decoder
+    query: Tensor  # float [B, T, W]
+    seed: Tensor  # int64 [B, T]
+    log_energy: Tensor  # float [B, T]
+    direction: Tensor  # float [B, T, 3]
+    hit_fraction: Tensor  # float [B, T, M]
+    mask: Tensor  # bool [B, T], True = decoded
 
     @classmethod
     def of(cls, columns: dict[str, Tensor], mask: Tensor) -> DecodedParticles:
@@ -87,26 +76,14 @@ class DecodedParticles(NamedTuple):
 
 
 class RefinedAssignment(NamedTuple):
-    """Result of the refinement.
+    """Result of the refinement."""
 
-    Parameters
-    ----------
-    query : float [B, T, W]
-        What describes the particles to the head.
-    pairs
-        Pairs of particles and items.
-    log_fraction : float [P], logarithm of the fraction of the pair's item that is the particle's
-    log_unassigned : float [B, M], logarithm of the fraction of each item that no particle has
-    existence_logit : float [B, T]
-    kept : bool [B, T], True = decoded and probable enough
-    """
-
-    query: Tensor
+    query: Tensor  # float [B, T, W], what describes the particles to the head
     pairs: PairList
-    log_fraction: Tensor
-    log_unassigned: Tensor
-    existence_logit: Tensor
-    kept: Tensor
+    log_fraction: Tensor  # float [P], logarithm of the fraction of the pair's item that is the particle's
+    log_unassigned: Tensor  # float [B, M], logarithm of the fraction of each item that no particle has
+    existence_logit: Tensor  # float [B, T]
+    kept: Tensor  # bool [B, T], True = decoded and probable enough
 
 
 class Refiner(nn.Module):
@@ -145,18 +122,11 @@ class Refiner(nn.Module):
     def forward(
         self, particles: DecodedParticles, source: EncodedSource, *, existence_threshold: float = 0.0
     ) -> RefinedAssignment:
-        """Reassign.
+        """Reassign the items of the first stage's particles.
 
-        Parameters
-        ----------
-        particles
-            Of the first stage.
-        source
-            Encoded source of the batch.
-        existence_threshold
-            Particles with a smaller existence probability are not kept and get nothing. In events with few particles a
-            fake costs more than a little lost energy: with n expected particles (the sum of the probabilities) the
-            probability must also be at least `MIN_EXPECTED_EXISTENCE` / n. 0: all are kept.
+        Particles with an existence probability below `existence_threshold` are not kept and get nothing. In events with
+        few particles a fake costs more than a little lost energy: with n expected particles (the sum of the
+        probabilities) the probability must also be at least `MIN_EXPECTED_EXISTENCE` / n. 0: all are kept.
         """
         tables, states = source.tables(), source.states
         seed, mask = particles.seed, particles.mask

@@ -40,39 +40,22 @@ def ramp_up(values: Tensor, end: float, *, width: float) -> Tensor:
 
 
 class Showers(NamedTuple):
-    """Hits of the showers of particles, by the fraction that is a particle's.
+    """Hits of the showers of particles, by the fraction that is a particle's."""
 
-    Parameters
-    ----------
-    position : float [3, P], of the pair's item, mm
-    fraction : float [1, P], fraction of the shower's energy, times its presence
-    weight : float [1, P], `log_weights` of it
-    energy : float [N, 1], of the hits, GeV
-    sums : float [N, 8], `ItemSums.by_fraction` of the items
-    presence : float [N, 1], 0 where there are no hits, 1 where their energy is that of a shower
-    centre : float [N, 3], sum of positions by weight, mm
-    norm : float [N, 1], sum of weights
-    linear_centre : float [N, 3], barycentre weighted by energy, mm
-    by_subdetector : float [N, 2 R], fraction of the energy, and fraction times layer
-    """
-
-    position: Tensor
-    fraction: Tensor
-    weight: Tensor
-    energy: Tensor
-    sums: Tensor
-    presence: Tensor
-    centre: Tensor
-    norm: Tensor
-    linear_centre: Tensor
-    by_subdetector: Tensor
+    position: Tensor  # float [3, P], of the pair's item, mm
+    fraction: Tensor  # float [1, P], of the shower's energy, times its presence
+    weight: Tensor  # float [1, P], `log_weights` of it
+    energy: Tensor  # float [N, 1], of the hits, GeV
+    sums: Tensor  # float [N, 8], `ItemSums.by_fraction` of the items
+    presence: Tensor  # float [N, 1], 0 where there are no hits, 1 where their energy is that of a shower
+    centre: Tensor  # float [N, 3], sum of positions by weight, mm
+    norm: Tensor  # float [N, 1], sum of weights
+    linear_centre: Tensor  # float [N, 3], barycentre weighted by energy, mm
+    by_subdetector: Tensor  # float [N, 2 R], fraction of the energy, and fraction times layer
 
     @classmethod
     def of(cls, hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor) -> Showers:
-        """From the fraction float [P] of each pair's item that is the particle's.
-
-        All is in the precision of the fractions.
-        """
+        """From the fraction float [P] of each pair's item that is the particle's, in its precision."""
         items = ItemSums.of(pairs.item_rows(item_sums, hit_fraction.dtype), dim=0)
         of_items = items.by_fraction * hit_fraction
         sums = pairs.sums(of_items)

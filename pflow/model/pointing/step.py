@@ -38,20 +38,12 @@ Choose = Callable[[Tensor], Tensor]
 
 
 class State(NamedTuple):
-    """What one step hands to the next, beside the keys and values of the earlier particles.
+    """What one step hands to the next, beside the keys and values of the earlier particles."""
 
-    Parameters
-    ----------
-    embedded : float [B, W], the newest particle, or the beginning, as input of the decoder
-    unassigned : float [B * M], unassigned fraction of each item
-    assigned_energy : float [B * S], assigned energy of each token, GeV
-    empty_steps : int64 [B], steps in a row with an empty particle
-    """
-
-    embedded: Tensor
-    unassigned: Tensor
-    assigned_energy: Tensor
-    empty_steps: Tensor
+    embedded: Tensor  # float [B, W], the newest particle, or the beginning, as input of the decoder
+    unassigned: Tensor  # float [B * M], unassigned fraction of each item
+    assigned_energy: Tensor  # float [B * S], assigned energy of each token, GeV
+    empty_steps: Tensor  # int64 [B], steps in a row with an empty particle
 
     @classmethod
     def first(cls, network: PointingNetwork, tables: Tables, batch: int) -> State:
@@ -71,20 +63,12 @@ class State(NamedTuple):
 
 
 class Pointed(NamedTuple):
-    """Where the next particle starts.
+    """Where the next particle starts."""
 
-    Parameters
-    ----------
-    states : float [B, W], decoder states
-    seed : int64 [B], token of the event
-    forced : bool [B], True = the sequence has ended, and the seed is a track that is not assigned
-    stop : bool [B], True = there is no particle
-    """
-
-    states: Tensor
-    seed: Tensor
-    forced: Tensor
-    stop: Tensor
+    states: Tensor  # float [B, W], decoder states
+    seed: Tensor  # int64 [B], token of the event
+    forced: Tensor  # bool [B], True = the sequence has ended, and the seed is a track that is not assigned
+    stop: Tensor  # bool [B], True = there is no particle
 
 
 def step(
@@ -199,19 +183,8 @@ def particles_of(
 ) -> tuple[Assignment, Particles]:
     """Assign items to particles, and predict them.
 
-    Parameters
-    ----------
-    network
-        In any mode.
-    tables
-        Of the source.
-    states : float [N, W], decoder states
-    seed : int64 [N], indices into B * S
-    unassigned : float [P], unassigned fraction of the item of each pair
-    pairs
-        Of the particles.
-    pdg : int64 [N] or None
-        Identities where they are known.
+    Of decoder states [N, W], seeds int64 [N], indices into B * S, the unassigned fraction [P] of the item of each pair,
+    and identities int64 [N] where they are known.
     """
     assignment = network.assignment(states, seed, tables, unassigned, pairs)
     particles, _ = network.predict(assignment, seed, tables, pdg=pdg)

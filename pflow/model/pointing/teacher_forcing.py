@@ -39,29 +39,14 @@ ORDER_NOISE_STD = 0.2
 
 
 class TeacherForcing(NamedTuple):
-    """Predictions of the first stage and their targets.
+    """Predictions of the first stage and their targets."""
 
-    Parameters
-    ----------
-    target
-        The particles, in the order of the predictions.
-    pointer : float [B, T + 1, S + 1], log probabilities of the next seed and of the end
-    seed_weight : float [B, T, S], how suitable each token is as a seed, 0 to 1
-    logits : float [P], logits of the assignment
-    target_fraction : float [P], targets of the logits, as probabilities
-    weight : float [P], weight of each pair in the loss, GeV^(1/2)
-    pairs
-        Pairs of particles and items.
-    particles
-        Predicted particles.
-    """
-
-    target: Target
-    pointer: Tensor
-    seed_weight: Tensor
-    logits: Tensor
-    target_fraction: Tensor
-    weight: Tensor
+    target: Target  # the particles, in the order of the predictions
+    pointer: Tensor  # float [B, T + 1, S + 1], log probabilities of the next seed and of the end
+    seed_weight: Tensor  # float [B, T, S], how suitable each token is as a seed, 0 to 1
+    logits: Tensor  # float [P], of the assignment
+    target_fraction: Tensor  # float [P], targets of the logits, as probabilities
+    weight: Tensor  # float [P], of each pair in the loss, GeV^(1/2)
     pairs: PairList
     particles: Particles
 
@@ -82,28 +67,11 @@ def teacher_forcing(
     *,
     own_particles: bool = False,
 ) -> TeacherForcing:
-    """Predict each particle after the particles before it.
+    """Predict each particle of a target with fractions of hits and tracks after the particles before it.
 
-    In training mode the order of the targets has noise, and some are deferred.
-
-    Parameters
-    ----------
-    network
-        In training or evaluation mode.
-    source
-        Encoded source of the batch.
-    target
-        With the fractions of hits and tracks.
-    training
-        Probability of deferred targets.
-    own_particles
-        Whether the particles before are the network's own predictions (Bengio et al. 2015, scheduled sampling), so that
-        it learns to go on after its own mistakes and to find what it has left out.
-
-    Raises
-    ------
-    ValueError
-        The target has no fractions.
+    In training mode the order of the targets has noise, and some are deferred. With `own_particles` the particles
+    before are the network's own predictions (Bengio et al. 2015, scheduled sampling), so that it learns to go on after
+    its own mistakes and to find what it has left out.
     """
     if network.training:
         target = reordered(target, training.deferred_target_prob, energy_std=network.energy_scale.std)
@@ -176,31 +144,17 @@ def _choose_seeds(logits: Tensor, weight: Tensor, source: EncodedSource, *, rand
 
 
 def target_fractions(target: Target) -> Tensor:
-    """Fractions of hits and tracks, float [B, T, M].
-
-    Raises
-    ------
-    ValueError
-        The target has none.
-    """
+    """Fractions of hits and tracks, float [B, T, M]; ValueError if the target has none."""
     if target.hit_fraction is None or target.track_fraction is None:
         raise ValueError("target: it has no fractions of hits and tracks, the targets of the assignment")
     return torch.cat([target.hit_fraction, target.track_fraction], dim=-1)
 
 
 def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Tensor:
-    """How suitable each token is as a seed of each particle, float [B, T, S] in [0, 1].
+    """How suitable each token is as a seed of each particle, float [B, T, S] in [0, 1]; fractions are float [B, T, M].
 
     The seed of a charged particle with a track is its track. The seed of any other is a hit token, with a weight that
     increases with the particle's fraction of the token and with their energy; without hits it is a track.
-
-    Parameters
-    ----------
-    fraction : float [B, T, M]
-    target
-        The particles.
-    source
-        Encoded source of the batch.
     """
     of_token = source.assigned(fraction)  # [B, T, S]
     energy = of_token * source.tokens.energy[:, None]
@@ -217,14 +171,7 @@ def seed_weights(fraction: Tensor, target: Target, source: EncodedSource) -> Ten
 def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Target:
     """Targets with a track first, each group by falling ln E with noise; deferred targets behind all others.
 
-    Parameters
-    ----------
-    target
-        With fractions of tracks.
-    deferred_prob
-        ``deferred_target_prob`` of `pflow.model.pointing.config.PointingTrainingConfig`.
-    energy_std
-        Standard deviation of log10(E / GeV), by which energies are normalised.
+    `energy_std` is the standard deviation of log10(E / GeV), by which energies are normalised.
     """
     if target.track_fraction is None:
         raise ValueError("target: it has no fractions of tracks, by which particles are ordered")

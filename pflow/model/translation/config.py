@@ -29,27 +29,17 @@ class TranslationNetworkConfig:
     special
         Treatment of special tokens: ``flags`` (paper, version 1) or ``kind`` (paper, version 2).
     decoder
-        ``vanilla`` (version 1) or ``multi_projection`` (version 2).
+        ``vanilla`` (version 1) or ``multi_projection`` (version 2), which needs `n_projections`.
     source
         ``hits``; ``cross``: hits attend to tracks; ``typed``: hits, tracks and tracker hits as one sequence.
-    width
-        Token width of the encoder; of the decoder too, or `n_projections` times that.
-    heads
-        Heads of each attention.
-    encoder_layers, decoder_layers
-        Number of layers.
-    feedforward
-        Hidden width of the feed-forward network of each layer.
-    n_projections
-        Number of projections; required by ``multi_projection``.
+    width, heads, feedforward
+        Token width of the encoder (`n_projections` times that of the decoder), attention heads, hidden width.
     embedder
         ``v1``: F -> W -> W, or ``v2``: F -> 2 W -> 2 W -> W.
     dropout
         Dropout probability of sub-layer outputs and hidden layers.
-    norm
-        ``post`` (paper) or ``pre``.
-    activation
-        ``relu`` (paper) or ``gelu``.
+    norm, activation
+        ``post`` (paper) or ``pre``; ``relu`` (paper) or ``gelu``.
     target_position
         Whether the position in the output sequence is embedded; else the causal mask alone carries the order.
 

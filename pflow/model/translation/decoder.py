@@ -75,21 +75,9 @@ class Decoder(nn.Module):
         memory_mask: Tensor | None = None,
         caches: Sequence[Cache] | None = None,
     ) -> Tensor:
-        """Decode.
+        """Decode x, float [B, T, W]: the whole sequence, or with `caches` its newest token.
 
-        Parameters
-        ----------
-        x : float [B, T, W]
-            The whole sequence, or with `caches` its newest token.
-        memory
-            From `project`.
-        memory_mask : bool [B, S] or None
-        caches
-            One a standard decoder layer.
-
-        Returns
-        -------
-        float [B, T, W]
+        There is one cache a standard decoder layer. The memory is from `project`, with `memory_mask` bool [B, S].
         """
         past = caches if caches is not None else [None] * len(memory)
         n = self.n_projections

@@ -24,17 +24,6 @@ class TranslationDecoder:
     """Decoder state of a batch (`pflow.model.common.decode.Decoder`).
 
     Keys and values of the source are projected once, and those of the decoded tokens are kept.
-
-    Parameters
-    ----------
-    network
-        In evaluation mode.
-    batch
-        Events on the network's device.
-    decoding
-        When decoding stops.
-    sampler
-        Chooses classes.
     """
 
     def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler) -> None:
@@ -98,13 +87,7 @@ class TranslationDecoder:
 def generate(
     network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler
 ) -> GeneratedParticles:
-    """Decode the particles of each event.
-
-    Raises
-    ------
-    ValueError
-        The network is in training mode, or the batch lacks a source that it reads.
-    """
+    """Decode the particles of each event; ValueError in training mode, or without a source that the network reads."""
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
     decoder = TranslationDecoder(network, batch, decoding, sampler)

@@ -21,17 +21,7 @@ __all__ = ["SourceEmbedder", "TargetEmbedder", "TargetTokens", "TokenEmbedder"]
 
 
 class TokenEmbedder(nn.Module):
-    """Embed tokens that are marked as samples or as special.
-
-    Parameters
-    ----------
-    features, width
-        F, without marks, and W.
-    special
-        The treatment of special tokens.
-    config
-        Shape of the network: ``embedder``, ``activation``.
-    """
+    """Embed tokens of F features, to which the marks of special tokens are added."""
 
     def __init__(self, *, features: int, width: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:
         super().__init__()
@@ -40,12 +30,7 @@ class TokenEmbedder(nn.Module):
         self.network = FullyConnected((features + special.n_marks, *hidden, width), activation=config.activation)
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
-        """Embed features float [B, N, F], zeros where the token is not a sample, and kind int64 [B, N].
-
-        Returns
-        -------
-        float [B, N, W]
-        """
+        """Embed features [B, N, F], zeros where a token is not a sample, and kind int64 [B, N]; float [B, N, W]."""
         dtype = next(self.network.parameters()).dtype
         with torch.autocast(features.device.type, enabled=False):
             return self.network(torch.cat([features.to(dtype), self.special.marks(kind).to(dtype)], dim=-1))  # type: ignore[no-any-return]
@@ -55,13 +40,6 @@ class SourceEmbedder(nn.Module):
     """Embed source tokens, with bos and eos where `framed`.
 
     Source tokens have no order. Bos and eos come first, so that the real tokens of an event stay together.
-
-    Parameters
-    ----------
-    features, special, config
-        As in `TokenEmbedder`.
-    framed
-        Whether to add bos and eos.
     """
 
     def __init__(
@@ -73,19 +51,9 @@ class SourceEmbedder(nn.Module):
         self.embed = TokenEmbedder(features=features, width=config.width, special=special, config=config)
 
     def forward(self, tokens: TokenSet) -> tuple[Tensor, Tensor | None]:
-        """Embed `tokens`.
+        """Tokens float [B, N', W], N' = N + 2 if framed, and their mask bool [B, N'], None where there is no padding.
 
-        Returns
-        -------
-        tokens : float [B, N', W]
-            N' = N + 2 if framed, else N.
-        mask : bool [B, N'] or None
-            Real tokens; None where there is no padding.
-
-        Raises
-        ------
-        ValueError
-            The tokens have another number of features.
+        ValueError: the tokens have another number of features.
         """
         features, mask = tokens.features, tokens.mask
         if features.shape[-1] != self.features:
@@ -102,20 +70,12 @@ class SourceEmbedder(nn.Module):
 
 
 class TargetTokens(NamedTuple):
-    """Input tokens of the decoder; physical values of special tokens have no meaning.
+    """Input tokens of the decoder; physical values of special tokens have no meaning."""
 
-    Parameters
-    ----------
-    charge, pdg : int64 [B, T]
-    energy : float [B, T]
-    direction : float [B, T, 3]
-    kind : int64 [B, T]
-    """
-
-    charge: Tensor
+    charge: Tensor  # int64 [B, T], as pdg and kind
     pdg: Tensor
-    energy: Tensor
-    direction: Tensor
+    energy: Tensor  # float [B, T]
+    direction: Tensor  # float [B, T, 3]
     kind: Tensor
 
     @classmethod
@@ -145,13 +105,7 @@ class TargetTokens(NamedTuple):
 class TargetEmbedder(nn.Module):
     """Embed target tokens: one-hot charge and PDG, energy, direction, and the marks of special tokens.
 
-    Parameters
-    ----------
-    n_charge, n_pdg
-        Sizes of the physical vocabularies.
-    special, config
-        As in `TokenEmbedder`; with ``target_position`` the sinusoidal embedding of the token's index (Vaswani et al.
-        2017) is added.
+    With ``target_position`` the sinusoidal embedding of the token's index (Vaswani et al. 2017) is added.
     """
 
     def __init__(self, *, n_charge: int, n_pdg: int, special: SpecialTokens, config: TranslationNetworkConfig) -> None:

@@ -21,17 +21,10 @@ __all__ = ["CrossSource", "Memory", "TokenSetSource", "decoder_layer", "make_enc
 
 
 class Memory(NamedTuple):
-    """The encoded source of a batch.
+    """The encoded source of a batch."""
 
-    Parameters
-    ----------
-    states : float [B, S, W]
-    mask : bool [B, S] or None
-        Real tokens; None: no padding.
-    """
-
-    states: Tensor
-    mask: Tensor | None
+    states: Tensor  # float [B, S, W]
+    mask: Tensor | None  # bool [B, S], real tokens; None: no padding
 
 
 def make_encoder(config: TranslationNetworkConfig) -> Encoder:
@@ -58,17 +51,7 @@ def decoder_layer(config: TranslationNetworkConfig) -> DecoderLayer:
 
 
 class TokenSetSource(nn.Module):
-    """One sequence of hits and, where asked for, tracks and tracker hits, each type with its own embedder.
-
-    Parameters
-    ----------
-    hits
-        Embedder of the hits, with bos and eos.
-    others
-        Embedders of more types by their names in `Batch`, without.
-    encoder
-        Encodes the sequence.
-    """
+    """One sequence of hits, with bos and eos, and of the types `others` by their names in `Batch`."""
 
     def __init__(self, *, hits: SourceEmbedder, others: Mapping[str, SourceEmbedder], encoder: Encoder) -> None:
         super().__init__()
@@ -82,13 +65,7 @@ class TokenSetSource(nn.Module):
         return {"hits": self.hits, **{name: cast("SourceEmbedder", part) for name, part in self.others.items()}}
 
     def forward(self, batch: Batch) -> Memory:
-        """Encode all source tokens of `batch`.
-
-        Raises
-        ------
-        ValueError
-            The batch lacks a type that is read.
-        """
+        """Encode all source tokens of `batch`; ValueError if it lacks a type that is read."""
         parts = [embed(_required(getattr(batch, name), name)) for name, embed in self.embedders.items()]
         x = torch.cat([tokens for tokens, _ in parts], dim=1)
         mask = None
@@ -99,15 +76,7 @@ class TokenSetSource(nn.Module):
 
 
 class CrossSource(nn.Module):
-    """Hits attend to each other and to the embedded tracks.
-
-    Parameters
-    ----------
-    hits, tracks
-        Embedders of the two types, each with bos and eos.
-    encoder
-        Encodes the hits.
-    """
+    """Hits attend to each other and to the embedded tracks."""
 
     def __init__(self, *, hits: SourceEmbedder, tracks: SourceEmbedder, encoder: Encoder) -> None:
         super().__init__()
@@ -121,13 +90,7 @@ class CrossSource(nn.Module):
         return {"hits": self.hits, "tracks": self.tracks}
 
     def forward(self, batch: Batch) -> Memory:
-        """Encode the hits of `batch` with attention to its tracks.
-
-        Raises
-        ------
-        ValueError
-            The batch has no tracks.
-        """
+        """Encode the hits of `batch` with attention to its tracks; ValueError if it has none."""
         hits, mask = self.hits(batch.hits)
         tracks, track_mask = self.tracks(_required(batch.tracks, "tracks"))
         return Memory(self.encoder(hits, mask=mask, memory=tracks, memory_mask=track_mask), mask)

@@ -16,16 +16,9 @@ __all__ = ["Heads"]
 class Heads(nn.Module):
     """Linear maps to the logits of each classifier and to normalised log10 E, theta and phi.
 
-    Theta is pi/2 + output. At the poles, where a network with small outputs would otherwise start, the direction does
-    not depend on phi, which would get no gradient. The angles are returned as a unit vector, which has no jump at 2 pi.
-    Heads stay in the weights' own precision under autocast: bfloat16 resolves an angle of 3 rad to half a degree.
-
-    Parameters
-    ----------
-    classes
-        Number of classes of each classifier, by name.
-    width
-        W.
+    Theta is pi/2 + output: at the poles, where a network with small outputs would otherwise start, phi gets no
+    gradient. The angles are returned as a unit vector, which has no jump at 2 pi. Heads stay in the weights' own
+    precision under autocast: bfloat16 resolves an angle of 3 rad to half a degree.
     """
 
     def __init__(self, *, classes: Mapping[str, int], width: int) -> None:
@@ -34,13 +27,7 @@ class Heads(nn.Module):
         self.continuous = FullyConnected((width, 3))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Predict from x, float [B, T, W].
-
-        Returns
-        -------
-        dict
-            Logits [B, T, V] of each classifier, ``energy`` [B, T] and ``direction`` [B, T, 3].
-        """
+        """Of x float [B, T, W]: logits [B, T, V] of each classifier, ``energy`` [B, T] and ``direction`` [B, T, 3]."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(next(self.continuous.parameters()).dtype)
             prediction = {name: head(x) for name, head in self.classifiers.items()}

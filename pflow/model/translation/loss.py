@@ -23,18 +23,6 @@ class TranslationLoss(nn.Module):
 
     Cross-entropies of the classes, and mean square errors of the normalised log10 E and of the components of the unit
     vector.
-
-    Parameters
-    ----------
-    special
-        Treatment of special tokens of the network.
-    config
-        Weights.
-
-    Raises
-    ------
-    ValueError
-        A weight of a loss that does not exist.
     """
 
     def __init__(self, special: SpecialTokens, config: LossConfig) -> None:
@@ -43,24 +31,9 @@ class TranslationLoss(nn.Module):
         self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction"))
 
     def forward(self, prediction: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Compare.
+        """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`.
 
-        Parameters
-        ----------
-        prediction
-            From `TranslationNetwork.forward`, with the same special tokens.
-        batch
-            With the target that it was made for.
-
-        Returns
-        -------
-        dict
-            Each loss by name, unweighted, and ``total``; scalars.
-
-        Raises
-        ------
-        ValueError
-            If the batch has no target.
+        ValueError if the batch has no target.
         """
         target = batch.target
         if target is None:

@@ -21,13 +21,7 @@ __all__ = ["TranslationNetwork"]
 
 
 class TranslationNetwork(nn.Module):
-    """Encoder-decoder Transformer from hits (and tracks) to a sequence of particles.
-
-    Raises
-    ------
-    ValueError
-        A source that does not read exactly the token types of `inputs`.
-    """
+    """Encoder-decoder Transformer from hits (and tracks) to a sequence of particles."""
 
     def __init__(self, inputs: ModelInputs, config: TranslationNetworkConfig) -> None:
         super().__init__()
@@ -64,23 +58,10 @@ class TranslationNetwork(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Predict each next token after the target tokens before it (teacher forcing).
 
-        Parameters
-        ----------
-        batch
-            With a target of T particles.
-
-        Returns
-        -------
-        dict
-            At each of T + 1 positions, for the token after bos, the first particle, ..., the last:
-            ``charge`` and ``pdg``, logits [B, T + 1, V] over the physical classes behind the special ones;
-            ``energy`` [B, T + 1], log10 E normalised; ``direction`` [B, T + 1, 3], unit vector;
-            with special tokens of version 2 ``kind``, logits [B, T + 1, 4].
-
-        Raises
-        ------
-        ValueError
-            The batch has no target, or lacks a source that the network reads.
+        At each of T + 1 positions, for the token after bos, the first particle, ..., the last: ``charge`` and ``pdg``,
+        logits [B, T + 1, V] over the physical classes behind the special ones; ``energy`` [B, T + 1], log10 E
+        normalised; ``direction`` [B, T + 1, 3], unit vector; with special tokens of version 2 ``kind``, logits [B, T +
+        1, 4]. ValueError: the batch has no target, or lacks a source that the network reads.
         """
         if batch.target is None:
             raise ValueError("target: the batch has none, and training needs one")

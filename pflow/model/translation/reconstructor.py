@@ -23,21 +23,8 @@ __all__ = ["TranslationReconstructor"]
 class TranslationReconstructor(Reconstructor):
     """Network, decoding and losses of the first paper's models.
 
-    Parameters
-    ----------
-    inputs
-        Sizes that follow from the tokeniser.
-    network
-        Sizes and parts of the network.
-    decoding
-        When decoding stops.
-    loss
-        Weights of the losses ``charge``, ``pdg``, ``energy``, ``direction``, and ``kind`` with these special tokens.
-
-    Raises
-    ------
-    ValueError
-        Inputs that the source does not read, or options that do not belong together.
+    Losses: ``charge``, ``pdg``, ``energy``, ``direction``, and ``kind`` with these special tokens. ValueError: inputs
+    that the source does not read, or options that do not belong together.
     """
 
     exporter = "pflow.export.translation:translation_export"

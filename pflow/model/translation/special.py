@@ -40,20 +40,12 @@ Choose = Callable[[Tensor], Tensor]  # logits [B, V] -> int64 [B]
 
 
 class NextToken(NamedTuple):
-    """The next token of each event.
+    """The next token of each event."""
 
-    Parameters
-    ----------
-    ended : bool [B]
-        The sequence has ended; the other fields then have no meaning.
-    charge, pdg : int64 [B], physical indices from 0
-    score : float32 [B], probability of `pdg` among the physical classes
-    """
-
-    ended: Tensor
-    charge: Tensor
+    ended: Tensor  # bool [B], the sequence has ended; the other fields then have no meaning
+    charge: Tensor  # int64 [B], physical index from 0, as pdg
     pdg: Tensor
-    score: Tensor
+    score: Tensor  # float32 [B], probability of `pdg` among the physical classes
 
 
 def kind_of_input(mask: Tensor) -> Tensor:
