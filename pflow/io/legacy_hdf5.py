@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import ConfigError, InputError, first_line, nearest, reading
+from pflow.errors import ConfigError, InputError, reading
 from pflow.event import jagged
 from pflow.event.build import make_hits, make_links, make_tracks, make_truth
 from pflow.event.events import Events
@@ -40,8 +40,6 @@ FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")
 
 LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")
 """Columns of the group ``label``."""
-
-DAMAGED = "cannot be read, damaged file"
 
 Rows = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -197,82 +195,28 @@ def _calorimeter_indices(detector: Detector) -> npt.NDArray[np.int32]:
 
 
 class _Table:
-    """Rows of columns of one group, read a range of events at a time; `offsets` of the events, int64 [event + 1].
-
-    Ranges are read from the datasets of [event, row, column] with a fixed number of columns, as the paper's files have
-    them; an array of any other form is read as a whole.
-    """
+    """Rows of columns of one group, read a range of events at a time; `offsets` of the events, int64 [event + 1]."""
 
     def __init__(self, file: h5py.File, name: str, columns: tuple[str, ...], path: str) -> None:
         self._where: dict[str, Any] = {"file": path, "field": name}
         self._width = len(columns)
-        self._data: Any  # numbers, [row, column] or one row after the other
-        with reading(DAMAGED, **self._where):
-            group = file.get(name)
-            if not isinstance(group, h5py.Group):
-                raise self._error("no such group; expected groups 'feature' and 'label'", nearest(name, file))
-            form, length = self._attributes(group)
-            offsets, self._data, width = _in_place(form, group) or self._whole(form, length, group)
-            self.offsets: Index = np.asarray(offsets[()], dtype=np.int64)[: length + 1]
-        if width != self._width and self._data.size:
-            raise self._error(f"expected {self._width} columns ({', '.join(columns)}), found {width}")
+        expected = f"expected {self._width} columns ({', '.join(columns)}) as ak.to_buffers takes them apart"
+        with reading(f"not a group of the first paper's, or damaged; {expected}", **self._where):
+            group = file[name]
+            form, length = ak.forms.from_json(group.attrs["form"]), int(group.attrs["length"])
+            prefix = "part0-" if f"part0-{form.form_key}-offsets" in group else ""  # Awkward 1
+            self.offsets: Index = np.asarray(group[f"{prefix}{form.form_key}-offsets"], dtype=np.int64)[: length + 1]
+            self._data = group[f"{prefix}{form.content.content.form_key}-data"]  # one row after the other
+            if form.content.size != self._width or self._data.ndim != 1 or self._data.dtype.kind not in "fiu":
+                raise InputError(f"{expected}, found {form.content.type}", **self._where)
         rows = self._data.size // self._width
         rise = (np.diff(self.offsets) >= 0).all()
-        if not (len(self.offsets) == length + 1 and rise and self.offsets[0] >= 0 and self.offsets[-1] <= rows):
-            raise self._error(f"the offsets do not fit: expected {length + 1} that rise up to at most {rows} rows")
+        if not (length + 1 == len(self.offsets) > 0 and rise and self.offsets[0] >= 0 and self.offsets[-1] <= rows):
+            message = f"the offsets do not fit: expected {length + 1} that rise up to at most {rows} rows"
+            raise InputError(message, **self._where)
 
     def rows(self, start: int, stop: int) -> Rows:
         """Rows of the events `start` to `stop` (exclusive), float64 [row, column]."""
-        numbers = self._width if self._data.ndim == 1 else 1
-        first, last = int(self.offsets[start]) * numbers, int(self.offsets[stop]) * numbers
-        with reading(f"events up to {stop} {DAMAGED}", entry=start, **self._where):
+        first, last = (int(self.offsets[event]) * self._width for event in (start, stop))
+        with reading(f"events up to {stop} cannot be read, damaged file", entry=start, **self._where):
             return np.asarray(self._data[first:last], dtype=np.float64).reshape(-1, self._width)
-
-    def _attributes(self, group: h5py.Group) -> tuple[ak.forms.Form, int]:
-        found: list[Any] = []
-        for name, what, convert in (
-            ("form", "an Awkward form as JSON", lambda text: ak.forms.from_json(text)),
-            ("length", "a number of events", int),
-        ):
-            if name not in group.attrs:
-                raise self._error(f"attribute '{name}' is missing", nearest(name, group.attrs))
-            try:
-                found.append(convert(group.attrs[name]))
-            except Exception as error:  # Awkward raises errors of many types
-                raise self._error(f"attribute '{name}' must be {what}: {first_line(error)}") from error
-        if found[1] < 0:
-            raise self._error(f"attribute 'length' must be a number of events, found {found[1]}")
-        return found[0], found[1]
-
-    def _whole(self, form: ak.forms.Form, length: int, group: h5py.Group) -> tuple[Index, npt.NDArray[Any], int]:
-        expected = "expected an Awkward array [event, row, column] of numbers as ak.to_buffers takes it apart"
-        try:
-            buffers = {key.removeprefix("part0-"): value[()] for key, value in group.items()}
-            numbers = {key: value for key, value in buffers.items() if value.dtype.kind in "fiu"}
-            array = ak.from_buffers(form, length, numbers)
-            flat = ak.to_numpy(ak.to_regular(ak.flatten(array, axis=1), axis=1))
-            offsets = jagged.offsets(ak.to_numpy(ak.num(array, axis=1)))
-        except Exception as error:  # whatever a form that does not fit its buffers makes Awkward raise
-            raise self._error(f"{expected}: {first_line(error)}") from error
-        if flat.ndim != 2 or flat.dtype.kind not in "fiu":
-            raise self._error(f"{expected}, found {array.type}")
-        return offsets, flat, flat.shape[1]
-
-    def _error(self, message: str, suggestions: list[str] | None = None) -> InputError:
-        return InputError(message, suggestions=suggestions or (), **self._where)
-
-
-def _in_place(form: ak.forms.Form, group: h5py.Group) -> tuple[Any, Any, int] | None:
-    """Datasets of offsets and numbers, and the number of columns, if the form is the paper's; else None."""
-    if not (form.is_list and form.content.is_regular and form.content.content.is_numpy):
-        return None
-    for prefix in ("", "part0-"):  # Awkward 1
-        offsets = group.get(f"{prefix}{form.form_key}-offsets")
-        data = group.get(f"{prefix}{form.content.content.form_key}-data")
-        if _is_vector(offsets, "iu") and _is_vector(data, "fiu"):
-            return offsets, data, int(form.content.size)
-    return None
-
-
-def _is_vector(dataset: Any, kinds: str) -> bool:
-    return isinstance(dataset, h5py.Dataset) and dataset.ndim == 1 and dataset.dtype.kind in kinds

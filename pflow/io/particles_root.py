@@ -97,13 +97,7 @@ LINK_MEMBERS = {
 }
 """Optional links: what their collection's name adds to that of the particles, and field of each member."""
 
-MEANING = {
-    "scores": "the probabilities of all classes",
-    "covariance": "all elements of the covariance",
-    "hit_links": "links that say which hits the particles are made of",
-    "track_links": "links that say which tracks the particles are made of",
-}
-"""What the branches of an optional part or field hold, for errors."""
+NO_HIT_LINKS = "holds no links that say which hits the particles are made of"
 
 
 class RecoWriter:
@@ -307,7 +301,7 @@ def _opened(path: str | Path, name: str, links: Links) -> Iterator[tuple[Any, Ca
         if "podio_metadata" in file:
             reader = Edm4hepRecoReader(PodioFile(file, path), name, links=links != "left out")
             if links == "required" and "hit_links" not in reader.parts:
-                raise InputError(f"holds no {MEANING['hit_links']}", file=path, field=name)
+                raise InputError(NO_HIT_LINKS, file=path, field=name)
             tree, decode = reader.tree, reader.read
         else:
             tree = open_tree(file, TREE, str(path))
@@ -365,21 +359,14 @@ def _branches(name: str) -> dict[str, dict[str, str]]:
 
 
 def _optional(keys: set[str], name: str, path: str | Path, links: Links) -> frozenset[str]:
-    """Which optional parts and fields are there, whole, and wanted."""
-    wanted = {field: own for field, own in _branches(name).items() if links != "left out" or field not in LINKS}
-    found = {field for field, branches in wanted.items() if not keys.isdisjoint(branches.values())}
-    if links == "required":
-        found.add("hit_links")
-    always = ("event", "flags", *(f"{name}.{member}" for member in MEMBERS))
-    expected = dict.fromkeys(always, "the output of a reconstruction")
-    for field in found:
-        expected |= dict.fromkeys(wanted[field].values(), MEANING[field])
-    for branch, what in expected.items():
-        if branch not in keys:
-            raise InputError(
-                f"no such branch; expected {what}", file=path, field=branch, suggestions=nearest(branch, keys)
-            )
-    return frozenset(found)
+    """Which optional parts and fields are there and wanted; the others of the output must be there."""
+    found = {field for field, own in _branches(name).items() if not keys.isdisjoint(own.values())}
+    if f"{name}.PDG" not in keys:
+        suggestions = nearest(f"{name}.PDG", keys)
+        raise InputError("no such branch; expected particles", file=path, field=f"{name}.PDG", suggestions=suggestions)
+    if links == "required" and "hit_links" not in found:
+        raise InputError(NO_HIT_LINKS, file=path, field=name)
+    return frozenset(found if links != "left out" else found - set(LINKS))
 
 
 def _decode(tree: Any, optional: frozenset[str], name: str, start: int, stop: int, path: str | Path) -> Reconstruction:

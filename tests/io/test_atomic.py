@@ -97,11 +97,6 @@ def test_a_folder_without_permission(tmp_path):
         check_output(folder / "out.txt")
 
 
-def test_another_file_may_be_overwritten(there):
-    (there / "out.root").write_text("")
-    assert check_output(str(there / "out.root"), inputs=[there / "in.root"]) == there / "out.root"
-
-
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     target = tmp_path / "elsewhere" / "out.txt"
@@ -112,12 +107,6 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
         partial.write_text("after")
     assert (tmp_path / "link.txt").is_symlink()
     assert target.read_text() == "after"
-
-
-def test_a_link_to_a_place_without_a_folder_is_an_error(tmp_path):
-    (tmp_path / "link.txt").symlink_to(tmp_path / "nowhere" / "out.txt")
-    with pytest.raises(ConfigError, match="nowhere does not exist"):
-        check_output(tmp_path / "link.txt")
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -174,21 +163,6 @@ def test_a_limit_of_the_file_size_is_one_clear_error(tmp_path, largest_file):
         path.write_bytes(bytes(5000))
     assert os.listdir(tmp_path) == ["out.txt"]
     assert (tmp_path / "out.txt").read_text() == "before"
-
-
-def test_a_folder_that_vanishes_is_one_clear_error(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    writing = replacing(folder / "out.txt")
-    writing.__enter__().write_text("whole")
-    folder.rename(tmp_path / "moved")
-    with pytest.raises(OutputError, match="No such file or directory"):
-        writing.__exit__(None, None, None)
-
-
-def test_an_error_that_is_no_disks_passes_unchanged(tmp_path):
-    with pytest.raises(BrokenPipeError):
-        write("file", tmp_path / "out.txt", BrokenPipeError())
 
 
 DEAD = 2**22 + 1
@@ -261,23 +235,6 @@ def test_a_process_that_is_killed_while_it_replaces_a_folder_leaves_a_whole_one(
     assert contents(tmp_path) == {"model/a.txt": "earlier"}
     replace_by_force(folder)
     assert contents(tmp_path) == {"model/a.txt": "whole"}
-
-
-def test_through_a_link_a_folder_is_put_back_where_the_link_points_to(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "model")
-    make(tmp_path / "elsewhere" / f"model.earlier-{HOST}-{DEAD}")
-    replace_by_force(tmp_path / "link")
-    assert os.listdir(tmp_path / "elsewhere") == ["model"]
-
-
-def test_a_folder_whose_place_is_taken_is_removed_with_what_else_its_process_left(tmp_path):
-    make(tmp_path / "model", "new")
-    for kind in ("earlier", "tmp"):
-        make(tmp_path / f"model.{kind}-{HOST}-{DEAD}")
-    check_folder(tmp_path / "model", replace=["a.txt"], force=True)
-    assert contents(tmp_path) == {"model/a.txt": "new"}
-    assert os.listdir(tmp_path) == ["model"]
 
 
 @pytest.mark.parametrize("owner", [f"{HOST}-{os.getppid()}", f"another-host-{DEAD}"], ids=["living", "another host"])

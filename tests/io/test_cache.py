@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pflow.data.datamodule import ParticleFlowData
-from pflow.data.files import Chunk, FileOptions, read_chunks, survey
+from pflow.data.files import FileOptions, read_chunks, survey
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.build import make_hits
 from pflow.event.events import Events
@@ -148,12 +148,6 @@ def test_bad_entries_are_warned_of_each_time(tmp_path):
             (events,) = read(tmp_path / "in.root", on_error="skip")
         assert events.hits.energy.to_list() == [[1.0], [], [3.0]]
     assert kept(tmp_path / "in.root") == []
-
-
-def test_a_file_that_was_not_surveyed_is_read_without(path):
-    (events,) = read_chunks([Chunk(str(path), 0, 10)], FileOptions(cache=str(path.parent / "cache")))
-    assert len(events) == 10
-    assert kept(path) == []
 
 
 def tensors(value):

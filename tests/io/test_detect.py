@@ -16,11 +16,9 @@ from pflow.io.detect import (
     detector_matches,
     fitting_detectors,
     geometry_fits,
-    is_hdf5,
     sniff,
 )
 from pflow.io.edm4hep.podio import open_podio
-from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader
 from pflow.io.open import open_events, read_events
@@ -116,11 +114,6 @@ def test_the_cld_file_is_cld_s_and_no_other_s(data_dir, sim):
     assert "no collection" in reasons["ild"]
 
 
-def test_the_rntuple_file_is_ild_g4_s(data_dir):
-    with open_events(data_dir / "edm4hep" / "ild_g4_zqq_rntuple.root") as file:
-        assert file.detector.name == "ild_g4"
-
-
 @pytest.mark.parametrize("name", ["gamma1", "gammasep", "single", "multi", "zqq"])
 def test_the_g4_samples_are_not_cld_s(data_dir, name):
     events = read_events(data_dir / "g4" / f"{name}_val.root", entry_stop=100, truth=False)
@@ -134,12 +127,6 @@ def test_a_flat_file_is_matched_by_geometry(sample_dir):
     reader.close()
     assert matches[0].detector.name == "ild_g4"
     assert {match.detector.name for match in matches if match.fits} == {"ild", "ild_g4"}
-
-
-def test_an_edm4hep_file_is_matched_as_it_is_read(write, content, toy):
-    reader = Edm4hepReader(open_podio(write(content)), detector=toy)
-    assert all(match.missing for match in detector_matches(reader))
-    reader.close()
 
 
 def as_cld(content: dict[str, Any], *, radius: float) -> dict[str, Any]:
@@ -227,16 +214,6 @@ def test_edm4hep_is_known_by_podio_s_metadata(write, content, layout, schema):
 def test_edm4hep_is_known_by_its_collections(write, content, part):
     some = {key: values for key, values in content.items() if key.startswith(f"{part}.")}
     assert schema_of(write(some, ids={})) == "edm4hep"
-
-
-def test_the_flat_layout_is_known_by_its_branches(sample_dir):
-    assert schema_of(sample_dir / "gamma1_val_small.root") == "flat"
-
-
-def test_hdf5_is_known_by_its_signature(tmp_path):
-    path = tmp_path / "a.h5"
-    path.write_bytes(b"\x89HDF\r\n\x1a\n and so on")
-    assert is_hdf5(path)
 
 
 def test_a_tree_of_something_else_says_what_was_looked_for(tmp_path):

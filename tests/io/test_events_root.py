@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import uproot
 
-from make_sample import LIMIT
 from pflow.errors import ConfigError
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import PARTS, Events, Flag
@@ -139,12 +138,6 @@ def test_the_small_samples_come_back(tmp_path, sample_dir, sample):
     assert_same(read_all(tmp_path / "out.root"), events)
 
 
-def test_a_cut_of_a_full_sample_is_unchanged(data_dir, sample_dir):
-    reader = flat(data_dir / "g4" / "multi_test.root")
-    assert_same(read_all(sample_dir / "multi_test_small.root"), reader.read(0, 25))
-    reader.close()
-
-
 def test_no_events_keep_their_parts(tmp_path):
     assert write_events(tmp_path / "out.root", by_hand()[:0]) == 0
     assert_same(read_all(tmp_path / "out.root"), by_hand()[:0])
@@ -166,14 +159,6 @@ def test_each_hit_names_its_largest_particle(tmp_path):
         # Hit 0 is a quarter of particle 1 and three quarters of 0, hit 1 of nobody.
         assert file["events"]["calo_hit.particle"].array().to_list() == [[0, -1, 1], [], [0]]
         assert file["events"]["track.particle"].array().to_list() == [[1, 0], [], []]
-
-
-def test_branches_and_counters_are_those_of_the_full_samples(sample_dir, data_dir):
-    with (
-        uproot.open(sample_dir / "zqq_test_small.root") as small,
-        uproot.open(data_dir / "g4" / "zqq_test.root") as full,
-    ):
-        assert set(full["events"].keys()) <= set(small["events"].keys())
 
 
 def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path):
@@ -204,16 +189,6 @@ def test_chunks_that_make_no_file(tmp_path):
         with pytest.raises(ConfigError, match=message):
             write_events(tmp_path / "out.root", chunks)
         assert list(tmp_path.iterdir()) == []
-
-
-def test_the_input_is_not_overwritten(sample_dir):
-    path = sample_dir / "multi_test_small.root"
-    with pytest.raises(ConfigError, match="it is the input"):
-        write_events(path, by_hand(), inputs=[path])
-
-
-def test_the_small_samples_stay_small(sample_dir):
-    assert 0 < sum(path.stat().st_size for path in sample_dir.iterdir()) <= LIMIT
 
 
 def test_a_file_remembers_that_its_tracks_were_made_from_monte_carlo_particles(tmp_path):

@@ -11,10 +11,9 @@ import uproot
 import yaml
 
 from pflow.errors import ConfigError, InputError
-from pflow.io.flat import FlatReader, missing_branches
+from pflow.io.flat import FlatReader
 from pflow.io.open import read_events
 from pflow.io.root import open_root
-from pflow.physics.detector import load_detector
 
 
 def flat(path, **options) -> FlatReader:
@@ -74,15 +73,6 @@ def opened(tmp_path: Path) -> Callable[..., FlatReader]:
 
 
 class TestTheFullSamples:
-    def test_what_the_reader_says_of_a_file(self, data_dir):
-        reader = flat(data_dir / "g4" / "zqq_test.root")
-        assert (reader.schema, reader.num_entries, reader.absent) == ("flat", 367, ())
-        assert reader.detector == load_detector("ild_g4")
-        assert reader.uuid == "4b876a94-e54b-11f1-b3f0-02fc00000001"
-
-    def test_the_training_files_have_no_reference(self, data_dir):
-        assert flat(data_dir / "g4" / "zqq_train.root").absent == ("reference",)
-
     @pytest.mark.parametrize("sample", ["zqq_test", "gamma1_train"])
     def test_events_are_what_the_branches_hold(self, data_dir, sample):
         path = data_dir / "g4" / f"{sample}.root"
@@ -110,30 +100,10 @@ class TestTheFullSamples:
             for field, branch in names.items():
                 assert part[field].to_list() == raw[f"{prefix}.{branch}"].to_list(), f"{prefix}.{branch}"
 
-    def test_the_reference_is_pandora(self, data_dir):
-        path = data_dir / "g4" / "zqq_test.root"
-        events = flat(path).read(0, 10)
-        with uproot.open(path) as file:
-            raw = file["events"].arrays(filter_name="pandora.*", entry_stop=10)
-        assert events.reference_name == "pandora"
-        assert ak.array_equal(events.reference.energy, raw["pandora.energy"])
-        assert ak.array_equal(events.reference.mass, raw["pandora.mass"])
-
-    def test_without_truth_nothing_of_it_is_there(self, sample_dir):
-        events = flat(sample_dir / "zqq_test_small.root").read(0, 6, truth=False)
-        assert [name for name, _ in events.parts()] == ["hits", "tracks", "tracker_hits"]
-
     def test_without_truth_nothing_of_it_is_read(self, opened):
         reader = opened(hits(owner=jagged([0], [], dtype=np.int32)), hits=HITS | {"particle": "owner"})
         # The owners are of the wrong length, which reading them would find.
         assert len(reader.read(0, 2, truth=False)) == 2
-
-    def test_chunks_join_to_the_whole(self, sample_dir):
-        reader = flat(sample_dir / "multi_test_small.root")
-        whole = reader.read(0, 25)
-        parts = [reader.read(0, 10), reader.read(10, 24), reader.read(24, 25)]
-        assert ak.array_equal(ak.concatenate([part.hits for part in parts]), whole.hits)
-        assert ak.array_equal(ak.concatenate([part.truth for part in parts]), whole.truth, equal_nan=True)
 
     def test_no_entries_have_the_same_parts(self, sample_dir):
         reader = flat(sample_dir / "multi_test_small.root")
@@ -264,12 +234,6 @@ class TestBadInput:
             opened(hits(), detector=None)
         reader = flat(tmp_path / "in.root", layout=tmp_path / "mine.yaml", detector="cld")
         assert reader.detector.name == "cld"
-
-
-def test_a_file_fits_if_it_has_what_the_hits_need():
-    keys = ["calo_hit.energy", "calo_hit.x", "calo_hit.y", "calo_hit.z"]
-    assert not missing_branches(keys)
-    assert missing_branches(keys[1:]) == keys[:1]
 
 
 def test_hits_of_the_cld_samples_keep_their_calorimeters(data_dir):

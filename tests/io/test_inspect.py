@@ -36,19 +36,6 @@ def test_means_are_taken_over_the_entries_that_were_read(write, content, toy):
     assert found.calorimeter_hits == 5
 
 
-def test_only_the_first_entries_are_read(write, content, toy):
-    found = inspect_file(write(content), detector=toy, max_entries=1)
-    assert (found.num_entries, found.entries_read, found.calorimeter_hits) == (2, 1, 4)
-    assert found.parts[0].mean == 3.0
-
-
-def test_reasons_why_detectors_do_not_fit(write, content, toy):
-    found = inspect_file(write(content), detector=toy)
-    assert {fit.name for fit in found.detectors} == {"cld", "clic", "ild", "ild_g4"}
-    assert not any(fit.fits for fit in found.detectors)
-    assert all("no collection" in fit.reason for fit in found.detectors)
-
-
 def test_a_file_that_no_detector_fits_is_told_by_its_collections(write, content):
     found = inspect_file(write(content))
     assert (found.detector, found.parts, found.calorimeter_hits, found.num_entries) == ("", (), 0, 2)
@@ -59,26 +46,6 @@ def test_a_file_that_no_detector_fits_is_told_by_its_collections(write, content)
     }
     assert not any(fit.fits for fit in found.detectors)
     assert found.has_truth
-
-
-def test_every_collection_is_listed_whether_the_detector_names_it_or_not(cld):
-    assert len(cld.collections) == 104
-    energies = {own.name: own.mean_energy for own in cld.collections}
-    assert energies["ECalBarrelCollection"] == pytest.approx(1.707, abs=0.001)
-    assert energies["PandoraPFOs"] == pytest.approx(236.3, abs=0.05)
-
-
-def test_a_flat_file_has_no_collections(sample_dir):
-    assert inspect_file(sample_dir / "multi_test_small.root", max_entries=3).collections == ()
-
-
-def test_absent_optional_collections_are_listed(write, content, toy):
-    assert inspect_file(write(content), detector=toy).absent == ("MUON", "Inner", "Outer", "Pandora")
-
-
-def test_a_file_without_truth_says_so(write, content, toy):
-    less = {key: values for key, values in content.items() if "MCParticles" not in key}
-    assert not inspect_file(write(less), detector=toy).has_truth
 
 
 def test_an_empty_file_has_no_means(write, content, toy):
@@ -105,21 +72,10 @@ def test_cld_truth_adds_up_to_what_the_generator_gave(data_dir):
         assert all(bool(own["reason"]) == (name == "dropped") for own in event[name])
 
 
-def test_truth_is_listed_for_the_entries_asked_for(sample_dir):
-    events = inspect_truth(sample_dir / "multi_test_small.root", entries=3)
-    assert [event["entry"] for event in events] == [0, 1, 2]
-
-
 def test_a_bad_entry_has_no_truth(write, content, toy):
     content["A2.energy"][1] = [float("nan")]
     _, bad = inspect_truth(write(content), detector=toy, rule="calo")
     assert (bad["targets"], bad["dropped"]) == ([], [])
-
-
-def test_truth_of_a_file_without_it_is_refused(write, content, toy):
-    less = {key: values for key, values in content.items() if "MCParticles" not in key}
-    with pytest.raises(InputError):
-        inspect_truth(write(less), detector=toy)
 
 
 def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):

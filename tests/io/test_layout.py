@@ -27,36 +27,10 @@ def test_the_built_in_layout_names_every_quantity():
     assert layout.reference_name == "pandora"
 
 
-def test_the_cld_samples_differ_by_two_calorimeters():
-    cld, ild = load_layout("cld_g4"), load_layout("g4")
-    codes = cld.parts["hits"]["subdetector"].names
-    assert codes == ild.parts["hits"]["subdetector"].names | {4: "hcal_other", 5: "muon"}
-    subdetector = {"subdetector": Branch(branch="calo_hit.system", names=codes)}
-    assert cld.parts == {**ild.parts, "hits": ild.parts["hits"] | subdetector}
-    assert (cld.detector, cld.reference_name) == ("cld", "pandora")
-
-
 def test_hits_alone_make_a_layout(tmp_path):
     layout = load_layout(written(tmp_path, hits=HITS))
     assert layout.parts == {"hits": {name: Branch(branch=branch) for name, branch in HITS.items()}}
     assert (layout.name, layout.tree, layout.detector, layout.event) == ("mine", "events", None, None)
-
-
-def test_the_long_form_of_a_branch(tmp_path):
-    hits = HITS | {
-        "energy": {"branch": "e", "scale": 1e-3},
-        "time": {"branch": "t", "optional": True},
-        "subdetector": {"branch": "id", "names": {3: "ecal_barrel", -1: "hcal_barrel"}},
-    }
-    fields = load_layout(written(tmp_path, hits=hits)).parts["hits"]
-    assert fields["energy"] == Branch(branch="e", scale=1e-3)
-    assert fields["time"] == Branch(branch="t", optional=True)
-    assert fields["subdetector"] == Branch(branch="id", names={3: "ecal_barrel", -1: "hcal_barrel"})
-
-
-def test_a_layout_is_taken_as_it_is():
-    layout = load_layout("g4")
-    assert load_layout(layout) is layout
 
 
 def test_an_unknown_layout_names_the_built_in_ones():
@@ -97,26 +71,7 @@ def test_what_a_layout_cannot_be(tmp_path, content, message):
         load_layout(written(tmp_path, **content))
 
 
-def test_a_part_that_the_file_has_is_available():
-    available = load_layout("g4").available("hit_links", ["calo_link.hit", "calo_link.particle", "other"])
-    assert list(available) == ["source", "particle"]
-
-
-def test_a_part_that_the_file_does_not_have_is_not():
-    assert load_layout("g4").available("hit_links", ["calo_hit.energy"]) == {}
-
-
 def test_half_a_part_is_an_error_with_the_nearest_branches():
     keys = ["track.px", "track.py", "track.p_z", "track.charge"]
     with pytest.raises(InputError, match=r"f\.root, 'track\.pz': .* needs it for the tracks \(nearest matches: .*p_z"):
         load_layout("g4").available("tracks", keys, file="f.root")
-
-
-def test_tracks_by_their_helix_are_complete():
-    keys = ["track.omega", "track.phi", "track.tan_lambda", "track.px"]
-    assert set(load_layout("g4").available("tracks", keys)) == {"omega", "phi", "tan_lambda", "px"}
-
-
-def test_no_file_can_do_without_hits():
-    with pytest.raises(InputError, match=r"'calo_hit\.energy': branch is missing"):
-        load_layout("g4").available("hits", ["track.px"])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import awkward as ak
-import numpy as np
 import pytest
 import uproot
 
@@ -99,15 +98,6 @@ def test_links_outside_count_only_with_truth(write, four, toy):
     assert len(read_events(path, detector=toy, truth=False)) == 4
 
 
-def test_a_damaged_basket_is_named(write, damage, four, toy):
-    path = write(four, chunks=2)
-    damage(path, "B.energy", 1)
-    with pytest.raises(InputError) as caught:
-        read_events(path, detector=toy)
-    assert (caught.value.file, caught.value.field) == (str(path), "B.energy")
-    assert caught.value.entry is not None
-
-
 @pytest.mark.parametrize(("chunks", "flags"), [(2, [0, 0, 1, 1]), (1, [1, 1, 1, 1])])
 def test_entries_outside_a_damaged_basket_are_saved(write, damage, four, toy, chunks, flags):
     path = write(four, chunks=chunks)
@@ -146,29 +136,10 @@ def test_an_empty_tree_needs_no_detector(write, content):
         assert len(file.read()) == 0
 
 
-def test_an_empty_flat_tree_has_no_events(tmp_path, sample_dir):
-    with uproot.open(sample_dir / "gamma1_val_small.root") as file:
-        types = {
-            name: branch.array(entry_stop=1).type.content
-            for name, branch in file["events"].items()
-            if not name.startswith("n")
-        }
-    path = tmp_path / "empty.root"
-    with uproot.recreate(path) as file:
-        file.mktree("events", types)
-    assert len(read_events(path)) == 0
-
-
 def test_an_event_without_hits_is_fine(write, content, toy):
     less = {key: [values[0], [] if "eventNumber" not in key else values[1]] for key, values in content.items()}
     events = read_events(write(less), detector=toy)
     assert ak.num(events.hits).to_list() == [4, 0]
-
-
-def test_unknown_codes_of_particles_are_kept(write, content, toy):
-    content["MCParticles.PDG"] = [[111, 987654321, 11], [22]]
-    truth = read_events(write(content), detector=toy).truth
-    assert truth.pdg[0, 1] == 987654321
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 100])
@@ -191,11 +162,6 @@ def test_several_files_follow_each_other(write, four, toy):
     ]
 
 
-def test_a_step_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="chunk_size is 0"):
-        next(iterate_events(tmp_path / "a.root", chunk_size=0))
-
-
 def test_the_schema_can_be_asked_for(write, content, toy):
     path = write(content)
     assert len(read_events(path, detector=toy, schema="edm4hep")) == 2
@@ -211,24 +177,6 @@ def test_an_unknown_schema_names_the_known_ones(tmp_path):
 def test_a_layout_is_only_for_flat_files(write, content, toy):
     with pytest.raises(ConfigError, match="a layout is for flat ntuples"):
         open_events(write(content), detector=toy, schema="edm4hep", layout="g4")
-
-
-def test_a_flat_file_is_read_with_its_own_detector(sample_dir):
-    with open_events(sample_dir / "zqq_test_small.root") as file:
-        assert (file.schema, file.detector.name) == ("flat", "ild_g4")
-        assert file.sources == {}
-
-
-def test_the_paper_s_file_is_read(data_dir):
-    pytest.importorskip("pflow.io.legacy_hdf5")
-    with open_events(data_dir / "legacy" / "gamma1_30.h5") as file:
-        assert (file.schema, file.num_entries) == ("legacy-hdf5", 30)
-
-
-def test_reading_leaves_numbers_as_the_file_has_them(write, content, toy):
-    energy = ak.to_numpy(ak.flatten(read_events(write(content), detector=toy).hits.energy))
-    np.testing.assert_array_equal(energy, np.array([1, 2, 3, 4, 5], dtype=np.float32))
-    assert energy.dtype == np.float32
 
 
 def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons, tmp_path, monkeypatch):

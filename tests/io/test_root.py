@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import awkward as ak
 import numpy as np
 import pytest
 import uproot
@@ -32,19 +31,10 @@ def test_a_nested_member_is_named_with_dots():
     assert columns.key("X", "position.x") == "X/X.position/X.position.x"
 
 
-def test_the_first_alternative_that_is_there_counts():
-    assert Columns(Tree("X.EDep"), "f").key("X", "eDep", "EDep") == "X.EDep"
-
-
 def test_a_missing_member_names_the_nearest():
     with pytest.raises(InputError, match=r"has no member 'energi'.*nearest matches: energy") as caught:
         Columns(Tree("X.energy", "X.time"), "f.root").key("X", "energi")
     assert (caught.value.file, caught.value.field) == ("f.root", "X.energi")
-
-
-def test_a_missing_collection_names_the_nearest():
-    with pytest.raises(InputError, match=r"no such collection.*nearest matches: ECALBarrel"):
-        Columns(Tree("ECALBarrel.energy"), "f").key("ECalBarrel", "energy")
 
 
 @pytest.mark.parametrize("layout", ["new", "rntuple"])
@@ -56,29 +46,6 @@ def test_all_columns_are_listed(write, content, layout):
         collection, _, member = key.partition(".")
         assert columns.has(collection, member), key
     assert set(columns.collections) >= {key.partition(".")[0] for key in content}
-
-
-def test_has_asks_for_all_members():
-    columns = Columns(Tree("X.energy"), "f")
-    assert columns.has("X")
-    assert columns.has("X", "energy")
-    assert not columns.has("X", "energy", "time")
-    assert not columns.has("Y")
-
-
-def test_first_prefers_the_order_asked_for():
-    columns = Columns(Tree("Y.a", "X.a"), "f")
-    assert columns.first("Z", "X", "Y") == "X"
-    assert columns.first("Z") is None
-
-
-@pytest.mark.parametrize("layout", ["new", "rntuple"])
-def test_a_range_of_entries_is_read(write, content, layout):
-    path = write(content, layout)
-    with open_root(path) as directory:
-        columns = Columns(open_tree(directory, "events", str(path)), str(path))
-        assert columns.get("A2", "energy", start=1, stop=2).to_list() == [[5.0]]
-        assert ak.num(columns.get("A2", "position.x", start=0, stop=0), axis=0) == 0
 
 
 @pytest.mark.parametrize(
@@ -94,11 +61,6 @@ def test_something_else_is_refused(tmp_path, content, message):
         (tmp_path / "a.root").write_bytes(content)
     with pytest.raises(InputError, match=message):
         open_root(tmp_path / "a.root")
-
-
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is a folder"):
-        open_root(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0.02, 0.5, 0.999])
@@ -129,13 +91,6 @@ def test_a_note_comes_back(tmp_path):
         assert read_note(file, "note", "a.root") == content
 
 
-def test_no_note_is_none(tmp_path):
-    with uproot.recreate(tmp_path / "a.root") as file:
-        write_note(file, "other", {})
-    with uproot.open(tmp_path / "a.root") as file:
-        assert read_note(file, "note", "a.root") is None
-
-
 @pytest.mark.parametrize(
     ("text", "found"), [("{broken", "expected a JSON object: JSONDecodeError"), ("3", "found int")]
 )
@@ -144,18 +99,6 @@ def test_another_text_is_an_error(tmp_path, text, found):
         file["note"] = text
     with uproot.open(tmp_path / "a.root") as file, pytest.raises(InputError, match=f"a.root, 'note': .*{found}"):
         read_note(file, "note", "a.root")
-
-
-def test_what_json_cannot_hold(tmp_path):
-    with uproot.recreate(tmp_path / "a.root") as file, pytest.raises(TypeError, match="not JSON serializable"):
-        write_note(file, "note", {"a": object()})
-
-
-def test_a_range_of_a_branch(sample_dir):
-    with uproot.open(sample_dir / "multi_test_small.root") as file:
-        tree = file["events"]
-        part = read_branch(tree, "calo_hit.energy", 3, 5, "a.root")
-        assert part.to_list() == tree["calo_hit.energy"].array()[3:5].to_list()
 
 
 def test_a_branch_that_cannot_be_read_names_everything(sample_dir):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -31,19 +32,13 @@ def bit_field(encoding: str, *names: str) -> tuple[int, int, bool] | None:
     offset = 0
     for description in encoding.split(","):
         name, *numbers = description.strip().split(":")
-        try:
-            values = [int(number) for number in numbers]
-        except ValueError as error:
-            raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width") from error
-        if not name or len(values) not in (1, 2) or values[-1] == 0:
-            raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width")
-        if len(values) == 2:
-            offset = values[0]
-        width = abs(values[-1])
-        if offset < 0 or offset + width > 64:
-            raise ValueError(f"'{description}' in '{encoding}' lies outside the 64 bits of a cell id")
-        fields[name] = (offset, width, values[-1] < 0)
-        offset += width
+        whole = name and len(numbers) in (1, 2) and all(re.fullmatch(r"-?\d+", number) for number in numbers)
+        *begin, width = map(int, numbers) if whole else (0,)
+        offset = begin[0] if begin else offset
+        if not width or offset < 0 or offset + abs(width) > 64:
+            raise ValueError(f"'{description}' in '{encoding}' is not name:offset:width or name:width within 64 bits")
+        fields[name] = (offset, abs(width), width < 0)
+        offset += abs(width)
     return next((fields[name] for name in names if name in fields), None)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pflow.io.draft.collect import CELL, HitSample, by_code, by_name, place_samples, region_by_shape
+from pflow.io.draft.collect import CELL, HitSample, by_code, by_name, place_samples
 
 
 def known(source: str, **values: str) -> dict[str, tuple[str, str]]:
@@ -97,10 +97,6 @@ def test_a_linked_partner_tells_the_place():
     assert places["Steps"] == known("link", kind="ecal", region="barrel")
 
 
-def test_hits_that_tell_nothing_have_no_place():
-    assert place_samples([sample("Some", np.zeros((0, 3)))], {})["Some"] == {}
-
-
 def test_endcaps_follow_each_other_and_a_ring_surrounds_the_first():
     hits = [
         sample("A", endcap(2000, 300, 1500)),
@@ -117,8 +113,3 @@ def test_endcaps_follow_each_other_and_a_ring_surrounds_the_first():
         "C": ("muon", "endcap"),
         "Small": ("lumi", "endcap"),
     }
-
-
-def test_hits_without_layers_have_no_region():
-    rng = np.random.default_rng(5)
-    assert region_by_shape(sample("Some", rng.uniform(-2000, 2000, (300, 3)))) == ""

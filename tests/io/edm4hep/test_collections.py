@@ -77,13 +77,6 @@ def test_plain_numbers_are_a_collection_too(write, content):
     file.close()
 
 
-def test_objects_are_counted(write, content):
-    file = open_podio(write(content))
-    counts = {own.name: count_objects(file, own, 0, 2) for own in list_collections(file)}
-    file.close()
-    assert (counts["A1"], counts["A2"], counts["HitLinks"], counts["MCParticles"]) == (2, 2, 6, 4)
-
-
 @pytest.mark.parametrize("layout", ["new", "rec", "old", "rntuple"])
 def test_links_are_counted_by_their_ends(write, content, layout):
     file = open_podio(write(content, layout))
@@ -91,13 +84,6 @@ def test_links_are_counted_by_their_ends(write, content, layout):
     file.close()
     assert pairs == {(start, "MCParticles"): count for start, count in {"A1": 2, "A2": 2, "B": 1, "Other": 1}.items()}
     assert list(pairs.values()) == [2, 2, 1, 1]
-
-
-def test_an_end_that_the_file_does_not_name_has_no_name(write, content):
-    content["_TrackLinks_to.collectionID"] = [[77], []]
-    file = open_podio(write(content))
-    assert link_pairs(file, "TrackLinks", 0, 2) == {("Tracks", ""): 1}
-    file.close()
 
 
 def test_links_with_ends_of_different_length_are_refused(write, content):
@@ -119,19 +105,6 @@ def test_every_collection_of_a_real_file_has_a_type(data_dir):
     file.close()
 
 
-def test_types_stand_in_the_branches_of_a_file_whose_table_has_none(data_dir):
-    file = open_podio(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root")
-    assert not file.types
-    assert {own.type for own in list_collections(file)} == {
-        "edm4hep::CaloHitContribution",
-        "edm4hep::EventHeader",
-        "edm4hep::MCParticle",
-        "edm4hep::SimCalorimeterHit",
-        "edm4hep::SimTrackerHit",
-    }
-    file.close()
-
-
 def contents(path, stop=2):
     file = open_podio(path)
     found = {own.name: own for own in collection_contents(file, stop)}
@@ -146,11 +119,6 @@ def test_objects_energies_encodings_and_links(write, content):
     assert (a2.mean_energy, a2.cell_encoding, a2.links) == (4.0, "", ())
     assert (links.type, links.mean_energy) == ("Link", None)
     assert set(links.links) == {f"{name} -> MCParticles" for name in ("A1", "A2", "B", "Other")}
-
-
-def test_only_the_first_entries_count(write, content):
-    found = contents(write(content), stop=1)
-    assert (found["A1"].mean, found["A2"].mean_energy) == (2.0, 3.0)
 
 
 def test_energies_that_are_not_finite_do_not_count(write, content):

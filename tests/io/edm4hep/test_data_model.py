@@ -10,16 +10,6 @@ from pflow.io.edm4hep.podio import open_podio
 OURS = DataModel(EDM4HEP)
 
 
-def test_members_of_a_data_type_end_with_its_ranges():
-    members = OURS.structs["edm4hep::ParticleIDData"]
-    assert [name for name, _ in members] == [
-        *("type", "PDG", "algorithmType", "likelihood"),
-        *("parameters_begin", "parameters_end"),
-    ]
-    assert members[3] == ("likelihood", "float")
-    assert members[4] == ("parameters_begin", "std::uint32_t")
-
-
 def test_units_defaults_and_comments_are_no_part_of_a_member():
     model = DataModel(
         {"components": {"a::B": {"Members": ["int x[mm^2] // a: [b] {c}", "std::array<int, 2> y", "float z{9}"]}}}

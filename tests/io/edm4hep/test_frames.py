@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import uproot
 
-from pflow.errors import ConfigError, InputError
+from pflow.errors import InputError
 from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy
 from pflow.io.edm4hep.podio import open_podio
@@ -51,18 +51,6 @@ def test_members_have_their_values_and_the_others_are_zero(path):
     assert events["W"].array().to_list() == [[], [0.5, 0.25]] * 2
 
 
-def test_parameters_of_frames_are_lists_by_key(path):
-    events = uproot.open(path)["events"]
-    assert events["GPIntKeys"].array().to_list() == [["n"], []] * 2
-    assert events["GPIntValues"].array().to_list() == [[[1, 2]], []] * 2
-    assert events["GPStringValues"].array().to_list() == [[["me"]], []] * 2
-    assert events["GPDoubleKeys"].array().to_list() == [[]] * 4
-    kinds = {"Int": "std::int32_t", "Float": "float", "Double": "double", "String": "std::string"}
-    for kind, element in kinds.items():
-        assert events[f"GP{kind}Keys"].typename == "std::vector<std::string>"
-        assert events[f"GP{kind}Values"].typename == f"std::vector<std::vector<{element}>>"
-
-
 def test_the_metadata_are_those_by_which_podio_opens_a_file(path):
     file = uproot.open(path)
     assert set(file.classnames().values()) == {"ROOT::RNTuple"}
@@ -99,22 +87,6 @@ def test_a_file_without_frames_is_whole(tmp_path):
     file = uproot.open(tmp_path / "a.root")
     assert file["events"].num_entries == file["metadata"].num_entries == 0
     assert file["podio_metadata"].num_entries == 1
-
-
-@pytest.mark.parametrize("other", [PARTICLES, CollectionInfo(name="Q", data_type=PARTICLES.data_type, id=PARTICLES.id)])
-def test_names_and_ids_are_unique(other, tmp_path):
-    with uproot.recreate(tmp_path / "a.root") as file, pytest.raises(ConfigError, match="same name or id: P"):
-        FrameWriter(file, collections=[(MODEL, PARTICLES), (MODEL, other)], definitions={})
-
-
-def test_a_field_of_no_collection_and_another_number_of_frames_are_refused(tmp_path):
-    with uproot.recreate(tmp_path / "a.root") as file:
-        writer = FrameWriter(file, collections=[(MODEL, WEIGHTS)], definitions={})
-        one = Filled(counts=np.array([1]), columns={"": np.ones(1)})
-        with pytest.raises(ValueError, match="'X'"):
-            writer.extend({"X": one}, [{}])
-        with pytest.raises(ValueError, match="'W' of 1 frames"):
-            writer.extend({"W": one}, [{}, {}])
 
 
 @pytest.fixture
@@ -161,13 +133,4 @@ def test_a_file_of_podio_1_0_is_refused(data_dir):
     file = open_podio(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root")
     with pytest.raises(InputError, match="does not say the types"):
         InputCopy(file)
-    file.close()
-
-
-def test_a_member_that_is_missing_is_named(write_podio, content):
-    file = open_podio(write_podio(content))
-    source = InputCopy(file)
-    file.columns._keys["A1"].pop("energyError")
-    with pytest.raises(InputError, match="energyError"):
-        source.read(0, 1)
     file.close()

@@ -10,7 +10,7 @@ import uproot
 
 from pflow.errors import InputError
 from pflow.io.edm4hep.data_model import collection_id
-from pflow.io.edm4hep.podio import Joined, expand, open_podio, relation, vector_member
+from pflow.io.edm4hep.podio import Joined, expand, open_podio
 
 Write = Callable[..., Path]
 
@@ -41,38 +41,6 @@ def test_without_a_table_other_ids_are_refused(write, content):
     file = open_podio(write(content, ids={}))
     with pytest.raises(InputError, match="no table of collection ids"):
         file.names(np.array([11, 13]))
-    file.close()
-
-
-def test_cell_encodings_are_found(write, content):
-    file = open_podio(write(content, encodings={"A1": "layer:8"}))
-    assert file.encodings == {"A1": "layer:8"}
-    file.close()
-
-
-def test_metadata_that_is_no_tree_is_somebody_else_s(write, content):
-    path = write(content)
-    with uproot.update(path) as file:
-        file["metadata"] = "a note"
-    file = open_podio(path)
-    assert file.encodings == {}
-    file.close()
-
-
-@pytest.mark.parametrize(
-    ("layout", "expected"), [("new", "_HitLinks_from"), ("rec", "_HitLinks_rec"), ("old", "HitLinks#0")]
-)
-def test_a_relation_is_found_by_name_or_number(write, content, layout, expected):
-    file = open_podio(write(content, layout))
-    assert relation(file.columns, "HitLinks", 0, "from", "rec") == expected
-    assert relation(file.columns, "HitLinks", 7, "nothing") is None
-    file.close()
-
-
-@pytest.mark.parametrize(("layout", "expected"), [("new", "_Tracks_trackStates"), ("old", "Tracks_1")])
-def test_a_vector_member_is_found_by_name_or_number(write, content, layout, expected):
-    file = open_podio(write(content, layout))
-    assert vector_member(file.columns, "Tracks", 1, "trackStates") == expected
     file.close()
 
 

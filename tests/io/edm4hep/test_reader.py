@@ -12,19 +12,9 @@ from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
-from pflow.io.reader import Reader
 from pflow.physics.detector import load_detector
 
 Write = Callable[..., Path]
-
-
-def test_it_is_a_reader(write, content, toy):
-    reader = Edm4hepReader(open_podio(write(content)), detector=toy)
-    assert isinstance(reader, Reader)
-    assert reader.num_entries == 2
-    assert len(reader.uuid) == 36
-    reader.close()
-    reader.close()
 
 
 def test_collections_are_joined_in_the_order_of_the_detector(read, content):
@@ -46,10 +36,6 @@ def test_every_layout_gives_the_same_events(read, content, layout):
 
 def test_links_follow_collection_and_index(read, content, links):
     assert links(read(content).hit_links) == [[(1, 1, 0.5), (1, 2, 0.5), (2, 1, 1.0), (3, 1, 1.0)], [(0, 0, 1.0)]]
-
-
-def test_track_links_count_tracks(read, content, links):
-    assert links(read(content).track_links) == [[(1, 2, 1.0)], []]
 
 
 def test_a_link_to_another_truth_collection_is_left_out(read, content, links):
@@ -172,11 +158,6 @@ def test_layers_use_the_file_s_encoding_before_the_detector_s(read, content):
     assert own.hits.layer.to_list() == [[1, 2, -1, 3], [-1]]
 
 
-def test_an_encoding_that_cannot_be_understood_names_its_collection(read, content):
-    with pytest.raises(InputError, match="'A1': cell encoding: 'layer'"):
-        read(content, encodings={"A1": "layer"})
-
-
 def test_a_range_of_no_events_has_all_parts(read, content):
     some, none = read(content), read(content, start=1, stop=1)
     assert len(none) == 0
@@ -186,10 +167,6 @@ def test_a_range_of_no_events_has_all_parts(read, content):
 
 def test_without_truth_only_what_reconstruction_needs_is_read(read, content):
     assert [name for name, _ in read(content, truth=False).parts()] == ["hits", "tracks"]
-
-
-def test_without_truth_links_need_no_table_of_ids(read, content):
-    assert read(content, truth=False, ids={}).hits.energy.to_list() == [[1, 2, 3, 4], [5]]
 
 
 def test_links_without_a_table_of_ids_are_refused(read, content):
@@ -204,26 +181,12 @@ def test_optional_collections_that_are_not_there_are_reported(write, content, to
     reader.close()
 
 
-def test_one_of_several_alternatives_is_enough(write, content, toy):
-    reader = Edm4hepReader(open_podio(write(content)), detector=replace(toy, tracks=("Better", "Tracks")))
-    assert reader.sources["tracks"] == ("Tracks",)
-    assert "Better" not in reader.absent
-    reader.close()
-
-
 def test_a_required_collection_that_is_not_there_is_refused(write, content, toy):
     renamed = {key.replace("B.", "b."): values for key, values in content.items()}
     file = open_podio(write(renamed))
     with pytest.raises(InputError, match=r"required collection 'B' of detector 'toy'.*nearest matches: b"):
         Edm4hepReader(file, detector=toy)
     assert missing_collections(file, toy) == [("B",)]
-    file.close()
-
-
-def test_required_tracks_that_are_not_there_are_refused(write, content, toy):
-    file = open_podio(write(content))
-    with pytest.raises(InputError, match="required collection 'T1' or 'T2' of detector 'toy'"):
-        Edm4hepReader(file, detector=replace(toy, tracks=("T1", "T2"), tracks_required=True))
     file.close()
 
 
@@ -245,17 +208,6 @@ def cld(data_dir: Path) -> Events:
     return events
 
 
-def test_cld_energies_are_those_of_its_calorimeters(cld):
-    energies = [ak.sum(cld.hits.energy[cld.hits.subdetector == index]) for index in range(4)]
-    np.testing.assert_allclose(energies, [61.21, 34.49, 24.64, 16.80], rtol=1e-3)
-
-
-def test_cld_pandora_particles(cld):
-    assert cld.reference_name == "PandoraPFOs"
-    assert ak.num(cld.reference).to_list() == [64]
-    assert ak.sum(cld.reference.energy) == pytest.approx(236.3, abs=0.05)
-
-
 def test_cld_tracks_have_the_momentum_and_charge_of_their_particle(cld):
     tracks, particles = cld.tracks[cld.track_links.source], cld.truth[cld.track_links.particle]
     assert np.median(ak.flatten(tracks.momentum.pt / particles.momentum.pt)) == pytest.approx(1.0, abs=0.01)
@@ -267,11 +219,6 @@ def test_cld_tracks_reach_the_calorimeter_s_face(cld):
     at_endcap = abs(abs(face.z) - 2307.0) < 1.0
     in_barrel = (face.rho > 2149.0) & (face.rho < 2150.0 / np.cos(np.pi / 12) + 1.0)  # twelve sides
     assert ak.all(at_endcap | in_barrel)
-
-
-def test_cld_layers_are_those_of_the_detector(cld):
-    ecal = cld.hits[cld.hits.subdetector <= 1]
-    assert (ak.min(ecal.layer), ak.max(ecal.layer)) == (0, 39)
 
 
 def test_cld_links_point_close_to_their_particles(cld):

@@ -8,10 +8,9 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.io.edm4hep.podio import Joined, open_podio
-from pflow.io.edm4hep.reader import Edm4hepReader
-from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, read_contributions, time_after_flight
+from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise
 from pflow.io.open import read_events
-from pflow.physics.detector import Calorimeter, load_detector
+from pflow.physics.detector import Calorimeter
 
 
 @pytest.fixture
@@ -49,11 +48,6 @@ def test_digitised_hits_come_first(read, content, sim_content):
     assert ak.num(read(both, sim=True).hits).to_list() == [3, 1]
 
 
-def test_simulated_energies_are_scaled(read, sim_content):
-    energies = ak.to_numpy(ak.flatten(read(sim_content).hits.energy))
-    np.testing.assert_allclose(energies, [0.4, 0.5, 4.0, 0.4], rtol=1e-6)  # HCAL times 10
-
-
 @pytest.mark.parametrize("layout", ["new", "old", "rntuple"])
 def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content, layout, links):
     found = links(read(sim_content, layout).hit_links)
@@ -72,12 +66,6 @@ def test_a_contribution_of_an_unknown_particle_makes_no_link(read, sim_content, 
     assert links(read(sim_content).hit_links)[0] == [(0, 1, 1.0), (1, 1, 1.0)]
 
 
-def test_a_contribution_of_a_particle_outside_the_list_is_a_violation(read, sim_content):
-    sim_content["_SimAContributions_particle.index"] = [[1, 2, 7], [0, 0]]
-    (violation,) = read(sim_content).violations()
-    assert (violation.index, violation.field) == (0, "hit_links.particle")
-
-
 def test_contributions_without_particles_make_no_links(read, sim_content, links):
     less = {key: values for key, values in sim_content.items() if "_particle" not in key}
     events = read(less)
@@ -93,16 +81,6 @@ def test_hits_whose_contributions_are_not_in_the_file_have_no_time(read, sim_con
 def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read, sim_content, links):
     sim_content["_SimA_contributions.index"] = [[1, 5, 2], [0, 1]]
     assert links(read(sim_content).hit_links)[0] == [(0, 2, 1.0), (1, 1, 1.0)]
-
-
-def test_contributions_count_hits_over_all_events(write, sim_content):
-    file = open_podio(write(sim_content))
-    found = read_contributions(file, "SimA", 0, 2)
-    assert found.hit.tolist() == [0, 0, 1, 2, 2]
-    assert found.event.tolist() == [0, 0, 0, 1, 1]
-    np.testing.assert_allclose(found.energy, [0.3, 0.1, 0.5, 0.2, 0.2], rtol=1e-6)
-    assert read_contributions(file, "MCParticles", 0, 2) is None
-    file.close()
 
 
 def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim_content, links):
@@ -130,20 +108,6 @@ def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(dat
         assert theirs.keys() <= ours.keys()
         if theirs:
             assert np.median([abs(ours[cell] / energy - 1) for cell, energy in theirs.items()]) < 0.01
-
-
-def test_cld_contributions_and_links_agree_on_the_truth(data_dir):
-    """Energy that each particle left, from contributions and from the file's own links."""
-    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
-    sums = []
-    for sim in (False, True):
-        reader = Edm4hepReader(open_podio(path), detector=load_detector("cld"), sim=sim)
-        events = reader.read(0, 1)
-        reader.close()
-        links, ecal = events.hit_links[0], events.hits[0][events.hit_links.source[0]]
-        energy = np.where(ecal.subdetector < 2, ecal.energy * links.weight, 0.0)
-        sums.append(np.bincount(ak.to_numpy(links.particle), energy, minlength=len(events.truth[0])))
-    assert np.corrcoef(*sums)[0, 1] > 0.99
 
 
 FLIGHT = 10.0
@@ -208,11 +172,6 @@ def test_without_contributions_there_is_no_window_and_no_time():
     assert used is None
 
 
-def test_a_prompt_hit_has_a_tenth_of_a_nanosecond():
-    position = np.array([[0.0, 0.0, -3000.0]])
-    assert time_after_flight(np.array([FLIGHT]), position) == pytest.approx(0.1)
-
-
 ENCODING = "system:4,layer:4"
 
 
@@ -262,9 +221,3 @@ def test_hits_without_references_are_refused(count, tracker_content):
     with pytest.raises(InputError, match="no references to particles") as caught:
         count(less, Inner=ENCODING)
     assert caught.value.field == "Outer"
-
-
-def test_an_encoding_that_cannot_be_understood_names_its_collection(count, tracker_content):
-    with pytest.raises(InputError, match="cell encoding") as caught:
-        count(tracker_content, Inner="layer:x")
-    assert caught.value.field == "Inner"

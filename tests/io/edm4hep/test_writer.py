@@ -15,11 +15,9 @@ import uproot
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
-from pflow.io.edm4hep import writer as writer_module
 from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.edm4hep.reader import Edm4hepReader
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
-from pflow.io.events_root import write_events
 from pflow.io.open import open_events, read_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.physics.pdg import CLASSES
@@ -76,12 +74,6 @@ def test_what_is_written_comes_back(source, reconstruct, options, chunk):
     assert read_provenance(out) == {"who": "me", "flagged": {"MAX_PARTICLES": 1}}
 
 
-def test_clusters_are_written_a_few_events_at_a_time(source, reconstruct, monkeypatch):
-    monkeypatch.setattr(writer_module, "CLUSTER_SIZE", 1)
-    out, made, _ = reconstruct(source, chunk=2)
-    assert same(read_reco(out), made)
-
-
 def test_optional_parts_stay_absent(source, reconstruct):
     def bare(made: Reconstruction) -> Reconstruction:
         fields = [field for field in made.particles.fields if field not in ("scores", "covariance")]
@@ -95,13 +87,6 @@ def test_optional_parts_stay_absent(source, reconstruct):
     assert found.hit_links is None
     with pytest.raises(InputError, match="which hits the particles are made of"):
         read_reco(out, links="required")
-
-
-def test_the_links_can_be_left_out(source, reconstruct):
-    out, _, _ = reconstruct(source)
-    found = read_reco(out, links="left out")
-    assert found.hit_links is None
-    assert "scores" in found.particles.fields
 
 
 def test_references_lead_to_the_objects_of_the_input(source, reconstruct):
@@ -159,11 +144,6 @@ def metadata(file: Any, kind: str) -> dict[str, Any]:
     return dict(zip(keys, values, strict=True))
 
 
-def test_encodings_of_cell_ids_are_copied(source, reconstruct):
-    file = uproot.open(reconstruct(source)[0])
-    assert metadata(file, "String")["A1__CellIDEncoding"] == ["layer:8"]
-
-
 def test_links_to_monte_carlo_particles_have_shares_of_the_energy(source, reconstruct):
     """Hit 1 of A1 (2 GeV) belongs to particles 1 and 2 by halves, and so do the true ones."""
     file = uproot.open(reconstruct(source, mc_links=True)[0])
@@ -185,23 +165,6 @@ def test_particles_without_hits_are_linked_by_their_tracks(write_podio, content,
     file = uproot.open(reconstruct(write_podio(content), mc_links=True, change=tracks_only)[0])
     assert objects(file, "PFlowMCParticleLinks") == [[{"weight": 1.0}], []]
     assert objects(file, "_PFlowMCParticleLinks_from")[0] == [{"index": 2, "collectionID": collection_id("PFlow")}]
-
-
-def test_every_reference_of_a_file_with_its_input_leads_somewhere(source, reconstruct):
-    file = uproot.open(reconstruct(source, mc_links=True)[0])
-    rows = file["podio_metadata"]["events___CollectionTypeInfo"].array().to_list()[0]
-    names = {row["collectionID"]: row["name"] for row in rows}
-    events = file["events"]
-    sizes = {name: ak.num(events[name].array()).to_list() for name in names.values()}
-    fields = [key for key in events.keys(recursive=False) if events[key].typename == "std::vector<podio::ObjectID>"]
-    n = 0
-    for field in fields:
-        for event, references in enumerate(events[field].array().to_list()):
-            for one in references:
-                if one["collectionID"] in names:  # one link of the input leads to what its file does not hold
-                    assert one["index"] < sizes[names[one["collectionID"]]][event]
-                    n += 1
-    assert n > 20
 
 
 def test_the_inputs_collections_are_kept_as_they_are(source, reconstruct, toy):
@@ -317,33 +280,6 @@ def test_an_output_is_not_reconstructed_again_with_its_collections(source, recon
     again = out.rename(out.with_name("again.root"))
     with pytest.raises(ConfigError, match="a collection 'PFlow' already"):
         reconstruct(again)
-
-
-def test_links_to_monte_carlo_particles_need_an_edm4hep_file(tmp_path, make_photons):
-    write_events(tmp_path / "flat.root", make_photons(2))
-    with open_events(tmp_path / "flat.root") as file, pytest.raises(InputError, match="need an EDM4hep file"):
-        Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}, mc_links=True)
-
-
-def test_an_error_leaves_no_file(source, toy, tmp_path):
-    with (
-        open_events(source, detector=toy) as file,
-        pytest.raises(RuntimeError, match="half-way"),
-        Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}),
-    ):
-        raise RuntimeError("half-way")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["podio.root"]
-
-
-def test_chunks_with_other_parts_are_refused(source, toy, perfect, tmp_path):
-    with open_events(source, detector=toy) as file:
-        events = file.read()
-        made = perfect(events)
-        other = dataclasses.replace(made, track_links=None)
-        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
-            writer.extend(made[:1])
-            with pytest.raises(ValueError, match="differ"):
-                writer.extend(other[1:])
 
 
 def test_particles_of_any_edm4hep_file_can_be_read(data_dir):
