@@ -318,7 +318,7 @@ def test_matching_by_hits_says_what_it_needs(truth_file, reco_file, tmp_path, ca
     out = tmp_path / "out"
     assert evaluate(reco_file, "--truth", truth_file, "-o", out, "--match", "hits", "-q") == 1
     message = capsys.readouterr().err
-    assert "reco.root, 'PFlowCaloHitLink.hit': no such branch" in message
+    assert "'PFlow': holds no links" in message
     assert "which hits the particles are made of" in message
     assert not list(out.iterdir())
 

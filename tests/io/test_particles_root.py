@@ -164,7 +164,7 @@ class TestBothFormats:
         assert "scores" in read.particles.fields
 
     def test_links_that_are_required_and_not_there_are_named(self, write):
-        with pytest.raises(InputError, match="'PFlow': holds no links .* which hits the particles are made of"):
+        with pytest.raises(InputError, match=r"'PFlow': holds no links .* which hits the particles are made of"):
             next(iterate_reco(write(made([[22]])), links="required"))
 
     @pytest.mark.parametrize(
