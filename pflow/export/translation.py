@@ -19,7 +19,7 @@ from pflow.data.batch import Batch, TokenSet
 from pflow.export.graphs import Export, Graph, specs
 from pflow.export.loop import Loop
 from pflow.model.common.cache import KeyValue
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE

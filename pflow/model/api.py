@@ -23,8 +23,8 @@ from pflow.config import from_plain
 from pflow.data.batch import Batch, Target
 from pflow.errors import check_fields
 from pflow.model.common.checks import check_positive, check_range
+from pflow.model.common.decode import Sampler
 from pflow.model.common.losses import LossConfig
-from pflow.model.common.sampler import Sampler
 
 __all__ = [
     "DecodingConfig",
@@ -50,40 +50,20 @@ ENTRY_POINTS = "pflow.reconstructors"
 class ModelInputs:
     """Sizes and scales of a model that follow from the tokeniser (`pflow.tokens.tokeniser.Tokeniser.model_inputs`).
 
-    Parameters
-    ----------
-    n_charge, n_pdg
-        Number of charges (-1, 0, +1) and of |PDG| codes.
-    hit_features, track_features, tracker_hit_features
-        Features of a token of each type; 0: the type is not read.
-    n_subdetectors
-        Calorimeters of the detector.
-    masses
-        Mass of each |PDG| code, GeV.
-    charged
-        Whether each |PDG| code is of a charged particle.
-    energy_mean, energy_std
-        Mean and standard deviation of log10(E / GeV) of the targets.
-    min_energy
-        Smallest energy of a target, GeV.
-
-    Raises
-    ------
-    ValueError
-        Sizes that are too small or do not belong together.
+    ValueError: sizes that are too small or do not belong together.
     """
 
-    n_charge: int
-    n_pdg: int
-    hit_features: int
+    n_charge: int  # number of charges (-1, 0, +1)
+    n_pdg: int  # number of |PDG| codes
+    hit_features: int  # features of a token of each type; 0: the type is not read
     track_features: int = 0
     tracker_hit_features: int = 0
-    n_subdetectors: int = 1
-    masses: tuple[float, ...]
-    charged: tuple[bool, ...]
-    energy_mean: float
+    n_subdetectors: int = 1  # calorimeters of the detector
+    masses: tuple[float, ...]  # of each |PDG| code, GeV
+    charged: tuple[bool, ...]  # whether each |PDG| code is of a charged particle
+    energy_mean: float  # mean and standard deviation of log10(E / GeV) of the targets
     energy_std: float
-    min_energy: float = 0.0
+    min_energy: float = 0.0  # smallest energy of a target, GeV
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "masses", tuple(self.masses))
@@ -121,33 +101,16 @@ class DecodingConfig:
         check_range(self, "(0, 1]", "eos_threshold")
 
     def limited(self, max_particles: int) -> Self:
-        """A copy with which no event has more than `max_particles` particles, however large it is.
-
-        Raises
-        ------
-        ValueError
-            The number is out of range.
-        """
+        """A copy with which no event has more than `max_particles` particles, however large it is."""
         return dataclasses.replace(self, max_particles=max_particles)
 
 
 class TrainingOutput(NamedTuple):
-    """Result of a training step.
+    """Result of a training step."""
 
-    Parameters
-    ----------
-    losses
-        Scalars by name; ``total`` is minimised.
-    prediction
-        ``energy`` float [B, T], log10(E / GeV) normalised, and ``direction`` float [B, T, 3], unit vectors, of the
-        target particles.
-    target
-        The target particles in the order of the prediction.
-    """
-
-    losses: dict[str, Tensor]
-    prediction: dict[str, Tensor]
-    target: Target
+    losses: dict[str, Tensor]  # scalars by name; ``total`` is minimised
+    prediction: dict[str, Tensor]  # ``energy`` [B, T], normalised log10(E / GeV); ``direction`` [B, T, 3], unit vectors
+    target: Target  # the target particles in the order of the prediction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,16 +152,7 @@ class Reconstructor(nn.Module, ABC):
     """A model from batches to particles.
 
     A subclass takes `inputs` as its first argument and its options as keywords, which are frozen dataclasses; it passes
-    all of them on, so that `describe` can tell how to build it.
-
-    Parameters
-    ----------
-    inputs
-        Sizes and scales that follow from the tokeniser.
-    decoding
-        Default of `generate`.
-    options
-        The other keyword arguments of the subclass.
+    all of them on, so that `describe` can tell how to build it. `decoding` is the default of `generate`.
     """
 
     needs_readout: ClassVar[bool] = False
@@ -229,33 +183,16 @@ class Reconstructor(nn.Module, ABC):
 
     @abstractmethod
     def training_step(self, batch: Batch) -> TrainingOutput:
-        """Losses of a batch with targets.
-
-        Raises
-        ------
-        ValueError
-            The batch has no target, or lacks a source that the model reads.
-        """
+        """Losses of a batch; ValueError if it has no target, or lacks a source that the model reads."""
 
     @abstractmethod
     def generate(
         self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
     ) -> GeneratedParticles:
-        """Decode the particles of each event.
+        """Decode the particles of each event of a batch on the model's device; its targets are not used.
 
-        Parameters
-        ----------
-        batch
-            On the model's device; its targets are not used.
-        decoding
-            Default: ``self.decoding``.
-        sampler
-            Chooses classes from logits; default: the most probable.
-
-        Raises
-        ------
-        ValueError
-            The model is in training mode, or the batch lacks a source that it reads.
+        By default `decoding` is ``self.decoding``, and `sampler` chooses the most probable class. ValueError: the model
+        is in training mode, or the batch lacks a source that it reads.
         """
 
     def draw_shared(self, random: Random) -> None:
@@ -286,19 +223,10 @@ def describe(reconstructor: Reconstructor) -> dict[str, Any]:
 
 
 def build_reconstructor(spec: Mapping[str, Any], inputs: ModelInputs) -> Reconstructor:
-    """Build a reconstructor with random weights, in training mode.
+    """Build a reconstructor with random weights, in training mode, from what `describe` returns.
 
-    Parameters
-    ----------
-    spec
-        ``class_path`` and ``init_args`` as `describe` returns them; options that are not given have their defaults.
-    inputs
-        Sizes and scales that follow from the tokeniser.
-
-    Raises
-    ------
-    ValueError
-        No such class, an option that does not exist (with its nearest matches), of another type, or out of range.
+    Options that are not given have their defaults. ValueError: no such class, an option that does not exist (with its
+    nearest matches), of another type, or out of range.
     """
     unknown = set(spec) - {"class_path", "init_args"}
     if unknown or "class_path" not in spec:
@@ -317,12 +245,7 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
     """The class that a configuration or file names.
 
     Only classes below ``pflow.model`` and installed entry points of the group ``pflow.reconstructors`` can be named:
-    reading a file imports no other module.
-
-    Raises
-    ------
-    ValueError
-        Another place, no such class, or not a `Reconstructor`.
+    reading a file imports no other module. ValueError: another place, no such class, or not a `Reconstructor`.
     """
     found: Any = None
     if class_path.startswith("pflow.model.") and all(part.isidentifier() for part in class_path.split(".")):

@@ -29,7 +29,7 @@ from pflow.data.batch import Batch
 from pflow.data.buckets import bucket
 from pflow.data.collate import Padder
 from pflow.io.open import read_events
-from pflow.model.common.packing import Packing
+from pflow.model.common.layers import Packing
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

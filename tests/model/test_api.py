@@ -159,7 +159,7 @@ def test_another_architecture_is_one_folder(toy, make_batch):
     assert reconstructor.eval().generate(batch).mask.all()
     assert describe(reconstructor) == {
         "class_path": toy,
-        "init_args": {"network": {"scale": 2.0}, "decoding": {"max_particles": 150}},
+        "init_args": {"network": {"scale": 2.0}, "decoding": {"max_particles": 150, "eos_threshold": 0.5}},
     }
 
 

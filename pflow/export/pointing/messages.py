@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.pointing.assignment import delta_features
-from pflow.model.pointing.conversion import SLOPE_UNIT, shower_slopes
-from pflow.model.pointing.messages import MIN_SLOPE_FRACTION, RANGE, SLOPE_FRACTION_WIDTH, PairwiseMessages
 from pflow.model.pointing.pairs import PairList
+from pflow.model.pointing.refiner import MIN_SLOPE_FRACTION, RANGE, SLOPE_FRACTION_WIDTH, PairwiseMessages
+from pflow.model.pointing.shower_directions import SLOPE_UNIT, shower_slopes
 from pflow.model.pointing.showers import Showers, ramp_up
 
 __all__ = ["DenseMessages"]
 
 
 class DenseMessages(nn.Module):
-    """The same as `pflow.model.pointing.messages.PairwiseMessages`, whose weights it has, for a batch of one event."""
+    """The same as `pflow.model.pointing.refiner.PairwiseMessages`, whose weights it has, for a batch of one event."""
 
     def __init__(self, messages: PairwiseMessages) -> None:
         super().__init__()

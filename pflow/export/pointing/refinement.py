@@ -16,7 +16,7 @@ from pflow.export.pointing.encoder import SOURCE, source_of
 from pflow.export.pointing.messages import DenseMessages
 from pflow.export.pointing.physics import PhysicalParticles
 from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList

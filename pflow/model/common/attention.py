@@ -1,7 +1,7 @@
 """Multi-head attention on torch's fused scaled-dot-product attention, and with absorbed key and value projections.
 
 Letters: B batch, N query tokens, S key tokens, W width, H heads, D = W / H. Masks: True = real token; None: no padding,
-which keeps the kernels that know no mask. Packed events (`pflow.model.common.packing`) stand side by side in one row,
+which keeps the kernels that know no mask. Packed events (`pflow.model.common.layers`) stand side by side in one row,
 [1, sum of lengths, W], with their lengths.
 """
 
@@ -15,8 +15,6 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.cache import Cache, KeyValue
-
-__all__ = ["AbsorbedCrossAttention", "CrossAttention", "SelfAttention", "absorbed_products", "attend", "split_heads"]
 
 
 def check_heads(width: int, heads: int) -> None:

@@ -11,8 +11,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Cache", "Compaction", "KVCache", "KeyValue", "where"]
-
 FIRST_LENGTH = 64
 """Tokens that a cache has room for at first."""
 
@@ -76,60 +74,23 @@ class Cache(Protocol):
 
 
 class KVCache:
-    """Keys and values of the tokens decoded so far, in storage that doubles when full, up to `max_length` tokens."""
+    """Keys and values of the tokens decoded so far, in storage that doubles when it is full."""
 
-    def __init__(
-        self,
-        *,
-        batch: int,
-        heads: int,
-        max_length: int,
-        head_width: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ) -> None:
-        shape = (batch, heads, min(max_length, FIRST_LENGTH), head_width)
-        self._key = torch.empty(shape, dtype=dtype, device=device)
-        self._value = torch.empty(shape, dtype=dtype, device=device)
+    def __init__(self) -> None:
+        self._key = self._value = torch.empty(0)
         self._length = 0
-        self._max_length = max_length
-
-    @classmethod
-    def like(cls, x: Tensor, *, heads: int, max_length: int) -> KVCache:
-        """An empty cache for the keys and values of tokens like float [B, ..., W]."""
-        return cls(
-            batch=len(x),
-            heads=heads,
-            max_length=max_length,
-            head_width=x.shape[-1] // heads,
-            dtype=x.dtype,
-            device=x.device,
-        )
 
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def max_length(self) -> int:
-        """How many tokens fit."""
-        return self._max_length
-
     def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """Append those of new tokens, float [B, H, S, D]; return those of all so far, views valid until the next call.
-
-        ValueError if shapes do not fit, or if more than `max_length` tokens are stored.
-        """
-        expected = (self._key.shape[0], self._key.shape[1], k_val.shape[2], self._key.shape[3])
-        if tuple(k_val.shape) != expected or k_val.shape != v_val.shape:
-            raise ValueError(
-                f"k_val {list(k_val.shape)} and v_val {list(v_val.shape)} do not fit a cache of "
-                f"[B, H, S, D] = {list(self._key.shape)}"
-            )
+        """Append those of new tokens, float [B, H, S, D]; those of all so far, as views valid until the next call."""
         end = self._length + k_val.shape[2]
-        if end > self.max_length:
-            raise ValueError(f"the cache holds {self.max_length} tokens, {end} were asked for")
-        if end > self._key.shape[2]:
-            size = min(max(end, 2 * self._key.shape[2]), self.max_length)
+        if self._length == 0:
+            shape = (*k_val.shape[:2], max(FIRST_LENGTH, end), k_val.shape[3])
+            self._key, self._value = k_val.new_empty(shape), v_val.new_empty(shape)
+        elif end > self._key.shape[2]:
+            size = max(end, 2 * self._key.shape[2])
             self._key, self._value = (self._longer(stored, size) for stored in (self._key, self._value))
         self._key[:, :, self._length : end] = k_val
         self._value[:, :, self._length : end] = v_val

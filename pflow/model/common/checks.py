@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["MAX_LAYERS", "MAX_SIZE", "check_positive", "check_probability", "check_range"]
-
 MAX_SIZE = 2**16
 """Largest width, and the like, of a network: far above any in use, and small enough to compute with."""
 
@@ -26,11 +24,6 @@ def check_positive(config: Any, *names: str, largest: int = MAX_SIZE) -> None:
             raise ValueError(f"{name}: {value} is not positive")
         if value > largest:
             raise ValueError(f"{name}: {value} is more than {largest}")
-
-
-def check_probability(config: Any, *names: str) -> None:
-    """Raise ValueError unless the named fields are in [0, 1]."""
-    check_range(config, "[0, 1]", *names)
 
 
 def check_range(config: Any, interval: str, *names: str) -> None:

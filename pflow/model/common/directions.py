@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["tangent_basis", "unit_vector"]
-
 
 def unit_vector(theta: Tensor, phi: Tensor) -> Tensor:
     """Unit vector [..., 3] of polar angle theta and azimuth phi, both [...] in rad.

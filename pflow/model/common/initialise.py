@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["initialise"]
-
 
 @torch.no_grad()
 def initialise(module: nn.Module, generator: torch.Generator | None = None) -> None:

@@ -1,6 +1,6 @@
 """Transformer blocks: residual connections, feed-forward networks, encoder and decoder layers, stacks of them.
 
-Letters: B batch, N tokens, S memory tokens, W width.
+Letters: B batch, N tokens (S padded), M memory tokens, W width.
 """
 
 from __future__ import annotations
@@ -8,17 +8,66 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.errors import check_choice
-from pflow.model.common.activation import Gelu
 from pflow.model.common.checks import check_range
-from pflow.model.common.packing import Packing
 
-__all__ = ["DecoderLayer", "Encoder", "EncoderLayer", "FullyConnected", "LayerStyle", "Residual", "final_norm", "stack"]
+
+class Packing(NamedTuple):
+    """The real tokens of a batch side by side in one row, event after event; attention then goes event by event.
+
+    For the CPU, where masked attention costs as much as unmasked: an encoder is 1.2 to 2.9 times as fast packed as
+    padded on the samples of this project. On a GPU many small kernels would cost more than the padding.
+    """
+
+    mask: Tensor  # bool [B, S], real tokens
+    lengths: tuple[int, ...]  # number of real tokens of each event
+
+    @classmethod
+    def of(cls, mask: Tensor | None) -> Packing | None:
+        """The packing of `mask`, or None where it does not pay: no mask or event, not on a CPU.
+
+        A compiled or traced graph is not packed either: it would hold the lengths as constants.
+        """
+        in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if mask is None or mask.device.type != "cpu" or in_graph or len(mask) == 0:
+            return None
+        return cls(mask, tuple(mask.sum(1).tolist()))
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Real tokens of `x` [B, S, W] in one row, [1, N, W]."""
+        return x[self.mask][None]
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """Inverse of `pack`, [1, N, W] to [B, S, W], with zeros in the padding."""
+        padded = x.new_zeros(*self.mask.shape, x.shape[-1])
+        return padded.index_put((self.mask,), x[0])
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x Phi(x) with the normal distribution function Phi (Hendrycks and Gimpel 2016, arXiv:1606.08415), float [..., W].
+
+    For contiguous tensors on a CPU torch calls oneDNN, which makes a kernel for each new shape: 70 us, ten times the
+    work for a few hundred rows. Torch's own kernel takes the transposed view.
+    """
+    in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if x.device.type != "cpu" or x.ndim < 2 or in_graph:
+        return functional.gelu(x)
+    return functional.gelu(x.transpose(0, -1)).transpose(0, -1)
+
+
+class Gelu(nn.Module):
+    """`gelu` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply; float [..., W] in and out."""
+        return gelu(x)
+
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 

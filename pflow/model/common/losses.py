@@ -10,8 +10,6 @@ from torch import Tensor
 
 from pflow.errors import check_fields
 
-__all__ = ["LossConfig", "masked_mean", "with_total"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossConfig:

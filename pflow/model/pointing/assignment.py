@@ -12,8 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pflow.model.common.activation import gelu
-from pflow.model.common.layers import FullyConnected
+from pflow.model.common.layers import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import (
     ARC_UNIT,
@@ -29,16 +28,6 @@ from pflow.model.pointing.geometry import (
 )
 from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs
 from pflow.model.pointing.showers import ramp_up
-
-__all__ = [
-    "MIN_COSINE",
-    "N_DELTA_FEATURES",
-    "Assignment",
-    "AssignmentLogits",
-    "ParticleAssignment",
-    "delta_features",
-    "selected",
-]
 
 MIN_COSINE = math.cos(0.3)
 """Cosine of the largest angle between a seed and the hits and tracks that its particle can be assigned."""

@@ -18,8 +18,6 @@ from pflow.model.common.attention import AbsorbedCrossAttention, attend
 from pflow.model.common.cache import KeyValue
 from pflow.model.pointing.nearby import Directions, attend_nearby, nearness_of
 
-__all__ = ["CoverageAttention", "CoverageMemory", "DirectionalSelfAttention"]
-
 MIN_STRENGTH, MAX_STRENGTH = 3.0, 3000.0
 """Initial strengths of the widest and the narrowest head: attention falls by e at an angle of sqrt(2 / strength) rad,
 0.8 rad and 26 mrad."""

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from pflow.errors import check_choice
 from pflow.model.api import DecodingConfig
-from pflow.model.common.checks import MAX_LAYERS, check_positive, check_probability, check_range
-
-__all__ = [
-    "PointingDecodingConfig",
-    "PointingNetworkConfig",
-    "PointingTrainingConfig",
-]
+from pflow.model.common.checks import MAX_LAYERS, check_positive, check_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +47,7 @@ class PointingNetworkConfig:
     def __post_init__(self) -> None:
         check_positive(self, "width", "heads", "feedforward", "hidden_width")
         check_positive(self, "encoder_layers", "decoder_layers", largest=MAX_LAYERS)
-        check_probability(self, "dropout")
+        check_range(self, "[0, 1]", "dropout")
         if self.refine_layers != 0:
             check_positive(self, "refine_layers", largest=MAX_LAYERS)
 
@@ -83,7 +77,7 @@ class PointingDecodingConfig(DecodingConfig):
         shower. 0: it always has the new one.
     photon_depth
         Directions of soft photons are those to the fronts of their showers, with weights of hits that fall by e over
-        this depth for 1 GeV, mm (`pflow.model.pointing.photon_direction`). 0: they are the network's.
+        this depth for 1 GeV, mm (`pflow.model.pointing.shower_directions`). 0: they are the network's.
     electron_log_odds
         Added to the logit of the electron before the refinement chooses the most probable identity. The stated
         probabilities do not change.
@@ -156,4 +150,4 @@ class PointingTrainingConfig:
     joint: bool = False
 
     def __post_init__(self) -> None:
-        check_probability(self, "deferred_target_prob")
+        check_range(self, "[0, 1]", "deferred_target_prob")

@@ -13,15 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.activation import gelu
 from pflow.model.common.attention import SelfAttention, absorbed_products, split_heads
-from pflow.model.common.cache import Cache, Compaction, KeyValue, KVCache
-from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, stack
+from pflow.model.common.cache import Cache, Compaction, KeyValue
+from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, gelu, stack
 from pflow.model.pointing.attention import CoverageAttention, CoverageMemory
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Tables, TokenTracks
-
-__all__ = ["MASKED_LOGIT", "CoverageDecoder", "Memory", "ParticleDecoder", "PreviousParticles", "SeedPointer"]
 
 N_CHARGE = 3
 
@@ -74,10 +71,6 @@ class CoverageDecoder(nn.Module):
         """Set the initial strengths of the attention."""
         for layer in self.layers:
             layer.memory_attention.initialise()
-
-    def caches(self, like: Tensor, max_length: int) -> list[KVCache]:
-        """Empty caches, one a layer, for sequences of up to `max_length` tokens like float [B, ..., W]."""
-        return [KVCache.like(like, heads=layer.attention.heads, max_length=max_length) for layer in self.layers]
 
     def forward(
         self,

@@ -13,8 +13,6 @@ from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Tokens
 from pflow.model.pointing.nearby import Directions
 
-__all__ = ["SourceEncoder"]
-
 
 class SourceEncoder(nn.Module):
     """Embed hit and track tokens, and encode them with attention that knows their directions."""

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
-from pflow.model.common.cache import Compaction
-from pflow.model.common.decode import DecodedSequence, decode
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.cache import Compaction, KVCache
+from pflow.model.common.decode import DecodedSequence, Sampler, decode
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.network import PointingNetwork
@@ -23,8 +22,6 @@ from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refined_particles import refine
 from pflow.model.pointing.refiner import DecodedParticles
 from pflow.model.pointing.step import Pointed, State, candidates, emit, point
-
-__all__ = ["decode_first_stage", "generate"]
 
 CACHED_FRACTIONS = 2**20
 """Fractions of items that are refined at a time on a CPU: tensors of 4 MB, which stay in its caches. Larger ones would
@@ -69,8 +66,7 @@ class BatchDecoder:
         self.network, self.decoding, self.sampler = network, decoding, sampler
         is_hit = source.items.mask & ~source.items.is_track
         self.limits = decoding.limits(is_hit.sum(1), source.items.mask.sum(1) - is_hit.sum(1))  # [B]
-        longest = max(decoding.max_particles, source.items.mask.shape[1])
-        self.caches = network.decoder.stack.caches(source.states, longest + 1)
+        self.caches = [KVCache() for _ in network.decoder.stack.layers]
         self.on_cpu = source.states.device.type == "cpu"
         self.memory = network.decoder.project(source.states) if self.on_cpu else None
         self.source, self.tables = source, source.tables()

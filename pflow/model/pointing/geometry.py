@@ -18,25 +18,6 @@ from torch.nn import functional
 from pflow.data.batch import Batch
 from pflow.model.common.cache import Compaction
 
-__all__ = [
-    "ARC_UNIT",
-    "IS_TRACK",
-    "ITEM_FEATURES",
-    "MIN_RHO",
-    "THETA_UNIT",
-    "EncodedSource",
-    "ItemPlaces",
-    "ItemSums",
-    "Items",
-    "Tables",
-    "TokenFrames",
-    "TokenTracks",
-    "Tokens",
-    "cosines",
-    "gather",
-    "make_tokens_and_items",
-]
-
 FAR = 2000.0
 """Distance from the vertex, along its momentum, of a track whose position at the calorimeter is not known, mm."""
 

@@ -13,17 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.activation import gelu
 from pflow.model.common.directions import tangent_basis
-from pflow.model.common.layers import FullyConnected
+from pflow.model.common.layers import FullyConnected, gelu
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.conversion import ConversionDirectionCorrection
 from pflow.model.pointing.decoder import N_CHARGE, PreviousParticles
 from pflow.model.pointing.geometry import ItemPlaces, Tables, TokenFrames, TokenTracks
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.proxies import Proxies, make_proxies, n_proxy_features
-
-__all__ = ["EnergyScale", "ParticleHead", "Particles"]
+from pflow.model.pointing.shower_directions import ConversionDirectionCorrection
 
 LN10 = math.log(10.0)
 

@@ -15,8 +15,6 @@ from pflow.model.pointing.head import EnergyScale, Particles
 from pflow.model.pointing.refine_training import RefinementOutput
 from pflow.model.pointing.teacher_forcing import TeacherForcing
 
-__all__ = ["LOSSES", "PointingLoss"]
-
 LOSSES = (
     *("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction"),
     *("refined_assignment", "existence", "visible_energy"),

@@ -22,8 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["ROWS", "Directions", "attend_nearby", "nearness_of", "slices_nearby"]
-
 ROWS = 128
 """Tokens whose attention is computed at a time."""
 

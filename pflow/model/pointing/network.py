@@ -29,8 +29,6 @@ from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
 from pflow.model.pointing.proxies import Proxies
 from pflow.model.pointing.refiner import RefinedAssignment, Refiner
 
-__all__ = ["FIRST_STAGE", "PointingNetwork"]
-
 FIRST_STAGE = ("encoder", "decoder", "assignment", "head")
 """Modules of the first stage; a refinement is trained on its output."""
 

@@ -9,50 +9,16 @@ Letters: B batch, T particles, N = B * T, S source tokens, M items, P pairs, W w
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pflow.model.common.cache import where
 
-__all__ = ["MIN_UNASSIGNED", "MIN_UNASSIGNED_WIDTH", "PairList", "Pairs", "PairsOfOne"]
-
 MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH = 0.01, 0.005
 """Items of which less is unassigned are in no pair: there are ever fewer pairs in the course of the decoding. The width
 is that of the unassigned fraction over which what can be assigned of it falls to none."""
-
-
-class Pairs(Protocol):
-    """Pairs of particles and items."""
-
-    @property
-    def item(self) -> Tensor:
-        """Indices of the items, int64 [P], into B * M."""
-
-    def of_items(self, values: Tensor) -> Tensor:
-        """Of values [B * M, ...] that of each pair's item, [P, ...]."""
-
-    def item_rows(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """Of values [B * M, F] that of each pair's item, [F, P] of `dtype`."""
-
-    def of_particles(self, values: Tensor) -> Tensor:
-        """Of values [N, ...] that of each pair's particle, [P, ...] or what counts as that in a sum or product."""
-
-    def particle_rows(self, values: Tensor) -> Tensor:
-        """Of values [N, F] that of each pair's particle, [F, P] or what counts as that in a sum or product."""
-
-    def sums(self, rows: Tensor) -> Tensor:
-        """Sums of rows [F, P] over the pairs of each particle, [N, F]."""
-
-    def any(self, flags: Tensor) -> Tensor:
-        """Whether a flag, bool [P], of the pairs of each particle is set, bool [N]."""
-
-    def mean_state(self, weight: Tensor, token: Tensor, states: Tensor) -> Tensor:
-        """Mean of the states float [B * S, W] of the tokens int64 [P] of each particle's items, [N, W].
-
-        Weights are float [P].
-        """
 
 
 class PairList(NamedTuple):
@@ -91,32 +57,32 @@ class PairList(NamedTuple):
         return values.new_zeros(batch * steps * n_items).scatter(0, self.at, values).view(self.shape)
 
     def of_items(self, values: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """Of values [B * M, ...] that of each pair's item, [P, ...]."""
         return values.index_select(0, self.item)
 
     def item_rows(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """As of `Pairs`."""
+        """Of values [B * M, F] that of each pair's item, [F, P] of `dtype`."""
         return _rows(values, self.item, dtype or values.dtype)
 
     def of_particles(self, values: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """Of values [N, ...] that of each pair's particle, [P, ...] or what counts as that in a sum or product."""
         return values.index_select(0, self.particle)
 
     def particle_rows(self, values: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """Of values [N, F] that of each pair's particle, [F, P] or what counts as that in a sum or product."""
         return _rows(values, self.particle, values.dtype)
 
     def sums(self, rows: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """Sums of rows [F, P] over the pairs of each particle, [N, F]."""
         batch, steps, _ = self.shape
         return rows.new_zeros(batch * steps, rows.shape[0]).index_add(0, self.particle, rows.t())
 
     def any(self, flags: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """Whether a flag, bool [P], of the pairs of each particle is set, bool [N]."""
         return self.sums(flags[None].float())[:, 0] > 0
 
     def mean_state(self, weight: Tensor, token: Tensor, states: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """Mean, weighted by float [P], of the states [B * S, W] of the tokens int64 [P] of each particle's items."""
         batch, steps, _ = self.shape
         n_tokens = states.shape[0] // max(batch, 1)
         states = states.view(batch, n_tokens, states.shape[-1])
@@ -131,34 +97,38 @@ class PairsOfOne(NamedTuple):
     item: Tensor
 
     def of_items(self, values: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """As of `PairList`."""
         return values.index_select(0, self.item)
 
     def item_rows(self, values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """As of `Pairs`."""
+        """As of `PairList`."""
         rows = self.of_items(values).t()
         return rows if dtype is None else rows.to(dtype)
 
     def of_particles(self, values: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """As of `PairList`."""
         return values
 
     def particle_rows(self, values: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """As of `PairList`."""
         return values.t()
 
     def sums(self, rows: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """As of `PairList`."""
         return rows.sum(1, keepdim=True).t()
 
     def any(self, flags: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """As of `PairList`."""
         return flags.any(0, keepdim=True)
 
     def mean_state(self, weight: Tensor, token: Tensor, states: Tensor) -> Tensor:
-        """As of `Pairs`."""
+        """As of `PairList`."""
         total = weight[None] @ states.index_select(0, token)
         return total / weight.sum(0, keepdim=True).clamp(min=1e-9)
+
+
+Pairs = PairList | PairsOfOne
+"""Either layout."""
 
 
 def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:

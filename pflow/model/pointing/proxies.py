@@ -15,8 +15,6 @@ from pflow.model.common.directions import tangent_basis
 from pflow.model.pointing.pairs import Pairs
 from pflow.model.pointing.showers import Showers, ramp_down, ramp_up
 
-__all__ = ["PROXY_FEATURES", "Proxies", "make_proxies", "n_proxy_features"]
-
 EPS_ENERGY = 1e-3
 """Added to energies before a logarithm, GeV."""
 

@@ -31,8 +31,6 @@ from pflow.model.pointing.network import FIRST_STAGE, PointingNetwork
 from pflow.model.pointing.refine_training import RefinementOutput, decode_and_match, refine_matched
 from pflow.model.pointing.teacher_forcing import SCHEDULED_SAMPLING_PROB, TeacherForcing, teacher_forcing
 
-__all__ = ["PointingReconstructor"]
-
 
 class PointingReconstructor(Reconstructor):
     """Network, decoding and losses of the pointing model.

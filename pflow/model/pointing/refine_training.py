@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Target
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import EncodedSource, gather
@@ -24,8 +24,6 @@ from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
 from pflow.model.pointing.teacher_forcing import target_fractions
-
-__all__ = ["RefinementOutput", "decode_and_match", "match", "refine_matched"]
 
 MIN_OVERLAP = 0.1
 """Smallest common energy of a matched pair, as a fraction of the energy that one or both have."""

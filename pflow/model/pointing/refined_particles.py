@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
-from pflow.model.pointing.photon_direction import with_front_direction
 from pflow.model.pointing.refiner import DecodedParticles, RefinedAssignment
-
-__all__ = ["RefinedParticles", "refine"]
+from pflow.model.pointing.shower_directions import with_front_direction
 
 
 class RefinedParticles(NamedTuple):

@@ -13,8 +13,6 @@ from torch import Tensor
 from pflow.model.pointing.geometry import ItemSums
 from pflow.model.pointing.pairs import Pairs
 
-__all__ = ["Showers", "log_weights", "ramp_down", "ramp_up"]
-
 LOG_WEIGHT = 4.0
 """Offset w0 of the barycentre's weights max(0, w0 + ln(E_hit / E_sum)) (Awes et al. 1992, NIM A 311, 130)."""
 

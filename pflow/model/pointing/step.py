@@ -26,8 +26,6 @@ from pflow.model.pointing.head import Particles
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import Pairs, PairsOfOne
 
-__all__ = ["Pointed", "State", "candidates", "emit", "particles_of", "point", "step"]
-
 MAX_EMPTY_STEPS = 3
 """Decoding stops after so many steps in a row whose particle has less energy than any target, or is empty."""
 

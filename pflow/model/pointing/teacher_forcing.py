@@ -21,16 +21,6 @@ from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.step import particles_of
 
-__all__ = [
-    "SCHEDULED_SAMPLING_PROB",
-    "TeacherForcing",
-    "reordered",
-    "seed_weights",
-    "target_fractions",
-    "teacher_forcing",
-]
-
-
 SCHEDULED_SAMPLING_PROB = 0.5
 """Probability that the earlier particles of a batch are the network's own predictions, not the targets."""
 

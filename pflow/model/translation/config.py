@@ -10,8 +10,6 @@ from pflow.model.common.checks import MAX_LAYERS, check_positive
 from pflow.model.common.layers import LayerStyle
 from pflow.model.translation.special import SPECIAL
 
-__all__ = ["TranslationNetworkConfig"]
-
 SOURCES: dict[str, tuple[str, ...]] = {
     "hits": (),
     "cross": ("track_features",),

@@ -13,8 +13,6 @@ from pflow.model.common.layers import FullyConnected, Residual, final_norm, stac
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.encoder import decoder_layer
 
-__all__ = ["Decoder", "MultiProjectionLayer"]
-
 
 class MultiProjectionLayer(nn.Module):
     """Project to n narrow sequences, apply a standard decoder layer to each, join, and mix."""

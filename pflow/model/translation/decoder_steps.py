@@ -11,13 +11,10 @@ from torch import Tensor
 from pflow.data.batch import Batch
 from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.model.common.cache import Compaction, KeyValue, KVCache
-from pflow.model.common.decode import decode
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler, decode
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
-
-__all__ = ["TranslationDecoder", "generate"]
 
 
 class TranslationDecoder:
@@ -32,17 +29,7 @@ class TranslationDecoder:
         self.eos_threshold = decoding.eos_threshold
         states, self.memory_mask = network.encode(batch)
         self.memory = [KeyValue(*(part.contiguous() for part in pair)) for pair in network.decoder.project(states)]
-        self.caches = [
-            KVCache(
-                batch=len(batch),
-                heads=pair.key.shape[1],
-                max_length=decoding.max_particles + 1,
-                head_width=pair.key.shape[3],
-                dtype=pair.key.dtype,
-                device=pair.key.device,
-            )
-            for pair in self.memory
-        ]
+        self.caches = [KVCache() for _ in self.memory]
         self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
         self.next: dict[str, Tensor] = {}
 

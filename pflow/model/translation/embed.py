@@ -17,8 +17,6 @@ from pflow.model.common.layers import FullyConnected
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.special import BOS, EOS, PAD, SAMPLE, SpecialTokens, kind_of_input
 
-__all__ = ["SourceEmbedder", "TargetEmbedder", "TargetTokens", "TokenEmbedder"]
-
 
 class TokenEmbedder(nn.Module):
     """Embed tokens of F features, to which the marks of special tokens are added."""

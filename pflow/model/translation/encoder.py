@@ -17,8 +17,6 @@ from pflow.model.common.layers import DecoderLayer, Encoder, EncoderLayer
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.embed import SourceEmbedder
 
-__all__ = ["CrossSource", "Memory", "TokenSetSource", "decoder_layer", "make_encoder"]
-
 
 class Memory(NamedTuple):
     """The encoded source of a batch."""

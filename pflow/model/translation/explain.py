@@ -17,8 +17,6 @@ from pflow.model.api import GeneratedParticles
 from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.translation.network import TranslationNetwork
 
-__all__ = ["explain"]
-
 
 @torch.inference_mode()
 def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParticles) -> dict[str, Tensor]:

@@ -15,8 +15,6 @@ from pflow.data.batch import Batch
 from pflow.model.common.losses import LossConfig, masked_mean, with_total
 from pflow.model.translation.special import IGNORE, SpecialTokens
 
-__all__ = ["TranslationLoss"]
-
 
 class TranslationLoss(nn.Module):
     """The paper's losses, and their weighted sum.

@@ -17,8 +17,6 @@ from pflow.model.translation.decoder_steps import generate
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.network import TranslationNetwork
 
-__all__ = ["TranslationReconstructor"]
-
 
 class TranslationReconstructor(Reconstructor):
     """Network, decoding and losses of the first paper's models.

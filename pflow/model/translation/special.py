@@ -17,22 +17,6 @@ from torch.nn import functional
 
 from pflow.data.batch import Target
 
-__all__ = [
-    "BOS",
-    "EOS",
-    "IGNORE",
-    "PAD",
-    "SAMPLE",
-    "SPECIAL",
-    "Choose",
-    "Flags",
-    "Kind",
-    "NextToken",
-    "SpecialTokens",
-    "kind_of_input",
-    "kind_of_next",
-]
-
 PAD, BOS, EOS, SAMPLE = range(4)
 IGNORE = -100  # the label that torch's cross-entropy ignores
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pflow.model.common.activation import gelu
+from pflow.model.common.layers import gelu
 
 
 @pytest.mark.parametrize("shape", [(8,), (0, 8), (1, 8), (5, 8), (3, 1, 8), (1, 4, 8), (2, 3, 8)])

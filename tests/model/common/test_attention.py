@@ -70,7 +70,7 @@ def test_rows_without_anything_to_see_are_finite_with_finite_gradients(generator
 def test_one_token_at_a_time_with_a_cache_equals_all_at_once(generator):
     attention = SelfAttention(width=W, heads=H)
     x = torch.randn(2, 5, W, generator=generator)
-    cache = KVCache.like(x, heads=H, max_length=5)
+    cache = KVCache()
     with torch.no_grad():
         steps = [attention(x[:, i : i + 1], causal=True, cache=cache) for i in range(5)]
         torch.testing.assert_close(torch.cat(steps, dim=1), attention(x, causal=True))
@@ -88,7 +88,7 @@ def test_a_mask_is_not_for_causal_sequences_and_a_cache_takes_one_token():
     with pytest.raises(ValueError, match="mask"):
         attention(x, causal=True, mask=torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="cache"):
-        attention(x, causal=True, cache=KVCache.like(x, heads=H, max_length=5))
+        attention(x, causal=True, cache=KVCache())
 
 
 @pytest.fixture

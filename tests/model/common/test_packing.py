@@ -9,7 +9,7 @@ import torch
 
 from pflow.model.common.attention import CrossAttention, SelfAttention
 from pflow.model.common.cache import KVCache
-from pflow.model.common.packing import Packing
+from pflow.model.common.layers import Packing
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.encoder import make_encoder
 
@@ -84,6 +84,6 @@ def test_cross_attention_of_packed_events_is_the_same(x):
 
 def test_packed_events_are_neither_masked_nor_causal_nor_cached(x):
     attention = SelfAttention(width=W, heads=H)
-    for option in ({"mask": MASK}, {"causal": True}, {"cache": KVCache.like(x[:1], heads=H, max_length=4)}):
+    for option in ({"mask": MASK}, {"causal": True}, {"cache": KVCache()}):
         with pytest.raises(ValueError, match="lengths"):
             attention(x, lengths=[4], **option)

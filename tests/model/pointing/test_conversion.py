@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing.conversion import CORE_ANGLE, ConversionDirectionCorrection, shower_slopes
 from pflow.model.pointing.geometry import make_tokens_and_items
-from pflow.model.pointing.messages import PairwiseMessages
 from pflow.model.pointing.pairs import PairList
+from pflow.model.pointing.refiner import PairwiseMessages
+from pflow.model.pointing.shower_directions import CORE_ANGLE, ConversionDirectionCorrection, shower_slopes
 from pflow.model.pointing.showers import Showers
 
 R = 1900.0

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from pflow.model.common.cache import KVCache
 from pflow.model.pointing import PointingNetworkConfig
 from pflow.model.pointing.attention import CoverageMemory
 from pflow.model.pointing.decoder import CoverageDecoder, SeedPointer
@@ -16,7 +17,7 @@ def test_steps_with_caches_equal_the_whole_sequence():
     x, states, assigned = torch.randn(2, 4, 12), torch.randn(2, 6, 12), torch.rand(2, 1, 4, 6)
     mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     whole = decoder(x, CoverageMemory.of(states, assigned, mask))
-    caches = decoder.caches(states, 4)
+    caches = [KVCache() for _ in decoder.layers]
     steps = [
         decoder(x[:, t], CoverageMemory.of(states, assigned[:, :, t : t + 1], mask), caches=caches) for t in range(4)
     ]

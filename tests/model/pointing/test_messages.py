@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pflow.model.pointing.messages import PairwiseMessages
+from pflow.model.pointing.refiner import PairwiseMessages
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from torch.nn.functional import normalize
 
 from pflow.model.pointing.geometry import make_tokens_and_items
 from pflow.model.pointing.pairs import PairList
-from pflow.model.pointing.photon_direction import FULL_ENERGY, MAX_CHANGE, front_direction, with_front_direction
 from pflow.model.pointing.proxies import make_proxies
+from pflow.model.pointing.shower_directions import FULL_ENERGY, MAX_CHANGE, front_direction, with_front_direction
 from pflow.model.pointing.showers import Showers
 
 R = 1900.0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.refined_particles import refine
 from pflow.model.pointing.refiner import DecodedParticles

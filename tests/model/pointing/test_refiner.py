@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.refined_particles import refine as refined_particles
 from pflow.model.pointing.refiner import EPS_FRACTION, FAR_WEIGHT_WIDTH, MIN_COSINE, DecodedParticles, _min_probability

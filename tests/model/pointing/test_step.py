@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pflow.model.common.sampler import Sampler
+from pflow.model.common.decode import Sampler
 from pflow.model.pointing import step as decoder_step
 from pflow.model.pointing.assignment import selected
 from pflow.model.pointing.generate import decode_first_stage

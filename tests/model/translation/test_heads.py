@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pflow.model.translation.heads import Heads
+from pflow.model.translation.network import Heads
 
 
 def test_small_outputs_point_to_the_equator():
