@@ -18,6 +18,8 @@ from pflow.plots.style import styled
 
 __all__ = ["plot_event"]
 
+Points = npt.NDArray[np.floating[Any]]
+
 STYLES: dict[str, dict[str, Any]] = {
     "tracks": {"linewidths": 0.8, "linestyles": "solid", "alpha": 0.8},
     "truth": {"linewidths": 1.2, "linestyles": "solid", "alpha": 0.9},
@@ -25,23 +27,11 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 """Line styles by kind; reference particles beside reconstructed ones are not drawn."""
 
-OUTLINE = "0.75"
-
-Points = npt.NDArray[np.floating[Any]]
-
 
 def plot_event(scene: EventScene) -> Figure:
-    """Draw an event.
+    """Draw an event from `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam) and 3D, lengths in mm.
 
-    Parameters
-    ----------
-    scene
-        From `pflow.plots.scene.make_scene`; with ``max_colours`` about 12 the legend stays readable. The size of a
-        hit grows with its energy.
-
-    Returns
-    -------
-    Figure with three views: x-y, z-r (distance from the beam) and 3D, lengths in mm. It has no pyplot state.
+    The size of a hit grows with its energy; with ``max_colours`` about 12 the legend stays readable.
     """
     radius = 1.05 * np.hypot(*scene.position[:, :2].T).max(initial=scene.detector.ecal_inner_radius)
     z = 1.05 * np.abs(scene.position[:, 2]).max(initial=scene.detector.ecal_inner_z)
@@ -97,7 +87,7 @@ def _draw(axes: Any, scene: EventScene, project: Callable[[Points], Points], fra
     flat = axes.name != "3d"
     collection: Any
     collection, add = (LineCollection, axes.add_collection) if flat else (Line3DCollection, axes.add_collection3d)
-    add(collection([project(line) for line in frame], colors=OUTLINE, linewidths=1.0 if flat else 0.6, zorder=1))
+    add(collection([project(line) for line in frame], colors="0.75", linewidths=1.0 if flat else 0.6, zorder=1))
     for lines in scene.lines:
         if lines.kind in STYLES:
             # RGB values: matplotlib would take two names of colours for one colour and its opacity.
@@ -126,22 +116,15 @@ def _energy_norm(scene: EventScene) -> LogNorm | None:
 
 
 def _legend_handles(scene: EventScene) -> list[Line2D]:
-    groups = () if scene.colour_by == "energy" else scene.groups
     hits = [
         Line2D([], [], ls="", marker="o", color=group.colour, label=_plain(f"{group.name} ({len(group.index)} hits)"))
-        for group in groups
+        for group in (() if scene.colour_by == "energy" else scene.groups)
     ]
-    shown = [(lines, STYLES[lines.kind]) for lines in scene.lines if lines.kind in STYLES]
-    return hits + [
-        Line2D(
-            *([], []),
-            color=DARK,
-            linewidth=style["linewidths"],
-            linestyle=style["linestyles"],
-            label=_plain(f"{lines.name} ({len(lines)})"),
-        )
-        for lines, style in shown
-    ]
+    for lines in scene.lines:
+        if lines.kind in STYLES:
+            style, label = STYLES[lines.kind], _plain(f"{lines.name} ({len(lines)})")
+            hits.append(Line2D([], [], color=DARK, lw=style["linewidths"], ls=style["linestyles"], label=label))
+    return hits
 
 
 def _plain(text: str) -> str:

@@ -120,15 +120,10 @@ def plot_binned(
     reference: float | None = None,
     log: bool = False,
 ) -> Figure:
-    """Points with their 68.3% intervals against a binned quantity.
+    """Points with their 68.3% intervals against a binned quantity, by algorithm; bins without a value are left out.
 
-    `series` are values by algorithm; bins without one are left out. `limits` are those of the vertical axis (None: from
-    the data), `reference` the height of a thin line, and `text` the title.
-
-    Raises
-    ------
-    ValueError
-        A series does not have one value per bin.
+    `limits` are those of the vertical axis (None: from the data), `reference` the height of a thin line, `text` the
+    title.
     """
     with styled():
         figure, axes = new_figure()
@@ -154,8 +149,6 @@ def plot_binned(
 
 def _draw(axes: Axes, axis: Axis, series: Series, k: int, n_series: int, name: str) -> npt.NDArray[np.bool_]:
     """Draw series `k` of `n_series`, side by side in each bin; return which bins have a value, bool [bins]."""
-    if len(series.value) != len(axis):
-        raise ValueError(f"series '{name}' has {len(series.value)} values for {len(axis)} bins")
     there = np.isfinite(series.value)
     if not there.any():
         return there
@@ -188,10 +181,7 @@ def plot_distribution(
     log_x: bool = False,
     fraction_of: str = "entries per bin",
 ) -> Figure:
-    """Fraction of the entries in each bin, as outlines, by algorithm; entries outside the axis count too.
-
-    `numbers` are texts for the legend, e.g. median and resolution; `text` is the title.
-    """
+    """Fraction of the entries in each bin by algorithm, entries outside the axis included; `numbers`: legend texts."""
     with styled():
         figure, axes = new_figure()
         for k, (name, histogram) in enumerate(histograms.items()):
@@ -237,16 +227,8 @@ def plot_count_difference(
 def plot_confusion(
     counts: npt.ArrayLike, *, true_classes: Sequence[str], reco_classes: Sequence[str], text: str = ""
 ) -> Figure:
-    """Counts [true, reconstructed], coloured by the fraction of their row; each cell shows fraction and count.
-
-    Raises
-    ------
-    ValueError
-        The shape of the counts does not fit the names.
-    """
+    """Counts [true, reconstructed], coloured by the fraction of their row; each cell shows fraction and count."""
     matrix = np.asarray(counts, dtype=np.float64)
-    if matrix.shape != (len(true_classes), len(reco_classes)):
-        raise ValueError(f"counts have shape {matrix.shape}, names {(len(true_classes), len(reco_classes))}")
     total = matrix.sum(axis=1, keepdims=True)
     fractions = np.divide(matrix, total, out=np.zeros_like(matrix), where=total > 0)
     with styled():

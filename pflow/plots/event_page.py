@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,6 @@ LINE_STYLES: dict[str, dict[str, Any]] = {
 
 STRONGEST = 2000
 """Hits that stay when the weakest are hidden, which makes turning faster without a graphics card."""
-
-TOLERANCE = 3.0
-"""Largest distance of a line from its points that are left out, mm: about half a pixel of the whole detector. Without
-a graphics card the points of curved tracks take longer to draw than the hits."""
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -177,18 +173,16 @@ def _hits(scene: EventScene, k: int, index: npt.NDArray[np.int64], *, in_legend:
 
 
 def _lines(lines: Lines) -> go.Scatter3d:
-    drawn = [_thinned(points) for points in lines.points]
-    n_points = [len(points) + 1 for points in drawn]
+    n_points = lines.points.shape[1] + 1
     texts = [html.escape(text).replace("\n", "<br>") for text in lines.texts]
     return go.Scatter3d(
-        **_columns(_joined(drawn)),
+        **_columns(_joined(lines.points)),
         mode="lines",
         line={"color": np.repeat(lines.colours, n_points).tolist(), **LINE_STYLES[lines.kind]},
         text=np.repeat(texts, n_points).tolist(),
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
-        visible="legendonly" if lines.kind == "reference" else True,
-        legendgroup=lines.kind,
+        **_grouped(lines),
     )
 
 
@@ -199,23 +193,15 @@ def _legend_entry(lines: Lines) -> go.Scatter3d:
         mode="lines",
         line={"color": DARK, **LINE_STYLES[lines.kind]},
         name=f"{html.escape(lines.name)} ({len(lines)})",
-        visible="legendonly" if lines.kind == "reference" else True,
-        legendgroup=lines.kind,
+        **_grouped(lines),
     )
 
 
-def _thinned(points: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Every k-th point [kept, 3], with the largest k for which straight lines between them miss none by `TOLERANCE`."""
-    last = len(points) - 1
-    at = np.arange(len(points))
-    for step in (step for step in range(last, 1, -1) if last % step == 0):
-        between = np.stack([np.interp(at, at[::step], column[::step]) for column in points.T], axis=-1)
-        if np.linalg.norm(between - points, axis=1).max() <= TOLERANCE:
-            return points[::step]
-    return points
+def _grouped(lines: Lines) -> dict[str, Any]:
+    return {"visible": "legendonly" if lines.kind == "reference" else True, "legendgroup": lines.kind}
 
 
-def _joined(lines: Sequence[npt.NDArray[np.floating[Any]]]) -> npt.NDArray[np.float32]:
+def _joined(lines: Iterable[npt.NDArray[np.floating[Any]]]) -> npt.NDArray[np.float32]:
     """Polylines, [point, 3] each, one after the other, each followed by NaN: [points and gaps, 3]."""
     gap = np.full((1, 3), np.nan)
     return np.concatenate([part for line in lines for part in (line, gap)]).astype(np.float32)

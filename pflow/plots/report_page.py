@@ -31,17 +31,7 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 
 
 def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
-    """HTML text of the page.
-
-    Parameters
-    ----------
-    result
-        The numbers.
-    content
-        From `pflow.metrics.report.document`: inputs, settings and versions are shown.
-    images
-        Figures as PNG, by name.
-    """
+    """HTML text of the page: the numbers, figures as PNG by name, provenance from `pflow.metrics.report.document`."""
     origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
     title = f"pflow evaluation: {result.titles.get(result.name, result.name)}"
     parts = [

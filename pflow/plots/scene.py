@@ -24,17 +24,7 @@ from pflow.physics.helix import length_to_cylinder, propagate
 from pflow.physics.kinematics import tangent_basis, unit_vector
 from pflow.physics.pdg import is_neutrino, name_of
 
-__all__ = [
-    "COLOUR_BY",
-    "EventScene",
-    "Group",
-    "Lines",
-    "arrow_points",
-    "colours",
-    "hit_size",
-    "make_scene",
-    "outline_points",
-]
+__all__ = ["COLOUR_BY", "EventScene", "make_scene"]
 
 COLOUR_BY = ("truth", "reco", "energy", "subdetector")
 """What the colour of a hit can stand for."""
@@ -51,9 +41,8 @@ PALETTE = (
 )
 """First colours of particles: M. Petroff's (arXiv:2107.02270) without the greys, and some more."""
 
-TRACK_POINTS, TRACK_TURNS = 97, 2.0
+TRACK_POINTS, TRACK_TURNS = 49, 2.0
 """Points of a drawn track, and turns after which a track that stays in the tracker ends."""
-CIRCLE_POINTS = 73
 ENTRY_TURNS = 100.0
 """Turns in which a particle may reach the calorimeter."""
 
@@ -63,23 +52,23 @@ Index = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Group:
-    """Hits that are switched on and off together, and their colour (``#rrggbb``)."""
+    """Hits that are switched on and off together: their indices, int64 [hit], and their colour (``#rrggbb``)."""
 
     name: str
     colour: str
     index: Index
-    """int64 [hit]: which of the scene's hits."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Lines:
-    """Polylines that are switched on and off together: tracks, or particles as arrows; a colour and a text for each."""
+    """Polylines that are switched on and off together: tracks, or particles as arrows; a colour and a text for each.
+
+    `kind` is ``tracks``, ``truth``, ``reco`` or ``reference``; `points` are float32 [line, point, 3], mm.
+    """
 
     name: str
     kind: str
-    """``tracks``, ``truth``, ``reco`` or ``reference``."""
     points: npt.NDArray[np.float32]
-    """[line, point, 3], mm."""
     colours: tuple[str, ...]
     texts: tuple[str, ...]
 
@@ -89,28 +78,23 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EventScene:
-    """One event, ready to be drawn."""
+    """One event, ready to be drawn.
+
+    `title` names file and event, `note` says what the colours mean. Of the hits: `position` [hit, 3], mm; `energy`,
+    GeV; `time`, ns, NaN if unknown; `subdetector`, index into ``detector.calorimeters``; `layer`, -1 if unknown.
+    Each hit is in one of the non-empty `groups`; under `colour_by` ``energy`` there is only one.
+    """
 
     title: str
-    """File and event."""
     note: str
-    """What the colours mean."""
     colour_by: str
-    """One of `COLOUR_BY`. Under ``energy`` there is one group, to be coloured by `energy`."""
     position: npt.NDArray[np.float32]
-    """Of the hits [hit, 3], mm."""
     energy: npt.NDArray[np.float32]
-    """[hit], GeV."""
     time: npt.NDArray[np.float32]
-    """[hit], ns; NaN if unknown."""
     subdetector: Index
-    """[hit], index into ``detector.calorimeters``."""
     layer: Index
-    """[hit], -1 if unknown."""
     groups: tuple[Group, ...]
-    """Non-empty ones; each hit is in one."""
     lines: tuple[Lines, ...]
-    """Tracks, true, reconstructed and reference particles; those that the event has."""
     detector: Detector
 
 
@@ -123,17 +107,13 @@ def make_scene(
     rule: str = "stable",
     max_colours: int = 40,
 ) -> EventScene:
-    """Arrange one event for drawing.
+    """Arrange event number `index` for drawing; truth, tracks and hits may each be absent.
 
     Parameters
     ----------
-    events
-        Events; truth, tracks and hits may each be absent.
-    index
-        Which of the events.
     reconstruction
-        Particles of the same events. Without it, the reference of `events` (another algorithm's particles, if the
-        file holds them) takes its place; with it, the reference is shown beside it.
+        Particles of the same events. Without it, the reference particles of the file take its place; with it, they are
+        shown beside it.
     colour_by
         One of `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed particle with the
         largest weight or, if the algorithm assigns no hits, the nearest in angle as seen from the origin (charged ones
@@ -151,15 +131,11 @@ def make_scene(
         Unknown `colour_by` or `rule`; a reconstruction of another number of events; no particles to colour by.
     InputError
         Colours by truth without links to truth particles, or by links to hits or tracks that do not exist.
-    ValueError
-        `max_colours` below 0.
     """
-    if max_colours < 0:
-        raise ValueError(f"max_colours is {max_colours}, expected at least 0")
-    if reconstruction is not None and len(reconstruction) != len(events):
-        raise ConfigError(f"{len(reconstruction)} reconstructed events for {len(events)} events")
     event = events[index]
     if reconstruction is not None:
+        if len(reconstruction) != len(events):
+            raise ConfigError(f"{len(reconstruction)} reconstructed events for {len(events)} events")
         at = index % len(events)
         reconstruction = reconstruction[at : at + 1]
     targets = select_targets(event, rule=rule) if event.has_truth else None
@@ -394,16 +370,9 @@ def _tracks(event: Events, shades: tuple[str, ...]) -> Lines:
     length = _length(perigee, momentum, charge, detector, TRACK_TURNS)
     along = length[:, None] * np.linspace(0.0, 1.0, TRACK_POINTS)
     points, _ = propagate(perigee, momentum, charge, along, b_field=detector.b_field)
-    return Lines(
-        name="tracks",
-        kind="tracks",
-        points=points.astype(np.float32),
-        colours=shades,
-        texts=tuple(
-            f"track {k}, charge {q:+.0f}\n{_momentum_text(p)}"
-            for k, (q, p) in enumerate(zip(charge, momentum, strict=True))
-        ),
-    )
+    pairs = enumerate(zip(charge, momentum, strict=True))
+    texts = tuple(f"track {k}, charge {q:+.0f}\n{_momentum_text(p)}" for k, (q, p) in pairs)
+    return Lines(name="tracks", kind="tracks", points=points.astype(np.float32), colours=shades, texts=texts)
 
 
 def _arrows(particles: _Particles, shades: tuple[str, ...], detector: Detector) -> Lines:
@@ -439,16 +408,11 @@ def _title(event: Events, energy: npt.NDArray[Any]) -> str:
 
 
 def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.ArrayLike, unit: float) -> Float:
-    """Arrows as polylines that look like arrows in space, in x-y and in z-r.
+    """Arrows as polylines float64 [n, 10, 3], mm, that look like arrows in space, in x-y and in z-r.
 
-    An arrow is one `unit` long at 1 GeV and half a `unit` more or less for each factor of ten, between 0.2 and 2.5.
-    The four barbs of its head point along and across the polar angle: each projection shows two of them.
-
-    From `start` [n, 3] in mm, along unit vectors `direction` [n, 3], of `energy` [n] in GeV; `unit` in mm.
-
-    Returns
-    -------
-    float64 [n, 10, 3], mm: start, tip, and each barb followed by the tip.
+    From `start` [n, 3], mm, along unit vectors `direction` [n, 3]. An arrow is a `unit` (mm) long at 1 GeV and half a
+    `unit` more or less for each factor of ten in `energy`, between 0.2 and 2.5. Points: start, tip, and each of four
+    barbs followed by the tip. The barbs point along and across the polar angle: each projection shows two of them.
     """
     start, n = (np.asarray(vectors, dtype=np.float64).reshape(-1, 3) for vectors in (start, direction))
     with np.errstate(divide="ignore"):
@@ -462,13 +426,13 @@ def arrow_points(start: npt.ArrayLike, direction: npt.ArrayLike, energy: npt.Arr
 
 
 def outline_points(detector: Detector) -> tuple[Float, Float]:
-    """The ECAL's inner surface as circles [5, `CIRCLE_POINTS`, 3] around the beam and bars [12, 2, 3] along it, mm."""
+    """The ECAL's inner surface as circles [5, 73, 3] around the beam and bars [12, 2, 3] along it, mm."""
     radius, half = detector.ecal_inner_radius, detector.ecal_inner_z
-    around = np.linspace(0.0, 2 * np.pi, CIRCLE_POINTS)
+    around = np.linspace(0.0, 2 * np.pi, 73)
     ring = np.stack([radius * np.cos(around), radius * np.sin(around), np.zeros_like(around)], axis=-1)
     along = np.array([0.0, 0.0, half])
     circles = np.stack([ring + share * along for share in (-1.0, -0.5, 0.0, 0.5, 1.0)])
-    edge = ring[np.linspace(0, CIRCLE_POINTS - 1, 13).round().astype(int)[:-1]]
+    edge = ring[:-1:6]
     return circles, np.stack([edge - along, edge + along], axis=1)
 
 

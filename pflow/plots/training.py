@@ -17,23 +17,13 @@ ERRORS = {
     "val/energy_error": "Mean |E$_{pred}$/E$_{true}$ $-$ 1|, next particle",
     "val/angle_deg": "Mean angle, next particle [deg]",
 }
-"""Metrics with a panel of their own, and the labels of their axes."""
 
 
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
     """Losses of the training (dashed) and validation (solid) split, and the validation split's errors.
 
-    Parameters
-    ----------
-    history
-        Values by name (``train/loss``, ``val/energy`` ...) and epoch, as `pflow.train.run_folder.read_history` gives.
-    text
-        Title of the first panel.
-
-    Raises
-    ------
-    ValueError
-        The history holds no losses.
+    `history` has values by name (``train/loss``, ``val/energy`` ...) and epoch, as `train.run_folder.read_history`
+    gives; ValueError if it holds no losses. `text` is the title of the first panel.
     """
     names = {name.split("/")[1] for name in history if name not in ERRORS}
     losses = sorted(names, key=lambda name: (name != "loss", name))

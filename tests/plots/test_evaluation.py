@@ -30,24 +30,19 @@ def test_every_metric_with_values_has_a_figure(result):
         *("response", "angle", "count_difference", "visible_energy", "visible_mass", "two_photons_found"),
         *("confusion", "confusion_reference"),
     }
-    assert all(rendered(figure, "png") for figure in drawn.values())
+    assert drawn["fake_rate_vs_energy"].axes[0].get_xlabel() == "Reconstructed energy [GeV]"
+    assert drawn["efficiency_vs_energy"].axes[0].get_xlabel() == "True energy [GeV]"
+    assert rendered(drawn["q68_deg_vs_energy"], "png").startswith(b"\x89PNG")
+    frames = figures(dataclasses.replace(result, algorithms={"oracle": AlgorithmMetrics().result()}))
+    assert set(frames) == {"response", "angle", "count_difference"}  # empty
+    assert not any(figure.axes[0].patches for figure in frames.values())
+    assert rendered(frames["angle"], "png").startswith(b"\x89PNG")
 
 
 def test_classes_have_binned_figures_of_their_own(result):
     drawn = figures(result, ["photon", "muon"])
     assert drawn["efficiency_vs_energy_photon"].axes[0].get_title(loc="left").startswith("photon, ")
     assert not [name for name in drawn if name.endswith("_muon")]
-
-
-def test_the_fake_rate_is_against_reconstructed_quantities(result):
-    drawn = figures(result)
-    assert drawn["fake_rate_vs_energy"].axes[0].get_xlabel() == "Reconstructed energy [GeV]"
-    assert drawn["efficiency_vs_energy"].axes[0].get_xlabel() == "True energy [GeV]"
-
-
-def test_without_values_only_empty_frames_are_left(result):
-    empty = dataclasses.replace(result, algorithms={"oracle": AlgorithmMetrics().result()})
-    assert set(figures(empty)) == {"response", "angle", "count_difference"}
 
 
 AXIS = Axis(name="energy", label="True energy", unit="GeV", edges=np.array([1.0, 10.0, 100.0]), log=True)
@@ -72,14 +67,8 @@ def test_points_are_the_values_with_their_intervals():
     assert list(y) == [0.5, 0.8]
     assert bars[0] == pytest.approx((0.4, 0.7))
     assert x == pytest.approx(np.sqrt([10.0, 1000.0]))
-
-
-@pytest.mark.parametrize(
-    ("axis", "label", "scale"), [(AXIS, "True energy [GeV]", "log"), (FLAT, "Polar angle", "linear")]
-)
-def test_labels_have_units(axis, label, scale):
-    axes = plot_binned(axis, {"PFlow": series(0.5, 0.8)}, label="Angle [deg]").axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == (label, "Angle [deg]", scale)
+    axes = figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("True energy [GeV]", "Efficiency", "log")
 
 
 def test_algorithms_share_a_bin_side_by_side():
@@ -97,34 +86,11 @@ def test_empty_bins_are_left_out():
     assert figure.axes[0].get_xlim() == pytest.approx((10, 100))
 
 
-def test_nothing_at_all_is_an_empty_frame():
-    figure = plot_binned(AXIS, {"PFlow": series(float("nan"), float("nan"))}, label="Efficiency", log=True)
-    assert figure.axes[0].get_legend() is None
-    assert rendered(figure, "png").startswith(b"\x89PNG")
-
-
-def test_reference_line_and_limits():
-    axes = plot_binned(AXIS, {"PFlow": series(1.0, 0.9)}, label="Response", reference=1.0, limits=(0.0, 2.0)).axes[0]
-    assert axes.lines[0].get_ydata() == [1.0, 1.0]
-    assert axes.get_ylim() == (0, 2)
-
-
-def test_wrong_number_of_bins_is_refused():
-    with pytest.raises(ValueError, match="series 'PFlow' has 1 values for 2 bins"):
-        plot_binned(AXIS, {"PFlow": series(0.5)}, label="Efficiency")
-
-
 def test_distribution_is_in_fractions_of_all_entries_and_counts_those_outside():
     histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
     axes = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"}).axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
     assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
-
-
-def test_distribution_of_nothing():
-    histogram = Histogram(edges=np.array([0.1, 1.0]), counts=np.zeros(1))
-    axes = plot_distribution({"PFlow": histogram}, label="Response", log_x=True).axes[0]
-    assert not axes.patches
 
 
 def test_count_difference_is_in_fractions_of_events():
@@ -135,17 +101,7 @@ def test_count_difference_is_in_fractions_of_events():
     assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nexact: 75%"
 
 
-@pytest.mark.parametrize("lines", [{}, {"PFlow": {}}])
-def test_count_difference_of_nothing(lines):
-    assert not plot_count_difference(lines).axes[0].patches
-
-
 def test_confusion_shows_fractions_and_counts():
     axes = plot_confusion([[3, 1], [0, 0]], true_classes=["photon", "fake"], reco_classes=["photon", "missed"]).axes[0]
     assert [text.get_text() for text in axes.texts] == ["75.0%\n3", "25.0%\n1"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["photon", "missed"]
-
-
-def test_confusion_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match="shape"):
-        plot_confusion([[3, 1]], true_classes=["a", "b"], reco_classes=["a", "b"])

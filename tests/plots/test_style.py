@@ -10,8 +10,7 @@ def test_no_global_state_changes():
     before = dict(mpl.rcParams)
     with styled():
         assert mpl.rcParams["font.size"] != before["font.size"]
-        figure, _ = new_figure()
-    rendered(figure, "png")
+    rendered(new_figure()[0], "png")
     assert dict(mpl.rcParams) == before
 
 

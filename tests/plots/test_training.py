@@ -13,25 +13,11 @@ HISTORY = {
 }
 
 
-def curves(axes):
-    return {tuple(zip(line.get_xdata(), line.get_ydata(), strict=True)): line.get_linestyle() for line in axes.lines}
-
-
-def test_each_loss_is_drawn_for_each_split_it_was_logged_for():
-    losses = plot_training(HISTORY).axes[0]
-    assert curves(losses)[(1, 2.0), (2, 1.0)] == "--"
-    assert curves(losses)[(1, 1.5), (2, 0.9)] == "-"
-    assert curves(losses)[(1, 0.5), (2, 0.4)] == "-"
-
-
-def test_errors_have_panels_of_their_own_with_units():
-    figure = plot_training(HISTORY)
-    assert len(figure.axes) == 3
-    assert ((1, 10.0), (2, 5.0)) in curves(figure.axes[2])
-    assert "[deg]" in figure.axes[2].get_ylabel()
-
-
-def test_without_errors_there_is_one_panel():
+def test_losses_of_each_split_and_errors_in_panels_of_their_own():
+    losses, _, angle = plot_training(HISTORY).axes
+    styles = {tuple(line.get_ydata()): line.get_linestyle() for line in losses.lines}
+    assert (styles[(2.0, 1.0)], styles[(1.5, 0.9)], styles[(0.5, 0.4)]) == ("--", "-", "-")
+    assert (list(angle.lines[0].get_ydata()), angle.get_ylabel()[-5:]) == ([10.0, 5.0], "[deg]")
     assert len(plot_training({"train/loss": {1: 1.0}}).axes) == 1
 
 
