@@ -2,6 +2,7 @@
 
     python scripts/results.py flagship     # the models of the ILD, on its test files
     python scripts/results.py cld          # the model of CLD, on the simplified detector and on full simulation
+    python scripts/results.py paper        # the first paper's set-ups, trained with three seeds
     python scripts/results.py tables       # the tables of RESULTS.md, README.md and the cards from results.csv
 
 Each verb has options: `python scripts/results.py VERB --help`. `scripts/bench.py` measures speed.
@@ -14,7 +15,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from measurements import oracle_calibration, physics_reference, shipped
+from measurements import oracle_calibration, paper, physics_reference, shipped
 from measurements.tables import write_tables
 
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("tables", write_tables.__doc__, lambda _: write_tables())
     for name in shipped.SAMPLES:
         shipped.add_options(add(name, shipped.__doc__, functools.partial(measure, verb=name)))
-    for module in (oracle_calibration, physics_reference):
+    for module in (paper, oracle_calibration, physics_reference):
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         module.add_options(add(name, module.__doc__, module.run))
     args = parser.parse_args(arguments)

@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "output", metavar="DIR", help="folder for all that is written")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the samples that the recipe names")
     parser.add_argument("--variant", metavar="NAME", help="which variant, where the recipe has some")
+    parser.add_argument(
+        "--stages", type=int, metavar="N", help="only the first N stages, without calibration (default: all)"
+    )
     parser.add_argument("--ship", metavar="DIR", help="copy the final model to this folder; what else is in it stays")
 
 
@@ -34,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
     from pflow.cli.main import main
     from pflow.train.recipe import load_recipe, run_recipe
 
+    recipe = load_recipe(args.recipe)
     return run_recipe(
-        load_recipe(args.recipe),
+        recipe if args.stages is None else recipe.first(args.stages),
         output=args.output,
         pflow=main,
         check=check,

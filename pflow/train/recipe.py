@@ -77,6 +77,19 @@ class TrainingRecipe:
             if name in self.calibrate:
                 raise ConfigError(f"calibrate: leave out '{name}', which the recipe gives itself")
 
+    def first(self, stages: int) -> TrainingRecipe:
+        """The recipe of the first stages alone, which is not calibrated unless these are all.
+
+        Raises
+        ------
+        ConfigError
+            It has no such number of stages.
+        """
+        if not 1 <= stages <= len(self.stages):
+            raise ConfigError(f"--stages {stages}: the recipe has {len(self.stages)}")
+        calibrate = self.calibrate if stages == len(self.stages) else None
+        return dataclasses.replace(self, stages=self.stages[:stages], calibrate=calibrate)
+
     def write(self, folder: str | Path, stage: int, variant: str | None = None) -> list[str]:
         """Write the configurations of a stage (from 0), each of which changes those before it, to a folder.
 

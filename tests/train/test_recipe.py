@@ -114,20 +114,33 @@ def test_skipped_entries_do_not_stop_a_recipe_and_are_in_its_exit_code(samples, 
     assert [words[0] for words in pflow.calls] == ["fit", "fit", "fit", "calibrate"]
 
 
-def test_a_variant_and_more_options_change_the_training(pflow, tmp_path):
-    options = ["--data.train=a.root", "--data.val=b.root"]
-    paper = load_recipe("paper")
-    assert run_recipe(paper, output=tmp_path, variant="v1_flags", options=options, pflow=pflow) == 0
+def test_a_variant_and_more_options_change_the_training(samples, pflow, tmp_path):
+    options = ["--seed_everything=2", "--trainer.max_epochs=1"]
+    paper = load_recipe("paper").first(1)
+    run = {"output": tmp_path / "out", "data_dir": samples, "pflow": pflow}
+    assert run_recipe(paper, variant="v1_flags", options=options, **run) == 0
     (words,) = pflow.calls
     configs = [yaml.safe_load(Path(words[i + 1]).read_text()) for i, word in enumerate(words) if word == "--config"]
     assert configs == [paper.stages[0], paper.variants["v1_flags"]]
     assert set(options) < set(words)
 
 
+def test_the_first_stages_alone_are_not_calibrated(samples, pflow, tmp_path):
+    recipe, run = load_recipe("photon"), {"output": tmp_path / "out", "data_dir": samples, "pflow": pflow}
+    assert run_recipe(recipe.first(2), **run) == 0
+    assert [words[0] for words in pflow.calls] == ["fit", "fit"]
+    pflow.calls = []
+    assert run_recipe(recipe.first(3), **run) == 0
+    assert [words[0] for words in pflow.calls] == ["fit", "calibrate"]
+    for stages in (0, 4):
+        with pytest.raises(ConfigError, match=f"--stages {stages}: the recipe has 3"):
+            recipe.first(stages)
+
+
 @pytest.mark.parametrize("variant", [None, "v3"])
-def test_a_variant_that_there_is_not_is_an_error(pflow, tmp_path, variant):
+def test_a_variant_that_there_is_not_is_an_error(samples, pflow, tmp_path, variant):
     with pytest.raises(ConfigError, match="expected one of v1_flags, v1_kind"):
-        run_recipe(load_recipe("paper"), output=tmp_path, variant=variant, pflow=pflow)
+        run_recipe(load_recipe("paper"), output=tmp_path, variant=variant, data_dir=samples, pflow=pflow)
 
 
 def test_an_unknown_recipe_is_an_error_with_the_nearest_match():
@@ -190,7 +203,9 @@ def test_all_that_is_to_run_is_checked_before_it_runs(samples, pflow, tmp_path):
 
 def test_a_final_model_that_cannot_be_shipped_is_told_before_any_training(samples, pflow, tmp_path):
     with pytest.raises(ConfigError, match="--ship: there is no final model"):
-        run_recipe(load_recipe("paper"), output=tmp_path, variant="v1_kind", pflow=pflow, ship=tmp_path / "ship")
+        run_recipe(
+            load_recipe("photon").first(1), output=tmp_path, data_dir=samples, pflow=pflow, ship=tmp_path / "ship"
+        )
     (tmp_path / "ship").touch()
     with pytest.raises(ConfigError, match=r"ship: expected a folder, found a file"):
         run_recipe(load_recipe("photon"), output=tmp_path, data_dir=samples, pflow=pflow, ship=tmp_path / "ship")
