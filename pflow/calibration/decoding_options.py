@@ -43,21 +43,11 @@ MAX_CLASS_LOSS = 0.001
 class Calibrated:
     """A decoding configuration with its score, and the uncertainties calibrated for it.
 
-    Parameters
-    ----------
-    decoding
-        The configuration.
-    score
-        Energy-weighted efficiency less fake energy fraction, averaged over the files, as is what follows; no particles
-        count as no fakes.
-    number_right
-        Fraction of events with as many particles as targets.
-    angle
-        68% quantile of the angles between matched particles, degrees.
-    class_right, class_right_mean
-        Fraction of matched particles with the right class, and the mean of the fractions of the classes.
-    uncertainty
-        Calibration of the uncertainties of its particles; without curves for a model that predicts none.
+    `score`: energy-weighted efficiency less fake energy fraction, averaged over the files, as is what follows; no
+    particles count as no fakes. `number_right`: fraction of events with as many particles as targets. `angle`: 68%
+    quantile of the angles between matched particles, degrees. `class_right`, `class_right_mean`: fraction of matched
+    particles with the right class, and the mean of the fractions of the classes. `uncertainty` has no curves for a
+    model that predicts none.
     """
 
     decoding: DecodingConfig
@@ -99,7 +89,7 @@ def calibrate(
     chunk_size: int = 256,
     device: str = "auto",
 ) -> list[Calibrated]:
-    """Score decoding configurations, and fit the uncertainties of each.
+    """Score decoding configurations, and fit the uncertainties of each, in the order of `decodings`.
 
     Parameters
     ----------
@@ -107,23 +97,14 @@ def calibrate(
         An earlier calibration is not used.
     inputs
         Validation files with truth: neither training nor test files.
-    decodings
-        Configurations to compare.
     detector, schema, layout, truth_tracks
         As for `pflow.open_events`. Files are read as `detector` even if the model was trained on another; without it,
         files of another detector are refused.
     on_error
         For entries that cannot be used: ``raise``, or ``skip``: leave them out, with a warning. Particles of events for
         which the model gives numbers that are not finite are dropped and count as not found.
-    chunk_size
-        Events in memory at a time.
     batch_size, device
         As for `pflow.reconstruct`.
-
-    Returns
-    -------
-    list of Calibrated
-        In the order of `decodings`.
 
     Raises
     ------
@@ -131,11 +112,6 @@ def calibrate(
         The model predicts no uncertainties, and there is one configuration: nothing to calibrate.
     InputError
         A file, or with ``raise`` an entry, that cannot be used.
-
-    Warns
-    -----
-    BadEntriesWarning
-        Entries were left out.
     """
     reading: dict[str, Any] = {"detector": detector, "schema": schema, "layout": layout, "truth_tracks": truth_tracks}
     fits = [UncertaintyFit() for _ in decodings]
@@ -174,19 +150,9 @@ def calibrate(
 def best(trials: Sequence[Calibrated], by: str = "energy") -> Calibrated:
     """The best configuration, the first of equal ones.
 
-    Parameters
-    ----------
-    trials
-        At least one.
-    by
-        ``energy``: the largest score; ``number``: the most events with the right number of particles; ``angle``: the
-        smallest 68% quantile of angles; ``class``: the largest mean over the classes of the fraction with the right
-        class, where the fraction of all particles is at most `MAX_CLASS_LOSS` below the largest.
-
-    Raises
-    ------
-    ConfigError
-        Another criterion.
+    By ``energy``: the largest score; ``number``: the most events with the right number of particles; ``angle``: the
+    smallest 68% quantile of angles; ``class``: the largest mean over the classes of the fraction with the right class,
+    where the fraction of all particles is at most `MAX_CLASS_LOSS` below the largest.
     """
     check_choice(by, CRITERIA, "criterion")
     if by == "number":

@@ -44,11 +44,6 @@ class TokenSet(_Tensors):
     full : bool or None
         Whether no token is padding, which lets attention go without a mask. Looked up where None and on a CPU; a mask
         first seen on a GPU is not waited for and counts as padded.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not belong together.
     """
 
     features: Tensor
@@ -81,11 +76,6 @@ class Readout(_Tensors):
     track_position : float32 [B, K, 3], where the track enters the calorimeter, mm
     track_direction : float32 [B, K, 3], unit vector of its momentum there
     track_mask : bool [B, K], True = real track; K = 0 where tracks are not read
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not belong together.
     """
 
     energy: Tensor
@@ -124,12 +114,6 @@ class Target(_Tensors):
     mask : bool [B, T], True = real particle; those of an event come first, its padding behind
     hit_fraction : float32 [B, T, N] or None, fraction of each hit of the readout that is the particle's, 0 to 1
     track_fraction : float32 [B, T, K] or None, the same of each track
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not belong together, or (checked on a CPU, outside of compiled graphs) a real particle follows
-        padding.
     """
 
     charge: Tensor
@@ -154,18 +138,7 @@ class Target(_Tensors):
 
 @dataclasses.dataclass(frozen=True)
 class Batch(_Tensors):
-    """Events of one training or generation step.
-
-    Parameters
-    ----------
-    hits : TokenSet [B, S, F]
-    tracks, tracker_hits : TokenSet or None
-        Where the source asks for them.
-    target : Target or None
-        None in reconstruction.
-    readout : Readout or None
-        Where the tokeniser's configuration asks for it.
-    """
+    """Events of one training or generation step; a part is None where the configuration does not ask for it."""
 
     hits: TokenSet
     tracks: TokenSet | None = None

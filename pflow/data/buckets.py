@@ -18,20 +18,10 @@ BATCH_COST = 0.1
 
 
 def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) -> list[Index]:
-    """Cut consecutive events into batches, in order.
+    """Cut consecutive events with so many source tokens each into batches, in order.
 
-    Parameters
-    ----------
-    lengths
-        Source tokens of each event.
-    batch_size, max_tokens
-        Most events, and most source tokens with padding, in a batch; an event that alone has more tokens gets a batch
-        of its own.
-
-    Raises
-    ------
-    ConfigError
-        A batch size or budget below 1.
+    A batch has at most `batch_size` events and `max_tokens` source tokens with padding; an event that alone has more
+    gets a batch of its own.
     """
     _check(batch_size, max_tokens)
     batches: list[Index] = []
@@ -51,7 +41,7 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
 def bucket(
     lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None, generator: np.random.Generator
 ) -> list[Index]:
-    """Batches of events of similar length, in random order; parameters and errors as of `cut`.
+    """Batches of events of similar length, in random order; see `cut`.
 
     Events are shuffled, sorted by length (so that equal lengths stay shuffled), cut, and the batches shuffled. With a
     budget they are cut where the least is padded.

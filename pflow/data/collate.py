@@ -34,23 +34,12 @@ LONG = 128
 
 
 def collate(tokens: Tokens, rows: Sequence[int] | Index | None = None) -> Batch:
-    """Pad some encoded events into a batch, by default all; parameters and errors as of `Padder.batch`."""
+    """Pad some encoded events into a batch, by default all; see `Padder.batch`."""
     return Padder([tokens]).batch(range(len(tokens)) if rows is None else rows)
 
 
 class Padder:
-    """Makes batches of encoded events.
-
-    Parameters
-    ----------
-    parts
-        At least one; all have the same arrays, which are read where they are. Only short ones are joined.
-
-    Raises
-    ------
-    ConfigError
-        Only some of the parts have an array.
-    """
+    """Makes batches of the encoded events of several parts, read where they are; only short arrays are joined."""
 
     def __init__(self, parts: Sequence[Tokens]) -> None:
         self._parts = [part.arrays() for part in parts]
@@ -62,22 +51,10 @@ class Padder:
         self._objects = {kind: _Objects([part.offsets[kind] for part in parts], part_of) for kind in parts[0].offsets}
 
     def batch(self, rows: Sequence[int] | Index) -> Batch:
-        """Pad some events into a batch; an event's row does not depend on the others but for trailing zeros.
+        """Pad some events, in any order, counted through all parts, into a batch of one or more.
 
-        Parameters
-        ----------
-        rows
-            At least one event, in any order, counted through all parts.
-
-        Returns
-        -------
-        Batch
-            With a target and a readout if the events have them; masks are True for real tokens, padding is 0.
-
-        Raises
-        ------
-        ConfigError
-            No events.
+        An event's row does not depend on the others but for trailing zeros. The batch has a target and a readout if the
+        events have them; masks are True for real tokens, padding is 0.
         """
         if not len(rows):
             raise ConfigError("a batch needs at least one event")
@@ -155,12 +132,7 @@ class Padder:
 class _Objects:
     """Where the objects of one kind, as hits or target particles, of each event are.
 
-    Parameters
-    ----------
-    offsets
-        Of each part, int64 [event of the part + 1].
-    part : int64 [event]
-        Which part the event is in.
+    From the offsets of each part, int64 [event of the part + 1], and the part of each event, int64 [event].
     """
 
     def __init__(self, offsets: Sequence[Index], part: Index) -> None:

@@ -159,15 +159,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Whether to stop after the present batch; of several ranks, together."""
 
     def setup(self, stage: str) -> None:
-        """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none.
-
-        Raises
-        ------
-        ConfigError
-            Files of the stage are not given, there is no tokeniser, or `repeat` names no training file.
-        InputError
-            A file cannot be used.
-        """
+        """Find the files of a stage; to fit, fit the tokeniser on the training files if there is none."""
         if self._n_ranks == 1:
             self._chunks |= self._set_up(stage)
             return
@@ -234,13 +226,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return {"epoch": epoch, "n_batches": n_batches, "batching": self._batching()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume within the epoch of a checkpoint: the batches that it has not seen follow.
-
-        Warns
-        -----
-        UserWarning
-            The epoch has other batches than the checkpoint's.
-        """
+        """Resume within the epoch of a checkpoint, by the batches that it has not seen, unless the epoch has others."""
         same = state.get("batching") == self._batching()
         if not same:
             warnings.warn(
@@ -283,13 +269,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         return self._loader("test")
 
     def teardown(self, stage: str) -> None:
-        """Repeat here what workers warned of, and tell each rank what any of them skipped.
-
-        Warns
-        -----
-        BadEntriesWarning
-            A worker, or another rank, skipped entries.
-        """
+        """Repeat here what workers warned of, and tell each rank what any of them skipped."""
         refused = any(dataset.refused for dataset in self._datasets)
         anywhere = torch.tensor(int(refused))
         if self._group is not None:

@@ -30,16 +30,9 @@ __all__ = ["EventDataset", "LabelledBatch"]
 
 
 class LabelledBatch(NamedTuple):
-    """A batch and where its events are from.
+    """A batch and where its B events are from: event numbers and entries, int64 [B], and paths of the files.
 
-    Parameters
-    ----------
-    batch : Batch
-    event : int64 [B], event numbers
-    entry : int64 [B], entries of their files
-    path : B paths of the files
-    weight
-        Of the loss, where several ranks train; 0: the batch is there only so that the rank keeps step.
+    `weight` is of the loss, where several ranks train; 0: the batch is there only so that the rank keeps step.
     """
 
     batch: Batch
@@ -93,35 +86,12 @@ class _Pool:
 class EventDataset(IterableDataset[LabelledBatch]):
     """Batches of encoded events, streamed; at most a chunk and the shuffle buffer are in memory.
 
-    Each worker of a `DataLoader` on each rank takes its own share of the chunks. In training each shuffles the order of
-    its chunks and the events within a buffer, from (seed, epoch, share), so that a pass is reproducible and no two are
-    alike. Without shuffling a batch holds consecutive events of one chunk, whatever the shares.
-    Give the loader ``batch_size=None``: batches come ready.
-
-    Parameters
-    ----------
-    chunks, options, tokeniser
-        What to read, how, and how it is encoded.
-    batch_size, max_tokens
-        Most events, and most source tokens with padding, in a batch.
-    shuffle
-        Whether to shuffle and to batch by length; else events come in the order of the chunks.
-    buffer
-        Events that are shuffled together.
-    seed, epoch
-        Of the shuffling and the augmentation of the next pass.
-    num_workers
-        Workers of the loader (0: none), from which the number of batches follows.
-    rank, n_ranks
-        Which of several processes that train together this one is, from 0.
-    augmentation
-        Changes the events of a chunk before they are encoded, drawn from (seed, epoch, share, chunk); their number
-        stays the same.
-
-    Raises
-    ------
-    ConfigError
-        No chunks, or a buffer smaller than a batch.
+    Each worker of a `DataLoader` on each rank takes its own share of the chunks. In training (`shuffle`) each shuffles
+    the order of its chunks and the events within a `buffer`, from (seed, epoch, share), so that a pass is reproducible
+    and no two are alike, and batches events of similar length. Without shuffling a batch holds consecutive events of
+    one chunk, whatever the shares. Give the loader ``batch_size=None``: batches come ready. `max_tokens` is the most
+    source tokens in a batch, with padding; `num_workers` those of the loader, from which the number of batches follows.
+    `augmentation` changes the events of a chunk before they are encoded, drawn from (seed, epoch, share, chunk).
     """
 
     chunks: Sequence[Chunk]
@@ -155,13 +125,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
         return bool(self._refused)
 
     def __len__(self) -> int:
-        """Number of batches in a pass, of the rank that has the most.
-
-        Raises
-        ------
-        TypeError
-            With `max_tokens` it depends on the lengths of events not yet read.
-        """
+        """Number of batches in a pass, of the rank that has the most; TypeError with `max_tokens`: not known."""
         if self.max_tokens is not None:
             raise TypeError("with max_tokens the number of batches is not known beforehand")
         counts = np.array([len(chunk) for chunk in self.chunks])

@@ -113,15 +113,7 @@ File = TypeVar("File", bound=EventFile | CachedFile)
 
 
 class OpenFiles(Generic[File]):
-    """Files that are kept open for the next reading, those used last.
-
-    Parameters
-    ----------
-    open_file
-        Opens the file of a path, e.g. `FileOptions.open`.
-    most
-        Number of files that are kept open at most; None: all, until they are released.
-    """
+    """Files that are kept open for the next reading: the `most` that were used last (None: all)."""
 
     def __init__(self, open_file: Callable[[str], File], *, most: int | None = OPEN_FILES) -> None:
         self._open_file = open_file
@@ -129,13 +121,7 @@ class OpenFiles(Generic[File]):
         self._files: dict[str, File] = {}  # the one used last is the last
 
     def open(self, path: str) -> File:
-        """The file, which stays open.
-
-        Raises
-        ------
-        InputError
-            A file that cannot be read as the options say.
-        """
+        """The file, which stays open."""
         file = self._files.pop(path, None)
         if file is None:
             file = self._open_file(path)
@@ -157,15 +143,7 @@ class OpenFiles(Generic[File]):
 
 
 def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
-    """Paths and glob patterns to the files they name: patterns in sorted order, nothing twice.
-
-    Raises
-    ------
-    ConfigError
-        No path is given.
-    InputError
-        A pattern that no file matches; names it.
-    """
+    """Paths and glob patterns to the files they name: patterns in sorted order, nothing twice; one at least."""
     given = [paths] if isinstance(paths, str) else list(paths or ())
     if not given:
         raise ConfigError(f"no {what} files are given: set data.{what}")
@@ -173,13 +151,7 @@ def expand(paths: str | Iterable[str] | None, what: str) -> list[str]:
 
 
 def matching(paths: Iterable[str | Path]) -> list[str]:
-    """The files that paths and glob patterns name, those of a pattern in sorted order.
-
-    Raises
-    ------
-    InputError
-        A pattern that no file matches; names it.
-    """
+    """The files that paths and glob patterns name, those of a pattern in sorted order; one at least of each pattern."""
     found: list[str] = []
     for path in map(str, paths):
         if "://" in path or not glob.has_magic(path) or Path(path).exists():
@@ -195,15 +167,7 @@ def matching(paths: Iterable[str | Path]) -> list[str]:
 def survey(
     paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
 ) -> tuple[list[Chunk], FileOptions]:
-    """Open each file once: chunks of about `size` entries, in order, and options that know what the files are.
-
-    Raises
-    ------
-    ConfigError
-        A size below 1.
-    InputError
-        A file that cannot be read, or without any entries.
-    """
+    """Open each file once: chunks of about `size` entries, in order, and options that know what the files are."""
     looked = functools.partial(_look_at, options=options, size=size)
     found = list(in_order(looked, paths, num_workers=num_workers))
     chunks = [chunk for own, _ in found for chunk in own]
@@ -214,20 +178,7 @@ def survey(
 
 
 def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
-    """Entries in short runs that are spread evenly over all chunks; all of them if there are no more.
-
-    Parameters
-    ----------
-    chunks
-        In the order of the files.
-    n
-        Number of entries, rounded down to whole runs.
-
-    Raises
-    ------
-    ConfigError
-        Fewer than 1.
-    """
+    """About `n` entries in short runs that are spread evenly over all chunks, given in the order of the files."""
     if n < 1:
         raise ConfigError(f"a sample needs at least 1 event, found {n}")
     ends = np.cumsum([len(chunk) for chunk in chunks])
@@ -248,13 +199,7 @@ def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
 
 
 def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
-    """The chunks of the first `n` entries.
-
-    Raises
-    ------
-    ConfigError
-        Fewer than 1.
-    """
+    """The chunks of the first `n` entries."""
     if n < 1:
         raise ConfigError(f"at least 1 event must be read, found {n}")
     kept: list[Chunk] = []

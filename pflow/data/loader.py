@@ -34,16 +34,8 @@ class StepLoader:
 
     The ranks tell each other what their next batches hold. A rank that has none left while others have repeats one
     batch with weight 0 until all end together. Weights are proportional to n_target_particles + n_events of each rank,
-    so that the averaged gradient equals that of one joint batch.
-
-    Parameters
-    ----------
-    dataset
-        The rank's own batches, made by its ``num_workers`` processes.
-    stop
-        What this rank was told, and what is agreed with each batch.
-    group
-        The ranks, as a process group on the CPU: what is exchanged never waits for a GPU. None: there is one rank.
+    so that the averaged gradient equals that of one joint batch. `group` is the ranks as a process group on the CPU
+    (what is exchanged never waits for a GPU), None for one rank.
     """
 
     def __init__(self, dataset: EventDataset, stop: StopRequest, group: Any = None) -> None:
@@ -61,13 +53,7 @@ class StepLoader:
         )
 
     def __len__(self) -> int:
-        """Number of steps in a pass, of the rank with the most batches.
-
-        Raises
-        ------
-        TypeError
-            It is not known beforehand.
-        """
+        """Number of steps in a pass, of the rank with the most batches; TypeError where it is not known beforehand."""
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[LabelledBatch]:

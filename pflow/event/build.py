@@ -22,10 +22,7 @@ __all__ = ["build", "make_hits", "make_links", "make_particles", "make_tracker_h
 def build(part: str, /, **quantities: Any) -> ak.Array:
     """Records of a part of the events from jagged arrays [event, object], or None for the default, by quantity.
 
-    Raises
-    ------
-    ValueError
-        A quantity that the part does not have, a required one that is missing, or an array of another length.
+    ValueError: a quantity that the part does not have, a required one that is missing, or an array of another length.
     """
     given = {name: values for name, values in quantities.items() if values is not None}
     known = {name: field for field in SCHEMA[part] for name in field.quantities}
@@ -63,12 +60,7 @@ make_tracker_hits = functools.partial(build, "tracker_hits")
 def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
     """Tracks, given either as px, py, pz and charge or as omega, phi and tan_lambda, which follow from each other.
 
-    By the helix of unit charge in a field along z, `b_field` in T.
-
-    Raises
-    ------
-    ValueError
-        Neither is complete, or as for `build`.
+    By the helix of unit charge in a field along z, `b_field` in T; ValueError where neither is complete.
     """
     names = ("px", "py", "pz", "charge"), ("omega", "phi", "tan_lambda")
     by_momentum, by_helix = ([quantities.get(name) for name in group] for group in names)

@@ -98,18 +98,16 @@ class EventLists:
 class Events(EventLists):
     """Consecutive entries of one file.
 
+    `hits` to `reference`: records of `pflow.event.schema.SCHEMA`, None for a part that the file does not hold.
+
     Parameters
     ----------
     detector
         The detector whose calorimeters the hits' ``subdetector`` counts.
-    path
-        File that they come from, "" for none.
-    entry
-        int64 [event]: entry of that file's tree, from 0.
-    event
-        int64 [event]: event number, as the file gives it.
-    flags
-        uint32 [event]: `Flag` bits.
+    path, entry
+        File that they come from ("" for none), and entry of its tree, int64 [event], from 0.
+    event, flags
+        Event number as the file gives it, int64 [event]; `Flag` bits, uint32 [event].
     absent
         Optional collections of the detector that the file does not hold.
     reference_name

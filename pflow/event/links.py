@@ -27,14 +27,8 @@ FlatLinks = tuple[Index, Index, npt.NDArray[np.floating[Any]]]
 class Links:
     """Links of consecutive events, one event after the other; L in all.
 
-    Parameters
-    ----------
-    counts
-        int64 [event]: number of links of each event.
-    source, particle
-        int [L]: index of the hit or track, and of the particle, within the event.
-    weight
-        float [L]: fraction of the source that the particle has.
+    `counts` int64 [event]; `source` and `particle` int [L], indices of the hit or track and of the particle within the
+    event; `weight` float [L], fraction of the source that the particle has.
     """
 
     counts: Index
@@ -213,14 +207,8 @@ def shared_sources(
     """Energy that each particle of one set and each of another have in common, through links from the same sources.
 
     `one` and `other` are source, particle and weight of each link, indices over all events; `energy`, float [source],
-    is each hit's, GeV, or 1 of each track.
-
-    Returns
-    -------
-    particle, other : int64 [pair]
-        Pairs that share a source, sorted by particle.
-    shared : float64 [pair]
-        Sum over the sources of energy x weight x other weight.
+    is each hit's, GeV, or 1 of each track. Returns the pairs that share a source, int64 [pair] each, sorted by
+    particle, and the sum over their sources of energy x weight x other weight, float64 [pair].
     """
 
     def matrix(links: FlatLinks, scale: Any) -> Any:

@@ -74,24 +74,17 @@ class Merge:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Merged:
-    """Summed hits, and the coarse cell of each original hit."""
+    """Summed hits, records [event, coarse cell], and the coarse cell of each original hit, int64 [event, hit]."""
 
     hits: ak.Array
-    """[event, coarse cell]: records as in ``events.hits``; see `sum_hits`."""
     cell_of: ak.Array
-    """int64 [event, hit]: index of the coarse cell of each hit of the original events."""
 
 
 def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merged:
-    """Sum the hits of each event that lie in the same coarse cell.
+    """Sum the hits of each event that lie in the same coarse cell, in the order of subdetector and place.
 
-    Cells are in the order of subdetector and place. Total energy and energy-weighted mean position are
-    the event's. Without `with_time` their time is unknown (NaN), which saves work.
-
-    Raises
-    ------
-    InputError
-        A hit without a finite energy or position; names file, entry and field.
+    Total energy and energy-weighted mean position are the event's. Without `with_time` their time is unknown (NaN),
+    which saves work. A hit without a finite energy or position is an `InputError`.
     """
     counts = jagged.count(events.hits)
     columns = _checked(events, counts)
@@ -116,16 +109,8 @@ def sum_hits(
 ) -> dict[str, npt.NDArray[Any]]:
     """Columns of the sums of hits by group, as the schema says: energy [GeV], position [mm], time [ns] in float64.
 
-    The position is the plain mean where all energies are 0, the time the earliest known one.
-
-    Parameters
-    ----------
-    columns
-        Columns of N hits, as of ``events.hits``.
-    group
-        int [N]: group of each hit, from 0 without gaps.
-    first
-        int64 [group]: index of the first hit of each.
+    The position is the plain mean where all energies are 0, the time the earliest known one. Of N hits with `columns`
+    as of ``events.hits``: `group` int [N], from 0 without gaps; `first` int64 [group], index of the first hit of each.
     """
     n = len(first)
     energy = columns["energy"].astype(np.float64, copy=False)

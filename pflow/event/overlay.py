@@ -53,27 +53,16 @@ def overlay(
     ecal_tolerance: float = ECAL_TOLERANCE,
     hcal_tolerance: float = HCAL_TOLERANCE,
 ) -> Events:
-    """Join groups of events into one event each.
+    """Join groups of events, int [group, member], into one event each, without ``reference``.
 
     Objects follow one another in the order of the group, and indices are shifted. Hits of different events with the
     same subdetector, layer and position are one cell (`pflow.event.merge_hits.sum_hits`), in which the weights of the
     particles follow their energies and sum to 1. Hits of one event alone are never summed. Entry and event number are
     the first event's.
 
-    Parameters
-    ----------
-    events
-        Events of one detector; `pflow.event.events.concatenate` joins several files.
-    groups
-        int [group, member]: at least one index of an event in each group; an event may be in several.
-    ecal_tolerance, hcal_tolerance
-        Largest distance in mm of two hits in the same cell, in electromagnetic and in other calorimeters. Above half
-        the distance of neighbouring cells, a hit of another event between two neighbours joins both.
-
-    Returns
-    -------
-    Events
-        One for each group, without ``reference``.
+    The tolerances are the largest distance in mm of two hits in the same cell, in electromagnetic and in other
+    calorimeters. Above half the distance of neighbouring cells, a hit of another event between two neighbours joins
+    both.
 
     Raises
     ------

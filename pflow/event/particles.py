@@ -31,16 +31,13 @@ class Reconstruction(EventLists):
         [event, particle] records as `pflow.event.build.make_particles` builds them: four-momenta (`vector`), so that
         ``particles.pt``, ``particles.mass`` and ``+`` work, with pdg, charge [e] and score; where the algorithm has
         them, scores (5, one a class) and covariance (10) [GeV^2].
-    event
-        int64 [event]: event number of the input.
-    flags
-        uint32 [event]: `pflow.event.events.Flag` bits.
+    event, flags
+        Event number of the input, int64 [event]; `pflow.event.events.Flag` bits, uint32 [event].
     name
         Name of the algorithm, for tables and plots.
     hit_links, track_links
-        [event, link] records, or None if the algorithm gives none: source (hit or track of the input's entry),
-        particle (index into the event's particles), weight (fraction of the source's energy that the particle has; the
-        weights of a source sum to at most 1).
+        [event, link] records, or None if the algorithm gives none: source (hit or track of the event), particle,
+        weight (fraction of the source's energy that the particle has; those of a source sum to at most 1).
     """
 
     particles: ak.Array

@@ -31,53 +31,23 @@ XYZ, PXYZ = ("x", "y", "z"), ("px", "py", "pz")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
-    """A field of the records of a part.
-
-    Parameters
-    ----------
-    name, dtype, unit
-        Name in the records, NumPy dtype, and unit ("" for none).
-    default
-        Value where a file has none.
-    required
-        Whether a builder must be given it, and its values must be finite.
-    low, high
-        Smallest and largest value.
-    points_to
-        Name of the part (or ``calorimeters``) that it is an index into, within the event.
-    turns
-        How it changes with the event: ``azimuth`` rotates with it, ``z`` changes sign with a reflection in z = 0.
-        Vectors turn by themselves.
-    merge
-        Value of a cell that several hits are merged into: their ``sum``, energy-weighted ``mean``, ``min``, or the
-        ``first`` one's.
-    axes
-        Components of a vector in space: (x, y, z) or (px, py, pz).
-    prefix
-        What the names of its quantities in builders and flat files begin with: ``calo_`` for ``calo_x``.
-    inline
-        Whether the components are fields of the record itself, which is then a four-momentum.
-    width
-        Length of an array of numbers for each object, e.g. 5; 0 for a plain number. The field exists only if given.
-    derived
-        Whether it is computed from other fields and no file needs to name it.
-    """
+    """A field of the records of a part."""
 
     name: str
     dtype: str = "float32"
     unit: str = ""
-    default: float = math.nan
-    required: bool = False
+    default: float = math.nan  # where a file has none
+    required: bool = False  # a builder must be given it, and its values must be finite
     low: float = -math.inf
     high: float = math.inf
-    points_to: str = ""
-    turns: str = ""
-    merge: str = "first"
-    axes: tuple[str, ...] = ()
-    prefix: str = ""
-    inline: bool = False
-    width: int = 0
-    derived: bool = False
+    points_to: str = ""  # part of the event (or "calorimeters") that it is an index into
+    turns: str = ""  # "azimuth": rotates with the event; "z": changes sign in a reflection; vectors turn alone
+    merge: str = "first"  # of a cell that several hits are merged into: "sum", energy-weighted "mean", "min" or "first"
+    axes: tuple[str, ...] = ()  # components of a vector: (x, y, z) or (px, py, pz)
+    prefix: str = ""  # what names of its quantities in builders and flat files begin with: calo_ for calo_x
+    inline: bool = False  # the components are fields of the record itself, which is then a four-momentum
+    width: int = 0  # numbers of each object, 0 for a plain number; the field exists only if given
+    derived: bool = False  # computed from other fields: no file needs to name it
 
     @property
     def quantities(self) -> dict[str, str]:

@@ -26,21 +26,10 @@ def refused_message(errors: Sequence[InputError], n_events: int) -> str:
 
 
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:
-    """Do something with events; those for which `attempt` raises an `InputError` that names an entry are left out.
+    """Result of `attempt` for events, without those for which it raises an `InputError` that names an entry.
 
-    `on_error` is ``skip``, or ``raise`` the first error. An error that names no entry is raised in either case.
-
-    Returns
-    -------
-    result
-        Of the events that it can use.
-    events
-        The same events, those that were refused emptied and flagged ``Flag.BAD_INPUT``.
-
-    Warns
-    -----
-    BadEntriesWarning
-        Events were refused; says how many, and why the first.
+    `on_error` is ``skip``, or ``raise`` the first error; one that names no entry is raised in either case. Also returns
+    the same events, those that were refused emptied, flagged ``Flag.BAD_INPUT``, and told in a `BadEntriesWarning`.
     """
     try:
         return attempt(events), events

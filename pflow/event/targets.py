@@ -26,20 +26,9 @@ Index = npt.NDArray[np.int64]
 class Targets:
     """The truth particles that a rule selects, with their hits and tracks; made into records where these are looked at.
 
-    Parameters
-    ----------
-    rule
-        Name of the rule.
-    counts : int64 [event], number of targets
-    chosen : int64 [target], index into the flat list of all events' ``truth``
-    truth
-        The events' truth.
-    added
-        Further fields of `particles`, [target] each.
-    hits, tracks
-        Links to each particle's assigned ancestor; `tracks` is None where the events have no links from tracks.
-    list_dropped
-        Makes `dropped`.
+    `counts` int64 [event]: number of targets; `chosen` int64 [target]: index into the flat list of all events' `truth`;
+    `added`: further fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned
+    ancestor; `tracks` is None where the events have no links from tracks. `list_dropped` makes `dropped`.
     """
 
     rule: str

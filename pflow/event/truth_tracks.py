@@ -31,28 +31,13 @@ def make_truth_tracks(
     event: npt.NDArray[np.int64],
     entry: npt.NDArray[np.int64],
 ) -> tuple[ak.Array, ak.Array]:
-    """Tracks of charged particles, and the links from the tracks to them.
+    """Tracks of charged particles, and the links from the tracks to them, as of ``events.tracks`` and ``track_links``.
 
-    A particle gets a track if its charge is +-1, it was made within `max_vertex_radius` and it crossed `min_layers` of
-    the tracker. The helix through its vertex, without energy loss, gives the state closest to the z axis. Its 1/pt,
-    phi, lambda, d0 and z0 are smeared by independent Gaussians, and the smeared helix is followed to the calorimeter.
-    The noise depends on the event's number and entry alone, so that an event read again has the same tracks.
-
-    Parameters
-    ----------
-    truth
-        Records [event, particle], as of ``events.truth``.
-    n_layers
-        int64 [all particles]: tracker layers that each particle crossed.
-    detector, settings
-        Field and calorimeter; which particles get tracks, and the resolutions.
-    event, entry
-        int64 [event]: event numbers, and entries of the file.
-
-    Returns
-    -------
-    tracks, links
-        Records as of ``events.tracks`` and ``events.track_links``.
+    A particle of `truth` [event, particle] gets a track if its charge is +-1, it was made within `max_vertex_radius`
+    and it crossed `min_layers` of the tracker; `n_layers` int64 [all particles] says how many it crossed. The helix
+    through its vertex, without energy loss, gives the state closest to the z axis. Its 1/pt, phi, lambda, d0 and z0 are
+    smeared by independent Gaussians, and the smeared helix is followed to the calorimeter. The noise depends on the
+    event's number and entry alone, so that an event read again has the same tracks.
     """
     counts = jagged.count(truth)
     charge = jagged.flat(truth.charge, np.float64)

@@ -18,14 +18,11 @@ __all__ = ["Violation", "validate_part"]
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
-    """One thing that is wrong with one event."""
+    """One thing that is wrong with one event, by its position from 0: part and field, e.g. ``hits.energy``."""
 
     index: int
-    """Position of the event in the `Events`, from 0."""
     field: str
-    """Part and field, e.g. ``hits.energy``."""
     message: str
-    """What was expected and what was found."""
 
 
 def validate_part(

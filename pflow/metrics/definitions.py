@@ -79,13 +79,7 @@ DEFINITIONS = tuple(Definition(keys, "deg" if keys.endswith("deg") else "1", tex
 
 
 def definition_of(key: str) -> Definition:
-    """The definition of a dotted key, e.g. ``class.photon.efficiency``.
-
-    Raises
-    ------
-    ConfigError
-        No metric has this key.
-    """
+    """The definition of a dotted key, e.g. ``class.photon.efficiency``."""
     for definition in DEFINITIONS:
         if definition.keys.count(".") == key.count(".") and fnmatchcase(key, definition.keys):
             return definition

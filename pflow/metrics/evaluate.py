@@ -157,11 +157,6 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     """Refuse reconstructions that were made from other files than those of the truth, or in another order.
 
     Event numbers do not tell: each file may count its own. Files of other programs do not say what they were made from.
-
-    Raises
-    ------
-    InputError
-        Names the first file that is in another's place.
     """
     made_from: list[tuple[str, Mapping[str, Any]]] = []
     for path in reco:
@@ -187,11 +182,7 @@ def zip_chunks(
 ) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
     """Add to each chunk of events the reconstructions of the same entries, from iterators with other chunk lengths.
 
-    Raises
-    ------
-    InputError
-        A reconstruction has fewer or more entries than the events; names its file and the first entry without a
-        partner.
+    `InputError` where a reconstruction has fewer or more entries than the events; it names its file and the entry.
     """
     entry = 0
     queues = {name: _Queue(chunks) for name, chunks in reconstructions.items()}

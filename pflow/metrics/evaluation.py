@@ -48,14 +48,9 @@ WITHOUT_HITS = Matching()
 class EvaluationSettings:
     """Choices that the numbers of an evaluation depend on.
 
-    Parameters
-    ----------
-    rule, e_min, use_tracks
-        Truth rule, smallest energy of a target in GeV and whether a track makes a particle a target: see
-        `pflow.event.truth.select_targets`.
-    matching
-        Rule of assignment. By hits, the algorithm under evaluation must have links from hits to its particles; other
-        algorithms without such links are matched by energy and angle (`WITHOUT_HITS`), and the result names them.
+    `rule`, `e_min` [GeV] and `use_tracks` are as of `pflow.event.truth.select_targets`. For `matching` by hits, the
+    algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
+    matched by energy and angle (`WITHOUT_HITS`), and the result names them.
     """
 
     rule: str = "stable"
@@ -110,10 +105,8 @@ class EvaluationResult:
         tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.
     algorithms
         Results by algorithm, `name` first; ``oracle`` if asked for; ``reference`` if the truth file has a reference.
-    titles
-        Name of each algorithm for tables and plots.
-    calibrations
-        By detector, the origin of the oracle's calibration.
+    titles, calibrations
+        Name of each algorithm for tables and plots; by detector, the origin of the oracle's calibration.
     matched_otherwise
         Definition of the matching of each algorithm that could not be matched as `settings` says.
     """
@@ -133,23 +126,9 @@ class EvaluationResult:
 class Evaluation:
     """Accumulates chunks of events; evaluations of different events merge to the result of one pass.
 
-    Memory grows with the number of matched particles, as quantiles are taken on all values: about 40 bytes a particle
-    and algorithm.
-
-    Parameters
-    ----------
-    name
-        The reconstruction under evaluation.
-    settings
-        Truth rule and matching.
-    oracle
-        Whether to add the algorithm ``oracle``, perfect pattern recognition (`pflow.metrics.oracle`). With the `name`
-        ``oracle`` it is the algorithm under evaluation.
-
-    Raises
-    ------
-    ConfigError
-        `settings.rule` is not a truth rule, or e_min is negative.
+    With `oracle` the algorithm ``oracle``, perfect pattern recognition (`pflow.metrics.oracle`), is added; with the
+    `name` ``oracle`` it is the one under evaluation. Memory grows with the number of matched particles, as quantiles
+    are taken on all values: about 40 bytes a particle and algorithm.
     """
 
     def __init__(
@@ -171,22 +150,10 @@ class Evaluation:
         self.matched_by: dict[str, str] = {}
 
     def update(self, events: Events, reconstructions: Mapping[str, Reconstruction]) -> None:
-        """Count events.
+        """Count events with truth and links, and reconstructions of these very events by algorithm, `name` among them.
 
-        Parameters
-        ----------
-        events
-            With truth particles and links.
-        reconstructions
-            Of these very events, by algorithm; `name` must be among them (or be the oracle).
-
-        Raises
-        ------
-        InputError
-            The events hold no truth, a reconstruction is of other events, a particle's numbers are not finite, or, for
-            matching by hits, there are no links from hits or wrong ones.
-        ValueError
-            `reconstructions` lacks the algorithm under evaluation.
+        `InputError`: the events hold no truth, a reconstruction is of other events, a particle's numbers are not
+        finite, or, for matching by hits, there are no links from hits or wrong ones.
         """
         if self.name not in reconstructions and not (self.oracle and self.name == ORACLE):
             raise ValueError(f"expected the reconstruction '{self.name}', found {', '.join(reconstructions) or 'none'}")
@@ -253,15 +220,7 @@ class Evaluation:
         return match_by_hits(true, Links.of(links), events.hits, truth.counts, reco.counts, rule)
 
     def merge(self, other: Evaluation) -> None:
-        """Add the counts of another evaluation of other events.
-
-        Raises
-        ------
-        ValueError
-            It was made with other settings or for another algorithm, or an algorithm was matched in another way.
-        """
-        if (self.name, self.settings, self.oracle) != (other.name, other.settings, other.oracle):
-            raise ValueError("cannot merge evaluations of different algorithms or with different settings")
+        """Add the counts of another evaluation of other events with the same settings."""
         for algorithm, definition in other.matched_by.items():
             if self.matched_by.setdefault(algorithm, definition) != definition:
                 raise ValueError(f"cannot merge evaluations in which '{algorithm}' was matched in different ways")

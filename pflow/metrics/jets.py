@@ -38,14 +38,9 @@ def available() -> bool:
 
 
 def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
-    """Cluster each event's particles into jets (E scheme), with PDG code and charge 0.
+    """Cluster each event's particles into jets (E scheme), with PDG code and charge 0; `ConfigError` without fastjet.
 
     Events with fewer particles than an exclusive algorithm makes jets have no jets.
-
-    Raises
-    ------
-    ConfigError
-        No such algorithm, or fastjet is not installed.
     """
     check_choice(algorithm, ALGORITHMS, "jet algorithm")
     if not available():

@@ -57,15 +57,7 @@ COSTS: dict[str, tuple[Cost, str]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matching:
-    """A rule of assignment.
-
-    Parameters
-    ----------
-    cost
-        A name in `COSTS`.
-    cut
-        Largest cost of a match. None matches as many pairs as possible at any cost.
-    """
+    """A rule of assignment: a cost in `COSTS`, and the largest one of a match; None: as many pairs as possible."""
 
     cost: str = "angle_energy"
     cut: float | None = 3.0
@@ -84,15 +76,7 @@ class Matching:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Matches:
-    """Matched pairs of a table of true and a table of reconstructed particles.
-
-    Parameters
-    ----------
-    truth, reco
-        int64 [M]: indices of the two partners, by rising true one.
-    cost
-        float64 [M].
-    """
+    """Matched pairs of true and reconstructed particles: their indices, int64 [M], by rising true one, and costs."""
 
     truth: Ints
     reco: Ints
@@ -105,14 +89,7 @@ def match(truth: ParticleTable, reco: ParticleTable, matching: Matching) -> Matc
     With a cut, the assignment maximises the sum of (cut - cost) over the matches, so that a pair above the cut never
     takes a partner away from one below it. Without a cut, it matches as many particles as possible at the least total
     cost. Of equally good assignments the solver's first one is taken, which depends on the order of the particles only.
-
-    Raises
-    ------
-    ValueError
-        The two tables do not have the same number of events.
     """
-    if len(truth.counts) != len(reco.counts):
-        raise ValueError(f"truth has {len(truth.counts)} events, reconstruction has {len(reco.counts)}")
     pairs: list[Ints] = [np.empty((2, 0), dtype=np.int64)]
     costs: list[Floats] = [np.empty(0)]
     for i, j in _pairs(truth, reco):
@@ -143,18 +120,10 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
 
 
 def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> Matches:
-    """Choose among pairs (i, j) of any number of events, as `match` says.
+    """Choose among pairs (i, j), int64 [P], of any number of events, as `match` says.
 
-    Parameters
-    ----------
-    event
-        int64 [N]: event of each true particle.
-    i, j
-        int64 [P]: the pairs; pairs of one event must be neighbours.
-    cost
-        float64 [P]; infinite for impossible pairs.
-    cut
-        Largest cost of a match, or None.
+    `event` int64 [N] is of each true particle; pairs of one event are neighbours. The `cost`, float64 [P], is infinite
+    for impossible pairs.
     """
     possible = np.isfinite(cost) if cut is None else cost <= cut
     i, j, cost = i[possible], j[possible], cost[possible]

@@ -22,13 +22,7 @@ __all__ = ["HitMatching", "match_by_hits", "overlaps"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HitMatching:
-    """Assignment by hits; the counterpart of `pflow.metrics.match.Matching`.
-
-    Parameters
-    ----------
-    min_overlap
-        Intersection over union that a match needs, above 0 and at most 1.
-    """
+    """Assignment by hits: a match needs an intersection over union of `min_overlap`, above 0 and at most 1."""
 
     min_overlap: float = 0.25
 
@@ -60,14 +54,8 @@ def overlaps(
 ) -> tuple[Ints, Ints, Floats]:
     """Pairs of particles that share a hit, and their overlap, each [P], sorted by the true particle.
 
-    Parameters
-    ----------
-    truth, reco
-        Links from hits to the true and to the reconstructed particles.
-    hit_energy
-        float64 [hits], GeV.
-    n_hits, n_true, n_reco
-        int64 [event]: number of hits and of particles.
+    From links of hits to the true and to the reconstructed particles, the energies of all hits, GeV, and the number of
+    hits and of particles of each event, int64 [event].
     """
     hit, particle = truth.flat_source(n_hits), truth.flat_particle(n_true)
     other_hit, other_particle = reco.flat_source(n_hits), reco.flat_particle(n_reco)
@@ -87,17 +75,7 @@ def overlaps(
 
 
 def match_by_hits(truth: Links, reco: Links, hits: ak.Array, n_true: Ints, n_reco: Ints, rule: HitMatching) -> Matches:
-    """One-to-one assignment of the largest total overlap; `pflow.metrics.match.match` with the cost 1 - overlap.
-
-    `hits` are the events' hits; the rest as for `overlaps`.
-
-    Raises
-    ------
-    ValueError
-        The two do not have the same number of events.
-    """
-    if len(n_true) != len(n_reco):
-        raise ValueError(f"truth has {len(n_true)} events, reconstruction has {len(n_reco)}")
+    """One-to-one assignment of the largest total overlap; `pflow.metrics.match.match` with the cost 1 - overlap."""
     energy = jagged.flat(hits["energy"], np.float64)
     i, j, overlap = overlaps(truth, reco, energy, jagged.count(hits), n_true, n_reco)
     return best_pairs(jagged.event_index(n_true), i, j, 1.0 - overlap, rule.cut)

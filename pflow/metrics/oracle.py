@@ -21,11 +21,11 @@ from pflow.event.links import Links, largest_weight
 from pflow.event.particles import Reconstruction
 from pflow.event.targets import Targets
 from pflow.event.truth import assigned_ancestors
-from pflow.metrics.oracle_calibration import ShowerCalibration, ShowerCalibrationFit, shower_kind
+from pflow.metrics.oracle_calibration import ShowerCalibration, shower_kind
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.showers import log_weighted_barycentre
 
-__all__ = ["ORACLE", "Showers", "add_showers", "measure_showers", "perfect_reconstruction"]
+__all__ = ["ORACLE", "Showers", "measure_showers", "perfect_reconstruction", "tracks_of_particles"]
 
 ORACLE = "oracle"
 """Name of the algorithm in the results."""
@@ -33,19 +33,11 @@ ORACLE = "oracle"
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Showers:
-    """The showers of particles that entered the calorimeter, before calibration.
+    """The N showers of particles that entered the calorimeter, before calibration.
 
-    Parameters
-    ----------
-    particle
-        int64 [N]: index into the flat list of all events' truth.
-    kind
-        int64 [N]: index into `pflow.metrics.oracle_calibration.KINDS`.
-    energy
-        float64 [N, calorimeters]: energy of its hits, by assignment weights, in each of the detector's calorimeters,
-        GeV.
-    position
-        float64 [N, 3]: log-weighted barycentre of its hits, mm.
+    `particle` int64 [N]: index into the flat list of all events' truth; `kind` int64 [N]: index into `KINDS`; `energy`
+    float64 [N, calorimeters], GeV: of its hits, by assignment weights; `position` float64 [N, 3], mm: log-weighted
+    barycentre.
     """
 
     particle: Ints
@@ -66,17 +58,7 @@ class Showers:
 def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     """Showers of the particles that entered the calorimeter, with and without tracks.
 
-    Parameters
-    ----------
-    events
-        With truth particles and links.
-    rule
-        Truth rule that assigns hits to particles: ``entering`` or ``calo``.
-
-    Raises
-    ------
-    InputError
-        The events hold no truth, or no links to it.
+    `rule` is the truth rule that assigns hits to particles: ``entering`` or ``calo``.
     """
     truth, links = _truth(events), events.hit_links
     if links is None:
@@ -100,53 +82,18 @@ def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
     )
 
 
-def add_showers(fit: ShowerCalibrationFit, events: Events) -> None:
-    """Add to a fit the showers that the oracle measures by hits: particles without a track.
-
-    Raises
-    ------
-    InputError
-        The events hold no truth.
-    """
-    truth = _truth(events)
-    showers = measure_showers(events)
-    showers = showers[~np.isin(showers.particle, _tracks(events)[1])]
-    fit.update(
-        kind=showers.kind,
-        energy=showers.energy,
-        abs_cos_theta=showers.abs_cos_theta,
-        true_energy=jagged.flat(truth["energy"])[showers.particle],
-    )
-
-
 def perfect_reconstruction(
     events: Events, targets: Targets, calibration: ShowerCalibration, *, use_tracks: bool = True
 ) -> Reconstruction:
-    """One particle for each target that left a track or hits.
+    """One particle for each target that left a track or hits; without `use_tracks`, of the calorimeter alone.
 
     Identity, charge and mass are the true ones. A particle measured by its track has E^2 = p^2 + m^2; a shower counts
     as massless. The links are the true links of the targets that were found.
-
-    Parameters
-    ----------
-    events
-        With truth particles and links.
-    targets
-        Of these events, from `pflow.event.truth.select_targets`.
-    calibration
-        Of the showers' energies.
-    use_tracks
-        False for the oracle of the calorimeter alone.
-
-    Raises
-    ------
-    InputError
-        The events hold no truth.
     """
     truth = _truth(events)
     if not use_tracks:
         events = dataclasses.replace(events, tracks=None, track_links=None)
-    track, particle = _tracks(events)
+    track, particle = tracks_of_particles(events)
     target, first_tracked = _ancestry(truth, targets, particle)
 
     # A track below another track of the same target is dropped with the upper one's descendants.
@@ -200,7 +147,7 @@ def _ancestry(truth: ak.Array, targets: Targets, tracked_particles: Ints) -> tup
     return target, first_tracked
 
 
-def _tracks(events: Events) -> tuple[Ints, Ints]:
+def tracks_of_particles(events: Events) -> tuple[Ints, Ints]:
     """Flat indices of tracks and of the particles that they are assigned to; the first track of each particle."""
     if events.tracks is None or events.track_links is None or events.truth is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)

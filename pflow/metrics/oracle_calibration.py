@@ -13,20 +13,10 @@ from pflow.errors import ConfigError
 from pflow.metrics.stats import Floats, Ints
 from pflow.physics.detector import Detector
 
-__all__ = ["KINDS", "ShowerCalibration", "ShowerCalibrationFit", "load_calibration", "shower_kind"]
+__all__ = ["KINDS", "ShowerCalibration", "load_calibration", "shower_kind"]
 
 KINDS = ("electromagnetic", "hadronic")
 """Kinds of showers, in the order of their index."""
-
-COS_EDGES = np.linspace(0.0, 1.0, 26)
-"""Bins of |cos theta| in which the angular dependence is fitted."""
-MIN_ENERGY = 0.5
-"""True energy that a shower needs for the fit, GeV."""
-MIN_SHOWERS = 20
-"""Showers that a bin of the angle needs for a correction of its own."""
-RIDGE = 1e-3
-"""Ridge term that pulls every factor towards 1, relative to the trace of the normal matrix; matters only for
-calorimeters with next to no energy."""
 
 
 def shower_kind(pdg: npt.ArrayLike) -> Ints:
@@ -38,21 +28,9 @@ def shower_kind(pdg: npt.ArrayLike) -> Ints:
 class ShowerCalibration:
     """Energy of a shower from the energies in the calorimeters: sum of factor x energy, times an angular correction.
 
-    Parameters
-    ----------
-    origin
-        What it was fitted on, for reports.
-    factors
-        For each of `KINDS`, the factor of each calorimeter by its name, in the order of the detector's.
-    cos_edges
-        Edges of bins of |cos theta|.
-    angular
-        For each of `KINDS`, the correction in each bin, linear between their middles.
-
-    Raises
-    ------
-    ValueError
-        A kind is missing, or the numbers of edges and corrections do not fit.
+    For each of `KINDS`, `factors` has the factor of each calorimeter by its name, in the order of the detector's, and
+    `angular` the correction in each bin of |cos theta| (`cos_edges`), linear between their middles. `origin` says what
+    it was fitted on.
     """
 
     origin: str
@@ -84,13 +62,7 @@ class ShowerCalibration:
 
 
 def load_calibration(detector: Detector) -> ShowerCalibration:
-    """The built-in calibration for a detector by its name (``configs/oracle/*.yaml``), or the unit one.
-
-    Raises
-    ------
-    ConfigError
-        The built-in file is for other calorimeters than this detector's, or describes no calibration.
-    """
+    """The built-in calibration for a detector by its name (``configs/oracle/*.yaml``), or the unit one."""
     if detector.name not in builtin_names("oracle"):
         return ShowerCalibration.unit(detector)
     path = resolve("oracle", detector.name)
@@ -99,50 +71,3 @@ def load_calibration(detector: Detector) -> ShowerCalibration:
     if any(list(factors) != names for factors in calibration.factors.values()):
         raise ConfigError(f"{path}: expected factors for the calorimeters of {detector.name}: {', '.join(names)}")
     return calibration
-
-
-class ShowerCalibrationFit:
-    """Fits a `ShowerCalibration` to showers in one pass and constant memory.
-
-    The factors minimise the sum over showers of (sum_c f_c E_c - E_true)^2 / E_true, the weights of a resolution that
-    goes as sqrt(E). The angular correction then sets the summed energy of each bin to the true one, which also removes
-    the bias of least squares where the spread is large.
-    """
-
-    def __init__(self, detector: Detector) -> None:
-        self._names = [calorimeter.name for calorimeter in detector.calorimeters]
-        n = len(self._names)
-        n_bins = len(COS_EDGES) - 1
-        self._matrix = np.zeros((len(KINDS), n, n))
-        self._vector = np.zeros((len(KINDS), n))
-        self._measured = np.zeros((len(KINDS), n_bins, n))
-        self._true = np.zeros((len(KINDS), n_bins))
-        self._count = np.zeros((len(KINDS), n_bins), dtype=np.int64)
-
-    def update(self, *, kind: Ints, energy: Floats, abs_cos_theta: Floats, true_energy: Floats) -> None:
-        """Add showers: energies float64 [N, calorimeters] and true energies float64 [N], GeV."""
-        bins = np.clip(np.searchsorted(COS_EDGES, abs_cos_theta, side="right") - 1, 0, len(COS_EDGES) - 2)
-        for k in range(len(KINDS)):
-            used = (kind == k) & (true_energy > MIN_ENERGY)
-            e, t, b = energy[used], true_energy[used], bins[used]
-            self._matrix[k] += (e / t[:, None]).T @ e
-            self._vector[k] += e.sum(axis=0)
-            np.add.at(self._measured[k], b, e)
-            np.add.at(self._true[k], b, t)
-            np.add.at(self._count[k], b, 1)
-
-    def result(self, *, origin: str) -> ShowerCalibration:
-        """The calibration so far, to four digits; kinds without showers have factors 1."""
-        factors, angular = {}, {}
-        for k, kind in enumerate(KINDS):
-            n = len(self._vector[k])
-            pull = RIDGE * max(float(np.trace(self._matrix[k])), 1e-12)
-            solved = np.linalg.solve(self._matrix[k] + pull * np.eye(n), self._vector[k] + pull)
-            measured = self._measured[k] @ solved
-            total = self._true[k].sum() / measured.sum() if measured.sum() > 0 else 1.0
-            enough = (self._count[k] >= MIN_SHOWERS) & (measured > 0)
-            corrections = np.where(enough, self._true[k] / np.where(enough, measured, 1.0), total)
-            factors[kind] = dict(zip(self._names, solved.round(4).tolist(), strict=True))
-            angular[kind] = tuple(corrections.round(4).tolist())
-        edges = tuple(COS_EDGES.round(4).tolist())
-        return ShowerCalibration(origin=origin, factors=factors, cos_edges=edges, angular=angular)

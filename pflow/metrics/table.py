@@ -22,16 +22,8 @@ __all__ = ["ParticleTable"]
 class ParticleTable:
     """The particles of consecutive events in flat columns.
 
-    Parameters
-    ----------
-    counts
-        int64 [event]: number of particles of each event.
-    pdg
-        int64 [N].
-    charge, energy
-        float64 [N], in e and GeV.
-    momentum
-        float64 [N, 3], GeV.
+    `counts` int64 [event] is the number of each event; `pdg` int64 [N]; `charge` and `energy` float64 [N], e and GeV;
+    `momentum` float64 [N, 3], GeV.
     """
 
     counts: Ints
@@ -46,17 +38,8 @@ class ParticleTable:
     ) -> ParticleTable:
         """From records [event, particle] with pdg, charge, energy, px, py and pz.
 
-        Parameters
-        ----------
-        particles
-            Truth targets, references or reconstructed particles.
-        name, file, entries
-            For error messages: name of the particles, their file and each event's entry in it.
-
-        Raises
-        ------
-        InputError
-            An energy, charge or momentum is not finite; names file, entry and field.
+        A number that is not finite is an `InputError` with the `name` of the particles, their file and the entry of the
+        event.
         """
         counts = jagged.count(particles)
         momentum = {axis: particles[axis] for axis in ("px", "py", "pz")}

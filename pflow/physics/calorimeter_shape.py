@@ -41,19 +41,10 @@ MAX_HITS = 5_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BarrelShape:
-    """Shape of a barrel.
+    """Shape of a barrel of so many sides, 0 for a cylinder, of which the normal of one is at the azimuth `phase`, rad.
 
-    Parameters
-    ----------
-    sides
-        Number of sides; 0 for a cylinder.
-    phase
-        Azimuth of the normal of one side, rad: 0, or pi / `sides`.
-    on_layers
-        Fraction of the hits that lie on layers of this shape.
-    as_good
-        Numbers of sides, this one among them, that describe the hits equally well: more than one where the hits cover
-        too few sides.
+    `on_layers` is the fraction of the hits that lie on layers of this shape. `as_good` has the numbers of sides, this
+    one among them, that describe the hits equally well: more than one where the hits cover too few sides.
     """
 
     sides: int

@@ -15,28 +15,11 @@ Float = npt.NDArray[np.float64]
 def propagate(
     start: npt.ArrayLike, momentum: npt.ArrayLike, charge: npt.ArrayLike, length: npt.ArrayLike, *, b_field: float
 ) -> tuple[Float, Float]:
-    """Position and direction of particles after given path lengths.
+    """Position [n, P, 3], mm, and unit direction [n, P, 3] of particles after path lengths [n, P], mm; float64.
 
-    The direction turns around z by -kappa l with kappa = 0.299792458e-3 q B / p [1/mm]: a positive particle turns
-    clockwise, seen against a field along +z.
-
-    Parameters
-    ----------
-    start : float [n, 3]
-        Positions at length 0, mm.
-    momentum : float [n, 3]
-        Momenta at length 0, GeV. A particle with a null momentum stays at its start.
-    charge : float [n]
-        Charges in e; NaN counts as 0.
-    length : float [n, P]
-        Path lengths l, mm.
-    b_field
-        Field along z, T.
-
-    Returns
-    -------
-    position, direction
-        float64 [n, P, 3]: mm, and unit vectors (null for a null momentum).
+    `start` and `momentum` [n, 3] at length 0, mm and GeV; charges [n] in e, NaN counts as 0; field along z, T. A
+    particle with a null momentum stays at its start. The direction turns around z by -kappa l with kappa =
+    0.299792458e-3 q B / p [1/mm]: a positive particle turns clockwise, seen against a field along +z.
     """
     x, n, kappa = _track(start, momentum, charge, b_field)
     along = np.asarray(length, dtype=np.float64)
@@ -60,23 +43,13 @@ def length_to_cylinder(
     half_length: float,
     max_turns: float,
 ) -> Float:
-    """Path length to the surface of a cylinder around the z axis.
+    """Path length [n], mm, to the surface of a cylinder around the z axis, of particles as for `propagate`.
 
     With the start x, the unit direction n and lambda = (2 / kappa) tan(kappa l / 2), which is l for a straight path,
-    the condition that the path of `propagate` is at the radius R reads
-    (n_T^2 + v kappa - D kappa^2 / 4) lambda^2 + 2 u lambda - D = 0, where D = R^2 - x_T^2, u = x_T . n_T and
-    v = (x_T x n_T)_z. D / (u + sqrt(u^2 + a D)), a being the first coefficient, belongs to the first crossing.
-
-    Parameters
-    ----------
-    start, momentum, charge, b_field
-        As for `propagate`.
-    radius, half_length, max_turns
-        Of the cylinder, mm; turns in the field after which a particle that has not reached the surface ends.
-
-    Returns
-    -------
-    float64 [n], mm; 0 for a particle that starts outside the cylinder or has a null momentum.
+    the condition that the path of `propagate` is at the radius R reads (n_T^2 + v kappa - D kappa^2 / 4) lambda^2 + 2 u
+    lambda - D = 0, where D = R^2 - x_T^2, u = x_T . n_T and v = (x_T x n_T)_z. D / (u + sqrt(u^2 + a D)), a being the
+    first coefficient, belongs to the first crossing. A particle that has not reached the surface ends after `max_turns`
+    in the field; 0 for one that starts outside or has a null momentum.
     """
     x, n, kappa = _track(start, momentum, charge, b_field)
     missing = radius**2 - x[:, 0] ** 2 - x[:, 1] ** 2
@@ -103,22 +76,12 @@ def length_to_prism(
     half_length: float,
     sides: int,
 ) -> Float:
-    """Path length of charged particles to the surface of a regular prism around the z axis, as calorimeter barrels are.
+    """Path length [n], mm, of charged particles to a regular prism around the z axis, as calorimeter barrels are.
 
     The path of `propagate` turns on a circle around c with radius R by kappa l. It meets the plane at distance d along
     the unit vector m where c m + R cos(a - phi_m) = d, a being the angle on the circle; the first of all planes counts.
-
-    Parameters
-    ----------
-    start, momentum, charge, b_field
-        As for `propagate`; neither charge nor field may be 0.
-    apothem, half_length, sides
-        Of the prism, mm: the apothem is the radius of the circle that fits inside; the normals of the sides point to
-        multiples of 2 pi / `sides`.
-
-    Returns
-    -------
-    float64 [n], mm; 0 for a particle that starts outside or has a null momentum, inf for one that never leaves.
+    The normals of the sides point to multiples of 2 pi / `sides`. Neither charge nor field may be 0. 0 for a particle
+    that starts outside or has a null momentum, inf for one that never leaves.
     """
     x, n, kappa = _track(start, momentum, charge, b_field)
     phi = 2 * np.pi / sides * np.arange(sides)

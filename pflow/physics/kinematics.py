@@ -57,16 +57,8 @@ def transverse_momentum(omega: Array, b_field: float, charge: Array | float = 1.
 def momentum_from_track(omega: Array, phi: Array, tan_lambda: Array, b_field: float) -> tuple[Array, Array, Array]:
     """Momentum (px, py, pz) in GeV of a track of unit charge, from EDM4hep track parameters.
 
-    Parameters
-    ----------
-    omega
-        Signed curvature, 1/mm; its sign is the charge for a field along +z.
-    phi
-        Azimuth of the momentum at the reference point, rad.
-    tan_lambda
-        pz / pt.
-    b_field
-        Field along z, T.
+    `omega`: signed curvature, 1/mm; its sign is the charge for a field along +z. `phi`: azimuth of the momentum at the
+    reference point, rad. `tan_lambda` is pz / pt, `b_field` in T.
     """
     pt = transverse_momentum(omega, b_field)
     return pt * np.cos(phi), pt * np.sin(phi), pt * tan_lambda
@@ -82,21 +74,10 @@ def track_from_momentum(px: Array, py: Array, pz: Array, charge: Array, b_field:
 
 
 def momentum_at_perigee(x: Array, y: Array, px: Array, py: Array, charge: Array, b_field: float) -> tuple[Array, Array]:
-    """Transverse momentum (px, py) in GeV where a helix comes closest to the z axis, from a point further along.
+    """Transverse momentum (px, py) in GeV where a helix comes closest to the z axis, from a point x, y [mm] beyond.
 
     Closest to the axis the momentum is tangent to the circle around c with radius R (see `_circle`) at c (1 - R/|c|).
     pz does not change. A neutral particle, one without transverse momentum, and one around the axis keep theirs.
-
-    Parameters
-    ----------
-    x, y
-        Point on the helix, mm.
-    px, py
-        Transverse momentum there, GeV.
-    charge
-        Charge, e.
-    b_field
-        Field along z, T.
     """
     pt = np.hypot(px, py)
     sense = np.sign(charge * b_field)
@@ -181,32 +162,11 @@ def four_momentum_covariance(energy: Any, mass: Any, direction: Any, energy_sigm
     cov(p, p) = (E s_E / p)^2 n n^T + (p sigma_angle)^2 (1 - n n^T), cov(p, E) = (E s_E^2 / p) n, cov(E, E) = s_E^2.
 
     Near rest dp / dE grows without bound; there dp is at most the momentum at the energy E + s_E. An energy below the
-    mass counts as rest.
-
-    Parameters
-    ----------
-    energy, mass
-        float [...], GeV.
-    direction
-        float [..., 3], unit vectors n.
-    energy_sigma
-        float [...], standard deviation of ln E.
-    direction_sigma
-        float [...], standard deviation of the angle in each of the two axes across the direction, rad.
-
-    Returns
-    -------
-    float64 [..., 10], GeV^2: elements in the order of `COVARIANCE`.
-
-    Raises
-    ------
-    ValueError
-        A negative standard deviation.
+    mass counts as rest. `energy`, `mass` [...], GeV; `direction` [..., 3], unit vectors n; `energy_sigma` [...] of ln
+    E; `direction_sigma` [...], rad, of each of the two angles. float64 [..., 10], GeV^2, in the order of `COVARIANCE`.
     """
     xp = namespace(energy)
     total, m, sigma_ln, sigma_angle, n = map(double, (energy, mass, energy_sigma, direction_sigma, direction))
-    if xp is np and ((sigma_ln < 0).any() or (sigma_angle < 0).any()):
-        raise ValueError("a standard deviation is negative")
     s_energy = total * sigma_ln
     p = xp.sqrt((total**2 - m**2).clip(0.0))
     highest = xp.sqrt(((total + s_energy) ** 2 - m**2).clip(0.0))

@@ -18,21 +18,10 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def log_weighted_barycentre(shower: Ints, energy: Floats, position: Floats, n_showers: int) -> npt.NDArray[np.float64]:
-    """Mean position of the hits of each shower, weighted by max(0, `LOG_WEIGHT` + ln(E_hit / E_shower)).
+    """Mean position [n_showers, 3], mm, of hits by shower, weighted by max(0, `LOG_WEIGHT` + ln(E_hit / E_shower)).
 
-    A shower without energy, or in which every weight is 0, has the plain mean of its hits; one without hits is at the
-    origin.
-
-    Parameters
-    ----------
-    shower
-        int [H]: shower of each hit, from 0.
-    energy, position
-        float [H], GeV, and float [H, 3], mm.
-
-    Returns
-    -------
-    float64 [n_showers, 3], mm.
+    `shower` int [H] is each hit's, from 0; `energy` [H], GeV; `position` [H, 3], mm. A shower without energy, or in
+    which every weight is 0, has the plain mean of its hits; one without hits is at the origin.
     """
     total = np.bincount(shower, energy, n_showers)[shower]
     fraction = np.divide(energy, total, out=np.zeros(len(energy)), where=total > 0)
@@ -44,24 +33,13 @@ def log_weighted_barycentre(shower: Ints, energy: Floats, position: Floats, n_sh
 def cluster_shape(
     cluster: Ints, energy: Floats, position: Floats, n_clusters: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Energy-weighted mean position of each cluster's hits, and the axis along which they spread most.
+    """Energy-weighted mean position of each cluster's hits, and the axis along which they spread most; [n_clusters, 3].
 
     The axis is the eigenvector of the largest eigenvalue of the energy-weighted covariance of the positions, turned
     away from the origin (ClusterShapes of MarlinUtil, with which DDMarlinPandora fills edm4hep::Cluster). Where hits
-    have no spread, as a single one has none, it is the direction of the position.
-
-    Parameters
-    ----------
-    cluster
-        int [H]: cluster of each hit, from 0.
-    energy, position
-        float [H], energy of the hit that the cluster has, GeV, and float [H, 3], mm. A cluster without energy has the
-        plain mean; one without hits is at the origin, with axis z.
-
-    Returns
-    -------
-    position : float64 [n_clusters, 3], mm.
-    axis : float64 [n_clusters, 3], unit vectors.
+    have no spread, as a single one has none, it is the direction of the position. Arguments as of
+    `log_weighted_barycentre`; a cluster without energy has the plain mean; one without hits is at the origin, with axis
+    z.
     """
     position = np.asarray(position, dtype=np.float64)
     mean, weight, total = _weighted_mean(cluster, energy, position, n_clusters)

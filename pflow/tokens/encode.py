@@ -34,11 +34,6 @@ def select_hits(events: Events, config: TokenConfig) -> Events:
     """The events with the hits that become tokens: those that the configuration keeps, summed into its cells.
 
     Links count hits and are dropped: select the targets before.
-
-    Raises
-    ------
-    InputError
-        Hits are to be summed and one has no finite energy or position.
     """
     return _select(events, config).tokens
 
@@ -52,13 +47,7 @@ def kept_hits(events: Events, config: TokenConfig) -> ak.Array:
 
 
 def target_particles(events: Events, config: TokenConfig) -> ak.Array:
-    """The target sequences, records [event, particle]: see `pflow.event.targets.Targets.particles`.
-
-    Raises
-    ------
-    InputError
-        The events hold no truth.
-    """
+    """The target sequences, records [event, particle]: see `pflow.event.targets.Targets.particles`."""
     return _targets(events, config).particles
 
 
@@ -72,23 +61,10 @@ def encode(
     truth: bool = True,
     warn: bool = True,
 ) -> Tokens:
-    """Turn events into tokens.
+    """Turn events into tokens, the target sequence too unless `truth` is False; see `pflow.tokens.tokeniser.Tokeniser`.
 
-    Parameters
-    ----------
-    events
-        Events of the detector on which the rest was fitted.
-    config, scales, pdg, energy
-        As of `pflow.tokens.tokeniser.Tokeniser`.
-    truth
-        Whether to encode the target sequence too.
-    warn
-        Whether to warn of PDG codes that are not in the vocabulary. The result counts them in either case.
-
-    Raises
-    ------
-    InputError
-        The events lack truth although it is asked for, or lack the values of a feature.
+    With `warn`, PDG codes that are not in the vocabulary are warned of; the result counts them in either case.
+    `InputError`: the events lack truth although it is asked for, or the values of a feature.
     """
     flags = events.flags.copy()
     offsets: dict[str, npt.NDArray[np.int64]] = {}

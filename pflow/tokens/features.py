@@ -33,17 +33,16 @@ Compute = Callable[[Columns, Detector], Values]
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One number of a source token."""
+    """One number of a source token, computed from a `field` of the events.
+
+    `compute` takes the columns of a part (`pflow.event.jagged.columns`), [N] each, to which it may add what several
+    features need, and the detector; it returns float64 [N]. `transform` is the normaliser's: ``identity`` or ``log10``.
+    """
 
     field: str
-    """The field of the events that it is computed from, for messages."""
     description: str
-    """What it is, with its unit."""
     compute: Compute
-    """From the columns of a part (`pflow.event.jagged.columns`), [N] each, and the detector: float64 [N]. What several
-    features need may be added to the columns."""
     transform: str = "identity"
-    """Transform of the normaliser: ``identity`` or ``log10``."""
 
 
 def _number(field: str, description: str, transform: str = "identity") -> Feature:
@@ -54,8 +53,7 @@ def _number(field: str, description: str, transform: str = "identity") -> Featur
 
 def _length(field: str, description: str, keys: Sequence[str]) -> Feature:
     """Length of a vector, or of its projection onto some axes."""
-    _, vector = field.split(".")
-
+    vector = field.partition(".")[2]
     return Feature(field, description, lambda columns, _: _norm(columns, vector, keys), "log10")
 
 
@@ -149,10 +147,7 @@ FEATURES: Mapping[str, Mapping[str, Feature]] = {
         **_position("tracks.calo_position", "calo_", "where the track enters the calorimeter"),
         "calo_log_p": _length("tracks.calo_momentum", "momentum at the calorimeter, GeV, as log10", _PXYZ),
         **_unit("tracks.calo_momentum", "calo_u", "the unit momentum at the calorimeter", _PXYZ),
-        "calo_d0": _impact(
-            "asinh of the transverse impact parameter, mm, of the helix through where the track enters the calorimeter",
-            0,
-        ),
+        "calo_d0": _impact("asinh of the impact parameter, mm, of the helix at the calorimeter's entry", 0),
         "calo_z0": _impact("asinh of z, mm, where that helix is nearest to the beam axis", 1),
     },
     "tracker_hits": {
@@ -175,13 +170,7 @@ def _lookup(part: str, names: Sequence[str]) -> list[Feature]:
 
 
 def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The normaliser's transform of each named feature of a part (``hits``, ``tracks``, ``tracker_hits``).
-
-    Raises
-    ------
-    ConfigError
-        An unknown name (with its nearest matches), or one named twice.
-    """
+    """The normaliser's transform of each named feature of a part; `ConfigError`: an unknown one or one named twice."""
     return tuple(feature.transform for feature in _lookup(part, names))
 
 
@@ -198,14 +187,8 @@ def feature_blocks(
     """Physical values of the named features of all objects of a part, before any transform.
 
     Block by block, which the caches of a processor hold: which of all objects, and their features, float64 [n] for each
-    name, in the units of `FEATURES`.
-
-    Raises
-    ------
-    ConfigError
-        An unknown name.
-    InputError
-        The file does not hold the part, or a value is not finite; names the file, the first such entry and the field.
+    name, in the units of `FEATURES`. `InputError` where the file does not hold the part, or a value is not finite; it
+    names the file, the first such entry and the field.
     """
     features = _lookup(part, names)
     array = getattr(events, part)

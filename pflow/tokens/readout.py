@@ -30,21 +30,10 @@ def make_readout(
 ) -> tuple[FlatReadout, dict[str, Index]]:
     """The readout of all events, and its offsets as of `pflow.tokens.tokens.Tokens`.
 
-    A track whose position or momentum at the calorimeter is not finite has a null position, which the network takes as
-    unknown, and the direction of its momentum at the vertex.
-
-    Parameters
-    ----------
-    events
-        Events with N hits.
-    is_kept : bool [N]
-        Which hits the configuration keeps.
-    token : int64 [number kept]
-        Index of the event's hit token that each kept hit is part of.
-    use_tracks
-        Whether the readout holds the tracks.
-    targets
-        The target sequences of the same events; None without truth.
+    `is_kept` bool [N] says which hits of the events the configuration keeps, `token` int64 [number kept] which of the
+    event's hit tokens each kept hit is part of. A track whose position or momentum at the calorimeter is not finite has
+    a null position, which the network takes as unknown, and the direction of its momentum at the vertex. `targets` are
+    the target sequences of the same events, None without truth.
     """
     n_hits = jagged.count(events.hits)
     tracks = events.tracks if use_tracks else None
@@ -99,11 +88,8 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
 def entry_of_tracks(momentum: Any, position: Any, at_calorimeter: Any) -> tuple[Any, Any]:
     """Where tracks enter the calorimeter, and their unit vectors there, [K, 3] each; arrays or tensors.
 
-    Parameters
-    ----------
-    momentum, position, at_calorimeter : float [K, 3]
-        Momentum at the vertex; position and momentum where they enter the calorimeter. Where one of these is not finite
-        the position is null, and the direction the momentum's at the vertex.
+    From the momentum at the vertex, and position and momentum where they enter the calorimeter. Where one of these is
+    not finite the position is null, and the direction the momentum's at the vertex.
     """
     xp = namespace(momentum)
     known = (xp.isfinite(position) & xp.isfinite(at_calorimeter)).all(axis=1, keepdims=True)

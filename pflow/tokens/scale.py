@@ -25,22 +25,7 @@ LOG_FLOOR = 1e-6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Normaliser:
-    """x -> (transform(x) - mean) / std, feature by feature.
-
-    Parameters
-    ----------
-    names
-        Names of the features, in the order of the columns.
-    transforms
-        ``identity`` or ``log10`` for each.
-    mean, std
-        Of the transformed values in training; std above 0.
-
-    Raises
-    ------
-    ConfigError
-        Fields of different lengths, an unknown transform, or a mean or deviation that cannot be inverted.
-    """
+    """x -> (transform(x) - mean) / std, feature by feature; transforms are ``identity`` or ``log10``."""
 
     names: tuple[str, ...]
     transforms: tuple[str, ...]
@@ -48,8 +33,6 @@ class Normaliser:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not len(self.names) == len(self.transforms) == len(self.mean) == len(self.std):
-            raise ConfigError(f"normaliser of {', '.join(self.names)}: its fields differ in length")
         for transform in self.transforms:
             check_choice(transform, TRANSFORMS, "transform")
         if not all(np.isfinite(m) and np.isfinite(s) and s > 0 for m, s in zip(self.mean, self.std, strict=True)):

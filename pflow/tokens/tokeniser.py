@@ -82,25 +82,8 @@ class Statistics:
 class Tokeniser:
     """Token configuration, detector, vocabulary and scales, fitted on training events (`fit`) or from a checkpoint.
 
-    Parameters
-    ----------
-    config
-        Which tokens and targets are made from an event.
-    detector
-        The detector of the training events.
-    pdg
-        The |PDG| vocabulary; charges are always -1, 0, +1.
-    scales
-        Normaliser of each part of the source (``hits``, ``tracks``, ``tracker_hits``) that the configuration asks for.
-    energy
-        Normaliser of the particles' energy, GeV, as log10.
-    n_events
-        Number of training events that it was fitted on.
-
-    Raises
-    ------
-    ConfigError
-        A normaliser of other features than the configuration's.
+    `scales` has the normaliser of each part of the source (``hits``, ``tracks``, ``tracker_hits``) that the
+    configuration asks for, `energy` that of the particles' energy, GeV, as log10. Charges are always -1, 0, +1.
     """
 
     config: TokenConfig
@@ -125,16 +108,9 @@ class Tokeniser:
         *,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> Tokeniser:
-        """Fit on training events, in one pass and constant memory.
+        """Fit on chunks of training events with truth, in one pass and constant memory.
 
-        Parameters
-        ----------
-        chunks
-            Events with truth, all of one detector.
-        config
-            Which tokens and targets to make; default: `TokenConfig()`.
-        on_error
-            For events without the values of a feature: ``raise``, or ``skip``: warn, and fit without them.
+        `on_error` is for events without the values of a feature: ``raise``, or ``skip``: warn, and fit without them.
 
         Raises
         ------
@@ -210,8 +186,7 @@ class Tokeniser:
     def check_detector(self, events: Events) -> None:
         """Refuse events of another detector than the one of the training, by an error that names what differs.
 
-        The field, the calorimeters' names, kinds and regions, and where the calorimeter begins must agree; the names
-        of the collections in the file need not.
+        Names of collections in the file may differ.
         """
         differing = self.other_geometry(events.detector)
         if differing:

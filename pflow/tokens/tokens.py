@@ -38,8 +38,7 @@ class FlatReadout:
     track_charge : float32 [K], e
     track_position : float32 [K, 3], where the track enters the calorimeter, mm; null if unknown
     track_direction : float32 [K, 3], unit vector of its momentum there; at the vertex if unknown
-    hit_assignment, track_assignment
-        Links from the hits and tracks here to the target sequence (int32, int64 and float32), or None without truth.
+    hit_assignment, track_assignment : links from the hits and tracks here to the target sequence, None without truth
     """
 
     energy: Floats
@@ -170,19 +169,10 @@ class ParticleTokens:
     energy : float [B, T], log10(E / GeV), normalised
     direction : float [B, T, 3]; any length, a null vector becomes +z
     mask : bool [B, T], True = real particle
-    score : float [B, T] or None
-        Probability of the particle's code. If None, the one of `pdg` in `pdg_probability`, or unknown (NaN).
-    pdg_probability : float [B, T, V] or None
-        Probability of each |PDG| of the vocabulary.
-    energy_sigma, direction_sigma : float [B, T] or None
-        Standard deviations of ln E and of each of the two angles across the direction, rad; both or neither.
-    by_track : bool [B, T] or None
-        True = charged, with the momentum of a track.
-
-    Raises
-    ------
-    ValueError
-        One of the standard deviations without the other.
+    score : float [B, T], probability of the code; None: the one of `pdg` in `pdg_probability`, or unknown (NaN)
+    pdg_probability : float [B, T, V], of each |PDG| of the vocabulary
+    energy_sigma, direction_sigma : float [B, T], of ln E, and of each of the two angles across the direction, rad
+    by_track : bool [B, T], True = charged, with the momentum of a track
     """
 
     charge: npt.ArrayLike
@@ -195,10 +185,6 @@ class ParticleTokens:
     energy_sigma: npt.ArrayLike | None = None
     direction_sigma: npt.ArrayLike | None = None
     by_track: npt.ArrayLike | None = None
-
-    def __post_init__(self) -> None:
-        if (self.energy_sigma is None) != (self.direction_sigma is None):
-            raise ValueError("a covariance needs energy_sigma and direction_sigma, found one of them")
 
     def flat(self, name: str) -> npt.NDArray[Any] | None:
         """A column of the real particles alone, [particle, ...]; None where there is none."""

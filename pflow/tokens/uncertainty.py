@@ -67,15 +67,10 @@ class UncertaintyCalibration:
         classes: npt.NDArray[np.int64],
         by_track: npt.NDArray[np.bool_] | None = None,
     ) -> tuple[Floats, Floats]:
-        """Calibrated standard deviations.
+        """Calibrated standard deviations of ln E and of each angle, rad, [N] each.
 
-        Parameters
-        ----------
-        energy_sigma : float64 [N], of ln E
-        direction_sigma : float64 [N], rad
-        classes : int64 [N], index into `pflow.physics.pdg.CLASSES` of the predicted class
-        by_track : bool [N] or None
-            True = charged, with the momentum of a track; None: not known, each has the curve of its class.
+        `classes` int64 [N] are indices into `pflow.physics.pdg.CLASSES` of the predicted class; `by_track` bool [N] is
+        True for charged particles with the momentum of a track. Where it is None, each has the curve of its class.
         """
         return self.apply_curves(energy_sigma, direction_sigma, curve_index(classes, by_track))
 

@@ -18,15 +18,6 @@ def test_all_pairs_are_tried_in_increasing_order():
     assert all(one.max_particles == 7 for one in grid)
 
 
-def test_without_values_the_models_own_is_kept():
-    assert decoding_grid(OWN, eos_threshold=None, existence_threshold=[]) == [OWN]
-
-
-def test_words_can_be_compared_too():
-    grid = decoding_grid(OWN, energy_cut=["predicted", "expected"])
-    assert [one.energy_cut for one in grid] == ["expected", "predicted"]
-
-
 def test_a_threshold_that_the_model_does_not_have_is_named():
     with pytest.raises(ConfigError, match="existence_threshold: the model's decoding has no such option"):
         decoding_grid(DecodingConfig(), existence_threshold=[0.5])
@@ -56,8 +47,3 @@ def test_the_best_is_chosen_by_a_criterion(by, chosen):
         for score, angle, right, mean in numbers
     ]
     assert best(trials, by) is trials[chosen]
-
-
-def test_another_criterion_is_refused():
-    with pytest.raises(ConfigError, match="criterion"):
-        best([], "beauty")

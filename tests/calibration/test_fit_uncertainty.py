@@ -4,7 +4,7 @@ import awkward as ak
 import numpy as np
 import pytest
 
-from pflow.calibration.fit_uncertainty import MIN_PULLS, UncertaintyFit, fit_curve
+from pflow.calibration.fit_uncertainty import UncertaintyFit, fit_curve
 from pflow.event.build import make_particles
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
@@ -15,7 +15,7 @@ from pflow.metrics.table import ParticleTable
 from pflow.physics.kinematics import four_momentum_covariance
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.config import TokenConfig
-from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
+from pflow.tokens.uncertainty import UncertaintyCalibration
 
 RECIPE = TokenConfig()
 LN_E, ANGLE = 0.02, 0.001
@@ -92,14 +92,3 @@ def test_the_factor_depends_on_sigma():
         np.array([0.01, 0.1]), np.zeros(2), np.full(2, CLASSES.index("photon"))
     )
     np.testing.assert_allclose(calibrated, [0.02, 0.05], rtol=0.1)
-
-
-def test_few_pulls_make_no_curve():
-    assert fit_curve(np.full(MIN_PULLS - 1, 0.1), np.zeros((MIN_PULLS - 1, 1))) is None
-    assert UncertaintyFit().result() == UncertaintyCalibration()
-
-
-def test_equal_sigmas_make_one_point():
-    values = np.random.default_rng(3).normal(size=(1000, 1))
-    assert isinstance(curve := fit_curve(np.full(1000, 0.1), values), Curve)
-    assert len(curve.log_sigma) == 1

@@ -50,7 +50,3 @@ def test_a_batch_moves_with_the_parts_that_it_has(batch):
     tensors = [moved.hits.features, moved.tracks.mask, moved.tracker_hits.mask, moved.target.direction]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert (moved.readout, Batch(tokens(1)).to("meta").target) == (None, None)
-
-
-def test_length_is_the_number_of_events(batch):
-    assert len(batch) == 2

@@ -26,10 +26,6 @@ def test_an_event_beyond_the_budget_gets_a_batch_of_its_own():
     assert lists(cut([1, 100, 1], 10, max_tokens=9)) == [[0], [1], [2]]
 
 
-def test_cut_of_nothing_is_nothing():
-    assert cut([], 4) == []
-
-
 @pytest.mark.parametrize(("batch_size", "max_tokens", "name"), [(0, None, "batch size"), (4, 0, "max_tokens")])
 def test_limits_below_one_are_errors(batch_size, max_tokens, name):
     with pytest.raises(ConfigError, match=name):
@@ -76,35 +72,9 @@ def test_batches_of_a_budget_have_the_fewest_tokens():
     assert sum(len(part) * sizes[part].max() + BATCH_COST * budget for part in found) == pytest.approx(min(ways))
 
 
-def test_short_and_long_events_are_padded_by_less_than_a_tenth():
-    generator = np.random.default_rng(1)
-    sizes = np.concatenate([generator.integers(5, 60, 64), generator.integers(400, 1100, 64)])  # as single and zqq
-    batches = bucket(sizes, 1000, 5000, generator)
-    assert 1 - sizes.sum() / sum(len(batch) * sizes[batch].max() for batch in batches) < 0.1
-    assert len(batches) <= len(cut(np.sort(sizes), 1000, 5000)) + 2
-
-
 @pytest.mark.parametrize("max_tokens", [None, 5000])
 def test_limits_hold_in_buckets(lengths, max_tokens):
     for batch in bucket([*lengths, 0, 7000], 16, max_tokens, np.random.default_rng(2)):
         longest = max([*lengths, 0, 7000][i] for i in batch)
         assert len(batch) <= 16
         assert len(batch) == 1 or max_tokens is None or len(batch) * longest <= max_tokens
-
-
-def test_the_same_generator_gives_the_same_batches(lengths):
-    one, other, third = (lists(bucket(lengths, 16, None, np.random.default_rng(seed))) for seed in (2, 2, 3))
-    assert one == other
-    assert one != third
-
-
-def test_the_order_of_the_batches_is_not_that_of_the_lengths(lengths):
-    means = [lengths[batch].mean() for batch in bucket(lengths, 16, None, np.random.default_rng(2))]
-    assert means != sorted(means)
-
-
-def test_events_of_equal_length_are_mixed_anew():
-    generator = np.random.default_rng(2)
-    first = {frozenset(batch.tolist()) for batch in bucket([7] * 64, 8, None, generator)}
-    second = {frozenset(batch.tolist()) for batch in bucket([7] * 64, 8, None, generator)}
-    assert first != second

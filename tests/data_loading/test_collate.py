@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pflow.data.batch import Batch, Readout
+from pflow.data.batch import Batch
 from pflow.data.collate import Padder, collate
 from pflow.errors import ConfigError
 from pflow.event import jagged
@@ -116,13 +116,6 @@ def test_a_batch_is_as_long_as_its_own_longest_event_with_zeros_behind():
     assert batch.tracks is None
 
 
-def test_dtypes_are_those_of_the_model():
-    batch = padded(event(2, 1))
-    assert batch.hits.features.dtype == batch.target.energy.dtype == batch.target.direction.dtype == torch.float32
-    assert batch.target.charge.dtype == batch.target.pdg.dtype == torch.int64
-    assert batch.hits.mask.dtype == torch.bool
-
-
 def test_a_batch_of_one_equals_its_place_in_a_batch_of_64():
     events = [event(n, n % 4, seed=n, tracks=n % 3) for n in range(64)]
     together = padded(*events)
@@ -136,11 +129,6 @@ def test_a_batch_of_one_equals_its_place_in_a_batch_of_64():
         n = alone.target.mask.shape[1]
         for name in ("charge", "pdg", "energy", "direction", "mask"):
             assert torch.equal(getattr(together.target, name)[i, :n], getattr(alone.target, name)[0])
-
-
-@pytest.mark.parametrize("rows", [[3], [2, 0], [5, 3, 3, 1], [4, 1]])
-def test_chosen_events_come_in_the_order_asked_for(mixed, rows):
-    assert_equal(collate(tokens_of(mixed), rows), padded(*(mixed[row] for row in rows)))
 
 
 @pytest.mark.parametrize("cuts", [(3,), (1, 2, 2, 5)])
@@ -167,12 +155,6 @@ def test_a_token_set_is_full_where_nothing_is_padding(sizes):
     assert padded(*(event(n) for n in sizes)).hits.full == (len(set(sizes)) == 1)
 
 
-def test_events_without_any_hits_have_no_tokens():
-    batch = padded(event(0, 0), event(0, 0))
-    assert batch.hits.features.shape == (2, 0, 4)
-    assert batch.target.mask.shape == (2, 0)
-
-
 def test_a_readout_is_padded_to_its_own_longest_event():
     batch = padded(read_out(6, 1), read_out(4, 3))
     assert batch.readout.energy.tolist() == [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 0, 0]]
@@ -180,14 +162,6 @@ def test_a_readout_is_padded_to_its_own_longest_event():
     assert batch.readout.mask.sum(dim=1).tolist() == [6, 4]
     assert batch.readout.track_mask.sum(dim=1).tolist() == [1, 3]
     assert not batch.readout.position[~batch.readout.mask].any()
-
-
-def test_dtypes_of_the_readout_are_those_of_the_model():
-    batch = padded(read_out(4, 1))
-    for field in dataclasses.fields(Readout):
-        kind = torch.int64 if field.name in ("subdetector", "layer", "token") else torch.float32
-        assert getattr(batch.readout, field.name).dtype == (torch.bool if "mask" in field.name else kind), field.name
-    assert batch.target.hit_fraction.dtype == batch.target.track_fraction.dtype == torch.float32
 
 
 @pytest.mark.parametrize("times", [1, 200], ids=["short", "long"])
@@ -207,12 +181,6 @@ def test_without_truth_there_is_no_target_and_without_a_readout_no_shares():
     assert batch.target is None
     batch = padded(event(3, 1), event(2, 1))
     assert (batch.readout, batch.target.hit_fraction, batch.target.track_fraction) == (None, None, None)
-
-
-def test_a_readout_without_any_hits_or_tracks_is_empty():
-    batch = padded(read_out(0, 0, 1), read_out(0, 0, 0))
-    assert batch.readout.position.shape == (2, 0, 3)
-    assert batch.target.hit_fraction.shape == batch.target.track_fraction.shape == (2, 1, 0)
 
 
 def test_a_batch_of_no_events_is_an_error():

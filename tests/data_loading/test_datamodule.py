@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pflow.data.datamodule import ParticleFlowData
-from pflow.errors import ConfigError, InputError
+from pflow.errors import ConfigError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning
@@ -57,13 +57,6 @@ def test_the_tokeniser_is_the_same_for_any_number_of_workers(train_files, val_fi
     assert made[0].n_events == min(n, 70)
 
 
-def test_a_tokeniser_that_is_there_is_not_fitted_again(data):
-    data.setup("fit")
-    first = data.tokeniser
-    data.setup("fit")
-    assert data.tokeniser is first
-
-
 def test_training_is_shuffled_and_validation_is_not(data):
     data.setup("fit")
     order = np.concatenate([batch.event for batch in data.train_dataloader()])
@@ -97,14 +90,6 @@ def test_repetitions_that_make_no_sense_are_errors(data, repeat, message):
         data.setup("fit")
 
 
-def test_epochs_differ(data):
-    data.setup("fit")
-    loader = data.train_dataloader()
-    first = [batch.event.tolist() for batch in loader]
-    data.set_epoch(1)
-    assert [batch.event.tolist() for batch in loader] != first
-
-
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_other_stages_need_a_trained_tokeniser(train_files, stage):
     data = ParticleFlowData(val=train_files, test=train_files)
@@ -119,11 +104,6 @@ def test_a_split_that_is_not_given_is_an_error_that_names_it(train_files, missin
         ParticleFlowData(**paths).setup("fit")
 
 
-def test_a_file_that_is_not_there_is_an_error_that_names_it(val_file):
-    with pytest.raises(InputError, match=r"absent\.root"):
-        ParticleFlowData(train="absent.root", val=val_file).setup("fit")
-
-
 def test_hits_are_merged_in_every_split(train_files, val_file):
     whole = ParticleFlowData(train=train_files, val=val_file)
     merged = ParticleFlowData(train=train_files, val=val_file, merge=Merge(ecal_mm=1e4, hcal_mm=1e4))
@@ -132,11 +112,6 @@ def test_hits_are_merged_in_every_split(train_files, val_file):
     for name in ("train", "val"):
         tokens = [next(iter(getattr(data, f"{name}_dataloader")())).batch.hits.mask for data in (whole, merged)]
         assert tokens[1].shape[1] < tokens[0].shape[1]
-
-
-def test_a_recipe_that_cannot_work_is_an_error_at_once():
-    with pytest.raises(ConfigError, match="nearest matches: log_energy"):
-        ParticleFlowData(hit_features=["log_enrgy"])
 
 
 def test_batches_have_a_readout_where_the_model_needs_it(data):
@@ -178,9 +153,3 @@ def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):
     data._group = object()
     with pytest.warns(BadEntriesWarning, match="see the warnings of the other devices"):
         data.teardown("fit")
-
-
-def test_good_entries_on_all_ranks_are_not_warned_of(data, monkeypatch):
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
-    data._group = object()
-    data.teardown("fit")

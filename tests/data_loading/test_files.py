@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import shutil
-
-import numpy as np
 import pytest
 
 from pflow.data.files import (
@@ -75,15 +72,6 @@ def test_files_that_are_known_are_opened_without_looking_what_they_are(train_fil
     assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == whole
 
 
-def test_copies_of_a_file_are_files_of_their_own(train_files, tmp_path):
-    paths = [str(tmp_path / f"{number}.root") for number in range(10)]
-    for path in paths:
-        shutil.copy(train_files[0], path)
-    chunks = [Chunk(path, start, start + 2) for start in (0, 4) for path in paths]
-    numbers = [events.event.tolist() for events in read_chunks(chunks, FileOptions())]
-    assert numbers == [[0, 1]] * 10 + [[4, 5]] * 10
-
-
 def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path):
     opened = []
 
@@ -102,27 +90,10 @@ def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_
     assert opened == paths
 
 
-def test_a_chunk_of_nothing_is_an_error(train_files):
-    with pytest.raises(ConfigError, match="at least 1 entry"):
-        survey(train_files, FileOptions(), 0)[0]
-
-
 def test_an_empty_file_is_an_error_that_names_it(tmp_path, make_photons):
     write_events(tmp_path / "empty.root", make_photons(2)[:0])
     with pytest.raises(InputError, match=r"empty\.root"):
         survey([str(tmp_path / "empty.root")], FileOptions(), 16)[0]
-
-
-def test_chunks_are_read_in_the_order_given(train_files):
-    chunks = survey(train_files, FileOptions(), 16)[0][::-1]
-    numbers = [events.event.tolist() for events in read_chunks(chunks, FileOptions())]
-    assert [part[0] for part in numbers] == [40, 32, 16, 0]
-    assert sorted(np.concatenate(numbers).tolist()) == list(range(70))
-
-
-def test_truth_is_left_out_where_it_is_not_asked_for(train_files):
-    (events,) = read_chunks([Chunk(train_files[0], 0, 3)], FileOptions(), truth=False)
-    assert events.truth is None
 
 
 def test_tracks_from_monte_carlo_particles_are_made_when_asked_for(data_dir):

@@ -20,7 +20,7 @@ from pflow.physics.helix import propagate
 from pflow.physics.kinematics import angle_between, track_from_momentum
 
 ILD = load_detector("ild_g4")
-SAMPLES = ("gamma1_test_small", "gammasep_test_small", "multi_test_small", "zqq_test_small")
+SAMPLES = ("gammasep_test_small", "zqq_test_small")
 PAIRS = Overlay(frequencies=[0, 1])
 
 
@@ -73,12 +73,6 @@ def momenta(events: Events) -> np.ndarray:
 
 def test_there_and_back_is_where_we_were(events, phi):
     assert_same(rotate(rotate(events, phi), -phi), events, rtol=1e-6, atol=1e-3)
-
-
-def test_each_event_turns_by_its_own_angle(events, phi):
-    together = rotate(events, phi)
-    for i in (0, len(events) - 1):
-        assert_same(rotate(events[i], phi[i]), together[i])
 
 
 def test_all_that_is_a_vector_turns_by_the_same_angle(events, phi):
@@ -144,14 +138,6 @@ def track_of(p: np.ndarray, charge: float) -> Events:
 
 
 @pytest.mark.parametrize("charge", [-1.0, 1.0])
-def test_a_rotated_track_is_the_helix_of_the_rotated_momentum(charge):
-    angle = 2.1
-    p = np.array([1.2, -2.0, 0.8])
-    turn = np.array([[np.cos(angle), -np.sin(angle), 0.0], [np.sin(angle), np.cos(angle), 0.0], [0.0, 0.0, 1.0]])
-    assert_same(rotate(track_of(p, charge), angle), track_of(turn @ p, charge), rtol=1e-5, atol=2e-3)
-
-
-@pytest.mark.parametrize("charge", [-1.0, 1.0])
 def test_a_reflected_track_is_the_helix_of_the_reflected_momentum(charge):
     """The charge, and the sign of the curvature, are those before."""
     p = np.array([1.2, -2.0, 0.8])
@@ -196,23 +182,13 @@ def test_any_angle_where_the_detector_is_round_and_its_own_where_not():
     assert set(np.round(steps).astype(int)) == set(range(12))
 
 
-def test_by_default_nothing_is_done(events):
-    assert augment(events, Augmentation(), np.random.default_rng(1)) is events
-
-
 EVERYTHING = Augmentation(rotate=True, reflect=True, overlay=Overlay(frequencies=[1, 1, 1]))
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        Augmentation(rotate=True),
-        Augmentation(reflect=True),
-        Augmentation(overlay=PAIRS),
-        EVERYTHING,
-        dataclasses.replace(EVERYTHING, overlay=Overlay(cone=0.5)),
-    ],
-    ids=["rotate", "reflect", "overlay", "everything", "cone"],
+    [EVERYTHING, dataclasses.replace(EVERYTHING, overlay=Overlay(cone=0.5))],
+    ids=["everything", "cone"],
 )
 def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, options):
     one = augment(events, options, np.random.default_rng(5)).validate()
@@ -220,13 +196,6 @@ def test_augmented_events_are_sound_and_the_same_for_the_same_seed(events, optio
     assert_same(augment(events, options, np.random.default_rng(5)), one)
     other = augment(events, options, np.random.default_rng(6))
     assert other.truth.momentum.tolist() != one.truth.momentum.tolist()
-
-
-def test_half_of_the_events_are_reflected(make_photons):
-    events = make_photons(400)
-    changed = augment(events, Augmentation(reflect=True), np.random.default_rng(1))
-    reflected = ak.to_numpy(ak.flatten(changed.truth.momentum.pz != events.truth.momentum.pz)).sum()
-    assert 160 < reflected < 240  # four standard deviations of 10
 
 
 # Overlay at random
@@ -278,12 +247,6 @@ def test_large_events_stay_as_they_are_and_small_ones_are_joined(make_photons):
     assert set(ak.to_numpy(ak.num(joined.hits))[~large]) <= {*range(4, 11)}
 
 
-def test_a_bound_that_all_events_keep_changes_nothing(make_photons):
-    events = make_photons(20)
-    free, bound = (joined_at_random(events, Overlay(frequencies=[1, 1], max_hits=most), seed=1) for most in (None, 8))
-    assert_same(bound, free)
-
-
 def test_in_a_cone_axes_are_no_farther_apart(make_photons):
     events = make_photons(300)
     joined = joined_at_random(events, Overlay(frequencies=[0, 0, 1], cone=0.15), seed=1)
@@ -322,27 +285,14 @@ def test_in_a_cone_of_a_polygonal_detector_the_others_turn_by_its_symmetry(make_
     assert len(set(partner.tolist())) > 50
 
 
-def test_a_polygonal_detector_turns_the_others_by_its_symmetry(make_photons):
-    photons = make_photons(20)
-    polygon = dataclasses.replace(photons, detector=dataclasses.replace(ILD, phi_symmetry=4))
-    joined = joined_at_random(polygon, PAIRS, seed=1)
-    own = np.abs(momenta(photons)[:, :2])
-    for pair in np.abs(momenta(joined)[1::2, :2]):
-        assert np.min(np.abs(np.sort(pair) - np.sort(own, axis=1)).sum(axis=1)) < 1e-6
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"frequencies": []}, "frequencies must be"),
         ({"frequencies": [2, -1]}, "frequencies must be"),
         ({"frequencies": [0.0]}, "frequencies must be"),
-        ({"frequencies": [float("inf")]}, "frequencies must be"),
-        ({"cone": 0.0}, "cone must be"),
         ({"cone": 4.0}, "cone must be"),
         ({"max_hits": -1}, "max_hits must be"),
         ({"ecal_tolerance": 0.0}, "ecal_tolerance must be"),
-        ({"hcal_tolerance": float("nan")}, "hcal_tolerance must be"),
     ],
 )
 def test_options_that_cannot_work_are_errors(options, message):

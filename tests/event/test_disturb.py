@@ -8,7 +8,6 @@ import pytest
 
 from pflow.errors import ConfigError
 from pflow.event import jagged
-from pflow.event.augment import Augmentation, augment
 from pflow.event.disturb import Disturbance, disturb
 from pflow.event.events import Events
 from pflow.io.open import read_events
@@ -137,11 +136,6 @@ def test_only_the_stated_share_of_events(events):
     found = disturbed(events, probability=0.5, dead_cells=0.5)
     whole = jagged.count(found.hits) == jagged.count(events.hits)
     assert 0 < whole.sum() < len(events)
-
-
-def test_as_augmentation(events):
-    options = Augmentation(disturb=Disturbance(dead_cells=1.0))
-    assert jagged.count(augment(events, options, np.random.default_rng(1)).hits).sum() == 0
 
 
 @pytest.mark.parametrize(

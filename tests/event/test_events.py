@@ -9,7 +9,7 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
-from pflow.event.events import LINKED, PARTS, Events, Flag, concatenate
+from pflow.event.events import Events, Flag, concatenate
 from pflow.physics.detector import load_detector
 
 DETECTOR = load_detector("ild_g4")
@@ -75,20 +75,9 @@ class TestRecords:
         assert track.phi == pytest.approx(np.pi / 2)
         assert track.tan_lambda == 0.5
 
-    def test_momentum_follows_from_the_track_parameters(self):
-        one = ak.Array([[1.0]])
-        track = make_tracks(b_field=2.0, omega=one * -0.299792458e-3, phi=one * np.pi / 2, tan_lambda=one / 2)[0, 0]
-        assert track.charge == -1.0
-        assert track.momentum.py == pytest.approx(2.0)
-        assert track.momentum.pz == pytest.approx(1.0)
-
     def test_half_a_track_is_not_enough(self):
         with pytest.raises(ValueError, match="tracks need px, py, pz and charge, or omega, phi and tan_lambda"):
             make_tracks(b_field=2.0, px=ONE, py=ONE, omega=ONE, phi=ONE)
-
-    def test_no_events_have_the_same_type(self):
-        none = ak.Array([[1.0]])[:0]
-        assert make_hits(energy=none, x=none, y=none, z=none).type.content == made().hits.type.content
 
 
 class TestLinks:
@@ -104,10 +93,6 @@ class TestLinks:
     def test_without_weights_or_where_they_are_0_shares_are_equal(self, weight):
         links = make_links(source=ak.Array([[4, 4]]), particle=ak.Array([[0, 1]]), weight=weight)
         assert links.weight.to_list() == [[0.5, 0.5]]
-
-    def test_weights_can_be_kept(self):
-        links = make_links(source=INDEX, particle=INDEX, weight=ONE, normalise=False)
-        assert links.weight.to_list() == ONE.to_list()
 
     @pytest.mark.parametrize("weights", [[-2.0], [-1.0, 1.0], [-0.5, 1.5]])
     def test_a_negative_weight_is_no_share(self, weights):
@@ -137,15 +122,6 @@ class TestSelection:
         with pytest.raises(IndexError, match="event 3 of 3"):
             made()[3]
 
-    def test_parts_are_named_in_order(self):
-        assert [name for name, _ in made().parts()] == list(PARTS)
-        absent = dict.fromkeys(("tracks", "track_links", "reference"))
-        assert [name for name, _ in made(**absent).parts()] == [name for name in PARTS if name not in absent]
-
-    def test_truth_is_there_with_its_links_only(self):
-        assert made().has_truth
-        assert not made(hit_links=None).has_truth
-
     def test_its_text_says_what_it_holds(self):
         assert repr(made(tracks=None)).startswith("<Events: 3 events, 3 hits, 3 tracker_hits, 3 truth")
 
@@ -157,15 +133,6 @@ class TestEmptied:
             assert ak.num(part).to_list() == [0, 0, 1], name
         assert events.flags.tolist() == [Flag.MAX_PARTICLES | Flag.BAD_INPUT, 0, 0]
         assert events.entry.tolist() == [10, 11, 12]
-
-    def test_without_bad_events_nothing_changes(self):
-        events = made()
-        assert events.emptied(np.zeros(3, dtype=bool)) is events
-
-    def test_types_stay(self):
-        events = made()
-        for (_, before), (_, after) in zip(events.parts(), events.emptied(np.ones(3, bool)).parts(), strict=True):
-            assert before.type == after.type
 
 
 class TestConcatenate:
@@ -191,25 +158,13 @@ class TestConcatenate:
 
 
 class TestConstruction:
-    @pytest.mark.parametrize("name", [name for name in PARTS if name != "hits"])
-    def test_all_parts_have_the_same_events(self, name):
-        with pytest.raises(ValueError, match=f"{name} has 2 events, hits have 3"):
-            made(**{name: getattr(made(), name)[:2]})
-
-    @pytest.mark.parametrize("name", ["entry", "event", "flags"])
-    def test_all_numbers_have_the_same_events(self, name):
-        with pytest.raises(ValueError, match=rf"{name} has shape \(2,\), expected \(3,\)"):
-            made(**{name: np.zeros(2)})
-
-    @pytest.mark.parametrize("name", LINKED)
-    def test_links_need_truth(self, name):
+    def test_all_parts_and_numbers_have_the_same_events_and_links_have_truth(self):
+        with pytest.raises(ValueError, match="tracks has 2 events, hits have 3"):
+            made(tracks=made().tracks[:2])
+        with pytest.raises(ValueError, match=r"entry has shape \(2,\), expected \(3,\)"):
+            made(entry=np.zeros(2))
         with pytest.raises(ValueError, match="links need the truth particles"):
-            made(**({"truth": None} | {other: None for other in LINKED if other != name}))
-
-    def test_numbers_by_default(self):
-        events = Events(detector=DETECTOR, hits=made().hits)
-        assert [getattr(events, name).tolist() for name in ("entry", "event", "flags")] == [[0, 1, 2]] * 2 + [[0] * 3]
-        assert (events.entry.dtype, events.flags.dtype) == (np.int64, np.uint32)
+            made(truth=None)
 
 
 BAD = ak.Array([[1.0, np.nan], [], [3.0]])

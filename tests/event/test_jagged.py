@@ -14,36 +14,9 @@ def test_flat_and_back():
     assert ak.unflatten(jagged.flat(array), jagged.count(array)).to_list() == LISTS
 
 
-def test_flat_takes_plain_lists_and_a_type():
-    assert jagged.flat(LISTS, np.float32).dtype == np.float32
-
-
 def test_missing_values_are_refused():
     with pytest.raises(ValueError, match="None"):
         jagged.flat(ak.Array([[1.0, None]]))
-
-
-def test_indices_of_objects_and_their_events():
-    counts = jagged.count(LISTS)
-    assert jagged.offsets(counts).tolist() == [0, 2, 2, 3]
-    assert jagged.event_index(counts).tolist() == [0, 0, 2]
-    assert jagged.local_index(counts).tolist() == [0, 1, 0]
-
-
-def test_global_index_points_to_the_same_objects():
-    index = ak.Array([[1, 0, 1], [], [0]])
-    expected = ak.Array(LISTS)[index]
-    found = jagged.flat(LISTS)[jagged.global_index(index, jagged.count(LISTS))]
-    assert ak.unflatten(found, jagged.count(index)).to_list() == expected.to_list()
-
-
-@pytest.mark.parametrize("lists", [[], [[]], [[], []]])
-def test_no_objects(lists):
-    array = ak.values_astype(ak.Array(lists), np.int64) if lists else ak.Array(lists)[:, np.newaxis][:0]
-    counts = np.zeros(len(lists), dtype=np.int64)
-    assert jagged.offsets(counts).tolist() == [0] * (len(lists) + 1)
-    assert len(jagged.event_index(counts)) == len(jagged.local_index(counts)) == 0
-    assert not lists or len(jagged.flat(array)) == 0
 
 
 def test_a_part_of_the_events_is_flattened_alone():
@@ -51,12 +24,6 @@ def test_a_part_of_the_events_is_flattened_alone():
     assert jagged.flat(array).tolist() == [3, 1, 2]
     assert jagged.count(array).tolist() == [2, 0, 1]
     assert jagged.flat_records(ak.zip({"energy": array})).energy.to_list() == [3, 1, 2]
-
-
-def test_events_in_another_order_are_flattened_in_it():
-    array = ak.Array(LISTS)[np.array([2, 0])]
-    assert jagged.flat(array).tolist() == [2, 3, 1]
-    assert jagged.count(array).tolist() == [1, 2]
 
 
 def test_records_are_those_of_awkward():
@@ -129,11 +96,6 @@ def test_columns_are_the_fields(array):
     }
 
 
-def test_columns_without_all_values_are_refused():
-    with pytest.raises(ValueError, match="None"):
-        jagged.columns(ak.Array([[{"a": 1}, {"a": None}]]))
-
-
 @pytest.mark.parametrize("array", [RECORDS, RECORDS[1:], RECORDS[np.array([2, 0])], ak.Array(LISTS)[:2]])
 def test_events_are_taken_in_any_order(array):
     for events in ([1, 0, 1, 1], []):
@@ -153,11 +115,6 @@ def test_lists_are_joined_event_by_event(n_lists):
     assert joined["y"].to_list() == ak.values_astype(joined["x"] * 10, np.int32).to_list()
 
 
-def test_lists_of_other_lengths_are_not_joined():
-    with pytest.raises(ValueError, match="y has 1 values, expected 3"):
-        jagged.join({"x": [ak.Array([[1], [2]]), ak.Array([[3], []])], "y": [ak.Array([[1], []]), ak.Array([[], []])]})
-
-
 @pytest.mark.parametrize("array", [RECORDS, RECORDS[1:], RECORDS[np.array([2, 0])]])
 def test_records_with_other_values_of_some_fields(array):
     values = {"a": np.array([7, 8, 9])[: ak.count(array.a)], "b.x": np.arange(3.0)[: ak.count(array.a)]}
@@ -167,9 +124,3 @@ def test_records_with_other_values_of_some_fields(array):
         assert {name: column.tolist() for name, column in changed.items()} == {
             name: column.tolist() for name, column in expected.items()
         }
-
-
-def test_vectors_with_other_values_stay_vectors():
-    momentum = {f"momentum.{key}": np.array([value]) for key, value in (("px", 3.0), ("py", 0.0), ("pz", 0.0))}
-    tracks = jagged.records(momentum, np.array([1]))
-    assert jagged.replaced(tracks, {"momentum.py": np.array([4.0])}).momentum.p.to_list() == [[5.0]]

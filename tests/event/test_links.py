@@ -24,23 +24,11 @@ def test_of_equal_shares_the_particle_of_the_lowest_index_wins():
     assert assigned_particle(links, ak.Array([[0.0]])).to_list() == [[3]]
 
 
-def test_no_links_at_all():
-    links = make_links(source=ak.Array([[0]]), particle=ak.Array([[0]]))[:, :0]
-    assert assigned_particle(links, ak.Array([[0.0, 0.0]])).to_list() == [[-1, -1]]
-
-
 def test_particles_share_the_energy_of_their_common_sources():
     ours = (np.array([0, 1, 1]), np.array([0, 0, 2]), np.array([1.0, 0.5, 0.5]))
     theirs = (np.array([0, 0, 1]), np.array([4, 1, 4]), np.array([0.25, 0.75, 1.0]))
     particle, other, shared = shared_sources(ours, theirs, np.array([8.0, 2.0, 100.0]))
     assert list(zip(particle, other, shared, strict=True)) == [(0, 1, 6.0), (0, 4, 2.0 + 1.0), (2, 4, 1.0)]
-
-
-def test_without_links_nothing_is_shared():
-    none = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    one = (np.array([0]), np.array([0]), np.array([1.0]))
-    assert [len(column) for column in shared_sources(none, one, np.ones(1))] == [0, 0, 0]
-    assert [len(column) for column in shared_sources(one, none, np.ones(1))] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("n_links", [0, 1, 2, 300])
@@ -75,11 +63,6 @@ def test_shares_do_not_depend_on_the_order_of_the_links():
         return jagged.flat(links.weight)
 
     np.testing.assert_array_equal(fractions(order), fractions(np.arange(len(source)))[order])
-
-
-def test_shares_of_each_event_are_its_own():
-    links = make_links(source=ak.Array([[0, 1], [1, 1]]), particle=ak.Array([[0, 0], [0, 1]]))
-    assert links.weight.to_list() == [[1, 1], [0.5, 0.5]]
 
 
 def test_a_source_with_one_link_has_a_share_of_1_whatever_its_weight():

@@ -21,13 +21,6 @@ def fewer_than(limit: int):
     return attempt
 
 
-def test_events_that_are_not_refused_stay_as_they_are(make_photons):
-    events = make_photons(5)
-    counts, same = without_refused(events, fewer_than(100))
-    assert counts.tolist() == [2, 3, 4, 5, 6]
-    assert same is events
-
-
 def test_refused_events_are_emptied_in_their_place_and_flagged(make_photons):
     message = "^2 of 5 entries cannot be used and were left empty; the first: entry 3: too many$"
     with pytest.warns(BadEntriesWarning, match=message):

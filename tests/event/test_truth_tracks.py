@@ -94,9 +94,3 @@ def test_the_noise_depends_on_the_event_and_not_on_its_neighbours():
     other, _ = tracks_of(one, np.full(2, 9), settings, event=8)
     assert first.phi[0].to_list() == again.phi[0].to_list()
     assert first.phi[0].to_list() != other.phi[0].to_list()
-
-
-def test_events_without_particles_have_no_tracks():
-    tracks, links = tracks_of(particles(0), np.zeros(0, dtype=np.int64))
-    assert ak.num(tracks).to_list() == [0]
-    assert ak.num(links).to_list() == [0]

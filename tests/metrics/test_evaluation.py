@@ -89,15 +89,6 @@ def same(a, b) -> bool:
     return True
 
 
-def test_in_memory(make_records):
-    result = evaluate(events_of(TRUTH), answer(make_records(RECO)))
-    tree = result.algorithms["PFlow"]
-    assert result.n_events == tree["n_events"] == 4
-    assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (4, 3, 3)
-    assert tree["count"]["exact_fraction"].value == 0.75
-    assert list(result.algorithms) == ["PFlow"]
-
-
 def test_oracle_beside_it(make_records):
     result = evaluate(events_of(TRUTH), answer(make_records(RECO)), oracle=True)
     assert list(result.algorithms) == ["PFlow", "oracle"]
@@ -124,7 +115,7 @@ def test_algorithms_of_one_title_are_told_apart(make_records):
     assert result.titles == {"Classic": "Classic (Classic)", "reference": "Classic (reference)"}
 
 
-@pytest.mark.parametrize("n_chunks", [2, 7, 60])
+@pytest.mark.parametrize("n_chunks", [7, 60])
 def test_chunks_and_merging_equal_one_pass(make_records, n_chunks):
     rng = np.random.default_rng(0)
     truth = [
@@ -142,11 +133,6 @@ def test_chunks_and_merging_equal_one_pass(make_records, n_chunks):
     assert same(evaluations[1].result().algorithms["PFlow"], evaluate(events, reco).algorithms["PFlow"])
 
 
-def test_merging_other_settings_is_refused():
-    with pytest.raises(ValueError, match="different settings"):
-        Evaluation().merge(Evaluation(settings=EvaluationSettings(e_min=1.0)))
-
-
 @pytest.mark.parametrize("where", ["truth", "reconstruction"])
 def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, where):
     flags = np.array([0, Flag.BAD_INPUT, Flag.TRUTH_TRACKS, Flag.TRUTH_TRACKS], dtype=np.uint32)
@@ -155,13 +141,6 @@ def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, wher
     assert (result.n_events, result.n_bad_input, result.n_truth_tracks) == (4, 1, 2)
     assert (result.algorithms["PFlow"]["n_events"], result.algorithms["PFlow"]["n_truth"]) == (3, 3)
     assert "2 with tracks made from Monte Carlo particles" in summary(result)
-
-
-def test_events_at_the_maximum_are_counted_and_evaluated(make_records):
-    reco = answer(make_records(RECO), flags=[Flag.MAX_PARTICLES, 0, 0, Flag.MAX_PARTICLES])
-    result = evaluate(events_of(TRUTH), reco)
-    assert result.n_max_particles == 2
-    assert result.algorithms["PFlow"]["n_events"] == 4
 
 
 @pytest.mark.parametrize(
@@ -199,23 +178,12 @@ def test_other_events_are_refused(make_records, kept, numbers, message):
         evaluate(events, answer(make_records(RECO[:kept]), numbers=numbers))
 
 
-def test_events_without_truth_are_refused(make_records):
-    bare = dataclasses.replace(events_of(TRUTH), truth=None, hit_links=None)
-    with pytest.raises(InputError, match="truth"):
-        evaluate(bare, answer(make_records(RECO)))
-
-
 def test_numbers_that_are_not_finite_name_algorithm_file_and_entry(make_records):
     records = make_records(RECO)
     bad = ak.with_field(records, ak.unflatten(np.array([1.0, np.nan, 1.0]), [1, 1, 0, 1]), "energy")
     reco = answer(bad, flags=[Flag.BAD_INPUT, 0, 0, 0])
     with pytest.raises(InputError, match=r"truth.root, entry 1, 'energy': PFlow: expected finite numbers, found nan"):
         evaluate(events_of(TRUTH), reco)
-
-
-def test_algorithm_under_evaluation_must_be_there(make_records):
-    with pytest.raises(ValueError, match="expected the reconstruction 'PFlow', found Other"):
-        Evaluation().update(events_of(TRUTH), {"Other": answer(make_records(RECO))})
 
 
 @pytest.mark.parametrize("settings", [{"rule": "best"}, {"e_min": -1.0}])
@@ -225,22 +193,21 @@ def test_impossible_settings_are_refused(settings):
 
 
 @pytest.mark.parametrize(
-    ("sample", "key", "wanted", "tolerance"),
-    [
-        # PHYSICS, section 5: measured there with another code
-        ("gamma1", "count.exact_fraction", 0.934, 0.0005),
-        ("gamma1", "angle.mean_deg", 0.036, 0.0005),
-        ("gammasep", "count.one_vs_two_accuracy", 0.947, 0.0005),
-        ("zqq", "event.visible_energy.resolution_68", 0.044, 0.003),
+    ("sample", "wanted"),
+    [  # PHYSICS, section 5: measured there with another code
+        ("gamma1", {"count.exact_fraction": (0.934, 0.0005), "angle.mean_deg": (0.036, 0.0005)}),
+        ("gammasep", {"count.one_vs_two_accuracy": (0.947, 0.0005)}),
+        ("zqq", {"event.visible_energy.resolution_68": (0.044, 0.003)}),
     ],
 )
-def test_pandora_on_the_geant4_samples(data_dir, sample, key, wanted, tolerance):
+def test_pandora_on_the_geant4_samples(data_dir, sample, wanted):
     evaluation = Evaluation(name="Pandora")
     for events in iterate_events(data_dir / "g4" / f"{sample}_test.root", chunk_size=500):
         reco = Reconstruction(particles=events.reference, event=events.event, flags=events.flags, name="Pandora")
         evaluation.update(events, {"Pandora": reco})
     found = dict(leaves(evaluation.result().algorithms["reference"]))
-    assert found[key].value == pytest.approx(wanted, abs=tolerance)
+    for key, (value, tolerance) in wanted.items():
+        assert found[key].value == pytest.approx(value, abs=tolerance), key
 
 
 BY_HITS = EvaluationSettings(matching=HitMatching())
@@ -292,12 +259,6 @@ def test_algorithms_without_hits_are_matched_otherwise_and_named(make_records):
     assert same(result.algorithms["Linked"], result.algorithms["PFlow"])
 
 
-def test_bad_input_is_left_out_with_its_links(make_records):
-    reco = linked(make_records(RECO), HITS, flags=[Flag.BAD_INPUT, 0, 0, 0])
-    tree = evaluate(events_of(TRUTH), reco, settings=BY_HITS).algorithms["PFlow"]
-    assert (tree["n_truth"], tree["n_reco"], tree["n_matched"]) == (2, 2, 1)
-
-
 def test_reconstruction_without_hits_cannot_be_matched_by_them(make_records):
     with pytest.raises(InputError, match="'PFlow' has no links from hits"):
         evaluate(events_of(TRUTH), answer(make_records(RECO)), settings=BY_HITS)
@@ -316,12 +277,3 @@ def test_chunks_of_an_algorithm_with_and_without_hits_are_refused(make_records):
     evaluation.update(events[:1], {"PFlow": whole[:1], "Other": whole[:1]})
     with pytest.raises(ValueError, match="some chunks of reconstruction 'Other' have links"):
         evaluation.update(events[1:], {"PFlow": whole[1:], "Other": answer(make_records(RECO))[1:]})
-
-
-def test_merging_algorithms_that_were_matched_otherwise_is_refused(make_records):
-    events, whole, bare = events_of(TRUTH), linked(make_records(RECO), HITS), answer(make_records(RECO))
-    first, second = Evaluation(settings=BY_HITS), Evaluation(settings=BY_HITS)
-    first.update(events, {"PFlow": whole, "Other": whole})
-    second.update(events, {"PFlow": whole, "Other": bare})
-    with pytest.raises(ValueError, match="'Other' was matched in different ways"):
-        first.merge(second)

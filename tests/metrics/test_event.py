@@ -55,13 +55,6 @@ def test_two_photons_by_opening_angle(counts):
     assert found["efficiency"].value.tolist() == [0.5, 1.0]
 
 
-def test_no_events_is_undefined():
-    counts = CountMetrics().result()
-    assert math.isnan(counts["exact_fraction"].value)
-    assert math.isnan(counts["one_vs_two_accuracy"].value)
-    assert counts["difference"] == {}
-
-
 def back_to_back(energy):
     return [(22, energy / 2, 90, 0), (22, energy / 2, 90, 180)]
 
@@ -136,15 +129,3 @@ def result(make_table):
 def test_pairs_by_rank_in_energy(result, key, wanted):
     assert result["n_pairs"] == 2
     assert result[key].value == pytest.approx(wanted)
-
-
-def test_sign_of_the_energy_error(make_table):
-    metrics = IndexedMetrics()
-    metrics.update(make_table([[(22, 10.0, 90, 0)]]), make_table([[(22, 8.0, 90, 0)]]))
-    assert metrics.result()["mean_rel_error"].value == pytest.approx(-0.2)
-    assert metrics.result()["mean_abs_rel_error"].value == pytest.approx(0.2)
-
-
-def test_no_pairs_are_undefined():
-    result = IndexedMetrics().result()
-    assert all(math.isnan(number.value) for name, number in result.items() if name != "n_pairs")

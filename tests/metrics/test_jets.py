@@ -27,11 +27,6 @@ def test_pairs_become_jets(make_table, algorithm):
     assert sorted(jets.energy.tolist()) == pytest.approx([40, 40])
 
 
-def test_four_momenta_are_added(make_table):
-    jets = find_jets(make_table([DIJET[:2]]), "genkt_r04")
-    assert jets.momentum[0] == pytest.approx([40 * math.cos(math.radians(1)), 0, 0], abs=1e-5)
-
-
 def test_radius_decides(make_table):
     # 0.55 rad apart
     pair = [(22, 20.0, 90, 0), (22, 20.0, 90, math.degrees(0.55))]
@@ -47,14 +42,6 @@ def test_two_exclusive_jets_whatever_the_event(make_table):
 def test_events_with_too_few_particles_have_no_exclusive_jets(make_table):
     jets = find_jets(make_table([[], DIJET, DIJET[:1]]), "durham_2")
     assert jets.counts.tolist() == [0, 2, 0]
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("events", [[], [[]], [[], []]])
-def test_nothing_has_no_jets(make_table, algorithm, events):
-    jets = find_jets(make_table(events), algorithm)
-    assert jets.counts.tolist() == [0] * len(events)
-    assert len(jets) == 0
 
 
 def test_response_by_hand(make_table):
@@ -83,21 +70,9 @@ def test_soft_true_jets_are_not_counted(make_table):
     assert metrics.result()["genkt_r04"]["n_true"] == 1
 
 
-def test_nothing_is_undefined():
-    result = JetMetrics().result()["durham_2"]
-    assert math.isnan(result["response_median"].value)
-    assert math.isnan(result["iqr_over_median"].value)
-    assert math.isnan(result["efficiency"].value)
-
-
 def test_nothing_goes_to_standard_output(make_table, capfd):
     find_jets(make_table([DIJET]), "genkt_r04")
     assert capfd.readouterr().out == ""
-
-
-def test_unknown_algorithm_is_refused(make_table):
-    with pytest.raises(ConfigError, match="no jet algorithm 'cone'"):
-        find_jets(make_table([DIJET]), "cone")
 
 
 def test_missing_package_is_named(make_table, monkeypatch):

@@ -78,11 +78,6 @@ def test_hits_without_energy_are_no_overlap():
     assert found.tolist() == [0]
 
 
-def test_different_numbers_of_events_are_refused():
-    with pytest.raises(ValueError, match="truth has 1 events, reconstruction has 2"):
-        pairs(sets({0: 1}), sets({0: 1}, counts=[1, 0]))
-
-
 @pytest.mark.parametrize("overlap", [0.0, 1.5])
 def test_impossible_overlap_is_refused(overlap):
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
@@ -97,9 +92,3 @@ def test_truth_matches_itself_on_a_real_event(data_dir):
     found = match_by_hits(links, links, events.hits, counts, counts, HitMatching())
     assert found.truth.tolist() == found.reco.tolist() == with_hits.tolist()
     assert found.cost == pytest.approx(np.zeros(len(with_hits)), abs=1e-9)
-
-
-def test_rule_says_what_it_is():
-    rule = HitMatching()
-    assert (rule.cost, rule.cut) == ("hits", 0.75)
-    assert "each at least 0.25" in rule.definition

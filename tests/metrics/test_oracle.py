@@ -6,16 +6,14 @@ import dataclasses
 import math
 
 import awkward as ak
-import numpy as np
 import pytest
 
-from pflow.errors import InputError
 from pflow.event.events import concatenate
 from pflow.event.truth import select_targets
 from pflow.io.open import iterate_events
 from pflow.metrics.evaluation import Evaluation
-from pflow.metrics.oracle import add_showers, measure_showers, perfect_reconstruction
-from pflow.metrics.oracle_calibration import KINDS, ShowerCalibration, ShowerCalibrationFit
+from pflow.metrics.oracle import measure_showers, perfect_reconstruction
+from pflow.metrics.oracle_calibration import KINDS, ShowerCalibration
 from pflow.physics.detector import load_detector
 from pflow.physics.pdg import mass_of
 
@@ -112,22 +110,6 @@ def test_showers_of_what_entered(make_event):
     assert showers.abs_cos_theta.tolist() == [0.0]
 
 
-def test_fit_sees_showers_without_a_track_only(make_event):
-    events = make_event([(211, 10.0), (130, 8.0)], hits=[(7.0, {0: 1}), (4.0, {1: 1})], tracks=[(0, 9.9)])
-    fit = ShowerCalibrationFit(DETECTOR)
-    add_showers(fit, events)
-    assert fit._count.sum() == 1
-    assert fit._true.sum() == pytest.approx(8.0)
-
-
-def test_events_without_truth_are_refused(make_event):
-    events = make_event([(22, 10.0)], hits=[(4.0, {0: 1})])
-    targets = select_targets(events)
-    bare = dataclasses.replace(events, truth=None, hit_links=None, track_links=None)
-    with pytest.raises(InputError, match="truth"):
-        perfect_reconstruction(bare, targets, UNIT)
-
-
 def test_single_photons_of_the_full_simulation(data_dir):
     evaluation = Evaluation(name="oracle", oracle=True)
     for events in iterate_events(data_dir / "g4" / "gamma1_test.root", chunk_size=250):
@@ -148,25 +130,6 @@ def test_oracle_is_better_than_pandora_on_full_events(data_dir):
     oracle, classical = (trees[name]["event"]["visible_energy"]["resolution_68_over_median"] for name in trees)
     assert oracle.high < classical.low
     assert oracle.value == pytest.approx(0.03, abs=0.004)
-
-
-def test_two_factors_for_hadrons_give_the_resolution_of_the_definitions(data_dir):
-    """PHYSICS: 3.3% with 1.3 in the ECAL, 1.0 in the HCAL. Ours is tighter as it has more factors, and angles."""
-    hadronic = {name: 1.3 if name.startswith("ecal") else 1.0 for name in UNIT.factors["hadronic"]}
-    plain = dataclasses.replace(UNIT, factors=UNIT.factors | {"hadronic": hadronic})
-    response = []
-    for events in iterate_events(data_dir / "g4" / "zqq_test.root", chunk_size=200):
-        targets = select_targets(events, rule="stable")
-        found = perfect_reconstruction(events, targets, plain)
-        response += [ak.sum(found.particles.energy, axis=1) / ak.sum(targets.particles.energy, axis=1)]
-    low, median, high = np.quantile(ak.to_numpy(ak.concatenate(response)), [0.1585, 0.5, 0.8415])
-    assert (high - low) / 2 / median == pytest.approx(0.033, abs=0.002)
-
-
-def test_events_without_links_are_refused(make_event):
-    events = dataclasses.replace(make_event([(22, 10.0)], hits=[(4.0, {0: 1})]), hit_links=None)
-    with pytest.raises(InputError, match="links from hits"):
-        measure_showers(events)
 
 
 def test_links_are_the_true_ones(make_event):

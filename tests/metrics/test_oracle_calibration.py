@@ -12,9 +12,7 @@ from pflow.errors import ConfigError
 from pflow.metrics.oracle_calibration import (
     KINDS,
     ShowerCalibration,
-    ShowerCalibrationFit,
     load_calibration,
-    shower_kind,
 )
 from pflow.physics.detector import load_detector
 
@@ -31,10 +29,6 @@ BY_HAND = {
 }
 
 
-def test_kinds():
-    assert [KINDS[k][:2] for k in shower_kind([22, -11, 211, 130, 13])] == ["el", "el", "ha", "ha", "ha"]
-
-
 def test_energy_by_hand():
     # electromagnetic 2 x 10 + 4; hadronic (3 x 10 + 0.5 x 4) x 1.5, half way between the middles 0.25 and 0.75
     energy = np.array([[10.0, 0.0, 0.0, 4.0], [10.0, 0.0, 4.0, 0.0], [10.0, 0.0, 0.0, 0.0], [10.0, 0.0, 0.0, 0.0]])
@@ -43,66 +37,6 @@ def test_energy_by_hand():
     )
     # Beyond the outer middles, their corrections.
     assert found == pytest.approx([24.0, 48.0, 30.0, 60.0])
-
-
-def test_unit_calibration_is_the_sum():
-    unit = ShowerCalibration.unit(DETECTOR)
-    energy = np.array([[1.0, 2.0, 3.0, 4.0]])
-    assert unit.energy(kind=np.array([1]), energy=energy, abs_cos_theta=np.array([0.3])) == pytest.approx([10.0])
-
-
-def test_fit_finds_what_was_put_in():
-    rng = np.random.default_rng(0)
-    factors = np.array([[1.1, 0.9, 1.3, 1.2], [1.3, 1.2, 1.0, 0.8]])
-    kind = rng.integers(0, 2, 20_000)
-    energy = rng.uniform(1.0, 10.0, (20_000, 4))
-    cos = rng.uniform(0, 1, 20_000)
-    fit = ShowerCalibrationFit(DETECTOR)
-    for part in np.array_split(np.arange(20_000), 3):
-        fit.update(
-            kind=kind[part],
-            energy=energy[part],
-            abs_cos_theta=cos[part],
-            true_energy=np.sum(factors[kind] * energy, axis=1)[part],
-        )
-    found = fit.result(origin="toy")
-    for k, kind in enumerate(KINDS):
-        assert list(found.factors[kind].values()) == pytest.approx(factors[k], rel=1e-2)
-        assert found.angular[kind] == pytest.approx([1.0] * 25, rel=1e-3)
-
-
-def test_fit_finds_the_dependence_on_the_angle():
-    rng = np.random.default_rng(1)
-    n = 50_000
-    energy = np.zeros((n, 4))
-    energy[:, 0] = rng.uniform(1, 10, n)
-    cos = rng.uniform(0, 1, n)
-    fit = ShowerCalibrationFit(DETECTOR)
-    fit.update(
-        kind=np.zeros(n, dtype=np.int64), energy=energy, abs_cos_theta=cos, true_energy=energy[:, 0] * (1 + 0.2 * cos)
-    )
-    found = fit.result(origin="toy").energy(kind=np.zeros(n, dtype=np.int64), energy=energy, abs_cos_theta=cos)
-    middle = (cos > 0.03) & (cos < 0.97)
-    assert found[middle] / energy[middle, 0] == pytest.approx(1 + 0.2 * cos[middle], rel=2e-3)
-
-
-def test_spread_leaves_no_bias_in_the_sum():
-    rng = np.random.default_rng(2)
-    true = rng.uniform(1, 5, 50_000)
-    energy = np.zeros((50_000, 4))
-    energy[:, 2] = np.maximum(0, rng.normal(true, 0.6 * np.sqrt(true)))
-    cos = rng.uniform(0, 1, 50_000)
-    kind = np.ones(50_000, dtype=np.int64)
-    fit = ShowerCalibrationFit(DETECTOR)
-    fit.update(kind=kind, energy=energy, abs_cos_theta=cos, true_energy=true)
-    found = fit.result(origin="toy").energy(kind=kind, energy=energy, abs_cos_theta=cos)
-    assert found.sum() == pytest.approx(true.sum(), rel=2e-3)
-
-
-def test_fit_of_nothing_is_the_unit_calibration():
-    found = ShowerCalibrationFit(DETECTOR).result(origin="nothing")
-    assert found.factors == ShowerCalibration.unit(DETECTOR).factors
-    assert found.angular == dict.fromkeys(KINDS, (1.0,) * 25)
 
 
 def test_plain_data_and_back():

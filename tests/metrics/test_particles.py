@@ -45,10 +45,6 @@ def result(make_table):
     return metrics_of(make_table, TRUTH, RECO).result()
 
 
-def test_totals(result):
-    assert (result["n_truth"], result["n_reco"], result["n_matched"]) == (5, 6, 4)
-
-
 @pytest.mark.parametrize(
     ("key", "wanted"),
     [
@@ -150,9 +146,3 @@ def test_no_match_at_all(make_table):
     assert tree["fake_energy_fraction"].value == 1
     assert math.isnan(tree["energy"]["response_median"].value)
     assert math.isnan(tree["charge"]["accuracy"].value)
-
-
-def test_no_events_is_undefined_and_does_not_fail():
-    tree = ParticleMetrics().result()
-    assert tree["n_truth"] == 0
-    assert math.isnan(tree["class"]["all"]["efficiency"].value)

@@ -14,12 +14,9 @@ from pflow.metrics.stats import (
     LEVEL,
     Axis,
     Distribution,
-    Number,
-    Series,
     WeightedFraction,
     clopper_pearson,
     fraction,
-    fractions,
     leaves,
     merged,
 )
@@ -48,26 +45,6 @@ def test_impossible_counts_are_refused(passed):
         clopper_pearson(passed, 2)
 
 
-def test_fraction_of_nothing_says_nothing():
-    number = fraction(0, 0)
-    assert math.isnan(number.value)
-    assert (number.low, number.high) == (0, 1)
-
-
-def test_fractions_are_those_of_each_bin():
-    series = fractions([1, 0, 3], [4, 0, 3])
-    for k, number in enumerate((fraction(1, 4), fraction(0, 0), fraction(3, 3))):
-        assert [series.value[k], series.low[k], series.high[k]] == pytest.approx(
-            [number.value, number.low, number.high], nan_ok=True
-        )
-
-
-def test_interval_covers_the_truth_often_enough():
-    rng = np.random.default_rng(2)
-    low, high = clopper_pearson(rng.binomial(20, 0.3, 2000), 20)
-    assert np.mean((low <= 0.3) & (high >= 0.3)) >= LEVEL
-
-
 @pytest.mark.parametrize(
     ("weights", "n_passed", "value", "effective"),
     [([3.0, 1.0, 1.0], 1, 0.6, 25 / 11), ([0.1] * 10, 3, 0.3, 10)],
@@ -80,27 +57,13 @@ def test_weighted_fraction_by_hand(weights, n_passed, value, effective):
     assert dataclasses.astuple(share.result()) == pytest.approx((value, wanted.low, wanted.high))
 
 
-@pytest.mark.parametrize("weights", [[], [0.0]])
-def test_weighted_fraction_of_nothing_is_undefined(weights):
-    share = WeightedFraction()
-    share.add(np.array(weights), np.ones(len(weights), dtype=bool))
-    assert math.isnan(share.result().value)
-
-
-def test_all_of_a_weight_is_one_in_any_rounding():
-    share = WeightedFraction()
-    for part in np.array_split(np.random.default_rng(0).uniform(0, 1, 1000), 7):
-        share.add(part, np.ones(len(part), dtype=bool))
-    assert share.result().high == 1
-
-
 def test_mean_and_standard_error_by_hand():
     # mean of 1, 2, 3, 6 is 3; variance (4 + 1 + 0 + 9) / 3; error sqrt(14 / 3 / 4)
     error = math.sqrt(14 / 12)
     assert dataclasses.astuple(Distribution([1.0, 2.0, 3.0, 6.0]).mean()) == pytest.approx((3, 3 - error, 3 + error))
 
 
-@pytest.mark.parametrize("q", [0.0, 0.01, 0.3, 0.5, 0.68, 1.0])
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
 def test_quantiles_are_numpys(q):
     values = responses(20_000)
     assert Distribution(values).quantile(q).value == pytest.approx(np.quantile(values, q), rel=1e-14)
@@ -140,10 +103,6 @@ def test_one_value_has_a_median_and_no_width():
     assert distribution.median().value == distribution.mean().value == 3
     assert math.isnan(distribution.mean().low)
     assert all(math.isnan(getattr(distribution, name)().value) for name in WIDTHS)
-
-
-def test_median_of_zero_has_no_relative_resolution():
-    assert math.isnan(Distribution([0.0, 0.0, 1.0]).resolution_68_over_median().value)
 
 
 @pytest.mark.parametrize("name", ["median", *WIDTHS])
@@ -189,21 +148,8 @@ def test_values_that_are_not_finite_are_refused(value):
         Distribution([1.0, value])
 
 
-def test_values_are_copied():
-    values = np.array([1.0, 2.0, 3.0])
-    distribution = Distribution(values)
-    values[:] = 0
-    assert distribution.median().value == 2
-
-
 def axis(*edges) -> Axis:
     return Axis(name="x", label="x", unit="", edges=np.array(edges))
-
-
-@pytest.mark.parametrize("edges", [(1.0,), (1.0, 1.0), (2.0, 1.0), ((0.0, 1.0),)])
-def test_edges_must_rise(edges):
-    with pytest.raises(ValueError, match="rising edges"):
-        axis(*edges)
 
 
 def test_upper_edge_of_the_last_bin_is_inside():
@@ -225,21 +171,6 @@ def test_merging_adds_every_kind_of_part():
     assert (total.number, total.array.tolist(), total.parts) == (3, [4, 6], {"x": [1, 2]})
     assert total.counter == {"a": 1, "b": 2}
     assert (one.number, one.array.tolist()) == (1, [1, 2])
-
-
-def test_merging_other_bins_is_refused():
-    with pytest.raises(ValueError, match="bins of x differ"):
-        merged(axis(0.0, 1.0), axis(0.0, 2.0))
-
-
-def test_number_in_another_unit():
-    assert Number(1.0, 0.5, 2.0) * 10 == Number(10.0, 5.0, 20.0)
-
-
-def test_series_of_numbers():
-    series = Series.of([Number(1, 0, 2), Number(3, 2, 4)])
-    assert [series.value.tolist(), series.low.tolist(), series.high.tolist()] == [[1, 3], [0, 2], [2, 4]]
-    assert len(Series.of([]).value) == 0
 
 
 def test_leaves_have_dotted_keys():

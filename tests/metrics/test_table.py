@@ -8,7 +8,6 @@ import pytest
 
 from pflow.errors import InputError
 from pflow.metrics.table import ParticleTable
-from pflow.physics.pdg import CLASSES
 
 EVENTS = [[(22, 2.0, 90, 0), (211, 4.0, 30, 90)], [], [(130, 3.0, 180, 0)]]
 
@@ -19,17 +18,6 @@ def test_counts_and_events(make_table):
     assert table.event.tolist() == [0, 0, 2]
     assert table.offsets.tolist() == [0, 2, 2, 3]
     assert len(table) == 3
-
-
-def test_classes(make_table):
-    names = [CLASSES[c] for c in make_table(EVENTS).classes]
-    assert names == ["photon", "charged_hadron", "neutral_hadron"]
-
-
-def test_polar_angle_and_transverse_momentum(make_table):
-    table = make_table(EVENTS)
-    assert np.degrees(table.theta) == pytest.approx([90, 30, 180], abs=1e-4)
-    assert table.pt == pytest.approx([2.0, 2.0, 0.0], abs=1e-6)
 
 
 def test_falling_energy_within_each_event_and_ties_in_order(make_table):
@@ -46,12 +34,6 @@ def test_take_keeps_the_events(make_table):
     taken = make_table(EVENTS).take(np.array([False, True, True]))
     assert taken.counts.tolist() == [1, 0, 1]
     assert taken.pdg.tolist() == [211, 130]
-
-
-def test_no_events_at_all(make_table):
-    table = make_table([])
-    assert len(table) == 0
-    assert table.sum_by_event(table.energy).tolist() == []
 
 
 @pytest.mark.parametrize(("field", "value"), [("energy", np.nan), ("charge", np.inf)])

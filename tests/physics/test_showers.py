@@ -27,11 +27,6 @@ def test_one_shower(energy, x, mean):
     assert found[0] == pytest.approx([mean, 2 * mean, 0.0])
 
 
-def test_shower_without_hits_is_at_the_origin():
-    found = log_weighted_barycentre(np.zeros(0, dtype=int), np.zeros(0), np.zeros((0, 3)), 2)
-    assert found.tolist() == [[0, 0, 0], [0, 0, 0]]
-
-
 def one(energy, position):
     mean, axis = cluster_shape(np.zeros(len(energy), dtype=int), np.array(energy), np.array(position), 1)
     return mean[0], axis[0]
@@ -60,8 +55,3 @@ def test_clusters_are_independent_of_each_other_and_may_be_empty():
     mean, axis = cluster_shape(np.array([0, 2, 0]), np.array([1.0, 1.0, 1.0]), position, 3)
     np.testing.assert_allclose(mean, [[1005.0, 0, 0], [0, 0, 0], [0, 0, 500.0]])
     np.testing.assert_allclose(axis, [[1.0, 0, 0], [0, 0, 1.0], [0, 0, 1.0]], atol=1e-12)
-
-
-def test_a_cluster_without_energy_has_the_plain_mean():
-    mean, _ = one([0.0, 0.0], [[0.0, 0.0, 100.0], [40.0, 0.0, 100.0]])
-    np.testing.assert_allclose(mean, [20.0, 0.0, 100.0])

@@ -10,10 +10,6 @@ from pflow.event.merge_hits import Merge
 from pflow.tokens.config import TokenConfig
 
 
-def test_lists_as_yaml_gives_them_are_taken():
-    assert TokenConfig(hit_features=["x", "y"]).features("hits") == ("x", "y")
-
-
 def test_cells_as_yaml_gives_them_are_taken():
     assert TokenConfig(merge={"ecal_mm": 10, "hcal_mm": 30.0}).merge.ecal_mm == 10.0
 
@@ -21,12 +17,6 @@ def test_cells_as_yaml_gives_them_are_taken():
 def test_a_recipe_that_merges_survives_json():
     merging = TokenConfig(merge=Merge(ecal_mm=20.0, hcal_mm=60.0, layers=3))
     assert from_plain(TokenConfig, json.loads(json.dumps(to_plain(merging))), where="recipe") == merging
-
-
-def test_a_recipe_from_before_merging_does_not_merge():
-    old = to_plain(TokenConfig())
-    del old["merge"]
-    assert from_plain(TokenConfig, old, where="recipe").merge is None
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,13 @@ import pytest
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_tracker_hits
-from pflow.tokens.features import FEATURES, feature_matrix, feature_transforms
+from pflow.tokens.features import feature_matrix, feature_transforms
 
 
 def test_columns_are_the_values_in_the_order_asked_for(events):
     matrix = feature_matrix(events, "hits", ("z", "log_energy"))
     assert matrix.dtype == np.float64
     assert matrix.tolist() == [[0, 5], [100, 12], [120, 8], [-500, 2], [30, 2.5], [20, 0]]
-
-
-def test_logarithms_are_left_to_the_normaliser():
-    assert feature_transforms("hits", ("x", "log_energy", "log_r")) == ("identity", "log10", "log10")
 
 
 def test_the_unit_direction_has_length_one_and_the_right_sense(events):
@@ -45,23 +41,9 @@ def test_a_track_gives_its_momentum_and_where_it_meets_the_calorimeter(events):
     assert matrix.tolist() == [pytest.approx([p, 2.9, 2.9 / p, -1, 1805])]
 
 
-def test_every_feature_of_hits_can_be_computed(events):
-    names = tuple(FEATURES["hits"])
-    assert feature_matrix(events, "hits", names).shape == (6, len(names))
-
-
-def test_no_features_give_a_matrix_without_columns(events):
-    assert feature_matrix(events, "hits", ()).shape == (6, 0)
-
-
 def test_an_unknown_name_is_an_error_with_the_nearest_match():
     with pytest.raises(ConfigError, match=r"no hits feature 'log_enery'.*log_energy"):
         feature_transforms("hits", ("log_enery",))
-
-
-def test_a_name_like_no_other_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ConfigError, match="expected one of log_energy"):
-        feature_transforms("hits", ("qqqqqq",))
 
 
 def test_a_feature_named_twice_is_an_error():

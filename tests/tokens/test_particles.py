@@ -112,22 +112,3 @@ def test_padding_is_never_a_particle(tokeniser):
     particles = tokeniser.decode(tokens(tokeniser, [[True, False, True], [False, False, False]])).particles
     assert particles.score.to_list() == [[0.0, 2.0 * len(tokeniser.pdg)], []]
     assert ak.num(particles.scores).to_list() == ak.num(particles.covariance).to_list() == [2, 0]
-
-
-def test_without_particles_the_fields_have_their_types(tokeniser):
-    particles = tokeniser.decode(tokens(tokeniser, [[], []])).particles
-    assert str(particles.scores.type) == "2 * var * 5 * float32"
-    assert str(particles.covariance.type) == "2 * var * 10 * float32"
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"energy_sigma": [[0.1]]}, "needs energy_sigma and direction_sigma"),
-        ({"direction_sigma": [[0.1]]}, "needs energy_sigma and direction_sigma"),
-        ({"pdg_probability": [[[0.5, 0.5]]]}, r"pdg_probability has shape \(1, 1, 2\), expected \(1, 1, 3\)"),
-    ],
-)
-def test_one_deviation_alone_and_another_vocabulary_are_refused(tokeniser, more, message):
-    with pytest.raises(ValueError, match=message):
-        one(tokeniser, code=22, **more)

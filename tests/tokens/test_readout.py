@@ -11,7 +11,7 @@ from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.merge_hits import Merge
 from pflow.io.open import open_events
 from pflow.tokens.config import TokenConfig
-from pflow.tokens.encode import select_hits, target_particles
+from pflow.tokens.encode import target_particles
 from pflow.tokens.tokeniser import Tokeniser
 
 MERGE = Merge(ecal_mm=20.0, hcal_mm=90.0, layers=5)
@@ -55,18 +55,6 @@ def test_the_tracks_are_those_of_the_events(events, config):
     assert len(tokens[0].readout.track_charge) == 0
 
 
-def test_dtypes_and_shapes(events, config):
-    readout = encoded(events, config)[1].readout
-    for name, shape in (("energy", (2,)), ("position", (2, 3)), ("track_momentum", (1, 3)), ("track_charge", (1,))):
-        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.float32, shape), name
-    for name in ("track_position", "track_direction"):
-        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (np.float32, (1, 3)), name
-    for name, dtype in (("subdetector", np.int32), ("layer", np.int32), ("token", np.int64)):
-        assert (getattr(readout, name).dtype, getattr(readout, name).shape) == (dtype, (2,)), name
-    for pairs in (readout.hit_assignment, readout.track_assignment):
-        assert (pairs.source.dtype, pairs.particle.dtype, pairs.weight.dtype) == (np.int32, np.int64, np.float32)
-
-
 def test_position_and_direction_of_a_track_are_those_at_the_calorimeter(real, config):
     readout = encoded(real, config).readout
     assert np.array_equal(readout.track_position, jagged.vectors(real.tracks.calo_position, np.float32))
@@ -99,31 +87,12 @@ def test_without_truth_there_is_no_assignment(events, config):
     assert readout.track_assignment is None
 
 
-def test_the_option_changes_no_token(real, config):
-    one, other = (encoded(real, each) for each in (config, dataclasses.replace(config, readout=False)))
-    assert other.readout is None
-    for name in ("hits", "tracks", "charge", "pdg", "energy", "direction"):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
-
-
 @pytest.mark.parametrize("merge", [None, MERGE])
 def test_hits_of_a_token_sum_to_its_energy(real, config, merge):
     tokeniser = Tokeniser.fit([real], dataclasses.replace(config, merge=merge, hit_energy_min=0.005))
     for event in tokeniser.encode(real):
         summed = np.bincount(event.readout.token, event.readout.energy)
         np.testing.assert_allclose(summed, tokeniser.scales["hits"].invert(event.hits)[:, 0], rtol=1e-4)
-
-
-def test_merging_makes_fewer_tokens_and_the_same_targets(real, config):
-    merged, unmerged = (encoded(real, each) for each in (config, dataclasses.replace(config, merge=None)))
-    assert len(merged.hits) < 0.6 * len(unmerged.hits)
-    for name in ("charge", "pdg", "energy", "direction"):
-        assert np.array_equal(getattr(merged, name), getattr(unmerged, name)), name
-
-
-def test_normalisers_are_fitted_on_the_merged_hits(real, config):
-    mean = np.mean(np.log10(ak.to_numpy(ak.flatten(select_hits(real, config).hits.energy))))
-    assert Tokeniser.fit([real], config).scales["hits"].mean[0] == pytest.approx(mean, rel=1e-6)
 
 
 def test_the_weights_of_a_hit_sum_to_at_most_1(real, config):

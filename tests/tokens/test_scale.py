@@ -26,7 +26,7 @@ def test_normalised_values_have_mean_zero_and_deviation_one_and_invert_undoes_ap
     np.testing.assert_allclose(normaliser.invert(normalised), values, rtol=1e-5)
 
 
-@pytest.mark.parametrize("n_chunks", [2, 7, 1000])
+@pytest.mark.parametrize("n_chunks", [2, 1000])
 def test_the_fit_does_not_depend_on_the_chunks(values, n_chunks):
     whole = moments().update(values).result()
     parts = moments()
@@ -57,14 +57,6 @@ def test_the_logarithm_of_zero_is_that_of_the_floor():
     assert normaliser.apply([[0.0], [1e-9], [1e-6], [0.1]])[:, 0].tolist() == pytest.approx([-6, -6, -6, -1])
 
 
-def test_values_of_another_width_are_an_error():
-    normaliser = Normaliser(names=("x",), transforms=("identity",), mean=(0.0,), std=(1.0,))
-    with pytest.raises(ConfigError, match=r"shape \[N, 1\]"):
-        normaliser.apply([[1.0, 2.0]])
-    with pytest.raises(ConfigError, match=r"shape \[N, 1\]"):
-        normaliser.invert([[1.0, 2.0]])
-
-
 def test_fitting_on_unknown_values_is_an_error_that_names_the_feature():
     with pytest.raises(ConfigError, match="normalisation of x"):
         moments().update([[1.0, np.nan]])
@@ -74,7 +66,6 @@ def test_fitting_on_unknown_values_is_an_error_that_names_the_feature():
     ("change", "message"),
     [
         ({"transforms": ("log",)}, "nearest matches: log10"),
-        ({"names": ("x", "y")}, "differ in length"),
         ({"mean": (np.nan,)}, "deviations above 0"),
         ({"std": (0.0,)}, "deviations above 0"),
         ({"std": (-1.0,)}, "deviations above 0"),

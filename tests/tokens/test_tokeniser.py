@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
-from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError, InputError
 from pflow.event.build import make_hits, make_links, make_truth
 from pflow.event.events import Events
@@ -14,10 +12,6 @@ from pflow.physics.detector import load_detector
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.tokens import ParticleTokens
-
-
-def test_plain_data_gives_the_same_tokeniser_back(tokeniser):
-    assert from_plain(Tokeniser, json.loads(json.dumps(to_plain(tokeniser))), where="tokeniser") == tokeniser
 
 
 def test_the_fit_does_not_depend_on_the_chunks(events, config, tokeniser):
@@ -67,16 +61,6 @@ def test_events_of_another_detector_are_refused_with_both_names(tokeniser):
     cld = Events(detector=load_detector("cld"), path="cld.root", hits=make_hits(energy=[[]], x=[[]], y=[[]], z=[[]]))
     with pytest.raises(InputError, match=r"cld.root.*'ild_g4'.*'cld'.*b_field"):
         tokeniser.check_detector(cld)
-
-
-def test_the_names_of_collections_do_not_make_another_detector(events, tokeniser):
-    renamed = dataclasses.replace(events.detector, tracks=("OtherTracks",), description="reprocessed")
-    tokeniser.check_detector(dataclasses.replace(events, detector=renamed))
-
-
-def test_a_normaliser_of_other_features_is_an_error(tokeniser):
-    with pytest.raises(ConfigError, match="normaliser of hits is for other features than x"):
-        dataclasses.replace(tokeniser, config=dataclasses.replace(tokeniser.config, hit_features=("x",)))
 
 
 def test_decode_of_encode_gives_the_targets_back(events, tokeniser):

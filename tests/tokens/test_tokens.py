@@ -48,15 +48,3 @@ def test_some_events_keep_their_numbers(tokens, where, expected):
     assert some.n_source.tolist() == tokens.n_source[expected].tolist()
     for name in OFFSETS:
         assert one_by_one(some, name) == [one_by_one(tokens, name)[i] for i in expected], name
-
-
-def test_a_slice_shares_memory_and_a_list_does_not(tokens):
-    assert np.shares_memory(tokens[1:].hits, tokens.hits)
-    assert not any(
-        np.shares_memory(values, tokens.arrays()[name]) for name, values in tokens[[0, 1, 2]].arrays().items()
-    )
-
-
-def test_an_event_outside_is_an_index_error(tokens):
-    with pytest.raises(IndexError, match="event 3 of 3"):
-        tokens[3]

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from pflow.config import from_plain, to_plain
 from pflow.errors import ConfigError
 from pflow.physics.pdg import CLASSES
 from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
@@ -43,12 +40,6 @@ def test_charged_particles_without_a_track_have_curves_of_their_own():
     np.testing.assert_allclose(energy, [0.2, 0.4, 0.2, 0.1])  # without a curve of its own: that of the class
     energy, _ = calibration.apply(sigma, sigma, classes)
     np.testing.assert_allclose(energy, [0.2, 0.2, 0.2, 0.1])
-
-
-def test_plain_data_gives_the_same_calibration_back():
-    calibration = UncertaintyCalibration(energy={"photon": DOUBLED}, direction={"muon": Curve((-3.0, 0.5), (0.25, -1))})
-    content = json.loads(json.dumps(to_plain(calibration)))
-    assert from_plain(UncertaintyCalibration, content, where="calibration") == calibration
 
 
 @pytest.mark.parametrize("name", ["photn", "tau"])
