@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train a small model on the small samples for about two minutes, reconstruct other events into a ROOT file and evaluate
+# Train a small model on the small samples for about a minute, reconstruct other events into a ROOT file and evaluate
 # them; then reconstruct and evaluate with the shipped models. All output is in demo/ (or in the folder given as an
 # argument).
 set -euo pipefail
@@ -7,14 +7,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh ""
 
 out="${1:-demo}"
+if [ -e "$out" ] && [ ! -f "$out/.pflow-demo" ]; then
+    echo "$out is there and was not made by this script: give another folder" >&2
+    exit 1
+fi
 rm -rf "$out"
 mkdir -p "$out"
+touch "$out/.pflow-demo"
 
 echo "== 1. What is in a file: pflow inspect"
 pflow inspect tests/data/gamma1_test_small.root
 
-echo "== 2. Training: pflow fit (about two minutes)"
-pflow fit --config configs/demo.yaml --output "$out/model"
+echo "== 2. Training: pflow fit (about a minute)"
+pflow fit --config gamma1 --output "$out/model" \
+    --data.train tests/data/gamma1_train_small.root --data.val tests/data/gamma1_val_small.root
 
 # measure NAME MODEL FILE [OPTION]: reconstruct and evaluate into folder NAME; OPTION is one of pflow evaluate.
 measure() {

@@ -22,7 +22,7 @@ from pflow.errors import PflowError, first_line, nearest
 __all__ = ["EXIT_CODES", "VERBS", "main"]
 
 VERBS = {
-    "fit": "train a model: pflow fit --config configs/gamma1.yaml",
+    "fit": "train a model: pflow fit --config gamma1 --data.train FILE --data.val FILE",
     "validate": "losses and errors of a checkpoint on the validation files",
     "test": "losses and errors of a checkpoint on the test files",
     "recipe": "train a model in stages and calibrate it: pflow recipe photon --data-dir g4 --output runs/photon",

@@ -1,0 +1,65 @@
+"""What README says a user can do works in a folder outside the checkout, and prints what README shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pflow.cli.main import main
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+README = (REPOSITORY / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+SHORT = ("trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1", "data.batch_size=4")
+"""Options of a fit that make it short."""
+
+
+def commands(block: str) -> list[tuple[list[str], list[str]]]:
+    """The words of each command, and the lines that it prints."""
+    found: list[tuple[list[str], list[str]]] = []
+    for line in block.replace("\\\n", " ").splitlines():
+        if line.startswith("#> "):
+            found[-1][1].append(line[3:])
+        else:
+            found.append((shlex.split(line, comments=True), []))
+    return found
+
+
+def shows(line: str, printed: str) -> bool:
+    """Whether something printed has the words of a line in which ``...`` stands for any text."""
+    pattern = r"\s+".join(re.escape(word).replace(re.escape("..."), ".*?") for word in line.split())
+    return re.search(pattern, " ".join(printed.split())) is not None
+
+
+@pytest.mark.slow
+def test_every_command_works_from_a_folder_of_the_user(sample_dir, data_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for path in sample_dir.glob("*_small.root"):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "my.edm4hep.root").symlink_to(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    ran = 0
+    for language, block in BLOCKS:
+        if language == "python":
+            exec(compile(block, "README.md", "exec"), {})
+            continue
+        for (program, *words), shown in commands(block):
+            if program in ("pip", "cp"):  # of the checkout
+                continue
+            assert program == "pflow"
+            if words[0] == "fit":
+                words += [f"--{option}" for option in (*SHORT, "trainer.accelerator=cpu")]
+            assert main(words) == 0, words
+            printed = capsys.readouterr()
+            assert [line for line in shown if not shows(line, printed.out + printed.err)] == []
+            ran += 1
+    assert ran >= 9
+
+
+def test_it_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) <= 120
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
+        assert (REPOSITORY / target).exists(), target
