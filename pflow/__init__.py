@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pflow.checkpoint.load import load_model as load_model
     from pflow.config import shipped_models as shipped_models
+    from pflow.event.build import make_particles as make_particles
     from pflow.event.events import Events as Events
     from pflow.event.particles import Reconstruction as Reconstruction
     from pflow.event.truth import select_targets as select_targets
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pflow.io.open import iterate_events as iterate_events
     from pflow.io.open import open_events as open_events
     from pflow.io.open import read_events as read_events
+    from pflow.io.particles_root import RecoWriter as RecoWriter
+    from pflow.io.particles_root import read_reco as read_reco
     from pflow.metrics.evaluate import evaluate as evaluate
     from pflow.physics.detector import Detector as Detector
     from pflow.physics.detector import load_detector as load_detector
@@ -22,13 +25,16 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Detector": "pflow.physics.detector",
     "Events": "pflow.event.events",
+    "RecoWriter": "pflow.io.particles_root",
     "Reconstruction": "pflow.event.particles",
     "evaluate": "pflow.metrics.evaluate",
     "iterate_events": "pflow.io.open",
     "load_detector": "pflow.physics.detector",
     "load_model": "pflow.checkpoint.load",
+    "make_particles": "pflow.event.build",
     "open_events": "pflow.io.open",
     "read_events": "pflow.io.open",
+    "read_reco": "pflow.io.particles_root",
     "reconstruct": "pflow.inference.events",
     "select_targets": "pflow.event.truth",
     "shipped_models": "pflow.config",
@@ -37,14 +43,17 @@ _EXPORTS = {
 __all__ = [
     "Detector",
     "Events",
+    "RecoWriter",
     "Reconstruction",
     "__version__",
     "evaluate",
     "iterate_events",
     "load_detector",
     "load_model",
+    "make_particles",
     "open_events",
     "read_events",
+    "read_reco",
     "reconstruct",
     "select_targets",
     "shipped_models",

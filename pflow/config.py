@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import json
+import re
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from pflow.errors import ConfigError, check_fields, nearest
+from pflow.show import html_table, text_table
 
 __all__ = [
     "builtin_names",
@@ -128,13 +130,40 @@ def weights_dir() -> Path:
     return Path(__file__).parent / "pretrained"
 
 
-def shipped_models() -> list[str]:
-    """Sorted names of the trained models that come with pflow; `pflow.load_model` takes them.
+class ModelNames(list[str]):
+    """Names of trained models; shown as a table of what each of them is for."""
 
-    >>> "best.ckpt" in shipped_models()
-    False
+    def rows(self) -> list[tuple[str, ...]]:
+        """Name, detector, what it reads and, from its card, what it is for; the first row has the titles."""
+        rows: list[tuple[str, ...]] = [("name", "detector", "reads", "for")]
+        for name in self:
+            tokens = json.loads((weights_dir() / name / "model.json").read_text("utf-8"))["tokeniser"]
+            config = tokens.get("config") or tokens["recipe"]
+            reads = "hits, tracks" if config["track_features"] else "hits"
+            paragraph = (weights_dir() / name / "README.md").read_text("utf-8").split("\n\n")[1]
+            purpose = re.split("[:;.] ", " ".join(paragraph.split()))[0]
+            rows.append((name, tokens["detector"]["name"], reads, purpose))
+        return rows
+
+    def __repr__(self) -> str:
+        return text_table(self.rows())
+
+    def _repr_html_(self) -> str:
+        heads, *rows = self.rows()
+        return html_table(heads, rows)
+
+
+def shipped_models() -> ModelNames:
+    """The sorted names of the trained models that come with pflow, for `pflow.load_model`; they show as a table.
+
+    >>> shipped_models()
+    name            detector  reads         for
+    cld-general     cld       hits, tracks  All particles of an event of CLD from calorimeter hits and tracks
+    ...
+    >>> list(shipped_models())
+    ['cld-general', 'ild-g4-general', 'ild-g4-photon']
     """
-    return sorted(path.parent.name for path in weights_dir().glob("*/model.safetensors"))
+    return ModelNames(sorted(path.parent.name for path in weights_dir().glob("*/model.safetensors")))
 
 
 def builtin_names(kind: str) -> list[str]:

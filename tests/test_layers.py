@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "pflow"
 
 LAYERS = (
-    {"version", "errors"},
+    {"version", "errors", "show"},
     {"config"},
     {"physics"},
     {"event"},

@@ -31,6 +31,7 @@ from pflow.errors import ConfigError, InputError, first_line, nearest, reading
 from pflow.event.events import Events
 from pflow.event.particles import Reconstruction
 from pflow.model.api import ModelInputs, Reconstructor, build_reconstructor
+from pflow.show import html_table
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.tokens.uncertainty import UncertaintyCalibration
 
@@ -74,7 +75,7 @@ class Checkpoint:
     state_dict: dict[str, torch.Tensor]
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TrainedModel:
     """All that turns events into particles.
 
@@ -101,6 +102,25 @@ class TrainedModel:
     config: dict[str, Any]
     calibration: UncertaintyCalibration | None = None
     graphs: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<TrainedModel {', '.join(f'{name}: {text}' for name, text in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(("TrainedModel", ""), self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What the model is, by name, for people."""
+        tokens = self.tokeniser.config
+        n_weights = sum(weights.numel() for weights in self.reconstructor.parameters())
+        return [
+            ("path", self.path),
+            ("detector", self.tokeniser.detector.name),
+            ("network", type(self.reconstructor).__name__),
+            ("weights", f"{n_weights:,}"),
+            ("reads", " and ".join(["hits"] + ["tracks"] * bool(tokens.track_features))),
+            ("truth rule", tokens.rule),
+        ]
 
     @property
     def decoding(self) -> dict[str, Any]:
@@ -129,6 +149,11 @@ def load_model(source: str | Path) -> TrainedModel:
     InputError
         No such model (with the nearest names), one that would run code, one of a newer pflow, one that is damaged, or
         one whose weights do not fit its configuration; names the file.
+
+    Examples
+    --------
+    >>> load_model("ild-g4-photon")
+    <TrainedModel path: ild-g4-photon, detector: ild_g4, ..., reads: hits, truth rule: stable>
     """
     graphs = _exported_folder(source)
     if graphs is None:

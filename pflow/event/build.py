@@ -92,6 +92,11 @@ def make_particles(*, mass: Any = None, **quantities: Any) -> ak.Array:
 
     Without a given mass, it is sqrt(max(0, E^2 - p^2)). `scores` [event, particle, 5] are the probabilities of
     `pflow.physics.pdg.CLASSES`, `covariance` [event, particle, 10] as of `pflow.physics.kinematics.COVARIANCE`.
+
+    >>> one = {"pdg": [22], "charge": [0], "energy": [5], "px": [3], "py": [4], "pz": [0]}
+    >>> particles = make_particles(**{name: [value, []] for name, value in one.items()})  # two events
+    >>> particles.pt.to_list(), particles.mass.to_list()
+    ([[5.0], []], [[0.0], []])
     """
     if mass is None:
         energy, *momentum = (jagged.flat(quantities[name], np.float64) for name in ("energy", "px", "py", "pz"))

@@ -22,6 +22,7 @@ from pflow.event import jagged
 from pflow.event.schema import LINKED, PARTS
 from pflow.event.validate import Violation, validate_part
 from pflow.physics.detector import Detector
+from pflow.show import html_table
 
 __all__ = ["TRUTH_PARTS", "EventLists", "Events", "Flag", "concatenate", "count_flags", "event_rows"]
 
@@ -83,7 +84,17 @@ class EventLists:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{jagged.count(part).sum()} {name}" for name, part in self.parts())
-        return f"<{type(self).__name__}: {len(self)} events, {counts}>"
+        return f"<{type(self).__name__}: {self._summary()}, {counts}>"
+
+    def _summary(self) -> str:
+        return f"{len(self)} events"
+
+    def _repr_html_(self) -> str:
+        """A table of the parts, for notebooks."""
+        counts = [(name, part, int(jagged.count(part).sum())) for name, part in self.parts()]
+        rows = [(name, f"{n:,}", f"{n / max(1, len(self)):.1f}", ", ".join(part.fields)) for name, part, n in counts]
+        caption = f"{type(self).__name__}: {self._summary()}"
+        return html_table(("part", "objects", "per event", "fields"), rows, caption=caption)
 
     def emptied(self, bad: npt.NDArray[np.bool_], flag: Flag = Flag.BAD_INPUT) -> Self:
         """The same events, those where `bad` holds without content and flagged."""
@@ -112,6 +123,14 @@ class Events(EventLists):
         Optional collections of the detector that the file does not hold.
     reference_name
         Name of the algorithm or collection in ``reference``.
+
+    Examples
+    --------
+    >>> events = pflow.read_events("gammasep_test_small.root", entry_stop=3)
+    >>> events
+    <Events: 3 events of ild_g4, 2203 hits, 0 tracks, ...>
+    >>> ak.sum(events.hits.energy, axis=1)  # of each event, GeV
+    <Array [...] type='3 * float32'>
     """
 
     detector: Detector
@@ -148,6 +167,9 @@ class Events(EventLists):
                 raise ValueError(f"{name} has {len(part)} events, hits have {n}")
         if self.truth is None and any(getattr(self, name) is not None for name in LINKED):
             raise ValueError("links need the truth particles they point to")
+
+    def _summary(self) -> str:
+        return f"{super()._summary()} of {self.detector.name}"
 
     def parts(self) -> Iterator[tuple[str, ak.Array]]:
         """Name and array of each part that is there."""

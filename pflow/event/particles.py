@@ -38,6 +38,14 @@ class Reconstruction(EventLists):
     hit_links, track_links
         [event, link] records, or None if the algorithm gives none: source (hit or track of the event), particle,
         weight (fraction of the source's energy that the particle has; those of a source sum to at most 1).
+
+    Examples
+    --------
+    >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "ild-g4-general")
+    >>> reco
+    <Reconstruction: 2 events by PFlow, 5 particles, 1317 hit_links, 4 track_links>
+    >>> ak.sum(reco.particles, axis=-1).mass  # of each event, GeV
+    <Array [2.33, 13.5] type='2 * float...'>
     """
 
     particles: ak.Array
@@ -52,6 +60,9 @@ class Reconstruction(EventLists):
             part = getattr(self, field)
             if part is not None and len(part) != len(self.particles):
                 raise ValueError(f"{field} has {len(part)} events, particles have {len(self.particles)}")
+
+    def _summary(self) -> str:
+        return f"{super()._summary()} by {self.name}"
 
     @property
     def optional_parts(self) -> frozenset[str]:

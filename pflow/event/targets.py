@@ -22,7 +22,7 @@ __all__ = ["Targets"]
 Index = npt.NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Targets:
     """The truth particles that a rule selects, with their hits and tracks; made into records where these are looked at.
 
@@ -42,6 +42,9 @@ class Targets:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def __repr__(self) -> str:
+        return f"<Targets: {len(self)} events, {self.counts.sum()} particles by rule '{self.rule}'>"
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A field of `particles` one event after the other, [target]; by a name as of `pflow.event.jagged.columns`."""

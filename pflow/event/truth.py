@@ -76,6 +76,12 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
         No such rule.
     InputError
         The events hold no truth, no links to it, or particles that are their own ancestors.
+
+    Examples
+    --------
+    >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
+    >>> select_targets(events).particles.pdg.to_list()
+    [[22, 211], [211, -11, 211]]
     """
     check_choice(rule, RULES, "truth rule")
     truth, hit_links = events.truth, events.hit_links

@@ -97,6 +97,12 @@ def reconstruct(
         Events of another detector, or an event that cannot be used: names file, entry, field and what was expected.
     ConfigError
         No such engine or device, one that cannot do what is asked for, or a number of particles or events below 1.
+
+    Examples
+    --------
+    >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
+    >>> reconstruct(events, "ild-g4-general").particles.pdg.to_list()
+    [[211, 22], [211, 211, -11]]
     """
     if not isinstance(model, TrainedModel):
         model = load_model(model)

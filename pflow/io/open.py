@@ -56,6 +56,12 @@ def open_events(
         Not a file of a known schema, truncated, a required collection missing, or no detector fits.
     ConfigError
         Unknown schema, detector or layout, or a file or detector that `truth_tracks` is not for.
+
+    Examples
+    --------
+    >>> with open_events("multi_test_small.root") as file:
+    ...     file, len(file.read(10, 20))
+    (<EventFile: multi_test_small.root, flat, 25 entries, detector ild_g4>, 10)
     """
     if schema is not None:
         check_choice(schema, SCHEMAS, "schema")
@@ -106,7 +112,11 @@ def read_events(
     truth: bool = True,
     on_error: OnError = "raise",
 ) -> Events:
-    """Read entries of one file; parameters, errors and warnings as of `open_events` and `EventFile.read`."""
+    """Read entries of one file; parameters, errors and warnings as of `open_events` and `EventFile.read`.
+
+    >>> read_events("multi_test_small.root", entry_start=10, entry_stop=20)
+    <Events: 10 events of ild_g4, ...>
+    """
     with open_events(path, detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks) as file:
         return file._read(entry_start, entry_stop, truth=truth, on_error=on_error)
 
@@ -126,6 +136,9 @@ def iterate_events(
 
     A chunk never spans two files; a file without entries gives none. Parameters, errors and warnings as of
     `open_events` and `EventFile.read`.
+
+    >>> [len(events) for events in iterate_events(["multi_test_small.root", "zqq_test_small.root"], chunk_size=20)]
+    [20, 5, 6]
     """
     if chunk_size < 1:
         raise ConfigError(f"chunk_size is {chunk_size}, expected at least 1")

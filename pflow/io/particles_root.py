@@ -120,6 +120,14 @@ class RecoWriter:
     ConfigError
         An output that cannot be written, an unknown format, a name that is no identifier, or provenance that JSON
         cannot hold.
+
+    Examples
+    --------
+    >>> reco = pflow.reconstruct(pflow.read_events("multi_test_small.root", entry_stop=2), "ild-g4-general")
+    >>> with RecoWriter("mine.root", provenance={"made by": "hand"}) as writer:
+    ...     writer.extend(reco)
+    >>> read_reco("mine.root")
+    <Reconstruction: 2 events by PFlow, 5 particles, ...>
     """
 
     def __init__(
@@ -272,6 +280,11 @@ def read_reco(
     InputError
         Not a ROOT file, truncated, without the collection `name` or without required links: names file and branch,
         with nearest matches. Links to particles that are not there, or with impossible weights.
+
+    Examples
+    --------
+    >>> read_reco("mine.root", entry_stop=1)  # which the example of `RecoWriter` wrote
+    <Reconstruction: 1 events by PFlow, 2 particles, ...>
     """
     with _opened(path, name, links) as (tree, read):
         stop = tree.num_entries if entry_stop is None else min(entry_stop, tree.num_entries)

@@ -77,8 +77,8 @@ class EventFile:
 
     Examples
     --------
-    >>> with open_events("cld_rec.edm4hep.root") as file:  # doctest: +SKIP
-    ...     events = file.read(0, 100)
+    >>> with pflow.open_events("multi_test_small.root") as file:
+    ...     events = file.read(10, 20)
     """
 
     def __init__(self, path: str, reopen: Callable[[], Reader]) -> None:

@@ -77,9 +77,10 @@ def evaluate(
 
     Examples
     --------
-    >>> result = evaluate("reco.root", "events.root")  # doctest: +SKIP
-    >>> result.algorithms["PFlow"]["energy_weighted_efficiency"]  # doctest: +SKIP
-    Number(value=0.9780, low=0.9756, high=0.9803)
+    >>> events = pflow.read_events("multi_test_small.root", entry_stop=2)
+    >>> result = evaluate(pflow.reconstruct(events, "ild-g4-general"), events)  # or the names of their files
+    >>> result.algorithms["PFlow"]["energy_weighted_efficiency"]
+    Number(value=1.0, low=0.609..., high=1.0)
     """
     name = name or (reco.name if isinstance(reco, Reconstruction) else collection)
     for other in compare or {}:

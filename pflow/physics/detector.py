@@ -146,6 +146,11 @@ class Detector:
         Collections of Monte Carlo particles and of the links from hits and tracks to them.
     references
         Collections of another algorithm's particles, e.g. PandoraPFOs; the first that a file holds is read.
+
+    Examples
+    --------
+    >>> [calorimeter.name for calorimeter in load_detector("ild_g4").calorimeters]
+    ['ecal_barrel', 'ecal_endcap', 'hcal_barrel', 'hcal_endcap']
     """
 
     name: str
@@ -195,6 +200,12 @@ def load_detector(name: str | Path | Detector) -> Detector:
     ------
     ConfigError
         No such detector, or a file that does not describe one.
+
+    Examples
+    --------
+    >>> detector = load_detector("cld")
+    >>> detector.b_field, detector.ecal_inner_radius  # T, mm
+    (2.0, 2150.0)
     """
     if isinstance(name, Detector):
         return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -12,6 +12,7 @@ from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.report import method, number_text, rows, summary
 from pflow.plots.style import MARK
+from pflow.show import html_table
 
 __all__ = ["report_page"]
 
@@ -47,7 +48,7 @@ def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Ma
         *(_figure(name, png) for name, png in images.items()),
         "</div>",
         "<h2>Definitions</h2>",
-        _table(("key in metrics.json", "unit", "definition"), ((d.keys, d.unit, d.text) for d in DEFINITIONS)),
+        html_table(("key in metrics.json", "unit", "definition"), ((d.keys, d.unit, d.text) for d in DEFINITIONS)),
         "<h2>Provenance</h2>",
         f"<pre>{escape(json.dumps(origin, indent=2))}</pre>",
         "</body></html>",
@@ -66,12 +67,6 @@ def _results(result: EvaluationResult) -> str:
         meaning = escape(f"{row.key}: {definition_of(row.key).text}")
         body.append(f'<tr{style}><td title="{meaning}">{escape(row.label)}</td>{cells}</tr>')
     return f"<table><thead><tr><th>metric</th>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-
-
-def _table(heads: Iterable[str], body_rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in body_rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _figure(name: str, png: bytes) -> str:

@@ -123,7 +123,7 @@ class TestSelection:
             made()[3]
 
     def test_its_text_says_what_it_holds(self):
-        assert repr(made(tracks=None)).startswith("<Events: 3 events, 3 hits, 3 tracker_hits, 3 truth")
+        assert repr(made(tracks=None)).startswith("<Events: 3 events of ild_g4, 3 hits, 3 tracker_hits, 3 truth")
 
 
 class TestEmptied:

@@ -113,4 +113,4 @@ def test_one_event_is_taken_by_its_index_as_events_are():
         assert one.particles.to_list() == whole.particles[2:].to_list()
     with pytest.raises(IndexError, match="event 3 of 3"):
         whole[3]
-    assert repr(whole) == "<Reconstruction: 3 events, 3 particles, 3 hit_links, 3 track_links>"
+    assert repr(whole) == "<Reconstruction: 3 events by PFlow, 3 particles, 3 hit_links, 3 track_links>"
