@@ -156,7 +156,7 @@ def reconstruct_files(
     max_particles, max_hits, batch_size, device, engine
         As for `pflow.reconstruct`.
     chunk_size
-        Largest number of entries in memory at a time.
+        Entries read and reconstructed at once; up to twice as many where the baskets of a file then end.
     cluster
         ``local:N`` for N processes on this machine, a YAML file of a batch system, or the address of a dask scheduler
         (`pflow.inference.cluster`), whose processes each use `device`. Default: this process.
