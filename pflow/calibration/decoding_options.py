@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pflow.calibration.fit_uncertainty import UncertaintyFit
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.errors import ConfigError, check_choice
 from pflow.event.events import Flag
 from pflow.event.skipped import without_refused
@@ -76,7 +76,7 @@ def decoding_grid(decoding: DecodingConfig, **choices: Sequence[float] | Sequenc
 
 
 def calibrate(
-    model: Model,
+    model: TrainedModel,
     inputs: Sequence[str | Path],
     decodings: Sequence[DecodingConfig],
     *,

@@ -38,7 +38,6 @@ from pflow.tokens.uncertainty import UncertaintyCalibration
 __all__ = [
     "PREFIX",
     "Checkpoint",
-    "Model",
     "TrainedModel",
     "check_weights",
     "load_model",
@@ -55,24 +54,15 @@ PREFIX = "reconstructor."
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Checkpoint:
-    """A trained model as read.
-
-    Parameters
-    ----------
-    path
-        The file or folder; of a model that comes with pflow, its name.
-    digest
-        SHA-256, hexadecimal: of the file, or of a folder's tensors.
-    header
-        What the weights are for.
-    state_dict
-        Weights by name, on the CPU.
-    """
+    """A trained model as read."""
 
     path: str
+    """The file or folder; of a model that comes with pflow, its name."""
     digest: str
+    """SHA-256, hexadecimal: of the file, or of a folder's tensors."""
     header: Header
     state_dict: dict[str, torch.Tensor]
+    """Weights by name, on the CPU."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -132,9 +122,6 @@ class TrainedModel:
         return pflow.reconstruct(events, self, **options)
 
 
-Model = TrainedModel
-
-
 def load_model(source: str | Path) -> TrainedModel:
     """Load a trained model.
 
@@ -155,7 +142,8 @@ def load_model(source: str | Path) -> TrainedModel:
     >>> load_model("ild-g4-photon")
     <TrainedModel path: ild-g4-photon, detector: ild_g4, ..., reads: hits, truth rule: stable>
     """
-    graphs = _exported_folder(source)
+    folder = _folder(source)
+    graphs = folder if folder is not None and (folder / TOKENS).is_file() else None
     if graphs is None:
         checkpoint = read_checkpoint(source)
         check_weights(checkpoint)
@@ -216,16 +204,7 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
 
 
 def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:
-    """Give a reconstructor the weights of a checkpoint.
-
-    Parameters
-    ----------
-    reconstructor
-        Of the same configuration.
-    checkpoint
-        From `read_checkpoint`.
-    assign
-        Whether its parameters become the checkpoint's tensors, not copies of them.
+    """Give a reconstructor the weights of a checkpoint, as copies or, with `assign`, themselves.
 
     Raises
     ------
@@ -257,10 +236,10 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
         damaged: a checksum that is not that of its content, or a weight that is not a finite number; names the file
         and, if there is one, the field.
     """
-    if Path(source).is_file():
-        return _read_file(str(source))
     if (folder := _folder(source)) is not None:
         return _read_folder(folder, path=str(source))
+    if Path(source).is_file():
+        return _read_file(str(source))
     shipped = shipped_models()
     known = ", ".join(shipped) or "none does"
     raise InputError(
@@ -277,15 +256,11 @@ def read_header(name: str) -> Header:
 
 
 def _folder(source: str | Path) -> Path | None:
-    """The folder of a model, or None."""
-    if str(source) in shipped_models():
+    """The folder of a model, or None. A file goes before a name, and a name before a folder."""
+    path = Path(source)
+    if not path.is_file() and str(source) in shipped_models():
         return weights_dir() / source
-    return Path(source) if Path(source).is_dir() else None
-
-
-def _exported_folder(source: str | Path) -> Path | None:
-    folder = None if Path(source).is_file() else _folder(source)
-    return folder if folder is not None and (folder / TOKENS).is_file() else None
+    return path if path.is_dir() else None
 
 
 def _read_description(folder: Path, *, path: str) -> Checkpoint:

@@ -120,22 +120,10 @@ def _started(cluster: str, stack: ExitStack) -> Any:
 
 
 class _Watch:
-    """Waits for results, and meanwhile looks whether the cluster has processes.
-
-    Parameters
-    ----------
-    client
-        A `distributed.Client`.
-    cluster
-        What the user calls the cluster.
-    jobs
-        Its jobs if it is on a batch system.
-    """
+    """Waits for results, and meanwhile looks whether the cluster has processes."""
 
     def __init__(self, client: Any, cluster: str, jobs: BatchJobs | None) -> None:
-        self._client = client
-        self._cluster = cluster
-        self._jobs = jobs
+        self._client, self._cluster, self._jobs = client, cluster, jobs
         self._next = time.monotonic() + LOOK_EVERY
         self._empty = 0
 
@@ -190,11 +178,10 @@ def _outcome(job: Job, chunk: Chunk | None, future: Any, watch: _Watch) -> Outco
 
 
 _workers: list[tuple[str, Settings, Worker]] = []
-"""The worker of this process, kept from chunk to chunk; settings compare and need not be hashable."""
 
 
 def _worker(checkpoint: str, settings: Settings) -> Worker:
-    """The worker of this process for a checkpoint and settings."""
+    """The worker of this process, kept from chunk to chunk; settings compare and need not be hashable."""
     if not _workers or _workers[0][:2] != (checkpoint, settings):
         for *_, other in _workers:
             other.close()
@@ -224,26 +211,14 @@ SCHEDULER = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchSystem:
-    """How processes are started; the files of ``configs/cluster`` are examples.
-
-    Parameters
-    ----------
-    system
-        One of `SYSTEMS`.
-    jobs
-        Number of jobs to submit; another one takes the place of one that ends.
-    options
-        Keyword arguments of its class in dask-jobqueue.
-
-    Raises
-    ------
-    ConfigError
-        Another system, or fewer than one job.
-    """
+    """How processes are started, as a YAML file says; those of ``configs/cluster`` are examples."""
 
     system: str
+    """One of `SYSTEMS`."""
     jobs: int
+    """Number of jobs to submit; another one takes the place of one that ends."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Keyword arguments of its class in dask-jobqueue."""
 
     def __post_init__(self) -> None:
         check_choice(self.system, SYSTEMS, "batch system")
@@ -258,10 +233,9 @@ class BatchSystem:
         ConfigError
             dask-jobqueue is not installed or refuses the options, or the batch system is not there or refuses a job.
         """
-        dask_jobqueue = _dask_jobqueue()
-        options = {"scheduler_options": SCHEDULER, **self.options}
+        kind = getattr(_dask_jobqueue(), SYSTEMS[self.system])
         try:
-            cluster = getattr(dask_jobqueue, SYSTEMS[self.system])(**options)
+            cluster = kind(**{"scheduler_options": SCHEDULER, **self.options})
         except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"batch system {self.system}: {first_line(error)}") from error
         jobs = BatchJobs(cluster, self)
@@ -274,19 +248,10 @@ class BatchSystem:
 
 
 class BatchJobs:
-    """Jobs of a batch system, and a dask scheduler in this process; a context manager, which ends them.
-
-    Parameters
-    ----------
-    cluster
-        A `dask_jobqueue.JobQueueCluster` without jobs.
-    system
-        What it was made from.
-    """
+    """Jobs of a batch system, and a dask scheduler in this process; a context manager, which ends them."""
 
     def __init__(self, cluster: Any, system: BatchSystem) -> None:
-        self.cluster = cluster
-        self._system = system
+        self.cluster, self._system = cluster, system  # a dask_jobqueue.JobQueueCluster without jobs
         self._begun: set[str] = set()  # jobs that have had a process
         self._without: set[str] = set()  # those of them that had none at the last look
 
@@ -327,13 +292,7 @@ class BatchJobs:
         await self.cluster
 
     def replace_ended(self) -> None:
-        """Submit a job in place of each that had a process, and has none now and at the last call.
-
-        Raises
-        ------
-        ConfigError
-            As for `submit`.
-        """
+        """Submit a job in place of each that had a process, and has none now and at the last call; see `submit`."""
         self.cluster.sync(self._forget_ended)
         self.submit()
 
@@ -363,13 +322,7 @@ class BatchJobs:
 
 
 def _dask_jobqueue() -> ModuleType:
-    """The package. Its import makes SIGINT exit with code 0, which is taken back.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed.
-    """
+    """The package. Its import makes SIGINT exit with code 0, which is taken back."""
     before = signal.getsignal(signal.SIGINT)
     try:
         import dask_jobqueue
@@ -390,11 +343,5 @@ def _refusal(error: Exception) -> str:
 
 
 def load_batch_system(path: str | Path) -> BatchSystem:
-    """A `BatchSystem` from a YAML file, or a built-in one by its name.
-
-    Raises
-    ------
-    ConfigError
-        No such file, no YAML, or fields that are not those of `BatchSystem`.
-    """
+    """A `BatchSystem` from a YAML file, or a built-in one by its name."""
     return from_plain(BatchSystem, load_yaml(resolve("cluster", path)), str(path))

@@ -247,18 +247,7 @@ def _run_here(worker: Worker, tasks: Iterable[Task]) -> Generator[Outcome, None,
 class _Plan:
     """Opens the inputs of jobs as their turn comes, cuts them into chunks, and writes the outputs.
 
-    Parameters
-    ----------
-    jobs, worker, settings
-        Of the call.
-    options
-        Its options that only the provenance needs, and ``format``, ``mc_links`` and ``chunk_size``.
-    check_geometry
-        Whether to refuse files whose ECAL hits do not lie where the model's detector has its ECAL.
-    skip_finished
-        Whether an output that is there and whole is left as it is.
-    force
-        Whether any other file is replaced.
+    `options` are those of the call that the provenance holds beside the settings.
     """
 
     def __init__(

@@ -69,21 +69,13 @@ def provenance(
     ----------
     inputs
         What `describe_input` says of each input, in order.
-    model
-        The model.
-    settings
-        What holds for all chunks.
+    model, settings
+        Of all chunks.
     detector
         Name of the detector that the inputs were read as.
     options
         The other options of `pflow.inference.files.reconstruct_files`: ``format``, ``mc_links``, ``chunk_size``,
         ``cluster``.
-
-    Returns
-    -------
-    dict
-        ``pflow_version``, ``versions``, ``machine``, ``inputs``, ``checkpoint`` with its SHA-256, ``options``,
-        ``decoding`` as used, and ``configuration``, the model's header.
     """
     reading = settings.reading
     trained_on = model.tokeniser.detector
@@ -119,17 +111,10 @@ def provenance(
 
 
 def command(made: Mapping[str, Any], output: str) -> list[str]:
-    """The words of the command line that makes a reconstruction again.
+    """The words of the command line that makes a reconstruction again and writes `output`.
 
-    Paths are as they were given when it was made, relative ones to the folder of that time. Only what the provenance
-    holds is set: files of earlier versions hold less.
-
-    Parameters
-    ----------
-    made
-        From `provenance`.
-    output
-        File to write.
+    Paths are as they were given when it was made. Only what the provenance holds is set: files of earlier versions
+    hold less.
     """
     options = made.get("options", {})
     words = ["pflow", "reconstruct", *(str(one["path"]) for one in made.get("inputs", ()))]
@@ -148,21 +133,7 @@ def changed_decoding(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
-    """Whether an output is there and whole: made from the same input by the same model with the same settings.
-
-    Parameters
-    ----------
-    output
-        Where it would be.
-    provenance
-        What it should have as provenance.
-    n_entries
-        Entries that it should have.
-
-    Returns
-    -------
-    bool
-        False where nothing is there, or a file that is truncated, damaged or no output of pflow.
+    """Whether an output is there and whole, with `n_entries`: from the same input, by the same model and settings.
 
     Raises
     ------

@@ -37,17 +37,7 @@ class ChunkResult:
 
 
 class Worker:
-    """A model that is ready to run, and its open input files.
-
-    Parameters
-    ----------
-    model
-        A model, or the argument of `load_model`.
-    settings
-        The same for all chunks.
-    max_open
-        Input files that are kept open at most, those used last; None: all, until they are released.
-    """
+    """A model that is ready to run, and its open input files: at most `max_open`, None: all until they are released."""
 
     def __init__(self, model: TrainedModel | str, settings: Settings, *, max_open: int | None = MAX_OPEN) -> None:
         self.model = model if isinstance(model, TrainedModel) else load_model(model)
@@ -60,10 +50,9 @@ class Worker:
             batch_size=settings.batch_size,
         )
         self.files = OpenFiles(settings.reading.open, most=max_open)
-        """The inputs."""
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the inputs."""
         self.files.close()
 
     def run(self, chunk: Chunk) -> ChunkResult:
@@ -77,8 +66,7 @@ class Worker:
         settings, on_error = self._settings, self._settings.reading.on_error
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            file = self.files.open(chunk.path)
-            events = file.read(chunk.start, chunk.stop, truth=False, on_error=on_error)
+            events = self.files.open(chunk.path).read(chunk.start, chunk.stop, truth=False, on_error=on_error)
             as_trained = with_detector(events, self.model.tokeniser.detector)
             usable = usable_events(as_trained, settings.max_hits, on_error, valid=True)
             reconstruction = reconstruct_valid(usable, self._engine, on_error)

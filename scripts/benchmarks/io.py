@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.timing import cpu_ms, write_json
-from pflow.checkpoint.load import Model, load_model
+from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.data.batch import Batch
 from pflow.data.buckets import bucket
 from pflow.data.collate import Padder
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     write_json(args.output, {"model": args.checkpoint, "rows": rows})
 
 
-def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any]:
+def measure(model: TrainedModel, path: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds an event of each stage."""
     with open_events(path) as file:
         n = min(args.events, file.num_entries)
@@ -78,7 +78,7 @@ def measure(model: Model, path: Path, args: argparse.Namespace) -> dict[str, Any
     return {"file": path.name, "events": n, "ms": {stage: total / n for stage, total in times.items()}}
 
 
-def make_batches(model: Model, events: Events, max_tokens: int) -> list[Batch]:
+def make_batches(model: TrainedModel, events: Events, max_tokens: int) -> list[Batch]:
     """Batches of the events, as a training cuts a buffer of them into batches."""
     tokens = model.tokeniser.encode(events, warn=False)
     padder, generator = Padder([tokens]), np.random.default_rng(1)

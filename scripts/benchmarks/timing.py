@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch
 from pflow.data.collate import Padder
 from pflow.event import jagged
@@ -43,7 +43,7 @@ def peak_mb() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def make_batches(model: Model, events: Events, batch_size: int, *, truth: bool = False) -> list[Batch]:
+def make_batches(model: TrainedModel, events: Events, batch_size: int, *, truth: bool = False) -> list[Batch]:
     """Batches of events of similar length, the longest first; with targets if `truth`."""
     tokens = model.tokeniser.encode(events, truth=truth)
     order, padder = np.argsort(-tokens.n_source, kind="stable"), Padder([tokens])

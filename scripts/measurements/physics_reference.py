@@ -15,7 +15,7 @@ from typing import Any
 import awkward as ak
 
 from measurements.rows import ROOT
-from pflow.checkpoint.load import Model, load_model
+from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.event.events import Events
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(
-    model: Model, path: Path, change: Callable[[Events], Events] | None = None, *, engine: str = "auto"
+    model: TrainedModel, path: Path, change: Callable[[Events], Events] | None = None, *, engine: str = "auto"
 ) -> dict[str, Any]:
     """What a model finds in a file, on a CPU; `change` is applied to the events before."""
     events = read_events(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from pflow.checkpoint.format import EXPORT_FORMAT
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.export.graphs import Export
 from pflow.export.pointing.graphs import pointing_graphs
 from pflow.model.pointing import PointingReconstructor
@@ -37,14 +37,14 @@ HOW_TO = (
 """How to use the files, step by step."""
 
 
-def pointing_export(model: Model) -> Export:
+def pointing_export(model: TrainedModel) -> Export:
     """``encoder``, ``decoder`` and ``refinement`` of a model with a pointing network, and how to run them."""
     graphs = pointing_graphs(model, cast(PointingReconstructor, model.reconstructor))
     inputs = tuple(spec.name for spec in graphs["encoder"].inputs)
     return Export(graphs=graphs, how_to=HOW_TO, run=_metadata(model, inputs))
 
 
-def _metadata(model: Model, inputs: tuple[str, ...]) -> dict[str, str]:
+def _metadata(model: TrainedModel, inputs: tuple[str, ...]) -> dict[str, str]:
     """What a host must know besides the graphs."""
     tokeniser = model.tokeniser
     return {
@@ -61,7 +61,7 @@ def _metadata(model: Model, inputs: tuple[str, ...]) -> dict[str, str]:
     }
 
 
-def _known(model: Model, inputs: tuple[str, ...]) -> list[str]:
+def _known(model: TrainedModel, inputs: tuple[str, ...]) -> list[str]:
     """The inputs whose numbers must be known: what cells and momenta are made of, and what features read."""
     recipe = model.tokeniser.config
     needed = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}

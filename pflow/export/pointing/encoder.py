@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.data.batch import Batch, Readout, TokenSet
 from pflow.export.attention_scan import attend_by_scan
 from pflow.export.pointing.cells import Hits, merge_hits
@@ -49,7 +49,7 @@ class EncoderGraph(nn.Module):
         Its largest number of particles.
     """
 
-    def __init__(self, model: Model, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
+    def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
         recipe = model.tokeniser.config
         self.tokeniser = model.tokeniser

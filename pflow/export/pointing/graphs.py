@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.export.graphs import Graph, TensorSpec
 from pflow.export.loop import Loop
 from pflow.export.pointing.encoder import EncoderGraph
@@ -45,7 +45,7 @@ AXES: dict[str, tuple[str | None, ...]] = {
 
 
 @torch.no_grad()
-def pointing_graphs(model: Model, reconstructor: PointingReconstructor) -> dict[str, Graph | Loop]:
+def pointing_graphs(model: TrainedModel, reconstructor: PointingReconstructor) -> dict[str, Graph | Loop]:
     """``encoder``, ``decoder`` and ``refinement`` of a model.
 
     Parameters
@@ -113,7 +113,7 @@ def _axes(name: str, first_axes: Mapping[str, str | None]) -> Sequence[str | Non
     return ()
 
 
-def _example_source(model: Model, encoder: EncoderGraph) -> dict[str, Tensor]:
+def _example_source(model: TrainedModel, encoder: EncoderGraph) -> dict[str, Tensor]:
     """An event by hand: two groups of hits where the calorimeter begins, and tracks into one of them."""
     detector = model.tokeniser.detector
     generator = torch.Generator().manual_seed(0)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
 from pflow.tokens.particles import NULL_DIRECTION, momentum_and_energy
@@ -32,7 +32,7 @@ class PhysicalParticles(nn.Module):
         *("score", "class_probability", "pdg_probability"),
     )
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TrainedModel) -> None:
         super().__init__()
         codes = np.array(model.tokeniser.pdg.codes)
         self.codes = torch.from_numpy(codes)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from pflow.checkpoint.load import Model
+from pflow.checkpoint.load import TrainedModel
 from pflow.event.links import MIN_HIT_FRACTION
 from pflow.export.pointing.encoder import SOURCE, source_of
 from pflow.export.pointing.messages import DenseMessages
@@ -41,7 +41,7 @@ class RefinementGraph(nn.Module):
         Its thresholds.
     """
 
-    def __init__(self, model: Model, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
+    def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
         self.network, self.decoding = network, decoding
         self.physics = PhysicalParticles(model)
