@@ -124,7 +124,7 @@ def test_an_event_of_40_000_hits(data_dir, program, exported_general, tmp_path):
     assert not event["truncated"]
     assert len(energy) > 300
     assert energy.sum() == pytest.approx(ak.sum(events.hits.energy), rel=0.5)
-    assert last["peak_memory_kb"] < 4e6
+    assert last["peak_memory_kb"] < 2e6  # 1.5e6 measured; what the tests' own process holds does not count
 
 
 @pytest.mark.slow
