@@ -41,15 +41,7 @@ def from_plain(cls: type[T], content: Any, where: str) -> T:
 
     Fields may be numbers, texts, booleans, dataclasses, ``tuple[X, ...]``, ``Mapping[K, V]``, and ``X | None``. Whole
     numbers become floats where a float is expected; nothing else is converted. Fields of other types take any value.
-
-    Parameters
-    ----------
-    cls
-        The dataclass.
-    content
-        What YAML or JSON gave; an instance of `cls` is returned as it is.
-    where
-        Begins each error message, e.g. the file's name.
+    An instance of `cls` is returned as it is. `where` begins each error message, e.g. the file's name.
 
     Raises
     ------
@@ -172,13 +164,7 @@ def builtin_names(kind: str) -> list[str]:
 
 
 def resolve(kind: str, name: str | Path) -> Path:
-    """Path of a built-in file by its name, or of the user's own file.
-
-    Raises
-    ------
-    ConfigError
-        Neither a built-in name nor an existing file; names the nearest built-in ones.
-    """
+    """Path of a built-in file by its name, or of the user's own file; a ConfigError names the nearest built-in ones."""
     builtin = config_dir() / kind / f"{name}.yaml"
     if "/" not in str(name) and builtin.is_file():
         return builtin
@@ -191,13 +177,7 @@ def resolve(kind: str, name: str | Path) -> Path:
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping, without running code from it; one that has not changed is not read again.
-
-    Raises
-    ------
-    ConfigError
-        Not YAML, or not a mapping; names the file.
-    """
+    """The mapping in a YAML file, else a ConfigError. No code in it is run, and one that has not changed is kept."""
     found = Path(path).stat()
     return copy.deepcopy(_parsed(str(path), found.st_mtime_ns, found.st_size))
 

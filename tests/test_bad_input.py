@@ -50,53 +50,31 @@ def reconstruct(tmp_path, checkpoint, capsys):
     def run(path, *options):
         output = tmp_path / "out" / "reco.root"
         output.parent.mkdir(exist_ok=True)
-        code = main(
-            [
-                "reconstruct",
-                str(path),
-                "--checkpoint",
-                str(checkpoint),
-                "-o",
-                str(output),
-                "-q",
-                "--device=cpu",
-                *options,
-            ]
-        )
+        words = ["reconstruct", path, "--checkpoint", checkpoint, "-o", output, "-q", "--device=cpu", *options]
+        code = main([str(word) for word in words])
         return code, capsys.readouterr().err, output
 
     return run
 
 
-def spoil(events: Events, field: str, value: float) -> Events:
-    """The events with one number of the first hit of entry BAD replaced."""
-    counts = ak.num(events.hits)
-    at = int(ak.sum(counts[:BAD]))
-    hits = events.hits
-    part = hits.position if field in "xyz" else hits
-    flat = ak.to_numpy(ak.flatten(part[field])).copy()
-    flat[at] = value
-    column = ak.unflatten(flat, counts)
-    if field in "xyz":
-        hits = ak.with_field(hits, ak.with_field(hits.position, column, field), "position")
-    else:
-        hits = ak.with_field(hits, column, field)
-    return dataclasses.replace(events, hits=hits)
-
-
 def spoilt(field: str, value: float):
-    """A file with one impossible number."""
-    return lambda path, good: write_events(path, spoil(good, field, value))
-
-
-def truncated(share: float):
-    """A file of which the rest is missing."""
+    """Writes the events with one number of the first hit of entry BAD replaced."""
 
     def write(path, good):
-        write_events(path, good)
-        path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+        hits = good.hits
+        part = hits.position if field in "xyz" else hits
+        numbers = ak.to_numpy(ak.flatten(part[field])).copy()
+        numbers[int(ak.sum(ak.num(hits)[:BAD]))] = value
+        changed = ak.with_field(part, ak.unflatten(numbers, ak.num(hits)), field)
+        hits = ak.with_field(hits, changed, "position") if field in "xyz" else changed
+        write_events(path, dataclasses.replace(good, hits=hits))
 
     return write
+
+
+def half_a_file(path, good):
+    write_events(path, good)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def without_the_tree(path, good):
@@ -127,14 +105,10 @@ def huge(path, good):
 
 FILES = {
     "a NaN": (spoilt("energy", np.nan), [f"entry {BAD}, 'hits.energy'"], [BAD]),
-    "an infinity": (spoilt("energy", np.inf), [f"entry {BAD}, 'hits.energy'"], [BAD]),
-    "an energy below 0": (spoilt("energy", -1.0), [f"entry {BAD}, 'hits.energy'"], [BAD]),
     "a position": (spoilt("x", np.nan), [f"entry {BAD}, 'hits.position.x'"], [BAD]),
     "too many hits": (huge, ["entry 2, 'hits': 100000 hits, expected at most 32768"], [2]),
     "text": (lambda path, good: path.write_text("energy 1 2 3\n"), [], None),
-    "the beginning of a file": (truncated(0.1), [], None),
-    "half a file": (truncated(0.5), [], None),
-    "nearly a file": (truncated(0.95), [], None),
+    "half a file": (half_a_file, [], None),
     "another tree": (without_the_tree, ["Events"], None),
     "another branch": (misnamed, ["calo_hit.energy", "calo_hit.energie"], None),
 }
@@ -182,31 +156,13 @@ def test_checkpoint_of_another_detector(reconstruct, data_dir):
     assert not list(output.parent.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 not a zip"])
-def test_something_else_as_checkpoint(good, tmp_path, capsys, content):
-    write_events(tmp_path / "good.root", good)
-    (tmp_path / "model.ckpt").write_bytes(content)
-    code = main(
-        ["reconstruct", str(tmp_path / "good.root"), "--checkpoint", str(tmp_path / "model.ckpt"), "-o", "x.root"]
-    )
-    assert code == 1
-    assert "model.ckpt" in capsys.readouterr().err
-
-
 class TestTraining:
     """What training does with truth that cannot be right."""
 
     def fit(self, path, sample_dir, tmp_path, capsys):
-        code = main(
-            [
-                "fit",
-                *("--data.train", str(path)),
-                *("--data.val", str(sample_dir / "gamma1_val_small.root")),
-                *("--output", str(tmp_path / "run")),
-                "--trainer.fast_dev_run=true",
-                "--trainer.accelerator=cpu",
-            ]
-        )
+        data = [f"--data.train={path}", f"--data.val={sample_dir / 'gamma1_val_small.root'}"]
+        short = ["--trainer.fast_dev_run=true", "--trainer.accelerator=cpu"]
+        code = main(["fit", *data, *short, f"--output={tmp_path / 'run'}"])
         return code, capsys.readouterr().err
 
     def test_links_that_point_outside(self, good, sample_dir, tmp_path, capsys):
@@ -220,10 +176,7 @@ class TestTraining:
         assert f"links.root, entry {BAD}, 'hit_links.particle'" in said
 
     def test_no_truth_to_train_on(self, good, sample_dir, tmp_path, capsys):
-        bare = dataclasses.replace(
-            good, truth=None, hit_links=None, track_links=None, tracker_hit_links=None, reference=None
-        )
-        write_events(tmp_path / "bare.root", bare)
+        write_events(tmp_path / "bare.root", good.without_truth())
         code, said = self.fit(tmp_path / "bare.root", sample_dir, tmp_path, capsys)
         assert code == 1
         assert "bare.root" in said
@@ -250,13 +203,6 @@ class TestSignals:
         assert f"pflow reconstruct: {word}" in said
         assert not list(output.parent.iterdir())
         assert signal.getsignal(SIGTERM) == before
-
-    def test_fit_that_is_interrupted(self, tiny, small, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr("pflow.train.module.ParticleFlow.on_train_start", lambda _: os.kill(os.getpid(), SIGINT))
-        data = [f"--data.train={small['val']}", f"--data.val={small['val']}", f"--output={tmp_path / 'run'}"]
-        assert main(["fit", *tiny, *data]) == 130
-        assert "pflow fit: interrupted" in capsys.readouterr().err
-        assert signal.getsignal(SIGINT) == signal.default_int_handler
 
 
 def test_a_run_into_a_file_is_refused(tiny, small, tmp_path, capsys):

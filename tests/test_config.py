@@ -37,14 +37,7 @@ FULL = Outer(
 @pytest.mark.parametrize("value", [FULL, Outer(inner=Inner(1.0))])
 def test_an_equal_value_comes_back(value):
     assert from_plain(Outer, json.loads(json.dumps(to_plain(value))), where="it") == value
-
-
-def test_a_value_is_taken_as_it_is():
-    assert from_plain(Outer, FULL, where="it") is FULL
-
-
-def test_a_whole_number_is_a_number():
-    assert isinstance(from_plain(Inner, {"size": 1}, where="it").size, float)
+    assert from_plain(Outer, value, where="it") is value
 
 
 @pytest.mark.parametrize(
@@ -55,15 +48,12 @@ def test_a_whole_number_is_a_number():
         ({"inner": 3}, r"it: inner: expected a mapping, found int"),
         ({"inner": {"size": "1"}}, r"it: inner: 'size' must be a number, found '1'"),
         ({"inner": {"size": 10**400}}, r"'size' must be a number up to 1.8e308"),
-        ({"inner": {"size": True}}, r"'size' must be a number"),
         ({"numbers": [1, 10**200]}, r"'numbers\[1\]' must be a whole number up to 9223372036854775807"),
         ({"inner": {"size": 1.0, "name": 2}}, r"'name' must be text"),
         ({"parts": [1]}, r"'parts' must be a mapping"),
-        ({"parts": {"a": {"size": None}}}, r"it: parts\['a'\]: 'size' must be a number"),
         ({"several": [{"size": 1}, {}]}, r"it: several\[1\]: field 'size' is missing"),
         ({"numbers": "12"}, r"'numbers' must be a list"),
         ({"numbers": [1, 2.0]}, r"'numbers\[1\]' must be a whole number"),
-        ({"maybe": "x"}, r"'maybe' must be a number"),
         ({"yes": 1}, r"'yes' must be true or false"),
     ],
 )
@@ -72,21 +62,14 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], message: str):
         from_plain(Outer, to_plain(FULL) | change, where="it")
 
 
-def test_the_built_in_detectors_are_there():
+def test_built_in_names_and_files_of_the_users_own_are_found(tmp_path):
     assert config.builtin_names("detector") == ["cld", "clic", "ild", "ild_g4"]
-
-
-def test_a_kind_without_files_has_no_names():
     assert config.builtin_names("nonsense") == []
-
-
-def test_a_built_in_name_is_found():
     assert config.resolve("detector", "cld") == config.config_dir() / "detector" / "cld.yaml"
-
-
-def test_a_file_of_the_users_own_is_found(tmp_path):
     (tmp_path / "mine.yaml").write_text("a: 1")
     assert config.resolve("detector", tmp_path / "mine.yaml") == tmp_path / "mine.yaml"
+    with pytest.raises(ConfigError, match="no detector file"):
+        config.resolve("detector", tmp_path)
 
 
 def test_a_path_is_not_mistaken_for_a_built_in_name(tmp_path, monkeypatch):
@@ -98,11 +81,6 @@ def test_a_path_is_not_mistaken_for_a_built_in_name(tmp_path, monkeypatch):
 def test_an_unknown_name_names_the_nearest():
     with pytest.raises(ConfigError, match=r"no detector file 'ild_g5': .* cld, clic, ild, ild_g4 \(nearest.*: ild_g4"):
         config.resolve("detector", "ild_g5")
-
-
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(ConfigError, match="no detector file"):
-        config.resolve("detector", tmp_path)
 
 
 def test_a_mapping_is_read(tmp_path):

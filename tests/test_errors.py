@@ -17,34 +17,18 @@ from pflow.errors import (
 )
 
 
-def test_the_nearest_name_comes_first_whatever_its_case():
+def test_the_nearest_names_come_first_whatever_their_case():
     assert nearest("ECalBarrel", ["MUON", "HCALBarrel", "ECALBarrel"], n=2) == ["ECALBarrel", "HCALBarrel"]
-
-
-def test_nothing_is_near_a_strange_name():
     assert nearest("xyz", ["ECALBarrel", "MUON"]) == []
-
-
-def test_no_more_names_than_asked_for():
     assert len(nearest("hit_a", [f"hit_{letter}" for letter in "bcdefg"], n=2)) == 2
 
 
-def test_an_input_error_says_where():
-    error = InputError("expected a number", file=Path("a.root"), entry=3, field="hits.energy", suggestions=["hits.x"])
-    assert str(error) == "a.root, entry 3, 'hits.energy': expected a number (nearest matches: hits.x)"
-
-
-def test_entry_0_is_an_entry():
+def test_an_input_error_says_where_and_keeps_its_parts():
+    error = InputError("no number", file=Path("a.root"), entry=3, field="hits.energy", suggestions=iter(["hits.x"]))
+    assert str(error) == "a.root, entry 3, 'hits.energy': no number (nearest matches: hits.x)"
+    assert (error.file, error.entry, error.field, error.suggestions) == ("a.root", 3, "hits.energy", ("hits.x",))
     assert str(InputError("wrong", entry=0)) == "entry 0: wrong"
-
-
-def test_an_input_error_that_knows_no_place():
     assert str(InputError("wrong")) == "wrong"
-
-
-def test_an_input_error_keeps_its_parts():
-    error = InputError("wrong", file=Path("a.root"), entry=3, field="x", suggestions=iter(["y"]))
-    assert (error.file, error.entry, error.field, error.suggestions) == ("a.root", 3, "x", ("y",))
 
 
 @pytest.mark.parametrize("kind", [ConfigError, InputError])

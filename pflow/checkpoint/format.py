@@ -58,36 +58,19 @@ EXPORT_FORMAT = 4
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Header:
-    """All that is needed to use weights, and where they come from.
-
-    Parameters
-    ----------
-    version
-        Version of pflow that wrote it.
-    tokeniser
-        The one that the model was trained with.
-    model
-        ``class_path`` and ``init_args`` of the model (`pflow.model.api.describe`), plain data.
-    calibration
-        Calibration of the predicted uncertainties; None: not calibrated.
-    provenance
-        How the weights were trained: files, epochs, seed and the like, plain data.
-    """
+    """All that is needed to use weights, and where they come from."""
 
     version: str
+    """Version of pflow that wrote it."""
     tokeniser: Tokeniser
     model: Mapping[str, Any]
+    """``class_path`` and ``init_args`` (`pflow.model.api.describe`)."""
     calibration: UncertaintyCalibration | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """How the weights were trained: files, epochs, seed and the like."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data (JSON).
-
-        Raises
-        ------
-        ConfigError
-            Something is not plain data.
-        """
+        """As plain data (JSON); a ConfigError where something is none."""
         content = {
             "format": FORMAT,
             "version": self.version,
@@ -103,19 +86,9 @@ class Header:
 
     @classmethod
     def from_dict(cls, content: Any, *, file: str, prefix: str = "") -> Header:
-        """Build from plain data of this layout.
+        """Build from parsed JSON; an InputError of the `file` for another layout or a field that cannot be used.
 
-        Parameters
-        ----------
-        content
-            Parsed JSON.
-        file, prefix
-            Where it was read, and what goes before the names of fields, for errors.
-
-        Raises
-        ------
-        InputError
-            Another layout, or a field that is missing or cannot be used; names file and field.
+        `prefix` goes before the names of fields in errors.
         """
         number = content.get("format") if isinstance(content, dict) else None
         if not isinstance(number, int) or number < 1:
@@ -158,13 +131,7 @@ class Header:
 
 
 def read_checked(path: Path, digest: str, *, stated_in: str) -> bytes:
-    """Content of a file whose SHA-256, hexadecimal, stands in the file `stated_in`.
-
-    Raises
-    ------
-    InputError
-        It cannot be read, or has another digest.
-    """
+    """Content of a file; an InputError if its SHA-256 is not the hexadecimal digest that stands in `stated_in`."""
     with reading("cannot be read", file=path):
         content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()

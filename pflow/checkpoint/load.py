@@ -165,15 +165,10 @@ def load_model(source: str | Path) -> TrainedModel:
 
 
 def check_weights(checkpoint: Checkpoint) -> None:
-    """Compare the shapes of the weights with those of the configuration, without memory for a second network.
+    """An InputError if the shapes of the weights are not those of the configuration.
 
     A configuration is a few bytes and can ask for any amount of memory: nothing is allocated before its shapes are
     those of weights that the file does hold.
-
-    Raises
-    ------
-    InputError
-        The configuration makes no network, or another one; names the file and the first weights.
     """
     try:
         with torch.device("meta"):
@@ -206,10 +201,7 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
 def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:
     """Give a reconstructor the weights of a checkpoint, as copies or, with `assign`, themselves.
 
-    Raises
-    ------
-    InputError
-        They do not fit; names the file and the first weights.
+    An InputError names the first ones that do not fit.
     """
     weights = {name.removeprefix(PREFIX): w for name, w in checkpoint.state_dict.items() if name.startswith(PREFIX)}
     try:
@@ -222,19 +214,10 @@ def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign
 
 
 def read_checkpoint(source: str | Path) -> Checkpoint:
-    """Read a trained model. Nothing in it is run: weights and plain data only.
+    """Read a trained model, weights and plain data only: nothing in it is run.
 
-    Parameters
-    ----------
-    source
-        As for `load_model`. A file goes before a name and a name before a folder, which ``./NAME`` tells apart.
-
-    Raises
-    ------
-    InputError
-        No such model, one that would run code, one that pflow did not write, one of a newer pflow, or one that is
-        damaged: a checksum that is not that of its content, or a weight that is not a finite number; names the file
-        and, if there is one, the field.
+    A file goes before a name and a name before a folder, which ``./NAME`` tells apart. InputErrors are those of
+    `load_model`; a weight that is not a finite number is damaged.
     """
     if (folder := _folder(source)) is not None:
         return _read_folder(folder, path=str(source))

@@ -32,30 +32,19 @@ def write_weights(
     decoding: DecodingConfig | None = None,
     force: bool = False,
 ) -> tuple[Path, ...]:
-    """Write a model as ``model.safetensors`` and ``model.json``; `pflow.load_model` takes the folder.
+    """Write a model as ``model.safetensors`` and ``model.json``, the paths; `pflow.load_model` takes the folder.
 
     The folder appears only when it is complete, and the same checkpoint gives the same files, byte for byte.
 
     Parameters
     ----------
-    checkpoint
-        What `pflow.load_model` takes.
     folder
         To be made; one that exists must be empty, or with `force` hold nothing but these two files.
     half
         Whether to store matrices in half precision: half the size, and each weight changed by up to 0.05%. They are
         used in single precision all the same.
-    calibration
-        Calibration of the uncertainties instead of the model's own.
-    decoding
-        Decoding options instead of the model's own.
-    force
-        Replace an earlier output.
-
-    Returns
-    -------
-    tuple of Path
-        The two files.
+    calibration, decoding
+        In place of the model's own.
 
     Raises
     ------

@@ -73,13 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the decoding options, fit the uncertainties of the best, and write the model.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be made there, or the model has no such options, or there is nothing to calibrate.
-    """
+    """Compare the decoding options, fit the uncertainties of the best, and write the model."""
     from pflow.calibration.decoding_options import best, calibrate
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import FILES, write_weights
@@ -113,21 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compared(args: argparse.Namespace, decoding: DecodingConfig, *, refined: bool) -> list[DecodingConfig]:
-    """The decoding options that are compared, of a model with some of its own.
+    """The decoding options that are compared, for a model with `decoding`, with or without a refinement.
 
-    Parameters
-    ----------
-    args
-        Of `add_arguments`.
-    decoding
-        The model's own.
-    refined
-        Whether the model has a refinement.
-
-    Raises
-    ------
-    ConfigError
-        The model has no such options, or a value is out of range; names the option.
+    A ConfigError names an option that such a model does not have, or whose value is out of range.
     """
     from pflow.calibration.decoding_options import decoding_grid
     from pflow.errors import ConfigError

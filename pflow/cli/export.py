@@ -28,13 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export the model; the folder appears only when whole.
-
-    Raises
-    ------
-    ConfigError
-        An option that the format does not have.
-    """
+    """Export the model; the folder appears only when whole."""
     from pflow.errors import ConfigError
 
     if args.half and args.format != "weights":

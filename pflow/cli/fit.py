@@ -20,6 +20,7 @@ from jsonargparse import ActionConfigFile, Namespace
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
+from pflow.cli.main import VERBS
 from pflow.config import config_dir, load_yaml
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError, nearest
@@ -52,6 +53,12 @@ CHATTER = (
 SAVE_EVERY = timedelta(minutes=5)
 """The most of a training that is lost when its process is killed."""
 
+LIGHTNING = ("trainer", "model_checkpoint", "early_stopping")
+"""Groups of options that are Lightning's own."""
+
+ARCHITECTURES = {name: f"pflow.model.{name}.{name.capitalize()}Reconstructor" for name in ("pointing", "translation")}
+"""Classes of networks by the short names that ``--model.reconstructor`` takes."""
+
 MODEL = {
     "checkpoint": ("checkpoint",),
     "start_from": ("start_from",),
@@ -80,7 +87,7 @@ class WrongUsageError(ConfigError):
 
 
 class Parser(LightningArgumentParser):  # type: ignore[misc]
-    """A parser whose help shows dashes in names of options, as that of the other verbs, and whose errors are short."""
+    """A parser whose help shows our options before Lightning's, with dashes, and whose errors are short."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise a WrongUsageError with the message and the nearest names."""
@@ -91,6 +98,8 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
 
     def format_help(self, *args: Any) -> str:
         """The help text; `_with_underscores` accepts what it shows."""
+        lightning = [group for name, group in self.groups.items() if name in LIGHTNING]
+        self._action_groups = [group for group in self._action_groups if group not in lightning] + lightning
         return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), super().format_help(*args))
 
 
@@ -103,15 +112,7 @@ class ConfigFile(ActionConfigFile):  # type: ignore[misc]
 
 
 class TrainingCLI(LightningCLI):  # type: ignore[misc]
-    """Trainer, module and data of ``fit``, ``validate`` or ``test``, with a trained model's options as defaults.
-
-    Raises
-    ------
-    ConfigError
-        An option that the verb does not have, or a value that it does not take.
-    InputError
-        A checkpoint that cannot be used.
-    """
+    """Trainer, module and data of ``fit``, ``validate`` or ``test``, with a trained model's options as defaults."""
 
     def __init__(self, verb: str, options: Sequence[str]) -> None:
         self.verb = verb
@@ -125,7 +126,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
                     auto_configure_optimizers=False,
                     load_from_checkpoint_support=False,
                     parser_kwargs={"prog": f"pflow {verb}", "default_config_files": [str(config_dir() / "base.yaml")]},
-                    args=[_with_underscores(word) for word in options],
+                    args=_with_full_names(options),
                     run=False,
                 )
         except PflowError:
@@ -135,7 +136,9 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
 
     def init_parser(self, **options: Any) -> LightningArgumentParser:
         """A parser without arguments but ``--config``."""
-        parser = Parser(dump_header=[f"pytorch_lightning=={pl.__version__}"], allow_abbrev=False, **options)
+        header = [f"pytorch_lightning=={pl.__version__}"]
+        usage, text = f"pflow {self.verb} [options]", VERBS[self.verb]
+        parser = Parser(**{**options, "usage": usage, "description": text}, dump_header=header, allow_abbrev=False)
         parser.add_argument(
             "-c", "--config", action=ConfigFile, help="YAML file, or the name of a built-in one: gamma1"
         )
@@ -307,6 +310,17 @@ def _several_devices(trainer: Any) -> bool:
     return bool(n_devices * trainer["num_nodes"] > 1)
 
 
+def _with_full_names(options: Sequence[str]) -> list[str]:
+    """Options with underscores, and architectures by their class."""
+    words = [_with_underscores(word) for word in options]
+    name = "--model.reconstructor"
+    for i, word in enumerate(words):
+        option, equals, value = word.rpartition("=")
+        if value in ARCHITECTURES and name in (option, words[i - 1]):
+            words[i] = f"{option}{equals}{ARCHITECTURES[value]}"
+    return words
+
+
 def _with_underscores(word: str) -> str:
     """An option with underscores for dashes in its name; ``--data.chunk-size`` is ``--data.chunk_size``."""
     return re.sub(r"^--[^=]+", lambda name: "--" + name[0][2:].replace("-", "_"), word)
@@ -327,13 +341,7 @@ def _without_chatter() -> Iterator[None]:
 
 
 def main(argv: list[str]) -> int:
-    """Run a verb, which is the first word; returns the exit code: 0 done, 2 wrong usage, 130 or 143 interrupted.
-
-    Raises
-    ------
-    PflowError
-        A configuration, file or checkpoint that cannot be used.
-    """
+    """Run a verb, which is the first word; returns the exit code: 0 done, 2 wrong usage, 130 or 143 interrupted."""
     verb, *options = argv
     try:
         cli = TrainingCLI(verb, options)

@@ -181,13 +181,7 @@ def _print_targets(event: Mapping[str, Any], rule: str) -> None:
 
 
 def _provenance(file: str) -> dict[str, Any] | None:
-    """What an output of pflow or a model was made from and with; None of other files.
-
-    Raises
-    ------
-    InputError
-        A JSON file that is no evaluation's, or a damaged model.
-    """
+    """What an output of pflow or a model was made from and with; None of other files."""
     from pflow.config import shipped_models
     from pflow.errors import InputError, reading
     from pflow.io.particles_root import read_provenance

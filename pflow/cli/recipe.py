@@ -53,17 +53,8 @@ def run(args: argparse.Namespace) -> int:
 def check(commands: Mapping[str, Sequence[str]]) -> None:
     """Refuse what would be an error after hours only: wrong options of a later stage or of the calibration.
 
-    Parameters
-    ----------
-    commands
-        Words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the names that
-        messages give them. Of the models that they take, only that of the first one need be there.
-
-    Raises
-    ------
-    ConfigError
-        An option that a command does not have, a value that it does not take, or a stage with other tokens than the one
-        before it.
+    `commands` are the words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the
+    names that messages give them. Of the models that they take, only that of the first one need be there.
     """
     from pflow.cli.fit import TrainingCLI
     from pflow.config import to_plain

@@ -42,20 +42,37 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
 
     Parameters
     ----------
-    train, val, test
-        Files of each split: paths or glob patterns. Only those that a command needs are opened.
-    detector, schema, layout, truth_tracks
-        How to read them; default: detected from the file (see `pflow.open_events`).
+    train
+        Files to train on: paths or glob patterns.
+    val
+        Files to validate on, in the same way.
+    test
+        Files to test on. Only those that a command needs are opened.
+    detector
+        Built-in name or YAML file; default: detected from the file.
+    schema
+        File schema; default: detected from the file.
+    layout
+        Table from branches to fields, for flat files of your own.
+    truth_tracks
+        Make the tracks of EDM4hep files that have none from their Monte Carlo particles.
     on_error
         What to do with an entry that cannot be used: ``raise``, or ``skip``: leave it empty and warn.
     cache
         Folder in which chunks are kept once they are read, for later epochs and trainings: they load faster than from
         the files, and take some five times their space. What is there for other files or options is not used.
-    rule, e_min, order
-        Truth rule (``stable``, ``calo``, ``entering``), smallest energy of a target in GeV, and order of the target
-        sequence (`pflow.tokens.config.ORDERS`).
-    hit_features, track_features, tracker_hit_features
-        Features of the source tokens of each type (names in `pflow.tokens.features`); none: no such tokens.
+    rule
+        Truth rule, which says which particles are targets: ``stable``, ``calo`` or ``entering``.
+    e_min
+        Smallest energy of a target, GeV.
+    order
+        Of the target sequence (`pflow.tokens.config.ORDERS`).
+    hit_features
+        Features of the tokens of hits (names in `pflow.tokens.features`).
+    track_features
+        Features of the tokens of tracks; none: no such tokens.
+    tracker_hit_features
+        Features of the tokens of tracker hits; none: no such tokens.
     hit_energy_min
         Hits with at most this energy, GeV, are left out.
     coarse

@@ -83,25 +83,14 @@ class _AttentionInBlocks(torch.autograd.Function):
 
 
 class _Tensors(NamedTuple):
-    """The tensors of the placeholder, or their names.
+    """The tensors of the placeholder, or their names."""
 
-    Parameters
-    ----------
-    queries : float [B, R, sum of K]
-    rows, columns : double [B, R, 4] and [S, 4]
-        n_i . n_j - 1 = -|n_i - n_j|^2 / 2 is the product of a row and a column.
-    slices
-        For each head that sees a slice the first token of each and the one after the last, int64 [B, 1].
-    keys, values
-        For each head, float [S, K] and [S, D].
-    """
-
-    queries: Any
-    rows: Any
-    columns: Any
-    slices: Sequence[Any]
-    keys: Sequence[Any]
-    values: Sequence[Any]
+    queries: Any  # float [B, R, sum of K]
+    rows: Any  # double [B, R, 4]; n_i . n_j - 1 = -|n_i - n_j|^2 / 2 is the product of a row and a column
+    columns: Any  # double [S, 4]
+    slices: Sequence[Any]  # of each head that sees a slice, its first tokens and those after its last, int64 [B, 1]
+    keys: Sequence[Any]  # of each head, float [S, K]
+    values: Sequence[Any]  # of each head, float [S, D]
 
     @classmethod
     def of(cls, tensors: Sequence[Any], sliced: Sequence[int]) -> _Tensors:

@@ -29,15 +29,7 @@ MAX_STEPS = 8
 def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) -> None:
     """Run each graph in ONNX Runtime and in torch, on its example; a loop on what the graphs before it give.
 
-    Parameters
-    ----------
-    graphs, files
-        By name, in the order in which they are run.
-
-    Raises
-    ------
-    ConfigError
-        They disagree; names the file, the output and the difference.
+    Where they disagree, a ConfigError names the file, the output and the difference.
     """
     values: dict[str, Tensor] = {}
     for name, graph in graphs.items():

@@ -32,19 +32,8 @@ _EXPECTED = (
 
 
 def to_onnx(graph: Graph | Loop, path: Path, *, metadata: dict[str, str]) -> None:
-    """Convert a graph and write it to a file.
+    """Convert a graph and write it to a file, with the texts `metadata`, which a runtime shows.
 
-    Parameters
-    ----------
-    graph
-        Of a `pflow.export.graphs.Export`.
-    path
-        The file.
-    metadata
-        Texts to put into the file, which a runtime shows.
-
-    Notes
-    -----
     Uses torch's older exporter, which traces: the newer one (``dynamo=True``) cannot convert these graphs in torch 2.5
     and takes ten times as long in 2.13. Tracing turns sizes that Python reads into constants, of which torch warns.
     Here those are numbers of features and heads; tests run the files with other lengths than the example's.

@@ -30,21 +30,8 @@ class CannotExportError(ConfigError):
 def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
     """Write a model as ``encoder.onnx``, ``decoder.onnx``, for some ``refinement.onnx``, and ``tokens.json``.
 
-    The folder appears only when it is complete.
-
-    Parameters
-    ----------
-    model
-        From `pflow.load_model`; not changed.
-    folder
-        Made if it does not exist; else it must be empty, or with `force` hold nothing but an earlier export.
-    force
-        Replace an earlier export.
-
-    Returns
-    -------
-    tuple of Path
-        The files.
+    The folder appears only when it is complete; one that exists must be empty, or with `force` hold nothing but an
+    earlier export. Returns the paths of the files.
 
     Raises
     ------

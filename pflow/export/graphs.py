@@ -16,21 +16,13 @@ __all__ = ["Export", "Graph", "TensorSpec", "specs"]
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """Name, type and shape of an input or output of a graph.
-
-    Parameters
-    ----------
-    name
-        In the ONNX file.
-    dtype
-        ``float32``, ``int64`` or ``bool``.
-    shape
-        Sizes; a name stands for an axis of any length, the same for all tensors with that name.
-    """
+    """Name, type and shape of an input or output of a graph."""
 
     name: str
     dtype: str
+    """``float32``, ``int64`` or ``bool``."""
     shape: tuple[int | str, ...]
+    """Sizes; a name stands for an axis of any length, the same for all tensors with that name."""
 
     @property
     def axes(self) -> dict[int, str]:
@@ -40,17 +32,7 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """A module to convert.
-
-    Parameters
-    ----------
-    module
-        In evaluation mode, on the CPU; from tensors to tensors.
-    example
-        Inputs to trace it with.
-    inputs, outputs
-        In the order of the module's.
-    """
+    """A module to convert, in evaluation mode on the CPU, inputs to trace it with, and what it reads and returns."""
 
     module: nn.Module
     example: tuple[Tensor, ...]
@@ -60,25 +42,17 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Export:
-    """What the exporter of an architecture (`pflow.model.api.Reconstructor.exporter`) makes of a trained model.
-
-    Parameters
-    ----------
-    graphs
-        ``encoder``, ``decoder`` and, if there is one, ``refinement``; they are run in this order, for one event at a
-        time, and each reads outputs of those before it.
-    how_to
-        How to use them, step by step.
-    run
-        What a host must know besides, as texts; the files of the graphs hold them too.
-    description
-        More for ``tokens.json``, plain data.
-    """
+    """What the exporter of an architecture (`pflow.model.api.Reconstructor.exporter`) makes of a trained model."""
 
     graphs: Mapping[str, Graph | Loop]
+    """``encoder``, ``decoder`` and, if there is one, ``refinement``; they are run in this order, for one event at a
+    time, and each reads outputs of those before it."""
     how_to: Sequence[str]
+    """How to use them, step by step."""
     run: Mapping[str, str]
+    """What a host must know besides; the files of the graphs hold it too."""
     description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """More for ``tokens.json``, plain data."""
 
 
 def specs(tensors: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> tuple[TensorSpec, ...]:

@@ -26,18 +26,13 @@ class Loop:
     """A graph that repeats a step until it says stop, at most as often as the input ``limit`` says.
 
     The last step's row is dropped: it is either the stop step or the step beyond the limit.
-
-    Parameters
-    ----------
-    step
-        Its outputs are ``stop`` (bool [1]), for each input ``last_NAME`` the value ``next_NAME`` that the next step
-        reads, and rows ``row_NAME`` [1, ...]. Its other inputs are the same for all steps.
-    axis
-        Name of the axis that counts rows.
     """
 
     step: Graph
+    """Its outputs are ``stop`` (bool [1]), for each input ``last_NAME`` the value ``next_NAME`` that the next step
+    reads, and rows ``row_NAME`` [1, ...]. Its other inputs are the same for all steps."""
     axis: str
+    """Name of the axis that counts rows."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -51,7 +51,7 @@ LOCAL = {
 def run_on_cluster(
     cluster: str, checkpoint: str, settings: Settings, tasks: Iterable[Task]
 ) -> Generator[Outcome, None, None]:
-    """Outcomes of the tasks, in their order.
+    """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
 
     The chunks of a process that dies are done again by another one. A chunk with which several processes die, as one
     that needs more memory than they have, has an error as its outcome. While the cluster has no processes, the chunks
@@ -65,10 +65,6 @@ def run_on_cluster(
         same paths.
     checkpoint
         Argument of `load_model`.
-    settings
-        The same for all chunks.
-    tasks
-        Consumed some ahead of the outcomes, so that small files keep the processes busy too.
 
     Raises
     ------

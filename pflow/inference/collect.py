@@ -21,15 +21,7 @@ Index = npt.NDArray[np.int64]
 
 
 class ParticleCollector:
-    """Joins the generated particles of batches of events.
-
-    Parameters
-    ----------
-    n_events
-        Number of events in all.
-    linked
-        Whether there are links even where no event has a batch.
-    """
+    """Joins the generated particles of batches of `n_events` events; if `linked`, there are links even of no batch."""
 
     def __init__(self, n_events: int, *, linked: bool = False) -> None:
         self._n_events, self._linked = n_events, linked
@@ -69,19 +61,10 @@ class ParticleCollector:
         return ParticleTokens(**joined)
 
     def links(self, name: str, index: ak.Array) -> ak.Array | None:
-        """Links from hits or tracks to the particles; None if the network gives no such fractions.
+        """Links [event, link] by source and then particle; None if the network gives no fractions of this name.
 
-        Parameters
-        ----------
-        name
-            ``hit_fraction`` or ``track_fraction``.
-        index
-            int64 [event, source]: index in the input's entry of each hit or track of the readout.
-
-        Returns
-        -------
-        ak.Array
-            [event, link] records of `pflow.event.build.make_links`, by source and then particle.
+        `name` is ``hit_fraction`` or ``track_fraction``; `index`, int64 [event, source], says which hit or track of
+        the input's entry each one of the readout is.
         """
         none = [(np.zeros(0, dtype=np.int64),) * 4] if self._linked else []
         parts = self._links.get(name, none)

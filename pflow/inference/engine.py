@@ -33,13 +33,7 @@ MAX_BATCH_TOKENS = 65536
 
 
 class Engine(ABC):
-    """A network that is ready to run.
-
-    Parameters
-    ----------
-    model
-        Whose network it is.
-    """
+    """The network of a model, ready to run."""
 
     name: str
 
@@ -58,31 +52,13 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, encoded: Any, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
-        """The particles of the events, and which events have numbers that are not finite, bool [event].
-
-        Parameters
-        ----------
-        encoded
-            What `encode` made of the events.
-        events
-            The same, for their numbers, flags and hits.
-        """
+        """The particles of events that `encode` made `encoded` of, and which have numbers that are not finite."""
 
 
 class TokenEngine(Engine):
-    """A network that reads the tokens of pflow's tokeniser.
+    """A network that reads the tokens of pflow's tokeniser, `batch_size` events in one pass."""
 
-    Parameters
-    ----------
-    batch_size
-        Events in one pass of the network.
-    """
-
-    def __init__(self, model: TrainedModel, *, batch_size: int) -> None:
-        super().__init__(model)
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
-        self._batch_size = batch_size
+    batch_size = 1
 
     @abstractmethod
     def generate(self, batch: Batch) -> GeneratedParticles:
@@ -101,7 +77,7 @@ class TokenEngine(Engine):
         return collector
 
     def run(self, encoded: Tokens, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
-        """The particles; see `Engine.run`."""
+        """The particles, in batches."""
         collector, model = self.collect(encoded), self.model
         particles = collector.tokens()
         links: dict[str, Any] = {
@@ -126,23 +102,13 @@ class TokenEngine(Engine):
         order = np.argsort(-length, kind="stable")
         order = order[length[order] > 0]
         while len(order):
-            size = min(self._batch_size, max(1, MAX_BATCH_TOKENS // int(length[order[0]])))
+            size = min(self.batch_size, max(1, MAX_BATCH_TOKENS // int(length[order[0]])))
             yield order[:size]
             order = order[size:]
 
 
 class TorchEngine(TokenEngine):
-    """The network in torch.
-
-    Parameters
-    ----------
-    device
-        As for `pick_device`.
-    decoding
-        Default: the model's own.
-    sampler
-        Default: the most probable classes.
-    """
+    """The network in torch, by default with the model's own decoding and the most probable classes."""
 
     name = "torch"
 
@@ -155,15 +121,15 @@ class TorchEngine(TokenEngine):
         sampler: Sampler | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> None:
-        super().__init__(model, batch_size=batch_size)
+        super().__init__(model)
         if model.graphs is not None:
             raise ConfigError(f"{model.path} holds graphs for ONNX Runtime and no weights: torch cannot run it")
-        self._device, self._sampler = pick_device(device), sampler
+        self._device, self._sampler, self.batch_size = pick_device(device), sampler, batch_size
         self._decoding = model.reconstructor.decoding if decoding is None else decoding
 
     @torch.inference_mode()
     def generate(self, batch: Batch) -> GeneratedParticles:
-        """Decode the particles of a batch on the CPU."""
+        """Decode on the device."""
         reconstructor = self.model.reconstructor
         if reconstructor.training:
             reconstructor.eval()

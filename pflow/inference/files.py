@@ -361,17 +361,8 @@ def _jobs(inputs: list[str], output: str | Path | None, output_dir: str | Path |
 
 
 def output_paths(inputs: Sequence[str], folder: Path, format: str) -> list[Path]:
-    """Name of the output of each input: ``a/run7.root`` becomes ``run7.reco.root`` in the folder.
+    """Name of the output of each input; a ConfigError where two would have the same.
 
-    Outputs of podio's format end with ``.reco.edm4hep.root``.
-
-    Raises
-    ------
-    ConfigError
-        Two inputs of the same name, or one given twice.
-
-    Examples
-    --------
     >>> [path.name for path in output_paths(["a/run7.edm4hep.root", "b/run8.root"], Path("reco"), "ttree")]
     ['run7.reco.root', 'run8.reco.root']
     """
@@ -405,14 +396,9 @@ def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> str:
 
 
 def shipped_model(file: EventFile) -> str:
-    """Name of the model that comes with pflow for the detector of an open file.
+    """Name of the model that comes with pflow for the detector of an open file; an InputError if there is none.
 
     Of several, the one that reads the most kinds of input: that of hits and tracks goes before that of hits alone.
-
-    Raises
-    ------
-    InputError
-        There is none for this detector; names those that there are.
     """
     tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
     fitting = {

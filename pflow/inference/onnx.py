@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -44,17 +45,10 @@ MAX_KEPT = 32
 
 
 class Graphs:
-    """Sessions of the graphs of an exported model, of one thread each.
+    """Sessions of one thread each, of the graphs in a folder that `pflow export` wrote.
 
-    Parameters
-    ----------
-    folder
-        Written by `pflow export`.
-
-    Raises
-    ------
-    InputError
-        Not such a folder, a graph whose SHA-256 is not that of the description, or one that cannot be loaded.
+    Raises an InputError for another folder, a graph whose SHA-256 is not that of the description, or one that cannot
+    be loaded.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -93,21 +87,10 @@ class Graphs:
     def reconstruct(
         self, source: Mapping[str, npt.NDArray[Any]], *, max_particles: int | None = None
     ) -> tuple[Arrays | None, bool]:
-        """Particles of an event that has hits or tracks.
+        """Outputs of the last graph (None: no particles) for an event with hits or tracks, and whether it was cut.
 
-        Parameters
-        ----------
-        source
-            The arrays `inputs`.
-        max_particles
-            Most particles; default: as many as the model allows for an event of this size.
-
-        Returns
-        -------
-        columns
-            Outputs of the last graph; None: there are no particles.
-        truncated
-            Whether the largest number of particles was decoded before the event ended.
+        `source` has the arrays `inputs`; an event is cut at `max_particles`, by default as many as the model allows
+        for one of this size.
         """
         values = self.run("encoder", source)
         if max_particles is not None:
@@ -130,8 +113,8 @@ class Graphs:
         return reading("not a graph that onnxruntime runs", file=self._folder / GRAPHS[graph])
 
 
-_ready: WeakKeyDictionary[TrainedModel, tuple[str, Graphs]] = WeakKeyDictionary()
-"""The graphs of models in memory, and the fingerprint of what they were made of."""
+_ready: WeakKeyDictionary[TrainedModel, tuple[Any, Graphs]] = WeakKeyDictionary()
+"""The graphs of models in memory, and the `_state` that they were made of."""
 
 
 def graphs_of(model: TrainedModel) -> Graphs:
@@ -147,17 +130,24 @@ def graphs_of(model: TrainedModel) -> Graphs:
     InputError
         An exported folder that is damaged.
     """
-    fingerprint = str(model.graphs) if model.graphs is not None else _fingerprint(model)
+    state = _state(model)
     known, graphs = _ready.get(model, (None, None))
-    if graphs is None or known != fingerprint:
-        graphs = Graphs(model.graphs) if model.graphs is not None else _cached(model, fingerprint)
-        _ready[model] = fingerprint, graphs
+    if graphs is None or known != state:
+        graphs = Graphs(model.graphs) if model.graphs is not None else _cached(model)
+        _ready[model] = state, graphs
     return graphs
 
 
-def _cached(model: TrainedModel, fingerprint: str) -> Graphs:
+def _state(model: TrainedModel) -> Any:
+    """What changes with the weights and options of a network, in a tenth of the time that a digest of them takes."""
+    network = model.reconstructor
+    tensors = itertools.chain(network.parameters(), network.buffers())
+    return describe(network), [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
+
+
+def _cached(model: TrainedModel) -> Graphs:
     cache = Path(os.environ.get("PFLOW_CACHE") or platformdirs.user_cache_dir("pflow")) / "graphs"
-    folder = cache / fingerprint
+    folder = cache / _fingerprint(model)
     if folder.is_dir():
         with suppress(InputError):  # damaged: made anew
             return Graphs(folder)
@@ -205,20 +195,18 @@ def _code() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-class OnnxEngine(Engine):
-    """Graphs from physical hits and tracks to physical particles, with their links.
-
-    Parameters
-    ----------
-    max_particles
-        Most particles of an event; default: the model's own.
-    """
+class GraphEngine(Engine):
+    """Graphs in ONNX Runtime, for at most `max_particles` of an event; default: the model's own."""
 
     name = "onnxruntime"
 
     def __init__(self, model: TrainedModel, graphs: Graphs, *, max_particles: int | None = None) -> None:
         super().__init__(model)
         self._graphs, self._max_particles = graphs, max_particles
+
+
+class OnnxEngine(GraphEngine):
+    """Graphs from physical hits and tracks to physical particles, with their links."""
 
     def encode(self, events: Events) -> list[Arrays]:
         """``hit_energy`` [N], ``track_momentum`` [K, 3] and so on, of each event; see `Engine.encode`."""
@@ -252,7 +240,7 @@ class OnnxEngine(Engine):
         ]
 
     def run(self, encoded: list[Arrays], events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
-        """The particles; see `Engine.run`."""
+        """The particles, one event after the other."""
         columns, flags = [], np.zeros(len(events), dtype=np.uint32)
         for index, source in enumerate(encoded):
             found, truncated = None, False
@@ -264,23 +252,11 @@ class OnnxEngine(Engine):
         return reconstruction, ~reconstruction.finite()
 
 
-class OnnxTokenEngine(TokenEngine):
-    """Graphs from pflow's tokens to those of particles.
-
-    Parameters
-    ----------
-    max_particles
-        Most particles of an event; default: the model's own.
-    """
-
-    name = "onnxruntime"
-
-    def __init__(self, model: TrainedModel, graphs: Graphs, *, max_particles: int | None = None) -> None:
-        super().__init__(model, batch_size=1)
-        self._graphs, self._max_particles = graphs, max_particles
+class OnnxTokenEngine(GraphEngine, TokenEngine):
+    """Graphs from pflow's tokens to those of particles."""
 
     def generate(self, batch: Batch) -> GeneratedParticles:
-        """Decode the particles of one event."""
+        """Decode one event."""
         source = {}
         for part in self._graphs.inputs[::2]:
             tokens = getattr(batch, part)

@@ -63,19 +63,8 @@ def provenance(
     """What is needed to repeat a reconstruction, as plain data.
 
     The same inputs, model, options, versions, number of threads and kind of processor give the same numbers, bit for
-    bit.
-
-    Parameters
-    ----------
-    inputs
-        What `describe_input` says of each input, in order.
-    model, settings
-        Of all chunks.
-    detector
-        Name of the detector that the inputs were read as.
-    options
-        The other options of `pflow.inference.files.reconstruct_files`: ``format``, ``mc_links``, ``chunk_size``,
-        ``cluster``.
+    bit. `inputs` are what `describe_input` says, `detector` is what they were read as, and `options` are those of
+    `pflow.inference.files.reconstruct_files` that `settings` does not hold.
     """
     reading = settings.reading
     trained_on = model.tokeniser.detector
@@ -135,10 +124,7 @@ def changed_decoding(made: Mapping[str, Any]) -> dict[str, Any]:
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
     """Whether an output is there and whole, with `n_entries`: from the same input, by the same model and settings.
 
-    Raises
-    ------
-    ConfigError
-        A whole output with another provenance; names what differs.
+    Of a whole output with another provenance, a ConfigError names what differs.
     """
     if not output.is_file():
         return False

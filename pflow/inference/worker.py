@@ -56,13 +56,7 @@ class Worker:
         self.files.close()
 
     def run(self, chunk: Chunk) -> ChunkResult:
-        """Read and reconstruct a chunk.
-
-        Raises
-        ------
-        InputError
-            An entry that cannot be used, unless the settings say to skip it.
-        """
+        """Read and reconstruct a chunk."""
         settings, on_error = self._settings, self._settings.reading.on_error
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)

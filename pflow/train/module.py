@@ -45,7 +45,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     Parameters
     ----------
     reconstructor
-        What makes the model from sizes and scales: a class of `pflow.model.api.Reconstructor`, or one with options.
+        The architecture: ``pointing``, ``translation``, or a class of `pflow.model.api.Reconstructor`. It makes the
+        model from sizes and scales.
     lr
         Highest learning rate of AdamW.
     weight_decay

@@ -15,6 +15,7 @@ from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.events import reconstruct
+from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
@@ -119,9 +120,8 @@ def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def other_layout(sample_dir, tmp_path):
-    """A flat file with another name and unit of the hits' energies, and its layout."""
+def test_files_of_another_layout_calibrate_alike(calibrated, sample_dir, tmp_path):
+    """With another name and unit of the hits' energies."""
     file, layout = tmp_path / "mine.root", tmp_path / "mine.yaml"
     with uproot.open(sample_dir / "gamma1_val_small.root") as source:
         columns = {name: branch.array() for name, branch in source["events"].items() if name[0] != "n"}
@@ -132,21 +132,11 @@ def other_layout(sample_dir, tmp_path):
     ours = "\n  energy: calo_hit.energy "
     assert text.count(ours) == 1
     layout.write_text(text.replace(ours, f"\n  energy: {{branch: hit_E, scale: {1 / 1024}}} "))
-    return file, layout
-
-
-def test_files_of_another_layout_calibrate_alike(calibrated, other_layout, tmp_path):
-    file, layout = other_layout
     options = ["--checkpoint", "ild-g4-photon", "--detector", "ild_g4", "--schema", "flat", "--batch-size", 16]
     assert run(file, "--layout", layout, *options, "-o", tmp_path / "out") == 0
     found, expected = (load_model(folder).calibration for folder in (tmp_path / "out", calibrated))
     assert set(found.energy) == set(expected.energy)
     np.testing.assert_allclose(found.energy["photon"].log_sigma, expected.energy["photon"].log_sigma, rtol=1e-4)
-
-
-def test_the_layout_is_needed(other_layout, tmp_path):
-    with pytest.raises(InputError, match=r"mine\.root"):
-        run(other_layout[0], "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out")
 
 
 def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tmp_path):
@@ -156,14 +146,12 @@ def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tm
     assert run(file, *options, "--detector", "cld") == 0
 
 
-def test_entries_that_cannot_be_used_are_left_out(other_layout, tmp_path):
-    file, layout = other_layout
-    with uproot.open(file) as source:
-        columns = {name: branch.array(entry_stop=20) for name, branch in source["events"].items() if name[0] != "n"}
-    columns["hit_E"] = ak.where(columns["event"] == columns["event"][3], -1.0, 1.0) * columns["hit_E"]
-    with uproot.recreate(tmp_path / "bad.root") as target:
-        target.mktree("events", {name: array.type.content for name, array in columns.items()}).extend(columns)
-    words = [tmp_path / "bad.root", "--layout", layout, "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
+def test_entries_that_cannot_be_used_are_left_out(sample_dir, tmp_path):
+    events = read_events(sample_dir / "gamma1_val_small.root", entry_stop=20)
+    energy = ak.where(ak.local_index(events.hits.energy, axis=0) == 3, -1.0, events.hits.energy)
+    bad = dataclasses.replace(events, hits=ak.with_field(events.hits, energy, "energy"))
+    write_events(tmp_path / "bad.root", bad)
+    words = [tmp_path / "bad.root", "--checkpoint", "ild-g4-photon", "-o", tmp_path / "out"]
     with pytest.raises(InputError, match=r"bad\.root, entry 3"):
         run(*words)
     with pytest.warns(BadEntriesWarning, match="1 of 20 entries"):

@@ -65,11 +65,6 @@ def test_name_and_field_can_be_given(data_dir, tmp_path):
         assert len(file.read(0, 3)) == 3
 
 
-def test_an_output_that_cannot_be_written_is_an_error_before_any_work(data_dir, tmp_path):
-    with pytest.raises(ConfigError, match="does not exist"):
-        run(str(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), "-o", str(tmp_path / "no" / "mine.yaml"))
-
-
 def test_a_flat_file_is_refused_by_name(sample_dir, tmp_path):
     with pytest.raises(InputError, match=r"zqq_test_small.root: a flat ntuple .* describe it by hand"):
         run(str(sample_dir / "zqq_test_small.root"), "-o", str(tmp_path / "mine.yaml"))

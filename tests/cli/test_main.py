@@ -10,18 +10,12 @@ from pflow.cli.main import EXIT_CODES, LIGHTNING, VERBS, main
 from pflow.errors import InputError, OutputError
 
 
-def test_version_comes_from_the_package(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"pflow {version('pflow')}\n"
-
-
-def test_help_lists_every_verb(capsys):
+def test_help_lists_every_verb_and_exit_code(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in VERBS)
-
-
-def test_no_verb_is_wrong_usage(capsys):
+    assert all(f"  {code} " in shown and text in shown for code, text in EXIT_CODES.items())
+    assert "--debug" in shown
     assert main([]) == 2
 
 
@@ -36,13 +30,6 @@ def test_every_command_explains_itself(verb, capsys):
         main([verb, "--help"])
     assert exit_.value.code == 0
     assert f"pflow {verb}" in capsys.readouterr().out
-
-
-def test_an_input_error_is_one_line_without_traceback(capsys, tmp_path):
-    assert main(["inspect", str(tmp_path / "absent.root")]) == 1
-    error = capsys.readouterr().err
-    assert "absent.root" in error
-    assert "Traceback" not in error
 
 
 def test_runs_as_a_module():
@@ -85,13 +72,6 @@ def test_whatever_happens_is_one_line_and_an_exit_code(monkeypatch, capsys, erro
     assert shown.count("\n") == 1
     assert main(["inspect", "a.root", "--debug"]) == code
     assert "Traceback" in capsys.readouterr().err
-
-
-def test_the_exit_codes_are_in_the_help(capsys):
-    main(["--help"])
-    shown = capsys.readouterr().out
-    assert all(f"  {code} " in shown and text in shown for code, text in EXIT_CODES.items())
-    assert "--debug" in shown
 
 
 def test_a_remote_file_is_not_called_damaged(capsys, monkeypatch):

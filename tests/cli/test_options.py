@@ -9,7 +9,6 @@ from pflow.calibration.decoding_options import CRITERIA
 from pflow.cli.main import LIGHTNING, VERBS
 from pflow.cli.options import OPTIONS, add_options, at_least
 from pflow.event.truth import RULES
-from pflow.inference.events import BATCH_SIZE
 from pflow.io.particles_root import FORMATS
 from pflow.metrics.match import COSTS
 from pflow.plots.scene import COLOUR_BY
@@ -52,17 +51,6 @@ def test_choices_are_those_of_what_runs(verb, option, choices):
     assert set(action.choices) == set(choices)
 
 
-@pytest.mark.parametrize(
-    ("verb", "option", "default"),
-    [
-        ("reconstruct", "batch_size", BATCH_SIZE),
-    ],
-)
-def test_defaults_are_those_of_what_runs(verb, option, default):
-    (action,) = (one for one in actions(verb) if one.dest == option and one.help != argparse.SUPPRESS)
-    assert action.default == default
-
-
 def test_events_in_memory_are_as_many_by_default_where_nothing_speaks_against_it():
     """Measured: what a chunk of `evaluate` costs beside its events, and the memory of the files of `overlay`."""
     others = {"evaluate": 500, "overlay": 100}
@@ -92,19 +80,12 @@ def test_a_renamed_option_keeps_its_former_name_which_no_help_shows(verb, words,
     assert former[0] not in shown
 
 
-@pytest.mark.parametrize("text", ["-0.1", "nan", "much"])
-def test_a_smallest_energy_is_at_least_0(text, capsys):
+@pytest.mark.parametrize(
+    ("smallest", "text"), [(0.0, "-0.1"), (0.0, "nan"), (0.0, "much"), (1, "0"), (1, "-3"), (1, "many"), (1, "1.5")]
+)
+def test_a_number_that_is_too_small_or_none_is_wrong_usage(smallest, text, capsys):
     parser = argparse.ArgumentParser()
-    add_options(parser, "min-energy")
-    with pytest.raises(SystemExit):
-        parser.parse_args([f"--min-energy={text}"])
-    assert "argument --min-energy: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["0", "-3", "many", "1.5"])
-def test_a_number_that_is_too_small_or_none_is_wrong_usage(text, capsys):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--chunk-size", type=at_least(1))
+    parser.add_argument("--chunk-size", type=at_least(smallest))
     with pytest.raises(SystemExit):
         parser.parse_args([f"--chunk-size={text}"])
     assert "argument --chunk-size: " in capsys.readouterr().err

@@ -37,12 +37,9 @@ SMALL = {
 
 
 REAL = {
-    "ild-g4-general": [*(f"g4/{name}_test.root" for name in ("single", "multi", "gammasep", "tau10", "zh", "zqq"))],
-    "ild-g4-photon": ["g4/gamma1_test.root"],
-    "cld-general": [*(f"cld_g4/{name}_test.root" for name in ("single", "multi", "gammasep", "zh", "zqq"))],
+    "ild-g4-general": ["g4/tau10_test.root", "g4/zh_test.root", "edm4hep/ild_g4_zqq_rntuple.root"],
+    "cld-general": ["cld_g4/zh_test.root", "edm4hep/cld_rec.edm4hep.root", "edm4hep/cld_zuds100_sim.edm4hep.root"],
 }
-REAL["ild-g4-general"].append("edm4hep/ild_g4_zqq_rntuple.root")
-REAL["cld-general"] += ["edm4hep/cld_rec.edm4hep.root", "edm4hep/cld_zuds100_sim.edm4hep.root"]
 """Files by the model that reads them."""
 
 
@@ -152,4 +149,4 @@ def test_particles_of_real_samples_are_those_of_python(data_dir, from_cpp):
             events = read_events(data_dir / path, entry_stop=3, truth=made, truth_tracks=made)
             expected = particles_of(reconstruct(events, model, batch_size=1, device="cpu"))
             n_particles += assert_same(from_cpp(events, name), expected, allowed=0.01)
-    assert n_particles > 500
+    assert n_particles > 300

@@ -55,15 +55,9 @@ def test_processes_of_this_machine_keep_their_memory_and_do_not_watch_themselves
 
 
 def test_a_bad_entry_leaves_nothing(checkpoint, sample_dir, tmp_path):
+    options = {"checkpoint": checkpoint, "cluster": "local:1", "max_hits": 600, "device": "cpu"}
     with pytest.raises(InputError, match="expected at most 600"):
-        reconstruct_files(
-            [sample_dir / "multi_test_small.root"],
-            checkpoint=checkpoint,
-            output=tmp_path / "reco.root",
-            cluster="local:1",
-            max_hits=600,
-            device="cpu",
-        )
+        reconstruct_files([sample_dir / "multi_test_small.root"], output=tmp_path / "reco.root", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -74,23 +68,15 @@ def test_a_model_in_memory_cannot_travel(model, sample_dir, tmp_path):
         )
 
 
-@pytest.mark.parametrize("cluster", ["local:0", "local:many"])
-def test_no_processes(checkpoint, sample_dir, tmp_path, cluster):
-    with pytest.raises(ConfigError, match=r"local:N"):
-        reconstruct_files(
-            [sample_dir / "multi_test_small.root"], checkpoint=checkpoint, output=tmp_path / "x.root", cluster=cluster
-        )
-
-
-def test_a_scheduler_that_is_not_there(checkpoint, sample_dir, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [("local:0", "local:N"), ("local:many", "local:N"), ("tcp://127.0.0.1:9", "does not answer")],
+)
+def test_a_cluster_that_cannot_be(checkpoint, sample_dir, tmp_path, monkeypatch, cluster, message):
     monkeypatch.setattr("pflow.inference.cluster.TIMEOUT", "1s")
-    with pytest.raises(ConfigError, match="does not answer"):
-        reconstruct_files(
-            [sample_dir / "multi_test_small.root"],
-            checkpoint=checkpoint,
-            output=tmp_path / "x.root",
-            cluster="tcp://127.0.0.1:9",
-        )
+    sample = sample_dir / "multi_test_small.root"
+    with pytest.raises(ConfigError, match=message):
+        reconstruct_files([sample], checkpoint=checkpoint, output=tmp_path / "x.root", cluster=cluster)
 
 
 def test_a_process_that_is_killed_costs_its_chunk(checkpoint, sample_dir, tmp_path):

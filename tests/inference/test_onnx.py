@@ -79,7 +79,7 @@ def test_particles_are_those_of_torch(without, general, events):
     assert ak.count(found.particles.pdg) > 5
 
 
-@pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (None, 0), (0, None)])
+@pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (None, 0), (0, None)])
 def test_events_with_few_hits_or_tracks(hits, tracks, general, three):
     found = check_engines(
         dataclasses.replace(three, hits=three.hits[:, :hits], tracks=three.tracks[:, :tracks]), general
@@ -96,11 +96,17 @@ def test_an_event_that_is_cut_is_flagged(general, three):
 TRACKS = ("log_pt", "nx", "ny", "nz", "charge", "calo_x", "calo_y", "calo_z")
 
 
+CELLS = Merge(ecal_mm=15.0, hcal_mm=60.0)
+
+
 @pytest.mark.parametrize(
-    ("source", "special", "decoder"),
-    [("hits", "flags", "vanilla"), ("typed", "kind", "vanilla"), ("cross", "kind", "multi_projection")],
+    ("source", "special", "decoder", "merge"),
+    [
+        ("hits", "flags", "vanilla", None),
+        ("typed", "kind", "vanilla", CELLS),
+        ("cross", "kind", "multi_projection", None),
+    ],
 )
-@pytest.mark.parametrize("merge", [None, Merge(ecal_mm=15.0, hcal_mm=60.0)], ids=["hits", "cells"])
 def test_translation_networks_with_any_tokens(source, special, decoder, merge, events, make_model):
     """Of the first random model whose events have different numbers of particles; some reach the largest."""
     more = {"typed": {"tracker_hit_features": ("x", "y", "z")}}.get(source, {})
@@ -260,13 +266,12 @@ class TestDamagedFolders:
     def folder(self, exported_general, tmp_path):
         return shutil.copytree(exported_general, tmp_path / "exported")
 
-    @pytest.mark.parametrize("name", ["encoder", "decoder", "refinement"])
-    def test_a_graph_with_another_number(self, name, folder):
-        path = folder / f"{name}.onnx"
+    def test_a_graph_with_another_number(self, folder):
+        path = folder / "decoder.onnx"
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-        with pytest.raises(InputError, match=rf"{name}\.onnx: damaged, or not what tokens\.json was written"):
+        with pytest.raises(InputError, match=r"decoder\.onnx: damaged, or not what tokens\.json was written"):
             pick_engine(load_model(folder))
 
     def test_a_graph_that_is_not_there(self, folder):
@@ -287,10 +292,8 @@ class TestDamagedFolders:
         ("field", "value", "message"),
         [
             ("sha256", None, "expected what `pflow export` wrote"),
-            ("sha256", {"other": ""}, "expected what `pflow export` wrote"),
             ("checkpoint", 3, r"tokens\.json, 'checkpoint\.format': the header states no format"),
             ("format", 2, "expected layout 4, found 2, of another version of pflow: export the model again"),
-            ("run", {}, "expected what `pflow export` wrote"),
             ("run", {"known": "hit_enrgy"}, "hit_enrgy"),
             ("run", {"energy_above": "nan"}, "energy_above nan GeV"),
         ],

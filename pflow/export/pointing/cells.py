@@ -19,21 +19,13 @@ of 20 mm. Cells farther out count as the outermost."""
 
 
 class Hits(NamedTuple):
-    """Hits or cells of one event.
+    """Hits or cells of one event."""
 
-    Parameters
-    ----------
-    energy : float [N], GeV
-    position : float [N, 3], mm
-    time : float [N] or None, ns
-    subdetector, layer : int64 [N]
-    """
-
-    energy: Tensor
-    position: Tensor
-    time: Tensor | None
-    subdetector: Tensor
-    layer: Tensor
+    energy: Tensor  # float [N], GeV
+    position: Tensor  # float [N, 3], mm
+    time: Tensor | None  # float [N], ns
+    subdetector: Tensor  # int64 [N]
+    layer: Tensor  # int64 [N]
 
 
 class Cells(NamedTuple):

@@ -37,17 +37,7 @@ TRACK_FIELDS = ("momentum", "charge", "calo_position", "calo_momentum")
 
 
 class EncoderGraph(nn.Module):
-    """From the arrays of `inputs` to `outputs`, by position.
-
-    Parameters
-    ----------
-    model
-        With a `pflow.model.pointing.PointingReconstructor`.
-    network
-        Its network, in evaluation mode, on the CPU.
-    decoding
-        Its largest number of particles.
-    """
+    """From the arrays of `inputs` to `outputs`, by position; changes the network."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()

@@ -1,27 +1,40 @@
 """The last graph: from the decoded particles to physical ones, with the refinement where the network has one.
 
-Letters: T decoded particles, P kept ones, M items (hits, then tracks), V codes, C classes.
+Letters: T decoded particles, P kept ones, M items (hits, then tracks), V codes, W width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.event.links import MIN_HIT_FRACTION
 from pflow.export.pointing.encoder import SOURCE, source_of
-from pflow.export.pointing.messages import DenseMessages
-from pflow.export.pointing.physics import PhysicalParticles
 from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
 from pflow.model.common.decode import Sampler
+from pflow.model.pointing.assignment import delta_features
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refined_particles import refine
-from pflow.model.pointing.refiner import DecodedParticles
+from pflow.model.pointing.refiner import (
+    MIN_SLOPE_FRACTION,
+    RANGE,
+    SLOPE_FRACTION_WIDTH,
+    DecodedParticles,
+    PairwiseMessages,
+)
+from pflow.model.pointing.shower_directions import SLOPE_UNIT, shower_slopes
+from pflow.model.pointing.showers import Showers, ramp_up
+from pflow.physics.kinematics import four_momentum_covariance, unit_vector
+from pflow.physics.pdg import CLASSES, charges, class_index, masses
+from pflow.tokens.particles import NULL_DIRECTION, momentum_and_energy
+from pflow.tokens.uncertainty import curve_index
 
 __all__ = ["RefinementGraph"]
 
@@ -29,17 +42,7 @@ LINKS = tuple(f"{part}_link_{name}" for part in ("hit", "track") for name in (pa
 
 
 class RefinementGraph(nn.Module):
-    """From the arrays of `inputs` to `outputs`, by position.
-
-    Parameters
-    ----------
-    model
-        With a `pflow.model.pointing.PointingReconstructor`.
-    network
-        Its network, in evaluation mode, on the CPU; changed.
-    decoding
-        Its thresholds.
-    """
+    """From the arrays of `inputs` to `outputs`, by position; changes the network."""
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
@@ -86,3 +89,99 @@ class RefinementGraph(nn.Module):
         particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, self.decoding, Sampler())
         columns = {"is_particle": is_particle, **particles.columns(pdg, charge)}
         return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()
+
+
+class DenseMessages(nn.Module):
+    """`pflow.model.pointing.refiner.PairwiseMessages` between all particles of one event, without a list of pairs.
+
+    One particle has no pair, and an empty axis ends onnxruntime.
+    """
+
+    def __init__(self, messages: PairwiseMessages) -> None:
+        super().__init__()
+        self.messages = messages
+
+    def forward(
+        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, item_sums: Tensor
+    ) -> Tensor:
+        """The sum of the messages to each particle, float [1, T, W]; `mask` is True."""
+        messages = self.messages
+        direction = direction[0].double()
+        start, end = direction[:, None], direction[None]  # receivers and senders
+        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # [T, T], rad
+        half = log_energy[0].double() / 2.0
+        to, by = half[:, None].expand_as(angle), half[None].expand_as(angle)
+        features = [
+            delta_features(start, end),
+            torch.stack([(angle + 1e-3).log() / 2.0, to, by], dim=-1),
+            self._slopes(hit_fraction, item_sums, start, end),
+        ]
+        geometry = messages.geometry(torch.cat(features, dim=-1).float())
+        message = messages.receiver(x[0])[:, None] + messages.sender(x[0])[None] + geometry
+        order = torch.cumsum(torch.ones_like(log_energy[0], dtype=torch.int64), 0)
+        weight = torch.where(order[:, None] == order, 0.0, (angle / -RANGE).exp().float())
+        total = (functional.gelu(message) * weight[..., None]).sum(1)
+        return messages.out(total)[None]  # type: ignore[no-any-return]
+
+    def _slopes(self, hit_fraction: Tensor, item_sums: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """Features of the slopes of both showers, double [T, T, 4]."""
+        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
+        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
+        fraction = pairs.values(hit_fraction)
+        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
+        slope = shower_slopes(Showers.of(fraction.double(), pairs, item_sums), pairs)
+        theta, phi = (slope.double() / SLOPE_UNIT).asinh().unbind(-1)  # [T]
+        side = (start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]).sign()  # [T, T]
+        theta = theta.abs()
+        return torch.stack(
+            [phi[:, None] * side, -phi * side, theta[:, None].expand_as(side), theta.expand_as(side)], dim=-1
+        )
+
+
+class PhysicalParticles(nn.Module):
+    """From the columns `inputs`, [P, ...], of decoded particles to the physical `outputs`, as `pflow.tokens.particles`.
+
+    Vocabulary and calibration are those of the model.
+    """
+
+    inputs = ("pdg", "charge", "log_energy", "direction", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
+    outputs = (
+        *("pdg", "charge", "energy", "mass", "momentum", "covariance"),
+        *("score", "class_probability", "pdg_probability"),
+    )
+
+    def __init__(self, model: TrainedModel) -> None:
+        super().__init__()
+        codes = np.array(model.tokeniser.pdg.codes)
+        self.codes = torch.from_numpy(codes)
+        self.charges = torch.from_numpy(np.asarray(charges(codes), dtype=np.float32))
+        self.masses = torch.from_numpy(np.asarray(masses(codes), dtype=np.float64))
+        classes = class_index(codes)
+        self.in_class = torch.from_numpy(np.eye(len(CLASSES), dtype=np.float32)[classes])
+        by_track = [curve_index(classes, np.full(len(codes), known)) for known in (False, True)]
+        self.curve_of = torch.from_numpy(np.stack(by_track, axis=1))
+        self.calibration = model.calibration
+
+    def forward(self, columns: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Compute the outputs, in their order."""
+        index = columns["pdg"]
+        own, mass = self.charges[index], self.masses[index]
+        sign = torch.where(own * (columns["charge"] - 1) < 0, -1, 1)
+        p, energy = momentum_and_energy(columns["log_energy"].double().exp(), mass)
+        unit = unit_vector(columns["direction"].double(), null=NULL_DIRECTION)
+        sigmas = columns["energy_sigma"].double(), columns["direction_sigma"].double()
+        if self.calibration is not None:
+            sigmas = self.calibration.apply_curves(*sigmas, self.curve_of[index, columns["by_track"].long()])
+        covariance = four_momentum_covariance(energy, mass, unit, *sigmas)
+        probability = columns["pdg_logits"].softmax(-1)
+        return (
+            sign * self.codes[index],
+            sign * own,
+            energy,
+            mass,
+            p[:, None] * unit,
+            covariance,
+            probability.gather(1, index[:, None]).squeeze(1),
+            probability @ self.in_class,
+            probability,
+        )

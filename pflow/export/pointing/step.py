@@ -30,15 +30,7 @@ UNREFINED_ROWS = tuple(
 
 
 class DecoderStepGraph(nn.Module):
-    """From the arrays of `inputs` to `outputs`, by position.
-
-    Parameters
-    ----------
-    network
-        In evaluation mode, on the CPU.
-    decoding
-        When decoding stops.
-    """
+    """From the arrays of `inputs` to `outputs`, by position."""
 
     def __init__(self, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class PointingReconstructor(Reconstructor):
     """
 
     needs_readout: ClassVar[bool] = True
-    exporter = "pflow.export.pointing.description:pointing_export"
+    exporter = "pflow.export.pointing.graphs:pointing_export"
 
     def __init__(
         self,
