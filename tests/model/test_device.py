@@ -226,11 +226,6 @@ def test_a_training_step(prepared):
     assert all(isinstance(gradient, Elsewhere) for gradient in gradients)
 
 
-def test_a_tensor_on_the_cpu_would_be_seen():
-    with Device(), pytest.raises(AssertionError, match="add of tensors on the CPU and on the GPU"):
-        torch.ones(3, device=GPU) + torch.ones(3)
-
-
 @pytest.mark.parametrize("prepared", ["ild-g4-photon"], indirect=True)
 @pytest.mark.parametrize("sampling", [False, True])
 def test_a_training_step_waits_for_its_pairs_and_copies_its_losses(prepared, sampling):
@@ -252,19 +247,3 @@ def test_a_training_step_waits_for_its_pairs_and_copies_its_losses(prepared, sam
     assert float(loss) == float(total.inner)
     _, waits = waits_of(total.backward)
     assert not waits
-
-
-def test_what_is_waited_for_is_seen():
-    with Device() as device:
-        values = torch.zeros(3, device=GPU)
-        values.cpu().to(GPU)
-        values[values > 0] = values[values <= 0].sum()
-        bool((values > 0).any())
-        torch.repeat_interleave(values.long())
-    names = [name for name, _ in device.waits]
-    assert names[:2] == ["_to_copy", "_to_copy"]
-    assert names[2:] == ["index", "index_put_", "_local_scalar_dense", "repeat_interleave"]
-    with Device() as device:
-        torch.zeros(3).to(GPU, non_blocking=True).clamp(min=0).argmax()
-        torch.repeat_interleave(torch.ones(3, dtype=torch.int64, device=GPU), output_size=3)
-    assert not device.waits

@@ -76,44 +76,31 @@ def test_one_token_at_a_time_with_a_cache_equals_all_at_once(generator):
         torch.testing.assert_close(torch.cat(steps, dim=1), attention(x, causal=True))
 
 
-@pytest.mark.parametrize("kind", [SelfAttention, AbsorbedCrossAttention, CrossAttention])
-@pytest.mark.parametrize("heads", [0, 3])
-def test_heads_must_divide_the_width(kind, heads):
-    with pytest.raises(ValueError, match=f"{heads} heads do not divide a width of 8"):
-        kind(width=W, heads=heads)
-
-
-def test_a_mask_is_not_for_causal_sequences_and_a_cache_takes_one_token():
-    attention, x = SelfAttention(width=W, heads=H), torch.zeros(1, 2, W)
-    with pytest.raises(ValueError, match="mask"):
-        attention(x, causal=True, mask=torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="cache"):
-        attention(x, causal=True, cache=KVCache())
-
-
-@pytest.fixture
-def to_memory():
-    torch.manual_seed(0)
+def test_absorbed_attention_to_a_memory_is_that_to_projected_keys_and_values(generator):
     attention = AbsorbedCrossAttention(width=12, heads=3)
     nn.init.normal_(attention.key_value.bias)
-    return attention
+    sizes = (2, 5, 12), (2, 7, 12), (2, 3, 5, 7)
+    x, memory, bias = (torch.randn(*size, generator=generator) for size in sizes)
+    query, key, value = attention.query(x), *attention.key_value(memory).chunk(2, dim=-1)
+    parts = (part.view(2, -1, 3, 4).transpose(1, 2) for part in (query, key, value))
+    attended = scaled_dot_product_attention(*parts, attn_mask=bias)
+    expected = attention.out(attended.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x, memory, bias), expected)
+    torch.testing.assert_close(attention(x, attention.project(memory), bias), expected)
 
 
-def test_attention_to_a_memory_says_what_projected_keys_and_values_say(to_memory):
-    x, memory, bias = torch.randn(2, 5, 12), torch.randn(2, 7, 12), torch.randn(2, 3, 5, 7)
-
-    def split(part):
-        return part.view(2, -1, 3, 4).transpose(1, 2)
-
-    key, value = to_memory.key_value(memory).chunk(2, dim=-1)
-    attended = scaled_dot_product_attention(split(to_memory.query(x)), split(key), split(value), attn_mask=bias)
-    expected = to_memory.out(attended.transpose(1, 2).flatten(2))
-    torch.testing.assert_close(to_memory(x, memory, bias), expected)
-    torch.testing.assert_close(to_memory(x, to_memory.project(memory), bias), expected)
-
-
-def test_what_a_bias_hides_of_a_memory_says_nothing(to_memory):
-    x, memory = torch.randn(1, 2, 12), torch.randn(1, 4, 12)
-    bias = torch.zeros(1, 3, 2, 4)
-    bias[..., 2:] = -1e4
-    torch.testing.assert_close(to_memory(x, memory, bias), to_memory(x, memory[:, :2], bias[..., :2]))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"causal": True, "mask": torch.ones(1, 2, dtype=torch.bool)}, "mask"),
+        ({"causal": True, "cache": KVCache()}, "cache"),  # takes one token
+        ({"lengths": [2], "mask": torch.ones(1, 2, dtype=torch.bool)}, "lengths"),
+        ({"lengths": [2], "causal": True}, "lengths"),
+        ({"lengths": [2], "cache": KVCache()}, "lengths"),
+    ],
+)
+def test_what_does_not_belong_together_is_an_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        SelfAttention(width=W, heads=H)(torch.zeros(1, 2, W), **options)
+    with pytest.raises(ValueError, match="3 heads do not divide a width of 8"):
+        SelfAttention(width=W, heads=3)

@@ -111,10 +111,3 @@ def test_fully_connected_has_an_activation_between_maps(sizes, activations):
     network = FullyConnected(sizes)
     assert sum(isinstance(part, torch.nn.ReLU) for part in network) == activations
     assert network(torch.zeros(2, 3)).shape == (2, 5)
-
-
-def test_fully_connected_is_not_linear():
-    """The mistake of a feed-forward without activation: it would be additive."""
-    network = FullyConnected((1, 16, 1))
-    x = torch.tensor([[1.0]])
-    assert not torch.allclose(network(x) + network(-x), 2 * network(0 * x))

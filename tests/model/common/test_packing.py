@@ -7,8 +7,6 @@ import dataclasses
 import pytest
 import torch
 
-from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.cache import KVCache
 from pflow.model.common.layers import Packing
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.encoder import make_encoder
@@ -73,17 +71,3 @@ def test_an_event_without_any_token_packs(x):
     encoded = encoder(x, mask=mask)
     assert encoded.isfinite().all()
     torch.testing.assert_close(encoded[1:2], encoder(x[1:2]))
-
-
-def test_cross_attention_of_packed_events_is_the_same(x):
-    attention = CrossAttention(width=W, heads=H)
-    packing, memory = Packing.of(MASK), attention.project(x)
-    packed = attention(packing.pack(x), memory, mask=MASK, lengths=packing.lengths)
-    torch.testing.assert_close(packed[0], attention(x, memory, mask=MASK)[MASK])
-
-
-def test_packed_events_are_neither_masked_nor_causal_nor_cached(x):
-    attention = SelfAttention(width=W, heads=H)
-    for option in ({"mask": MASK}, {"causal": True}, {"cache": KVCache()}):
-        with pytest.raises(ValueError, match="lengths"):
-            attention(x, lengths=[4], **option)

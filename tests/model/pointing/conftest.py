@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
+from torch.nn.utils.rnn import pad_sequence
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
 from pflow.model.api import GeneratedParticles, LossConfig, ModelInputs, Sampler
@@ -26,35 +27,19 @@ CHARGED = (False, True, False, True)
 PHOTON, PION, NEUTRON, ELECTRON = range(4)
 ENERGY_MEAN, ENERGY_STD = 0.8, 0.5
 N_SUBDETECTORS = 2
-HIT_FEATURES, TRACK_FEATURES = 6, 8
-LN10 = 2.302585092994046
 CELL = 2
 """Consecutive hits of a shower that make a token."""
 
-SIZES: dict[str, Any] = {
-    "n_charge": 3,
-    "n_pdg": len(MASSES),
-    "hit_features": HIT_FEATURES,
-    "track_features": TRACK_FEATURES,
-    "n_subdetectors": N_SUBDETECTORS,
-    "masses": MASSES,
-    "charged": CHARGED,
-    "energy_mean": ENERGY_MEAN,
-    "energy_std": ENERGY_STD,
-}
 SMALL: dict[str, Any] = {
-    "width": 24,
-    "heads": 2,
-    "feedforward": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 2,
-    "hidden_width": 16,
+    **{"n_charge": 3, "n_pdg": len(MASSES), "masses": MASSES, "charged": CHARGED, "n_subdetectors": N_SUBDETECTORS},
+    **{"hit_features": 6, "track_features": 8, "energy_mean": ENERGY_MEAN, "energy_std": ENERGY_STD},
+    **{"width": 24, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 2, "hidden_width": 16},
 }
 
 
 @dataclasses.dataclass
 class Event:
-    """One event, unpadded: lists of rows that become tensors."""
+    """One event, unpadded."""
 
     energy: Tensor  # [N], GeV
     position: Tensor  # [N, 3], mm
@@ -63,7 +48,10 @@ class Event:
     layer: Tensor  # [N]
     momentum: Tensor  # [K, 3], GeV
     charge: Tensor  # [K]
-    particles: list[tuple[int, int, float, Tensor]]  # pdg, charge index, energy in GeV, direction
+    true_pdg: Tensor  # [T]
+    true_charge: Tensor  # [T]
+    true_energy: Tensor  # [T], GeV
+    true_direction: Tensor  # [T, 3]
     hit_fraction: Tensor  # [T, N]
     track_fraction: Tensor  # [T, K]
 
@@ -79,67 +67,56 @@ def _make_event(kinds: Sequence[int], *, seed: int) -> Event:
         return torch.randn(*shape, generator=generator)
 
     kinds = sorted(kinds, key=lambda kind: not CHARGED[kind])
-    energies = 1.0 + 20.0 * torch.rand(len(kinds), generator=generator)
-    n_tracked = sum(CHARGED[kind] for kind in kinds)
-    groups = energies.split([n_tracked, len(kinds) - n_tracked])
+    n, n_tracks = len(kinds), sum(CHARGED[kind] for kind in kinds)
+    groups = (1.0 + 20.0 * torch.rand(n, generator=generator)).split([n_tracks, n - n_tracks])
     energies = torch.cat([group.sort(descending=True).values for group in groups])
-    hits, tokens, owner, momenta, charges, particles = [], [], [], [], [], []
-    n_tokens = 0
-    for i, kind in enumerate(kinds):
+    hits, tokens, owner, directions, n_tokens = [torch.zeros(0, 4)], [torch.zeros(0)], [], [torch.zeros(0, 3)], 0
+    for i in range(n):
         # Spread over the detector, each with a polar angle and an azimuth of its own.
-        theta, phi = 0.6 + 0.35 * i, 2.4 * i + 0.3 * float(normal(1))
-        angles = torch.tensor([theta, phi])
-        sin, cos = angles.sin(), angles.cos()
-        direction = torch.stack([sin[0] * cos[1], sin[0] * sin[1], cos[0]])
-        n = 4 + int(torch.randint(0, 6, (1,), generator=generator))
-        fraction = torch.rand(n, generator=generator) + 0.2
+        theta, phi = torch.tensor([0.6 + 0.35 * i, 2.4 * i + 0.3 * float(normal(1))])
+        direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()])
+        n_hits = 4 + int(torch.randint(0, 6, (1,), generator=generator))
+        fraction = torch.rand(n_hits, generator=generator) + 0.2
         energy = energies[i] * fraction / fraction.sum()
-        position = direction * (1900.0 + 40.0 * torch.arange(n)[:, None]) + 8.0 * normal(n, 3)
+        position = direction * (1900.0 + 40.0 * torch.arange(n_hits)[:, None]) + 8.0 * normal(n_hits, 3)
         hits.append(torch.cat([energy[:, None], position], dim=1))
-        token = n_tokens + torch.arange(n) // CELL
-        tokens.append(token)
-        n_tokens = int(token[-1]) + 1
-        owner += [i] * n
-        charge = 1
-        if CHARGED[kind]:
-            charge = 2 if i % 2 else 0
-            p = (energies[i] ** 2 - MASSES[kind] ** 2).sqrt()
-            momenta.append(p * direction)
-            charges.append(float(charge - 1))
-        particles.append((kind, charge, float(energies[i]), direction))
-    flat = torch.cat(hits) if hits else torch.zeros(0, 4)
-    n_hits, n_tracks = len(flat), len(momenta)
-    hit_fraction = torch.zeros(len(kinds), n_hits)
-    hit_fraction[torch.tensor(owner, dtype=torch.int64), torch.arange(n_hits)] = 1.0
-    track_fraction = torch.zeros(len(kinds), n_tracks)
-    track_fraction[torch.arange(n_tracks), torch.arange(n_tracks)] = 1.0
+        tokens.append(n_tokens + torch.arange(n_hits) // CELL)
+        n_tokens = int(tokens[-1][-1]) + 1
+        owner += [i] * n_hits
+        directions.append(direction[None])
+    flat, direction, pdg = torch.cat(hits), torch.cat(directions), torch.tensor(kinds, dtype=torch.int64)
+    momentum = (energies.square() - torch.tensor(MASSES)[pdg].square()).sqrt()[:, None] * direction
+    charge = torch.where(torch.arange(n) < n_tracks, torch.arange(n) % 2 * 2, 1)
     return Event(
         energy=flat[:, 0],
         position=flat[:, 1:],
-        token=torch.cat(tokens) if tokens else torch.zeros(0, dtype=torch.int64),
-        subdetector=torch.randint(0, N_SUBDETECTORS, (n_hits,), generator=generator),
-        layer=torch.randint(0, 30, (n_hits,), generator=generator),
-        momentum=torch.stack(momenta) if momenta else torch.zeros(0, 3),
-        charge=torch.tensor(charges),
-        particles=particles,
-        hit_fraction=hit_fraction,
-        track_fraction=track_fraction,
+        token=torch.cat(tokens).long(),
+        subdetector=torch.randint(0, N_SUBDETECTORS, (len(flat),), generator=generator),
+        layer=torch.randint(0, 30, (len(flat),), generator=generator),
+        momentum=momentum[:n_tracks],
+        charge=charge[:n_tracks] - 1.0,
+        true_pdg=pdg,
+        true_charge=charge,
+        true_energy=energies,
+        true_direction=direction,
+        hit_fraction=(torch.arange(n)[:, None] == torch.tensor(owner)).float(),
+        track_fraction=torch.eye(n, n_tracks),
     )
-
-
-def _padded(parts: Sequence[Tensor], extra: int) -> Tensor:
-    """[N_i, ...] each, to [B, max N_i + extra, ...] with zeros behind."""
-    longest = max(len(part) for part in parts) + extra
-    rows = [torch.cat([part, part.new_zeros(longest - len(part), *part.shape[1:])]) for part in parts]
-    return torch.stack(rows)
-
-
-def _mask(lengths: Sequence[int], extra: int) -> Tensor:
-    return torch.arange(max(lengths) + extra)[None] < torch.tensor(lengths)[:, None]
 
 
 def _collate(events: Sequence[Event], *, extra: int = 0) -> Batch:
     """A batch with `extra` more columns of padding than it needs."""
+
+    def join(parts: Iterable[Tensor]) -> Tensor:  # [N_i, ...] each, to [B, max N_i + extra, ...]
+        joined = pad_sequence(list(parts), batch_first=True)
+        return pad(joined, (0, 0) * (joined.ndim - 2) + (0, extra))
+
+    def padded(name: str) -> Tensor:
+        return join(getattr(event, name) for event in events)
+
+    def mask(lengths: Iterable[int]) -> Tensor:
+        return join(torch.ones(n, dtype=torch.bool) for n in lengths)
+
     n_tokens = [int(event.token.max()) + 1 if len(event.token) else 0 for event in events]
     hit_features, track_features = [], []
     for event, n in zip(events, n_tokens, strict=True):
@@ -150,48 +127,33 @@ def _collate(events: Sequence[Event], *, extra: int = 0) -> Batch:
         p = event.momentum.norm(dim=1, keepdim=True).clamp(min=1e-6)
         unit = event.momentum / p
         track_features.append(torch.cat([p.log(), unit, event.charge[:, None], 1.9 * unit], dim=1))
-    unit = [normalize(event.momentum, dim=-1) for event in events]
+    direction = join(normalize(event.momentum, dim=-1) for event in events)
     readout = Readout(
-        energy=_padded([event.energy for event in events], extra),
-        position=_padded([event.position for event in events], extra),
-        subdetector=_padded([event.subdetector for event in events], extra),
-        layer=_padded([event.layer for event in events], extra),
-        token=_padded([event.token for event in events], extra),
-        mask=_mask([len(event.energy) for event in events], extra),
-        track_momentum=_padded([event.momentum for event in events], extra),
-        track_charge=_padded([event.charge for event in events], extra),
-        track_position=_padded([1850.0 * part for part in unit], extra),
-        track_direction=_padded(unit, extra),
-        track_mask=_mask([len(event.charge) for event in events], extra),
+        **{name: padded(name) for name in ("energy", "position", "subdetector", "layer", "token")},
+        mask=mask(len(event.energy) for event in events),
+        track_momentum=padded("momentum"),
+        track_charge=padded("charge"),
+        track_position=1850.0 * direction,
+        track_direction=direction,
+        track_mask=mask(len(event.charge) for event in events),
     )
-    n_particles = [len(event.particles) for event in events]
-    target_mask = _mask(n_particles, extra)
+    target_mask = mask(len(event.true_pdg) for event in events)
     hit_fraction = torch.zeros(*target_mask.shape, readout.mask.shape[1])
     track_fraction = torch.zeros(*target_mask.shape, readout.track_mask.shape[1])
     for i, event in enumerate(events):
-        hit_fraction[i, : event.hit_fraction.shape[0], : event.hit_fraction.shape[1]] = event.hit_fraction
-        track_fraction[i, : event.track_fraction.shape[0], : event.track_fraction.shape[1]] = event.track_fraction
-    pdg, charge, energy, direction = [], [], [], []
-    for event in events:
-        pdg.append(torch.tensor([p[0] for p in event.particles], dtype=torch.int64))
-        charge.append(torch.tensor([p[1] for p in event.particles], dtype=torch.int64))
-        energy.append((torch.tensor([p[2] for p in event.particles]).log10() - ENERGY_MEAN) / ENERGY_STD)
-        direction.append(torch.stack([p[3] for p in event.particles]) if event.particles else torch.zeros(0, 3))
+        for whole, part in ((hit_fraction, event.hit_fraction), (track_fraction, event.track_fraction)):
+            whole[i, : part.shape[0], : part.shape[1]] = part
     target = Target(
-        charge=_padded(charge, extra),
-        pdg=_padded(pdg, extra),
-        energy=_padded(energy, extra),
-        direction=_padded(direction, extra),
+        charge=padded("true_charge"),
+        pdg=padded("true_pdg"),
+        energy=join((event.true_energy.log10() - ENERGY_MEAN) / ENERGY_STD for event in events),
+        direction=padded("true_direction"),
         mask=target_mask,
         hit_fraction=hit_fraction,
         track_fraction=track_fraction,
     )
-    return Batch(
-        hits=TokenSet(_padded(hit_features, extra), _mask(n_tokens, extra)),
-        tracks=TokenSet(_padded(track_features, extra), readout.track_mask),
-        target=target,
-        readout=readout,
-    )
+    hits = TokenSet(join(hit_features), mask(n_tokens))
+    return Batch(hits, TokenSet(join(track_features), readout.track_mask), target=target, readout=readout)
 
 
 EVENTS = ((PHOTON, PION), (NEUTRON,), (PION, ELECTRON, PHOTON, NEUTRON), (PHOTON, PHOTON, PION))
@@ -224,7 +186,7 @@ def _make_model(*, seed: int = 27, initial: bool = False, **options: Any) -> Mod
         "training": PointingTrainingConfig,
         "loss": LossConfig,
     }
-    given = {**SIZES, **SMALL, **options}
+    given = {**SMALL, **options}
     parts: dict[str, Any] = {}
     for part, kind in kinds.items():
         names = [field.name for field in dataclasses.fields(kind)]
@@ -252,8 +214,8 @@ def _by_hand(
     track_fraction: Sequence[Sequence[float]] = (),
 ) -> Batch:
     """One event, given number by number; particles are (pdg, charge index, energy) and fly along x."""
-    n_hits, n_tracks, n_particles = len(energy), len(momentum), len(particles)
-    along_x = torch.tensor([1.0, 0.0, 0.0])
+    n_hits, n_tracks, n = len(energy), len(momentum), len(particles)
+    pdg, true_charge, true_energy = torch.tensor(particles).view(n, 3).unbind(1)
     event = Event(
         energy=torch.tensor(energy, dtype=torch.float32),
         position=torch.tensor(position, dtype=torch.float32).view(n_hits, 3),
@@ -262,9 +224,12 @@ def _by_hand(
         layer=torch.zeros(n_hits, dtype=torch.int64),
         momentum=torch.tensor(momentum, dtype=torch.float32).view(n_tracks, 3),
         charge=torch.tensor(charge, dtype=torch.float32),
-        particles=[(*particle, along_x) for particle in particles],
-        hit_fraction=torch.tensor(hit_fraction, dtype=torch.float32).view(n_particles, n_hits),
-        track_fraction=torch.tensor(track_fraction, dtype=torch.float32).view(n_particles, n_tracks),
+        true_pdg=pdg.long(),
+        true_charge=true_charge.long(),
+        true_energy=true_energy,
+        true_direction=torch.tensor([[1.0, 0.0, 0.0]]).expand(n, 3),
+        hit_fraction=torch.tensor(hit_fraction, dtype=torch.float32).view(n, n_hits),
+        track_fraction=torch.tensor(track_fraction, dtype=torch.float32).view(n, n_tracks),
     )
     return _collate([event])
 
@@ -317,15 +282,3 @@ def make_model() -> Callable[..., Model]:
 def model() -> Model:
     """With it the events of `batch` get unequal numbers of particles."""
     return _make_model()
-
-
-@pytest.fixture(scope="session")
-def first_events() -> Callable[[Batch, int], Batch]:
-    """Makes a batch of the first n events of another, with its padding."""
-
-    def part(values: Any, n: int) -> Any:
-        columns = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
-        return type(values)(**{name: column[:n] for name, column in columns.items() if isinstance(column, Tensor)})
-
-    names = ("hits", "tracks", "target", "readout")
-    return lambda batch, n: Batch(**{name: part(getattr(batch, name), n) for name in names})

@@ -29,11 +29,6 @@ def test_candidates_are_within_the_cone_of_the_seed_and_not_assigned(by_hand, so
         assert near(source_of(batch), [[0]], unassigned).nonzero()[:, 2].tolist() == expected
 
 
-def test_padding_is_no_candidate(batch, source_of):
-    source = source_of(batch)
-    assert not (near(source, [[0, 1]] * 4) & ~source.items.mask[:, None]).any()
-
-
 def features_of(source, seed, pairs):
     logits = AssignmentLogits(width=12, hidden_width=8, n_subdetectors=2)
     return torch.cat(list(logits._features(seed, source.tables(), pairs))).t()

@@ -43,12 +43,6 @@ def test_items_are_hits_and_then_tracks(source):
     assert items.weight.tolist() == [[1, 2, 3, 5]]
 
 
-def test_directions_are_unit_vectors(source):
-    axis = TokenFrames.of(source.tokens.frames[0]).axis
-    for unit in (source.tokens.unit[0], axis, source.items.direction[0].t()):
-        torch.testing.assert_close(unit.norm(dim=-1), torch.ones(len(unit)))
-
-
 def test_a_track_of_unknown_position_is_far_along_its_direction(by_hand, source_of):
     batch = by_hand(momentum=[[0.0, 0.0, -2.0]], charge=[1.0])
     unknown = dataclasses.replace(batch.readout, track_position=torch.zeros(1, 1, 3))
@@ -96,11 +90,6 @@ def test_tables_hold_rows_of_all_events(batch, source_of):
     )
     own = tables.item_token[tables.token_item].view(4, -1)
     assert (own == source.in_tables(torch.arange(n_tokens).expand(4, -1)))[source.tokens.mask].all()
-
-
-def test_gather_takes_along_the_second_axis():
-    values = torch.arange(12.0).view(2, 3, 2)
-    assert gather(values, torch.tensor([[2], [0]])).tolist() == [[[4.0, 5.0]], [[6.0, 7.0]]]
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,6 @@ def test_the_direction_is_that_of_a_single_hit_of_the_tracks_or_of_the_seed(prox
     torch.testing.assert_close(made.direction[0], normalize(torch.tensor(towards), dim=0))
 
 
-def test_without_tracks_their_direction_is_that_of_the_hits(proxies, readout):
-    made = proxies(readout, {0: 1.0, 1: 1.0})
-    assert torch.equal(made.track_direction, made.direction)
-
-
 @pytest.mark.parametrize("shares", [SHARES, {3: 1.0}, {}])
 def test_there_are_as_many_features_as_said_and_all_are_of_order_one(proxies, readout, shares):
     features = proxies(readout, shares).features
@@ -83,12 +78,15 @@ def test_what_others_left_of_hits_makes_no_shower(proxies, readout):
         torch.testing.assert_close(made.features, by_track.features, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("item", "rest", "first", "last"), [(0, 3, 0.0, 6e-6), (3, 0, 0.0, 0.03)])
-def test_features_do_not_jump_where_hits_or_tracks_begin_to_count(proxies, readout, item, rest, first, last):
-    shares = torch.linspace(first, last, 600).tolist()
-    made = torch.cat([proxies(readout, {item: share, rest: 1.0}).features for share in shares])
-    assert made.diff(dim=0).abs().max() < 0.3
-    assert (made[-1] - made[0]).abs().max() > 1.0
+@pytest.mark.parametrize(("item", "rest", "last"), [(0, 3, 6e-6), (3, 0, 0.03)])
+def test_features_do_not_jump_where_hits_or_tracks_begin_to_count(readout, source_of, item, rest, last):
+    source, shares = source_of(readout), torch.zeros(1, 600, 4)  # of one particle each
+    shares[0, :, item], shares[0, :, rest] = torch.linspace(0.0, last, 600), 1.0
+    pairs = PairList.where(torch.ones_like(shares, dtype=torch.bool))
+    seed_unit = source.tokens.unit[0, [0] * 600]
+    features = make_proxies(pairs.values(shares), pairs, source.tables().item_sums, seed_unit).features
+    assert features.diff(dim=0).abs().max() < 0.3
+    assert (features[-1] - features[0]).abs().max() > 1.0
 
 
 def test_a_particle_without_pairs_has_finite_proxies(readout, source_of):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from pflow.model.pointing import refine_training
 from pflow.model.pointing.network import FIRST_STAGE
 from pflow.model.pointing.refine_training import decode_and_match, match, refine_matched
 from pflow.model.pointing.refiner import DecodedParticles
@@ -102,15 +103,6 @@ def test_what_is_not_decoded_is_not_matched(model, three):
     assert target.mask.tolist() == [[True, False]]
 
 
-def test_without_true_particles_nothing_is_matched(model, three):
-    values = {field.name: getattr(three.target, field.name)[:, :0] for field in dataclasses.fields(three.target)}
-    three = dataclasses.replace(three, target=type(three.target)(**values))
-    number, target = matched(model, three, [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]], [2, 0])
-    assert number == [0, 1]
-    assert not target.mask.any()
-    assert target.hit_fraction.shape == (1, 2, 4)
-
-
 def test_targets_and_losses_of_decoded_particles(model, batch):
     output = refined(model, batch)
     n_true, n_matched = batch.target.mask.sum(1), output.target.mask.sum(1)
@@ -168,10 +160,6 @@ def test_decoding_in_training_is_that_of_a_reconstruction(make_model, batch):
     assert not model.network.encoder.stack.training
 
 
-def test_there_is_one_stage_without_refinement(make_model):
-    assert make_model().first_stage_modules == ()
-
-
 @pytest.mark.parametrize("kinds", [[()], [(), (0,)], [(), ()]], ids=["one", "besides another", "all"])
 @pytest.mark.parametrize("end", [1e-9, 1.0], ids=["nothing is written", "as much as may be"])
 def test_events_without_tokens_have_finite_losses(make_model, make_event, collate, kinds, end):
@@ -188,7 +176,8 @@ def test_a_target_without_fractions_is_an_error(model, batch):
         model.losses(dataclasses.replace(batch, target=dataclasses.replace(batch.target, hit_fraction=None)))
 
 
-def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch):
+def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch, monkeypatch):
+    monkeypatch.setattr(refine_training, "EXTRA_PARTICLES", 4)
     model = make_model(refine_layers=1, eos_threshold=1.0, initial=True, weights={"refined_assignment": 4.0}).train()
     for name in model.first_stage_modules:
         model.get_submodule(name).requires_grad_(False).eval()

@@ -5,11 +5,19 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional
 
 from pflow.model.common.decode import Sampler
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.refined_particles import refine as refined_particles
-from pflow.model.pointing.refiner import EPS_FRACTION, FAR_WEIGHT_WIDTH, MIN_COSINE, DecodedParticles, _min_probability
+from pflow.model.pointing.refiner import (
+    EPS_FRACTION,
+    FAR_WEIGHT_WIDTH,
+    MIN_COSINE,
+    DecodedParticles,
+    PairwiseMessages,
+    _min_probability,
+)
 
 
 def awake(model):
@@ -173,20 +181,6 @@ def test_the_output_is_the_refinement(make_model, events, batch, collate):
     assert model.decode(batch, max_particles=6).mask.shape == (4, 0)
 
 
-def test_energies_that_no_track_measures_are_the_expected_ones(make_model, batch):
-    model = awake(make_model(seed=0, refine_layers=1, existence_threshold=0.0, eos_threshold=1.0))
-    decoded, source = first_stage(model, batch)
-    refined = refine(model, decoded, source)
-    with torch.no_grad():
-        particles, _ = model.network.predict_refined(refined, decoded.seed, source)
-    by_track = particles.by_track
-    assert by_track.any()
-    assert not by_track.all()
-    expected = particles.log_energy.exp() * torch.where(by_track, 1.0, refined.existence_logit.sigmoid())
-    found = model.decode(batch, max_particles=3)
-    torch.testing.assert_close(model.network.energy_scale.log_energy(found.energy).exp(), expected.float())
-
-
 def test_initially_there_are_no_messages(make_model, batch):
     model = awake(make_model(refine_layers=1))
     messages = model.network.refiner.messages
@@ -200,26 +194,155 @@ def test_initially_there_are_no_messages(make_model, batch):
     assert changed.energy.shape != one.energy.shape or (changed.energy - one.energy).abs().max() > 1e-3
 
 
-def test_a_small_change_of_direction_is_not_made(model, batch):
-    decoded, source = first_stage(model, batch)
+@pytest.fixture(scope="module")
+def stage(make_model, batch):
+    """A model with a refinement, and its first six particles of each event with their source."""
+    model = make_model(seed=2, refine_layers=1, existence_threshold=0.0, eos_threshold=1.0, min_energy=0.5)
+    torch.manual_seed(7)
     with torch.no_grad():
-        changed = refined_particles(model.network, decoded, source, model.decoding, Sampler()).particles
-        change = (changed.direction - decoded.direction).norm(dim=-1)
-        changes = change[~changed.by_track].sort().values
-        limit = float(changes[len(changes) // 2 :][:2].mean())  # between two, where rounding decides nothing
-        decoding = dataclasses.replace(model.decoding, min_direction_change=limit)
-        found = refined_particles(model.network, decoded, source, decoding, Sampler()).particles
-    kept = ~changed.by_track & (change < limit)
+        for part in (model.network.refiner.existence, model.network.refiner.query_update):
+            part[-1].weight.add_(0.5 * torch.randn_like(part[-1].weight))
+        model.network.refiner.existence[-1].bias.fill_(0.0)
+    return model, *first_stage(model, batch, n=6)
+
+
+@pytest.fixture
+def run(stage):
+    model, decoded, source = stage
+
+    def with_options(**options):
+        with torch.no_grad():
+            return refined_particles(
+                model.network, decoded, source, dataclasses.replace(model.decoding, **options), Sampler()
+            )
+
+    return with_options
+
+
+def test_energies_are_the_predicted_ones_times_the_existence_probability(run, stage):
+    model, decoded, source = stage
+    found = run()
+    with torch.no_grad():
+        predicted, _ = model.network.predict_refined(found.assignment, decoded.seed, source)
+    probability = functional.logsigmoid(found.assignment.existence_logit)
+    expected = predicted.log_energy + torch.where(predicted.by_track, 0.0, probability)
+    torch.testing.assert_close(found.particles.log_energy, expected)
+    smallest = model.network.min_log_energy
+    assert torch.equal(found.is_particle, found.assignment.kept & (expected >= smallest))
+
+
+def test_the_predicted_energy_may_decide(run, stage):
+    model, decoded, source = stage
+    before, found = run(), run(energy_cut="predicted")
+    with torch.no_grad():
+        predicted = model.network.predict_refined(found.assignment, decoded.seed, source)[0].log_energy
+    smallest = model.network.min_log_energy
+    assert torch.equal(found.is_particle, found.assignment.kept & (predicted >= smallest))
+    assert found.is_particle.sum() > before.is_particle.sum()
+    torch.testing.assert_close(found.particles.log_energy, before.particles.log_energy.clamp(min=smallest))
+
+
+def test_soft_charged_particles_without_a_track_are_dropped(run, stage):
+    head = stage[0].network.head
+    before = run()
+    trackless = head.charged[before.pdg] & ~before.particles.by_track & before.is_particle
+    limit = 1.01 * float(before.particles.log_energy[trackless].exp().min())
+    found = run(min_trackless_energy=limit)
+    dropped = trackless & (before.particles.log_energy < math.log(limit))
+    assert dropped.any()
+    assert torch.equal(found.is_particle, before.is_particle & ~dropped)
+
+
+def test_improbable_photons_are_dropped(run, stage):
+    head = stage[0].network.head
+    before = run()
+    photon = head.is_photon(before.pdg) & before.is_particle
+    probability = before.assignment.existence_logit.sigmoid()
+    limit = float(probability[photon].sort().values[1:3].mean())
+    found = run(min_photon_existence=limit)
+    dropped = photon & (probability < limit)
+    assert 0 < dropped.sum() < photon.sum()
+    assert torch.equal(found.is_particle, before.is_particle & ~dropped)
+
+
+def test_electrons_are_chosen_by_log_odds(run, stage):
+    """The identity decides whether a track gives the energy, with which mass, and the charge."""
+    electron = 3
+    before, found = run(), run(electron_log_odds=50.0)
+    assert (before.pdg != electron).any()
+    assert (found.pdg == electron).all()
+    torch.testing.assert_close(found.particles.pdg, before.particles.pdg)
+    at_tracks = stage[2].tokens.is_track.gather(1, stage[1].seed)
+    assert torch.equal(found.particles.by_track, at_tracks)
+    assert (found.charge != 1).all()
+
+
+def test_photons_alone_get_directions_of_their_fronts(run, stage):
+    model = stage[0]
+    before, found = run(), run(photon_depth=12.0)
+    moved = (found.particles.direction != before.particles.direction).any(-1)
+    assert moved.any()
+    assert not (moved & ~model.network.head.is_photon(before.pdg)).any()
+
+
+def test_drawn_identities_have_the_log_odds_too(stage):
+    model, decoded, source = stage
+    decoding = dataclasses.replace(model.decoding, electron_log_odds=50.0)
+    with torch.no_grad():
+        found = refined_particles(model.network, decoded, source, decoding, Sampler(temperature=1.0))
+    assert (found.pdg == 3).all()
+
+
+def test_small_changes_of_direction_are_not_made(run, stage):
+    decoded, changed = stage[1], run()
+    change = (changed.particles.direction - decoded.direction).norm(dim=-1)
+    changes = change[~changed.particles.by_track].sort().values
+    limit = float(changes[len(changes) // 2 :][:2].mean())  # between two, where rounding decides nothing
+    found = run(min_direction_change=limit).particles
+    kept = ~changed.particles.by_track & (change < limit)
     assert 0 < kept.sum() < kept.numel()
     torch.testing.assert_close(found.direction[kept], decoded.direction[kept], rtol=0, atol=0)
-    torch.testing.assert_close(found.direction[~kept], changed.direction[~kept], rtol=0, atol=0)
-    torch.testing.assert_close(found.log_energy, changed.log_energy, rtol=0, atol=0)
+    torch.testing.assert_close(found.direction[~kept], changed.particles.direction[~kept], rtol=0, atol=0)
+    torch.testing.assert_close(found.log_energy, changed.particles.log_energy, rtol=0, atol=0)
 
 
-def test_decoding_says_which_changes_of_direction_are_made(make_model, batch):
-    model = awake(make_model(refine_layers=1, existence_threshold=0.0, eos_threshold=1.0))
-    changed = model.decode(batch, max_particles=3)
-    model.set_decoding(min_direction_change=3.0)
-    found = model.decode(batch, max_particles=3)
-    assert not torch.equal(found.direction, changed.direction)
-    torch.testing.assert_close(found.energy, changed.energy)
+@pytest.fixture
+def messages():
+    torch.manual_seed(3)
+    return PairwiseMessages(width=8)
+
+
+@pytest.fixture
+def no_hits(by_hand, source_of):
+    return source_of(by_hand()).tables().item_sums
+
+
+def four_particles():
+    """Two 2 mrad apart in polar angle, one 2 mrad away in azimuth, one far off; and padding."""
+    theta = torch.tensor([1.0, 1.002, 1.0, 2.0, 0.0])
+    phi = torch.tensor([0.3, 0.3, 0.3 + 0.002 / math.sin(1.0), 2.5, 0.0])
+    direction = torch.stack([theta.sin() * phi.cos(), theta.sin() * phi.sin(), theta.cos()], dim=-1)[None]
+    mask = torch.tensor([[True, True, True, True, False]])
+    share = torch.zeros(1, 5, 0)  # of no hits: what is inclined is tested with the slopes
+    return torch.randn(1, 5, 8), torch.tensor([[2.0, 1.0, 1.0, 3.0, 0.0]]), direction, mask, share
+
+
+def test_messages_depend_on_the_relative_position(messages, no_hits):
+    parts = four_particles()
+    parts[0][:, 2] = parts[0][:, 1]  # the same but for where they are
+
+    def message(*who):
+        return messages(*(part[:, list(who)] for part in parts), no_hits)[0, 0]
+
+    beside, across, alone, far = message(0, 1), message(0, 2), message(0), message(0, 3)
+    assert (beside - across).abs().max() > 0.05
+    torch.testing.assert_close(alone, messages.out.bias)
+    assert (far - alone).abs().max() < 0.1 * (beside - alone).abs().max()
+
+
+def test_messages_depend_neither_on_order_nor_on_padding(messages, no_hits):
+    parts = four_particles()
+    one = messages(*parts, no_hits)
+    order = torch.tensor([3, 1, 0, 2, 4])
+    torch.testing.assert_close(messages(*(part[:, order] for part in parts), no_hits), one[:, order])
+    torch.testing.assert_close(messages(*(part[:, :4] for part in parts), no_hits), one[:, :4])

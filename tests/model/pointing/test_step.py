@@ -11,7 +11,6 @@ from pflow.model.pointing.geometry import Tables
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.step import State, particles_of, step
 
-PHOTON, PION = 0, 1
 LN10 = 2.302585092994046
 
 
@@ -62,14 +61,10 @@ def test_an_event_that_does_not_end_is_flagged(model, batch):
     cut = model.decode(batch, max_particles=int(n.max()) - 1)
     assert cut.truncated.tolist() == (n == n.max()).tolist()
     assert cut.mask.sum(1).tolist() == n.clamp(max=int(n.max()) - 1).tolist()
+    assert not model.decode(batch, max_particles=int(n.max())).truncated.any()
 
 
-def test_an_event_that_ends_at_the_maximum_is_not_flagged(model, batch):
-    n = int(model.decode(batch, max_particles=20).mask.sum(1).max())
-    assert not model.decode(batch, max_particles=n).truncated.any()
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 2, 0, 3), (3, 2, 1, 0), (2, 1, 3, 0)])
+@pytest.mark.parametrize("order", [(1, 2, 0, 3), (3, 2, 1, 0), (2, 1, 3, 0)])
 def test_events_that_are_finished_leave_without_changing_others(model, events, batch, collate, order):
     """Whichever event ends first, the first, the last or one between."""
     one = model.decode(batch, max_particles=8)
@@ -160,18 +155,6 @@ def test_all_tracks_are_written_beside_what_is_written_anyway(make_model, batch)
     assert ((other.track_fraction.sum(1) >= 0.5) | ~batch.readout.track_mask).all()
 
 
-def test_a_charged_particle_has_the_charge_of_its_track(model, batch):
-    network = model.network
-    source = network.encode(batch)
-    tables, seed = source.tables(), torch.full((4,), batch.hits.mask.shape[1])
-    pairs = PairList.where(source.items.mask[:, None])
-    seed, pdg = source.in_tables(seed), torch.full((4,), PION)
-    _, particles = particles_of(network, tables, torch.zeros(4, 24), seed, torch.ones(len(pairs.item)), pairs, pdg)
-    found = network.head.choose_charge(particles, pdg)
-    has_track = batch.readout.track_mask[:, 0]
-    assert torch.equal(found[has_track], 1 + batch.readout.track_charge[has_track, 0].long())
-
-
 @pytest.mark.parametrize("alone", [False, True], ids=["batch", "one event"])
 def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate, alone, monkeypatch):
     """Events of several sizes, in one batch and one by one: none ends by itself, each has its own limit."""
@@ -185,8 +168,6 @@ def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate
             decoded = decode_first_stage(model.network, source, model.decoding, Sampler())
         assert decoded.truncated.all()
         assert decoded.mask.sum(1).tolist() == limits
-    if not alone:
-        assert len(set(limits)) > 1
 
 
 class Past:

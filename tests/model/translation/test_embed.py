@@ -1,4 +1,4 @@
-"""Embedders: their shapes, their marks and what they do with special tokens."""
+"""Embedders and heads: their shapes, and what they do with special tokens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pflow.data.batch import TokenSet
 from pflow.model.common.initialise import initialise
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.embed import SourceEmbedder, TargetEmbedder, TargetTokens, TokenEmbedder
+from pflow.model.translation.network import Heads
 from pflow.model.translation.special import SAMPLE, SPECIAL, Flags, Kind
 
 W = 8
-FULL = TokenSet(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(("version", "expected"), [("v1", [9, W, W]), ("v2", [9, 2 * W, 2 * W, W])])
@@ -21,13 +21,6 @@ def test_versions_of_the_embedder(version, expected):
     embedder = TokenEmbedder(features=5, width=W, special=Kind(), config=config)
     linear = [part for part in embedder.network if isinstance(part, torch.nn.Linear)]
     assert [linear[0].in_features, *(part.out_features for part in linear)] == expected
-
-
-def source(special="flags", framed=True):
-    config = TranslationNetworkConfig(width=W)
-    embedder = SourceEmbedder(features=4, special=SPECIAL[special](), config=config, framed=framed)
-    initialise(embedder, torch.Generator().manual_seed(0))
-    return embedder
 
 
 def target(special=Flags, width=W, position=True):
@@ -39,20 +32,20 @@ def target(special=Flags, width=W, position=True):
 
 @pytest.mark.parametrize("special", SPECIAL)
 def test_bos_and_eos_frame_each_event(special):
+    config = TranslationNetworkConfig(width=W)
+    framed, bare = (
+        SourceEmbedder(features=4, special=SPECIAL[special](), config=config, framed=framed) for framed in (True, False)
+    )
     mask = torch.tensor([[True, True, False], [False, False, False]])
     features = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    x, seen = source(special)(TokenSet(features, mask))
+    x, seen = framed(TokenSet(features, mask))
     assert x.shape == (2, 5, W)
     assert seen.tolist() == [[True, True, True, True, False], [True, True, False, False, False]]
     torch.testing.assert_close(x[0, :2], x[1, :2])  # the same bos and eos in each event
     assert not torch.allclose(x[0, 0], x[0, 1])
-
-
-def test_an_unframed_token_set_has_neither_and_a_full_one_no_mask():
-    x, seen = source(framed=False)(FULL)
+    x, seen = bare(TokenSet(features, torch.ones_like(mask)))
     assert x.shape == (2, 3, W)
-    assert seen is None
-    assert source()(FULL)[1] is None
+    assert seen is None  # without padding
 
 
 @pytest.mark.parametrize("special", SPECIAL.values())
@@ -76,3 +69,12 @@ def test_equal_particles_differ_by_their_index_alone_and_only_where_asked_for(po
     tokens = TargetTokens(one.long(), one.long(), one, torch.ones(1, 2, 3), torch.full((1, 2), SAMPLE))
     x = target(position=position)(tokens)
     assert torch.allclose(x[0, 0], x[0, 1]) is not position
+
+
+def test_heads_with_small_outputs_point_to_the_equator():
+    heads = Heads(classes={"pdg": 3}, width=4)
+    with torch.no_grad():
+        for parameter in heads.continuous.parameters():
+            parameter.zero_()
+    direction = heads(torch.ones(1, 1, 4))["direction"]
+    torch.testing.assert_close(direction[0, 0], torch.tensor([1.0, 0, 0]), atol=1e-6, rtol=0)

@@ -92,8 +92,3 @@ def test_total_is_the_weighted_sum(batch):
 def test_weights_that_make_no_sense(weights):
     with pytest.raises(ValueError, match="weights"):
         make_loss(**weights)
-
-
-def test_a_batch_without_target_is_rejected(batch):
-    with pytest.raises(ValueError, match="target"):
-        make_loss()(prediction(), dataclasses.replace(batch, target=None))

@@ -90,8 +90,24 @@ def test_training_reduces_the_loss_and_trains_every_weight(variant, batch, make_
     assert totals[-1] < 0.9 * totals[0]
 
 
-def test_what_padding_holds_changes_no_prediction_and_no_gradient(variant, batch, make_model):
-    assert_equal_where_real(make_model(**variant), batch, garbage(batch))
+def shuffled(batch: Batch) -> Batch:
+    """The same events with their source tokens in another order, padding between them."""
+    generator = torch.Generator().manual_seed(5)
+
+    def shuffle(tokens: TokenSet) -> TokenSet:
+        order = torch.rand(tokens.mask.shape, generator=generator).argsort(dim=1)
+        features = tokens.features.gather(1, order[..., None].expand_as(tokens.features))
+        return TokenSet(features, tokens.mask.gather(1, order))
+
+    return Batch(shuffle(batch.hits), shuffle(batch.tracks), shuffle(batch.tracker_hits), batch.target)
+
+
+@pytest.mark.parametrize("change", [garbage, padded, shuffled])
+def test_padding_and_order_of_source_tokens_change_no_prediction(variant, batch, make_model, change):
+    assert_equal_where_real(make_model(**variant), batch, change(batch))
+
+
+def test_what_padding_holds_changes_no_gradient(variant, batch, make_model):
     gradients = []
     for events in (batch, garbage(batch)):
         model = make_model(**variant)
@@ -99,23 +115,6 @@ def test_what_padding_holds_changes_no_prediction_and_no_gradient(variant, batch
         gradients.append([p.grad for p in model.parameters()])
     for first, second in zip(*gradients, strict=True):
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
-
-
-def test_more_padding_changes_nothing(variant, batch, make_model):
-    assert_equal_where_real(make_model(**variant), batch, padded(batch))
-
-
-def test_the_order_of_source_tokens_changes_nothing(variant, batch, make_model):
-    generator = torch.Generator().manual_seed(5)
-
-    def shuffle(tokens: TokenSet) -> TokenSet:
-        order = torch.rand(tokens.mask.shape, generator=generator).argsort(dim=1)  # padding moves too
-        return TokenSet(
-            tokens.features.gather(1, order[..., None].expand_as(tokens.features)), tokens.mask.gather(1, order)
-        )
-
-    shuffled = Batch(shuffle(batch.hits), shuffle(batch.tracks), shuffle(batch.tracker_hits), batch.target)
-    assert_equal_where_real(make_model(**variant), batch, shuffled)
 
 
 def test_a_prediction_sees_the_particles_before_it_and_none_after(variant, batch, make_model):
@@ -142,22 +141,6 @@ def test_tracks_are_read(source, read, batch, make_model):
             assert not torch.allclose(changed, model.network(batch)["energy"])
 
 
-def test_a_batch_of_one_equals_its_place_in_a_batch_of_64(variant, make_batch, make_model):
-    batch = make_batch([(7 * i) % 33 for i in range(64)], [i % 6 for i in range(64)])
-    model = make_model(**variant)
-
-    def cut(part):
-        n = int(part.mask[41].sum())
-        fields = (getattr(part, f.name) for f in dataclasses.fields(part) if f.name != "full")
-        return type(part)(*(None if value is None else value[41:42, :n] for value in fields))
-
-    alone = Batch(cut(batch.hits), cut(batch.tracks), cut(batch.tracker_hits), cut(batch.target))
-    with torch.no_grad():
-        together, single = model.network(batch), model.network(alone)
-    for name, value in single.items():
-        torch.testing.assert_close(together[name][41:42, : value.shape[1]], value, rtol=1e-5, atol=1e-5)
-
-
 def test_events_without_any_target_are_finite(make_batch, make_model):
     batch = make_batch([3, 0], [0, 0])
     losses = make_model().training_step(batch).losses
@@ -165,18 +148,14 @@ def test_events_without_any_target_are_finite(make_batch, make_model):
     assert losses["energy"] == 0
 
 
-def test_bfloat16_autocast_trains(variant, batch, make_model):
+def test_autocast_trains_and_embeds_and_predicts_in_full_precision(variant, batch, make_model):
+    """Rounded to bfloat16, features would agree to 1/256 only; what is not rounded keeps them apart."""
     model = make_model(**variant)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         losses = model.training_step(batch).losses
     losses["total"].backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert losses["total"].dtype == torch.float32
-
-
-def test_autocast_embeds_and_predicts_in_full_precision(batch, make_model):
-    """Rounded to bfloat16, features would agree to 1/256 only; what is not rounded keeps them apart."""
-    model = make_model()
     nearby = dataclasses.replace(batch, hits=TokenSet(batch.hits.features * (1 + 1e-4), batch.hits.mask))
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         first, second = (model.network.source.hits(events.hits)[0] for events in (batch, nearby))
@@ -222,14 +201,10 @@ def test_weights_initially_keep_the_variance():
     assert not linear.bias.any()
 
 
-@pytest.mark.parametrize(
-    ("special", "decoder", "source", "hits"),
-    [("flags", "vanilla", "hits", [4, 4]), ("kind", "multi_projection", "cross", [4, 2])],
-)
-def test_compiles_as_one_graph(special, decoder, source, hits, make_batch, make_model):
-    batch = make_batch(hits, [2, 1])
+def test_compiles_as_one_graph(make_batch, make_model):
+    batch = make_batch([4, 2], [2, 1])
     torch.compiler.reset()
-    network = make_model(special=special, decoder=decoder, source=source).network
+    network = make_model(special="kind", decoder="multi_projection", source="cross").network
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     for name, value in compiled(batch).items():
         torch.testing.assert_close(value, network(batch)[name])
@@ -238,15 +213,9 @@ def test_compiles_as_one_graph(special, decoder, source, hits, make_batch, make_
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ({"n_charge": 0}, "n_charge"),
-        ({"n_pdg": -1}, "n_pdg"),
         ({"hit_features": 0}, "hit_features"),
-        ({"width": 0}, "width"),
-        ({"heads": 0}, "heads"),
         ({"heads": 3}, "heads"),
         ({"encoder_layers": 0}, "encoder_layers"),
-        ({"decoder_layers": 0}, "decoder_layers"),
-        ({"feedforward": 0}, "feedforward"),
         ({"special": "paper"}, "special"),
         ({"decoder": "paper"}, "decoder"),
         ({"source": "paper"}, "source"),
@@ -254,12 +223,9 @@ def test_compiles_as_one_graph(special, decoder, source, hits, make_batch, make_
         ({"norm": "middle"}, "norm"),
         ({"activation": "tanh"}, "activation"),
         ({"dropout": 1.0}, "dropout"),
-        ({"dropout": -0.1}, "dropout"),
         ({"n_projections": 2}, "n_projections"),
         ({"decoder": "multi_projection", "n_projections": None}, "n_projections"),
-        ({"decoder": "multi_projection", "n_projections": 0}, "n_projections"),
         ({"track_features": 5}, "track_features"),
-        ({"track_features": -5}, "track_features"),
         ({"tracker_hit_features": 3}, "tracker_hit_features"),
         ({"source": "cross", "track_features": 0}, "track_features"),
         ({"source": "cross", "tracker_hit_features": 3}, "tracker_hit_features"),
@@ -289,8 +255,3 @@ def test_typed_reads_the_types_it_is_given(batch, make_model):
 def test_a_batch_without_what_the_network_reads_is_rejected(options, name, batch, make_model):
     with pytest.raises(ValueError, match=f"{name}: .*the batch has none"):
         make_model(**options).training_step(dataclasses.replace(batch, **{name: None}))
-
-
-def test_another_number_of_features_is_rejected(batch, make_model):
-    with pytest.raises(ValueError, match="a source token has 4, the network expects 7"):
-        make_model(hit_features=7).training_step(batch)
