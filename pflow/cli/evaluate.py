@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another reconstruction of the same events, evaluated beside the first; may be given several times, also "
         "with the same NAME for several files",
     )
-    add_options(parser, "collection", "rule", "min-energy", "ignore-tracks")
+    add_options(parser, "collection", "rule", "min-energy", "ignore-tracks", "stable-status", "invisible")
     parser.add_argument(
         "--match",
         choices=("angle_energy", "hits", "pt_delta_r"),
@@ -103,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
         rule=args.rule,
         e_min=args.min_energy,
         use_tracks=not args.ignore_tracks,
+        stable_status=args.stable_status,
+        invisible=tuple(map(abs, args.invisible)),
         matching=_matching(args.match, args.cut),
     )
     truth, reco = matching(args.truth), matching(args.reco)

@@ -33,6 +33,11 @@ def at_least(smallest: N) -> Callable[[str], N]:
     return number
 
 
+def integers(text: str) -> tuple[int, ...]:
+    """A type of options: whole numbers with commas between them."""
+    return tuple(int(number) for number in text.split(","))
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "checkpoint": {
         "required": True,
@@ -59,6 +64,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": 0.1,
         "metavar": "GEV",
         "help": "smallest energy of a target (default: %(default)s)",
+    },
+    "stable-status": {
+        "type": integers,
+        "default": (1,),
+        "metavar": "CODE,...",
+        "help": "generator status of stable particles under rule stable (default: 1)",
+    },
+    "invisible": {
+        "type": integers,
+        "default": (),
+        "metavar": "PDG,...",
+        "help": "PDG codes of further particles that no detector sees, beside neutrinos, neutralinos and the like",
     },
     "ignore-tracks": {"action": "store_true", "help": "a track does not make a particle a target"},
     "collection": {

@@ -24,6 +24,7 @@ from pflow.errors import ConfigError, PflowError, nearest
 from pflow.event.augment import Augmentation
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning
+from pflow.event.truth import STABLE_STATUS
 from pflow.io.cache import check_cache
 from pflow.physics.detector import Detector
 from pflow.tokens.config import HIT_FEATURES, TokenConfig
@@ -65,6 +66,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         Truth rule, which says which particles are targets: ``stable``, ``calo`` or ``entering``.
     e_min
         Smallest energy of a target, GeV.
+    stable_status, invisible
+        Generator status of stable particles under rule ``stable``, where a generator has codes of its own; |PDG| of
+        particles that no detector sees, beside those of `pflow.physics.pdg.INVISIBLE`.
     order
         Of the target sequence (`pflow.tokens.config.ORDERS`).
     hit_features
@@ -120,6 +124,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         cache: str | None = None,
         rule: str = "stable",
         e_min: float = 0.1,
+        stable_status: Sequence[int] = STABLE_STATUS,
+        invisible: Sequence[int] = (),
         order: str = "energy",
         hit_features: Sequence[str] = HIT_FEATURES,
         track_features: Sequence[str] = (),
@@ -146,6 +152,8 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         self.token_config = TokenConfig(
             rule=rule,
             e_min=e_min,
+            stable_status=tuple(stable_status),
+            invisible=tuple(invisible),
             order=order,
             hit_features=tuple(hit_features),
             track_features=tuple(track_features),
@@ -169,6 +177,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         """Makes the tokeniser of a model of another detector that of the training files; None: it stays."""
         self._chunks: dict[str, list[Chunk]] = {}
         self._train: StepLoader | None = None
+        self._left_out: list[str] = []
         self._datasets: list[EventDataset] = []
         self._resumed = (-1, 0)  # the epoch that a resumed training begins in, and the batches that it has seen of it
         self._group: Any = None  # the ranks, where there are several
@@ -204,6 +213,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         for name in splits:
             paths = expand(self.paths[name], name)
             chunks[name], self.options = survey(paths, self.options, self.chunk_size, num_workers=self.num_workers)
+            self._left_out += [path for path in paths if path not in self.options.known]
         if "train" in chunks and self.max_train_events is not None:
             chunks["train"] = first_entries(chunks["train"], self.max_train_events)
         if self.tokeniser is None:
@@ -291,6 +301,9 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
         anywhere = torch.tensor(int(refused))
         if self._group is not None:
             distributed.all_reduce(anywhere, distributed.ReduceOp.MAX, group=self._group)
+        if self._left_out:
+            names = "".join(f"\n  {path}" for path in self._left_out)
+            warnings.warn(f"files that cannot be used were left out:{names}", BadEntriesWarning, stacklevel=2)
         if bool(anywhere) and (self.num_workers or not refused):
             where = "data.num_workers processes" if refused else "other devices"
             message = f"entries that cannot be used were left empty, see the warnings of the {where}"

@@ -165,7 +165,7 @@ class EventDataset(IterableDataset[LabelledBatch]):
                 generator = np.random.default_rng([self.seed, self.epoch, share, number + 1])
                 events = augment(events, self.augmentation, generator)
             tokens, events = self._encoded(events)
-            self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT))
+            self._refused |= bool(np.any(events.flags & Flag.BAD_INPUT)) or len(events) < len(self.chunks[number])
             unknown.update(tokens.unknown)
             yield _Encoded(tokens, events.entry, events.path)
         if unknown:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import glob
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 from pflow.data.parallel import in_order
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events
+from pflow.event.skipped import BadEntriesWarning
 from pflow.io.cache import CachedFile
 from pflow.io.layout import Layout
 from pflow.io.open import EventFile, open_events
@@ -167,14 +169,27 @@ def matching(paths: Iterable[str | Path]) -> list[str]:
 def survey(
     paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
 ) -> tuple[list[Chunk], FileOptions]:
-    """Open each file once: chunks of about `size` entries, in order, and options that know what the files are."""
+    """Open each file once: chunks of about `size` entries, in order, and options that know what the files are.
+
+    Where errors are skipped, files that cannot be used or have no entries are left out, with a warning.
+    """
     looked = functools.partial(_look_at, options=options, size=size)
-    found = list(in_order(looked, paths, num_workers=num_workers))
-    chunks = [chunk for own, _ in found for chunk in own]
-    detected: list[FileOptions] = []
-    for _, one in found:  # files that are alike share one description
-        detected.append(next((other for other in detected[-1:] if other == one), one))
-    return chunks, dataclasses.replace(options, known={**options.known, **dict(zip(paths, detected, strict=True))})
+    found: dict[str, tuple[list[Chunk], FileOptions]] = {}
+    errors: list[InputError] = []
+    for path, one in zip(paths, in_order(looked, paths, num_workers=num_workers), strict=True):
+        if isinstance(one, InputError):
+            errors.append(one)
+        else:
+            found[path] = one
+    if errors and not found:
+        raise errors[0]
+    if errors:
+        names = "".join(f"\n  {error}" for error in errors)
+        warnings.warn(f"{len(errors)} of {len(paths)} files were left out:{names}", BadEntriesWarning, stacklevel=2)
+    known, last = dict(options.known), options
+    for path, (_, detected) in found.items():  # files that are alike share one description
+        known[path] = last = last if last == detected else detected
+    return [chunk for own, _ in found.values() for chunk in own], dataclasses.replace(options, known=known)
 
 
 def spread_sample(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
@@ -211,15 +226,32 @@ def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
 
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:
-    """Read chunks one after the other; the files used last stay open."""
+    """Read chunks one after the other; the files used last stay open.
+
+    Where errors are skipped, a chunk that cannot be read gives no events and a warning.
+    """
     with contextlib.closing(OpenFiles(options.open_cached)) as files:
         for chunk in chunks:
-            yield files.open(chunk.path).read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
+            file = files.open(chunk.path)
+            try:
+                events = file.read(chunk.start, chunk.stop, truth=truth, on_error=options.on_error)
+            except InputError as error:
+                if options.on_error == "raise":
+                    raise
+                message = f"entries {chunk.start} to {chunk.stop - 1} were left out: {error}"
+                warnings.warn(message, BadEntriesWarning, stacklevel=2)
+                events = file.read(chunk.start, chunk.start, truth=truth)
+            yield events
 
 
-def _look_at(path: str, options: FileOptions, size: int) -> tuple[list[Chunk], FileOptions]:
-    """Chunks of a file, which has an entry at least, and what it is."""
-    with options.open(path) as file:
-        if not file.num_entries:
-            raise InputError("the file has no entries", file=path)
-        return Chunk.of(file, size), options.detected(file)
+def _look_at(path: str, options: FileOptions, size: int) -> tuple[list[Chunk], FileOptions] | InputError:
+    """Chunks of a file, which has an entry at least, and what it is; or, where errors are skipped, the error."""
+    try:
+        with options.open(path) as file:
+            if not file.num_entries:
+                raise InputError("the file has no entries", file=path)
+            return Chunk.of(file, size), options.detected(file)
+    except InputError as error:
+        if options.on_error == "raise":
+            raise
+        return error

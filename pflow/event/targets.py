@@ -27,13 +27,15 @@ class Targets:
     """The truth particles that a rule selects, with their hits and tracks; made into records where these are looked at.
 
     `counts` int64 [event]: number of targets; `chosen` int64 [target]: index into the flat list of all events' `truth`;
-    `added`: further fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned
-    ancestor; `tracks` is None where the events have no links from tracks. `list_dropped` makes `dropped`.
+    `final` bool [particle]: which of these are in the generator's final state and visible in principle; `added`:
+    further fields of `particles`, [target] each. `hits` and `tracks` link to each particle's assigned ancestor;
+    `tracks` is None where the events have no links from tracks. `list_dropped` makes `dropped`.
     """
 
     rule: str
     counts: Index
     chosen: Index
+    final: npt.NDArray[np.bool_]
     truth: ak.Array
     added: Mapping[str, npt.NDArray[Any]]
     hits: Links

@@ -7,22 +7,25 @@ targets among these assigned ancestors:
     Each particle is assigned to itself: conversion electrons, decay products and albedo are particles of their own.
     Targets have the largest weight of at least one hit.
 ``stable``
-    The assigned ancestor is the nearest one with generator status 1, so that conversions, decays in flight and showers
-    belong to the particle that made them. Targets are visible: they have a track, or hits worth at least
-    max(0.1 GeV, 5% of their energy).
+    The assigned ancestor is the nearest one with generator status 1 (or another that is stable in this generator), so
+    that conversions, decays in flight and showers belong to the particle that made them. A particle that the generator
+    decays, and that reaches material before (K0S, Lambda), takes its place: one with visible hits that belong to no
+    stable particle, for which all its descendants count too. Targets are visible: they have a track, or hits worth at
+    least max(0.1 GeV, 5% of their energy).
 ``entering``
     The assigned ancestor is the one that enters the calorimeter: of the ancestry from the root down to the particle,
     the last one before the first vertex inside the calorimeter. Albedo, and what albedo makes on its way, belong to the
     particle that went in. Targets have the largest weight of at least one hit.
 
-In every rule a target has more energy than `e_min` and is no neutrino. If tracks are part of the source, a particle
-with a track needs no hits. Hits and tracks of dropped particles stay in the event, as in a real detector, and belong to
-no target.
+In every rule a target has more energy than `e_min`, and detectors see it (`pflow.physics.pdg.INVISIBLE`). If tracks are
+part of the source, a particle with a track needs no hits. Hits and tracks of dropped particles stay in the event, as in
+a real detector, and belong to no target.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import awkward as ak
@@ -34,13 +37,15 @@ from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.links import Links, largest_weight
 from pflow.event.targets import Targets
-from pflow.physics.detector import Detector
-from pflow.physics.pdg import is_neutrino
+from pflow.physics.pdg import is_invisible
 
-__all__ = ["RULES", "assigned_ancestors", "select_targets"]
+__all__ = ["RULES", "STABLE_STATUS", "assigned_ancestors", "select_targets"]
 
 RULES = ("calo", "stable", "entering")
 """Names of the truth rules."""
+
+STABLE_STATUS = (1,)
+"""Generator status of stable particles: HepMC's."""
 
 MIN_VISIBLE_ENERGY = 0.1
 """Smallest energy in hits, GeV, that makes a particle visible under ``stable``."""
@@ -61,14 +66,30 @@ def assigned_ancestors(events: Events, *, rule: str) -> Index:
     check_choice(rule, RULES, "truth rule")
     if events.truth is None:
         raise events.error(f"truth rule '{rule}' needs truth particles; the file holds none")
-    return _assign(_Ancestry(events, events.truth), rule, events.detector)
+    return _assign(_Ancestry(events, events.truth), events, rule, STABLE_STATUS)[0]
 
 
-def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, use_tracks: bool = True) -> Targets:
+def select_targets(
+    events: Events,
+    *,
+    rule: str = "stable",
+    e_min: float = 0.1,
+    use_tracks: bool = True,
+    stable_status: Sequence[int] = STABLE_STATUS,
+    invisible: Sequence[int] = (),
+) -> Targets:
     """Apply a truth rule to events.
 
-    A target's energy must exceed `e_min`, GeV. With `use_tracks` tracks are part of the source, and a particle with a
-    track is visible by it.
+    Parameters
+    ----------
+    e_min
+        Energy that a target must exceed, GeV.
+    use_tracks
+        Whether tracks are part of the source, and a particle with a track is visible by it.
+    stable_status
+        Generator status of stable particles under ``stable``: 1, unless a generator has codes of its own.
+    invisible
+        |PDG| of particles that no detector sees, beside `pflow.physics.pdg.INVISIBLE`.
 
     Raises
     ------
@@ -91,7 +112,7 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
             field="truth" if truth is None else "hit_links",
         )
     ancestry = _Ancestry(events, truth)
-    assigned = _assign(ancestry, rule, events.detector)
+    assigned, final = _assign(ancestry, events, rule, stable_status)
     n_hits = jagged.count(events.hits)
     hits = Links.of(hit_links).summed(assigned, n_hits, ancestry.counts)
     hit, of_hit = hits.flat_source(n_hits), hits.flat_particle(ancestry.counts)
@@ -108,18 +129,18 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
 
     columns = jagged.columns(truth)
     energy = columns["energy"]
-    neutrino = is_neutrino(columns["pdg"])
+    unseen = is_invisible(columns["pdg"], invisible)
     needed = np.zeros(ancestry.size)
     if rule == "stable":
         needed = np.maximum(MIN_VISIBLE_ENERGY, MIN_VISIBLE_FRACTION * energy)
-        candidate = ancestry.status == 1
+        candidate = final
         visible = has_track | (hit_energy >= needed)
     else:
         candidate = n_tracks > 0
         candidate[of_hit] = True
         visible = has_track.copy()
         visible[of_hit[largest_weight(hit, of_hit, hits.weight)]] = True
-    target = candidate & visible & ~neutrino & (energy > e_min)
+    target = candidate & visible & ~unseen & (energy > e_min)
 
     chosen = np.flatnonzero(target)
     return Targets(
@@ -128,10 +149,11 @@ def select_targets(events: Events, *, rule: str = "stable", e_min: float = 0.1, 
         chosen=chosen,
         truth=truth,
         added={"index": ancestry.local[chosen], "hit_energy": hit_energy[chosen], "n_tracks": n_tracks[chosen]},
+        final=final & ~unseen,
         hits=hits,
         tracks=tracks,
         list_dropped=functools.partial(
-            _dropped, truth, ancestry, candidate & ~target, e_min, neutrino, hit_energy, needed
+            _dropped, truth, ancestry, candidate & ~target, e_min, unseen, hit_energy, needed
         ),
     )
 
@@ -147,7 +169,7 @@ class _Ancestry:
         columns = jagged.columns(truth)
         parent = columns["parent"]
         self.parent = np.where(parent < 0, -1, parent + jagged.offsets(self.counts)[self.event])
-        self.status = columns["status"]
+        self.status, self.energy = columns["status"], columns["energy"]
         self.vertex = {axis: columns[f"vertex.{axis}"] for axis in "xyz"}
         self._events = events
         self.nearest(np.zeros(self.size, dtype=np.bool_))  # refuses particles that are their own ancestors
@@ -163,38 +185,56 @@ class _Ancestry:
         index = int(self.event[np.flatnonzero(moving)[0]])
         raise self._events.error("a particle is its own ancestor", index=index, field="truth.parent")
 
+    def topmost(self, wanted: Mask) -> Index:
+        """The farthest of itself and its ancestors where `wanted` holds; -1 if none does."""
+        nearest = self.nearest(wanted)
+        top = higher = nearest
+        while (higher >= 0).any():
+            top = np.where(higher >= 0, higher, top)
+            above = np.where(higher >= 0, self.parent[top], -1)
+            higher = np.where(above >= 0, nearest[above], -1)
+        return top
 
-def _assign(ancestry: _Ancestry, rule: str, detector: Detector) -> Index:
-    if rule == "calo":
-        return np.arange(ancestry.size)
+
+def _assign(ancestry: _Ancestry, events: Events, rule: str, stable_status: Sequence[int]) -> tuple[Index, Mask]:
+    """Assigned ancestors, and which particles are the generator's final state."""
+    final, itself = np.isin(ancestry.status, stable_status), np.arange(ancestry.size)
     if rule == "stable":
-        return ancestry.nearest(ancestry.status == 1)
-    return _entering(ancestry, detector)
-
-
-def _entering(ancestry: _Ancestry, detector: Detector) -> Index:
-    """The parent of the topmost ancestor whose vertex is inside the calorimeter."""
-    radius = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"])
+        return _stable(ancestry, events, final)
+    if rule == "calo":
+        return itself, final
+    # The parent of the topmost ancestor whose vertex is inside the calorimeter, or that one if it has no parent.
+    radius, detector = np.hypot(ancestry.vertex["x"], ancestry.vertex["y"]), events.detector
     inside = (radius >= detector.ecal_inner_radius) | (np.abs(ancestry.vertex["z"]) >= detector.ecal_inner_z)
-    nearest_inside = ancestry.nearest(inside)
-    assigned = np.arange(ancestry.size)
-    inner = nearest_inside
-    while (inner >= 0).any():
-        above = np.where(inner >= 0, ancestry.parent[inner], -1)
-        # A particle with a vertex inside and no parent is assigned to itself.
-        assigned = np.where(inner >= 0, np.where(above >= 0, above, inner), assigned)
-        inner = np.where(above >= 0, nearest_inside[above], -1)
-    return assigned
+    top = ancestry.topmost(inside)
+    above = np.where(top >= 0, ancestry.parent[top], -1)
+    return np.where(top < 0, itself, np.where(above < 0, top, above)), final
+
+
+def _stable(ancestry: _Ancestry, events: Events, final: Mask) -> tuple[Index, Mask]:
+    nearest = ancestry.nearest(final)
+    links = Links.of(events.hit_links, len(ancestry.counts))
+    particle = links.flat_particle(ancestry.counts)
+    lost = np.flatnonzero(nearest[particle] < 0)
+    if not len(lost):
+        return nearest, final
+    of_generator = ancestry.nearest(ancestry.status != 0)  # itself, or the one whose secondary it is
+    owner = of_generator[particle[lost]]
+    hit = links.flat_source(jagged.count(events.hits))[lost]
+    energy = np.where(owner >= 0, links.weight[lost] * jagged.columns(events.hits)["energy"][hit], 0.0)
+    needed = np.maximum(MIN_VISIBLE_ENERGY, MIN_VISIBLE_FRACTION * ancestry.energy)
+    top = ancestry.topmost(np.bincount(np.maximum(owner, 0), energy, ancestry.size) >= needed)
+    return np.where(top < 0, nearest, top), np.where(top < 0, final, top == np.arange(ancestry.size))
 
 
 def _dropped(
-    truth: ak.Array, ancestry: _Ancestry, mask: Mask, e_min: float, neutrino: Mask, hit_energy: Floats, needed: Floats
+    truth: ak.Array, ancestry: _Ancestry, mask: Mask, e_min: float, unseen: Mask, hit_energy: Floats, needed: Floats
 ) -> ak.Array:
     energy = jagged.flat(truth["energy"])
 
     def reason(row: int) -> str:
-        if neutrino[row]:
-            return "neutrino"
+        if unseen[row]:
+            return "invisible"
         if energy[row] <= e_min:
             return f"energy not above {e_min:g} GeV"
         if needed[row] > 0:

@@ -67,6 +67,7 @@ def evaluate(
         Called after each chunk and file with the number of events, of files that are done, and of all files.
     options
         How the truth files are read (``detector``, ``schema``, ``layout``, ``truth_tracks``): see `pflow.open_events`.
+        Tracks are made from Monte Carlo particles also if they were for `reco`.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def evaluate(
         found = {key: one for key, one in sources.items() if isinstance(one, Reconstruction)}
         if len(found) < len(sources):
             raise TypeError("events in memory need reconstructions in memory")
-        total.update(truth, {key: dataclasses.replace(one, name=key) for key, one in found.items()})
+        total.update(truth, {key: dataclasses.replace(one, name=key) for key, one in found.items()}, on_error=on_error)
         return total.result()
     truth_files = _listed(truth)
     files = {key: _listed(one) for key, one in sources.items() if not isinstance(one, Reconstruction)}
@@ -100,6 +101,8 @@ def evaluate(
         raise TypeError("files of events need files of reconstructions")
     for paths in files.values():
         check_order(paths, truth_files)
+    if _with_truth_tracks(files[name]):
+        options["truth_tracks"] = True
     parts = _parts(files, truth_files)
     failed: list[InputError] = []
     for done, (part_files, part) in enumerate(parts):
@@ -114,7 +117,8 @@ def evaluate(
             recos[key] = itertools.chain.from_iterable(of_each)
         try:
             for events, found in zip_chunks(chunks, recos, files={k: ", ".join(v) for k, v in part_files.items()}):
-                evaluation.update(events, {key: dataclasses.replace(one, name=key) for key, one in found.items()})
+                renamed = {key: dataclasses.replace(one, name=key) for key, one in found.items()}
+                evaluation.update(events, renamed, on_error=on_error)
                 progress(total.n_events + evaluation.n_events, done, len(parts))
         except InputError as error:
             if on_error == "raise":
@@ -154,6 +158,12 @@ def provenance_of(path: FilePath) -> dict[str, Any] | None:
         return None
 
 
+def _with_truth_tracks(reco: Sequence[str]) -> bool:
+    """Whether a reconstruction was made with tracks from Monte Carlo particles: its truth then needs the same ones."""
+    inputs = [one for path in reco for one in (provenance_of(path) or {}).get("inputs", ())]
+    return any(one.get("truth_tracks") for one in inputs)
+
+
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     """Refuse reconstructions that were made from other files than those of the truth, or in another order.
 
@@ -167,12 +177,17 @@ def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
         made_from += [(path, entry) for entry in provenance["inputs"]]
     for (path, entry), expected in zip(made_from, truth, strict=False):
         uuid = file_uuid(expected)
-        if uuid and entry.get("uuid") and entry["uuid"] != uuid:
+        if uuid and entry.get("uuid") and entry["uuid"] not in (uuid, *_origins(expected)):
             raise InputError(
                 f"was made from {entry.get('path')}, and in its place in the truth is {expected}: give both in the "
                 "same order",
                 file=path,
             )
+
+
+def _origins(path: str) -> list[Any]:
+    """UUIDs of the files that an output of pflow, which has its input's truth too, was made from."""
+    return [one.get("uuid") for one in (provenance_of(path) or {}).get("inputs", ())]
 
 
 def zip_chunks(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from pflow.errors import ConfigError, InputError, check_choice
-from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links
 from pflow.event.particles import Reconstruction
+from pflow.event.skipped import without_refused
 from pflow.event.targets import Targets
-from pflow.event.truth import RULES, select_targets
+from pflow.event.truth import RULES, STABLE_STATUS, select_targets
 from pflow.metrics import jets
 from pflow.metrics.event import CountMetrics, EventMetrics, IndexedMetrics
 from pflow.metrics.match import Matches, Matching, match
@@ -25,7 +25,6 @@ from pflow.metrics.oracle_calibration import load_calibration
 from pflow.metrics.particles import ParticleMetrics
 from pflow.metrics.stats import Tree, merged
 from pflow.metrics.table import ParticleTable
-from pflow.physics.pdg import is_neutrino
 
 __all__ = [
     "ORACLE",
@@ -48,7 +47,7 @@ WITHOUT_HITS = Matching()
 class EvaluationSettings:
     """Choices that the numbers of an evaluation depend on.
 
-    `rule`, `e_min` [GeV] and `use_tracks` are as of `pflow.event.truth.select_targets`. For `matching` by hits, the
+    `rule` to `invisible` are as of `pflow.event.truth.select_targets`, `e_min` in GeV. For `matching` by hits, the
     algorithm under evaluation must have links from hits to its particles; other algorithms without such links are
     matched by energy and angle (`WITHOUT_HITS`), and the result names them.
     """
@@ -56,7 +55,14 @@ class EvaluationSettings:
     rule: str = "stable"
     e_min: float = 0.1
     use_tracks: bool = True
+    stable_status: tuple[int, ...] = STABLE_STATUS
+    invisible: tuple[int, ...] = ()
     matching: Matching | HitMatching = dataclasses.field(default_factory=Matching)
+
+    def targets(self, events: Events) -> Targets:
+        """The targets of the events."""
+        names = ("rule", "e_min", "use_tracks", "stable_status", "invisible")
+        return select_targets(events, **{name: getattr(self, name) for name in names})
 
 
 class AlgorithmMetrics:
@@ -149,7 +155,13 @@ class Evaluation:
         self.calibrations: dict[str, str] = {}
         self.matched_by: dict[str, str] = {}
 
-    def update(self, events: Events, reconstructions: Mapping[str, Reconstruction]) -> None:
+    def update(
+        self,
+        events: Events,
+        reconstructions: Mapping[str, Reconstruction],
+        *,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
         """Count events with truth and links, and reconstructions of these very events by algorithm, `name` among them.
 
         `InputError`: the events hold no truth, a reconstruction is of other events, a particle's numbers are not
@@ -169,8 +181,13 @@ class Evaluation:
             self.n_max_particles += int(np.sum((reconstructions[self.name].flags & Flag.MAX_PARTICLES) != 0))
 
         events, settings = events[good], self.settings
-        targets = select_targets(events, rule=settings.rule, e_min=settings.e_min, use_tracks=settings.use_tracks)
         found = {algorithm: reconstruction[good] for algorithm, reconstruction in reconstructions.items()}
+        targets, events = without_refused(events, settings.targets, on_error)
+        good = (events.flags & Flag.BAD_INPUT) == 0
+        if not good.all():  # without targets: their truth makes no sense
+            self.n_bad_input += int(np.sum(~good))
+            events, found = events[good], {algorithm: one[good] for algorithm, one in found.items()}
+            targets = settings.targets(events)
         if self.oracle:
             calibration = load_calibration(events.detector)
             found[ORACLE] = perfect_reconstruction(events, targets, calibration, use_tracks=settings.use_tracks)
@@ -253,16 +270,13 @@ class Evaluation:
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:
     """The particles that make up the true visible energy and mass of each event.
 
-    Under ``stable`` all particles with generator status 1 except neutrinos, targets or not: the energy of soft
-    particles and of those in the beam pipe counts as lost. Under the other rules, for which status 1 does not mean
-    visible (a tau, say), the targets.
+    Under ``stable`` all stable particles that are visible in principle, targets or not: the energy of soft particles
+    and of those in the beam pipe counts as lost. Under the other rules, for which stable does not mean visible (a tau,
+    say), the targets.
     """
-    truth = events.truth
-    if targets.rule != "stable" or truth is None:
+    if targets.rule != "stable":
         return ParticleTable.from_records(targets.particles)
-    table = ParticleTable.from_records(truth)
-    final: npt.NDArray[np.bool_] = jagged.flat(truth["status"]) == 1
-    return table.take(final & ~is_neutrino(table.pdg))
+    return ParticleTable.from_records(events.truth).take(targets.final)
 
 
 def _distinct(titles: Mapping[str, str]) -> dict[str, str]:

@@ -81,6 +81,8 @@ def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = Non
             "truth_rule": settings.rule,
             "e_min_gev": settings.e_min,
             "use_tracks": settings.use_tracks,
+            "stable_status": list(settings.stable_status),
+            "invisible": list(settings.invisible),
             "matching": {
                 "cost": settings.matching.cost,
                 "cut": settings.matching.cut,

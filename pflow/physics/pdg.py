@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,12 +13,12 @@ from particle import PDGID, InvalidParticle, Particle, ParticleNotFound
 __all__ = [
     "CLASSES",
     "CLASS_PDG",
-    "NEUTRINOS",
+    "INVISIBLE",
     "charge_of",
     "charges",
     "class_index",
     "class_of",
-    "is_neutrino",
+    "is_invisible",
     "mass_of",
     "masses",
     "name_of",
@@ -29,8 +30,17 @@ CLASSES = ("charged_hadron", "neutral_hadron", "photon", "electron", "muon")
 CLASS_PDG = {"charged_hadron": 211, "neutral_hadron": 130, "photon": 22, "electron": 11, "muon": 13}
 """|PDG| that stands for a class: what a particle of unknown species in it is written as (Pandora's convention)."""
 
-NEUTRINOS = (12, 14, 16)
-"""|PDG| of the particles that leave nothing in any detector."""
+INVISIBLE = (
+    *(12, 14, 16, 18, 39, *range(51, 61)),  # neutrinos, a fourth one; graviton; dark matter
+    *(1000012, 1000014, 1000016, 2000012, 2000014, 2000016),  # sneutrinos
+    *(1000022, 1000023, 1000025, 1000035, 1000045, 1000039, 5000039, 5100039),  # neutralinos, gravitino, gravitons
+    *(4000012, 4000014, 4000016, 9900012, 9900014, 9900016),  # excited and heavy neutrinos
+    *(1023, 4900021, 4900022, 4900023),  # dark photons, gluons and Z, of MadGraph's models and of Pythia
+    *(4900012, 4900014, 4900016, *range(4900101, 4900109), 4900111, 4900113, 4900211, 4900213),  # hidden valley
+)
+"""|PDG| of the particles that no detector sees if they do not decay: what CMS leaves out of generator jets
+(CMSSW, RecoJets/Configuration/python/GenJetParticles_cff.py), with further codes of the PDG's numbering scheme (Monte
+Carlo Particle Numbering Scheme, Review of Particle Physics) and of Pythia's hidden valley."""
 
 
 @cache
@@ -106,7 +116,6 @@ def class_index(pdg: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return _lookup(lambda code: CLASSES.index(class_of(code)), pdg, np.int64)
 
 
-def is_neutrino(pdg: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """True for each code that is a neutrino or antineutrino, same shape."""
-    absolute = np.abs(np.asarray(pdg))
-    return np.asarray(np.any([absolute == code for code in NEUTRINOS], axis=0))
+def is_invisible(pdg: npt.ArrayLike, more: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
+    """True for each code of `INVISIBLE` or of `more`, or of the antiparticle, same shape."""
+    return np.isin(np.abs(np.asarray(pdg)), (*INVISIBLE, *more))

@@ -22,7 +22,7 @@ from pflow.event.truth import select_targets
 from pflow.physics.detector import Detector
 from pflow.physics.helix import length_to_cylinder, propagate
 from pflow.physics.kinematics import tangent_basis, unit_vector
-from pflow.physics.pdg import is_neutrino, name_of
+from pflow.physics.pdg import is_invisible, name_of
 
 __all__ = ["COLOUR_BY", "EventScene", "make_scene"]
 
@@ -275,7 +275,7 @@ def _true_particles(event: Events, targets: Targets | None) -> list[_Particles]:
     if event.truth is None:
         return []
     records = event.truth[0]
-    stable = (ak.to_numpy(records.status) == 1) & ~is_neutrino(ak.to_numpy(records.pdg))
+    stable = (ak.to_numpy(records.status) == 1) & ~is_invisible(ak.to_numpy(records.pdg))
     return [_Particles.of("true", "truth", records[stable & (ak.to_numpy(records.energy) > 0.1)])]
 
 

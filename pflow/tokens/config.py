@@ -7,7 +7,7 @@ import dataclasses
 from pflow.config import from_plain
 from pflow.errors import ConfigError, check_choice
 from pflow.event.merge_hits import Merge
-from pflow.event.truth import RULES
+from pflow.event.truth import RULES, STABLE_STATUS
 from pflow.tokens.features import feature_transforms
 from pflow.tokens.order import ORDERS
 
@@ -28,6 +28,8 @@ class TokenConfig:
     ----------
     rule, e_min
         Truth rule (`pflow.event.truth.RULES`) and minimum energy of a target, GeV.
+    stable_status, invisible
+        Generator status of stable particles, and |PDG| of further invisible ones (`pflow.event.truth.select_targets`).
     order
         Order of the target sequence (`pflow.tokens.order.ORDERS`).
     hit_features, track_features, tracker_hit_features
@@ -51,6 +53,8 @@ class TokenConfig:
 
     rule: str = "stable"
     e_min: float = 0.1
+    stable_status: tuple[int, ...] = STABLE_STATUS
+    invisible: tuple[int, ...] = ()
     order: str = "energy"
     hit_features: tuple[str, ...] = HIT_FEATURES
     track_features: tuple[str, ...] = ()

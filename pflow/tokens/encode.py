@@ -139,10 +139,9 @@ def _select(events: Events, config: TokenConfig, with_time: bool = True) -> _Sel
 
 
 def _targets(events: Events, config: TokenConfig) -> Targets:
-    use_tracks = bool(config.track_features)
-    return sort_targets(
-        select_targets(events, rule=config.rule, e_min=config.e_min, use_tracks=use_tracks), config.order
-    )
+    names = ("rule", "e_min", "stable_status", "invisible")
+    options = {name: getattr(config, name) for name in names}
+    return sort_targets(select_targets(events, use_tracks=bool(config.track_features), **options), config.order)
 
 
 def _event_of(index: Any, offsets: npt.NDArray[np.int64]) -> Any:

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from pflow.data.datamodule import ParticleFlowData
-from pflow.errors import ConfigError
+from pflow.errors import ConfigError, InputError
 from pflow.event.augment import Augmentation, Overlay
 from pflow.event.merge_hits import Merge
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.open import read_events
+from pflow.io.reader import EventFile
 from pflow.tokens.tokeniser import Tokeniser
 
 
@@ -145,6 +146,27 @@ def test_training_alone_is_augmented_and_the_tokeniser_fitted_before(train_files
 
 def _refuse_elsewhere(anywhere: torch.Tensor, *_: object, **__: object) -> None:
     anywhere.fill_(1)
+
+
+def test_training_goes_on_without_what_cannot_be_read_and_says_so(train_files, val_file, tmp_path, monkeypatch):
+    def decode(file, start, stop, truth):
+        if start == 16 < stop:
+            raise InputError("damaged", file=file.path)
+        return real(file, start, stop, truth)
+
+    (tmp_path / "bad.root").write_bytes(b"")
+    train = [str(tmp_path / "bad.root"), *train_files]
+    data = ParticleFlowData(train=train, val=val_file, batch_size=8, chunk_size=16, on_error="skip")
+    with pytest.warns(BadEntriesWarning, match=r"1 of 3 files were left out"):
+        data.setup("fit")
+    real = EventFile._decode
+    monkeypatch.setattr(EventFile, "_decode", decode)
+    with pytest.warns(BadEntriesWarning, match="entries 16 to 31 were left out"):
+        seen = [number for batch in data.train_dataloader() for number in batch.event.tolist()]
+    assert sorted(seen) == [*range(16), *range(32, 70)]
+    assert data._datasets[0].refused
+    with pytest.warns(BadEntriesWarning, match=r"files that cannot be used were left out:\n.*bad\.root"):
+        data.teardown("fit")
 
 
 def test_what_another_rank_skipped_is_known_on_this_one(data, monkeypatch):

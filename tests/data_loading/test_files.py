@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+import uproot
 
 from pflow.data.files import (
     Chunk,
@@ -13,7 +17,9 @@ from pflow.data.files import (
     survey,
 )
 from pflow.errors import ConfigError, InputError
+from pflow.event.skipped import BadEntriesWarning
 from pflow.io.events_root import write_events
+from pflow.io.reader import EventFile
 
 
 def test_patterns_are_expanded_in_sorted_order_and_nothing_is_taken_twice(train_files):
@@ -70,6 +76,35 @@ def test_files_that_are_known_are_opened_without_looking_what_they_are(train_fil
     whole = [events.hits.energy.to_list() for events in read_chunks(chunks, FileOptions())]
     monkeypatch.setattr("pflow.io.open.sniff", None)
     assert [events.hits.energy.to_list() for events in read_chunks(chunks, known)] == whole
+
+
+def test_files_that_cannot_be_used_are_left_out_where_errors_are_skipped(train_files, tmp_path, make_photons):
+    write_events(tmp_path / "empty.root", make_photons(2)[:0])
+    (tmp_path / "short.root").write_bytes(Path(train_files[0]).read_bytes()[:5000])
+    with uproot.recreate(tmp_path / "other.root") as file:
+        file["numbers"] = {"n": np.arange(3)}
+    bad = [str(tmp_path / f"{name}.root") for name in ("empty", "short", "other")]
+    with pytest.warns(BadEntriesWarning, match=r"(?s)^3 of 5 .*empty\.root.*short\.root.*other\.root"):
+        chunks, options = survey([bad[0], train_files[0], *bad[1:], train_files[1]], FileOptions(on_error="skip"), 16)
+    assert chunks == survey(train_files, FileOptions(), 16)[0]
+    assert set(options.known) == set(train_files)
+    with pytest.raises(InputError, match=r"empty\.root"):
+        survey(bad, FileOptions(on_error="skip"), 16)
+
+
+def test_a_chunk_that_cannot_be_read_is_left_out_where_errors_are_skipped(train_files, monkeypatch):
+    def decode(file, start, stop, truth):
+        if start == 16 < stop:
+            raise InputError("damaged", file=file.path)
+        return real(file, start, stop, truth)
+
+    real = EventFile._decode
+    monkeypatch.setattr(EventFile, "_decode", decode)
+    chunks = survey(train_files[:1], FileOptions(), 16)[0]
+    with pytest.raises(InputError, match="damaged"):
+        list(read_chunks(chunks, FileOptions()))
+    with pytest.warns(BadEntriesWarning, match="entries 16 to 31 were left out"):
+        assert [len(events) for events in read_chunks(chunks, FileOptions(on_error="skip"))] == [16, 0, 8]
 
 
 def test_few_files_are_open_at_a_time_and_each_is_opened_once(make_photons, tmp_path):

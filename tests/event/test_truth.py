@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.events import Events, concatenate
 from pflow.event.truth import RULES, assigned_ancestors, select_targets
 from pflow.io.open import read_events
+from pflow.physics.pdg import class_index
 
 # Particles: (pdg, energy [GeV], status, parent, radius of the vertex [mm]); the calorimeter begins at r = 1805 mm.
 PI0_DECAY = {  # a pi0 of the generator (status 2) to two photons (status 1), one hit each
@@ -82,6 +84,49 @@ def test_hand_made_decay(make_event, decay, rule, targets, assigned):
     assert hits_of(events, rule) == assigned
 
 
+K0S_OF_GENERATOR = [(310, 10.0, 2), (211, 6.0, 1, 0), (-211, 4.0, 1, 0), (22, 2.0, 0, 0, 1900.0)]
+
+
+@pytest.mark.parametrize(
+    ("hits", "targets", "assigned"),
+    [
+        ([(4.0, {0: 1.0}), (0.5, {1: 1.0})], [0], [0, 0]),
+        ([(4.0, {3: 1.0})], [0], [0]),
+        ([(0.2, {0: 1.0}), (5.5, {1: 1.0})], [1], [-1, 1]),
+    ],
+    ids=["hits of its own, descendants count for it", "hits of its secondaries", "next to nothing: its decay products"],
+)
+def test_a_particle_that_reaches_material_before_the_generator_decays_it(make_event, hits, targets, assigned):
+    events = make_event(K0S_OF_GENERATOR, hits)
+    assert (chosen(events, "stable"), hits_of(events, "stable")) == (targets, assigned)
+
+
+def with_status(events: Events, change: dict[int, int], which=slice(None)) -> Events:
+    status = jagged.flat(events.truth.status).copy()
+    status[which] = [change.get(code, code) for code in status[which].tolist()]
+    return dataclasses.replace(events, truth=jagged.replaced(events.truth, {"status": status}))
+
+
+def test_cld_with_other_status_codes_has_the_same_targets(cld):
+    plain = select_targets(cld)
+    other = with_status(cld, {1: 2001})
+    assert set(select_targets(other).chosen) < set(plain.chosen)  # those with hits
+    assert select_targets(other, stable_status=(1, 2001)).chosen.tolist() == plain.chosen.tolist()
+    # Neutral hadrons that the generator decays, and whose hits are their own.
+    neutral = np.flatnonzero((class_index(jagged.flat(cld.truth.pdg)) == 1) & np.isin(np.arange(282), plain.chosen))
+    decayed = select_targets(with_status(cld, {1: 2}, neutral))
+    assert len(neutral) == 2
+    assert decayed.chosen.tolist() == plain.chosen.tolist()
+    assert decayed.column("hit_energy") == pytest.approx(plain.column("hit_energy"))
+
+
+def test_what_no_detector_sees_is_no_target(make_event):
+    events = make_event([(1000022, 50.0), (77, 5.0), (22, 8.0)], [(9.0, {0: 0.4, 1: 0.3, 2: 0.3})])
+    assert chosen(events, "stable") == [1, 2]
+    assert chosen(events, "stable", invisible=[77]) == [2]
+    assert select_targets(events, invisible=[77]).final.tolist() == [False, False, True]
+
+
 def test_shares_of_one_ancestor_are_added(make_event):
     links = select_targets(make_event(**CONVERSION), rule="stable").hit_links[0].tolist()
     assert [(link["source"], link["particle"]) for link in links] == [(0, 0), (1, 0)]
@@ -117,7 +162,7 @@ def test_stable_names_why_each_particle_was_dropped(make_event):
     events = make_event([(14, 5.0), (22, 0.05), (130, 6.0), (22, 1.0)], [(0.2, {2: 1.0}), (0.9, {3: 1.0})])
     dropped = select_targets(events, rule="stable").dropped[0]
     assert dropped.index.tolist() == [0, 1, 2]
-    assert dropped.reason.tolist()[:2] == ["neutrino", "energy not above 0.1 GeV"]
+    assert dropped.reason.tolist()[:2] == ["invisible", "energy not above 0.1 GeV"]
     assert dropped.reason[2] == "no track and 0.2 GeV in hits, less than 0.3 GeV"
 
 
@@ -175,7 +220,7 @@ def cld(data_dir):
 def test_cld_stable_energy_is_all_that_left_a_trace(cld):
     # DATA: 239.68 GeV visible in the generator (status 1, no neutrinos).
     targets = select_targets(cld, rule="stable")
-    no_neutrino = targets.dropped.reason != "neutrino"
+    no_neutrino = targets.dropped.reason != "invisible"
     dropped = ak.sum(targets.dropped.energy[no_neutrino])
     assert ak.sum(targets.particles.energy) == pytest.approx(239.68 - dropped, rel=1e-3)
     assert dropped < 0.01 * 239.68

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import awkward as ak
 import numpy as np
 import pytest
 
 import pflow
 from pflow.errors import InputError
+from pflow.event import jagged
 from pflow.event.build import make_particles
 from pflow.event.particles import Reconstruction
+from pflow.event.skipped import BadEntriesWarning
+from pflow.inference.provenance import describe_input
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.particles_root import RecoWriter
 from pflow.metrics.evaluate import zip_chunks
 from pflow.metrics.report import document
@@ -48,6 +54,48 @@ def test_files_and_memory_are_not_mixed(sample, pandora):
         pflow.evaluate("reco.root", pflow.read_events(sample))
     with pytest.raises(TypeError, match="files of reconstructions"):
         pflow.evaluate(pandora, sample)
+
+
+def as_output(path, input_path, events, **reading) -> None:
+    """An output of pflow with the collections of its input; the particles are the reference's."""
+    with pflow.open_events(input_path, **reading) as file:
+        made = {"inputs": [describe_input(file)]}
+        with Edm4hepRecoWriter(path, file, provenance=made) as writer:
+            writer.extend(Reconstruction(particles=events.reference, event=events.event, flags=events.flags))
+
+
+def test_an_output_with_the_collections_of_its_input_is_truth_too(data_dir, tmp_path):
+    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+    events = pflow.read_events(path)
+    for name in ("keep.root", "other.root"):
+        as_output(tmp_path / name, path, events)
+    results = [
+        document(pflow.evaluate(tmp_path / "keep.root", truth, oracle=False))["count"]
+        for truth in (path, tmp_path / "keep.root", tmp_path / "other.root")
+    ]
+    assert results[0] == results[1] == results[2]
+
+
+def test_what_was_made_with_truth_tracks_is_evaluated_with_them(data_dir, tmp_path):
+    path = data_dir / "edm4hep" / "cld_sim.edm4hep.root"
+    events = pflow.read_events(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+    as_output(tmp_path / "reco.root", path, events, truth_tracks=True)
+    assert pflow.evaluate(tmp_path / "reco.root", path, oracle=False).n_truth_tracks == 1
+
+
+def test_an_event_whose_truth_makes_no_sense_is_skipped_alone(sample, pandora):
+    events = pflow.read_events(sample)
+    parent = jagged.flat(events.truth.parent).copy()
+    parent[0] = 0
+    looped = dataclasses.replace(events, truth=jagged.replaced(events.truth, {"parent": parent}))
+    with pytest.raises(InputError, match="own ancestor"):
+        pflow.evaluate(pandora, looped)
+    with pytest.warns(BadEntriesWarning, match="1 of 25 entries cannot be used"):
+        found = pflow.evaluate(pandora, looped, on_error="skip")
+    assert (found.n_events, found.n_bad_input) == (25, 1)
+    wanted = document(pflow.evaluate(pandora[1:], events[1:]))
+    assert document(found)["energy"] == wanted["energy"]
+    assert document(found)["oracle"] == wanted["oracle"]
 
 
 def reconstruction(numbers) -> Reconstruction:

@@ -144,7 +144,13 @@ def test_flagged_events_are_counted_and_bad_input_is_left_out(make_records, wher
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted"), [({}, (4, 2)), ({"e_min": 6.0}, (2, 2)), ({"matching": Matching(cut=0.1)}, (4, 1))]
+    ("settings", "wanted"),
+    [
+        ({}, (4, 2)),
+        ({"e_min": 6.0}, (2, 2)),
+        ({"matching": Matching(cut=0.1)}, (4, 1)),
+        ({"invisible": (22,)}, (2, 0)),
+    ],
 )
 def test_settings_are_used(make_records, settings, wanted):
     reco = answer(make_records([[(22, 12.0, 90, 0)], [(22, 20.0, 90, 0)], [], []]))
@@ -157,6 +163,7 @@ def test_settings_are_used(make_records, settings, wanted):
     [
         ([(22, 10.0, 0, 1), (14, 5.0, 0, 1), (11, 3.0, 0, 0)], "stable", [10.0]),  # a neutrino, an intermediate one
         ([(22, 10.0, 0, 1), (22, 0.05, 0, 1)], "stable", [10.0, 0.05]),  # too soft for a target
+        ([(22, 10.0, 0, 1), (1000022, 90.0, 0, 1)], "stable", [10.0]),
         ([(22, 10.0, 0, 1), (22, 0.05, 0, 1)], "calo", [10.0]),
     ],
 )

@@ -50,5 +50,7 @@ def test_arrays_keep_their_shape_and_have_the_documented_types():
     assert pdg.masses(codes)[0].tolist() == [0.0, pdg.mass_of(11)]
 
 
-def test_neutrinos_of_every_kind_and_nothing_else():
-    assert pdg.is_neutrino([12, -14, 16, 22, 11, -13]).tolist() == [True, True, True, False, False, False]
+def test_what_no_detector_sees():
+    unseen = [12, -14, 16, 1000022, 39, 1023, 9900012, 54]
+    assert pdg.is_invisible(unseen).all()
+    assert pdg.is_invisible([22, -13, 2112, 999, -999], more=[999]).tolist() == [False, False, False, True, True]
