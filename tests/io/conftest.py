@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import uproot
 
+from pflow.event.events import Events
+from pflow.io.open import read_events
 from pflow.physics.detector import Calorimeter, Detector
 
 Content = dict[str, list[list[float]]]
@@ -21,6 +23,23 @@ IDS |= {"SimAContributions": 21, "SimBContributions": 22}
 
 INTEGERS = ("index", "quality", "PDG", "type", "generatorStatus", "location", "begin", "end")
 DOUBLES = ("mass",)
+
+
+@pytest.fixture(scope="session")
+def cld_path(data_dir: Path) -> Path:
+    """A fully simulated event of CLD, reconstructed by its standard software."""
+    return data_dir / "edm4hep" / "cld_rec.edm4hep.root"
+
+
+@pytest.fixture(scope="session")
+def cld_rec(cld_path: Path) -> Events:
+    return read_events(cld_path)
+
+
+@pytest.fixture(scope="session")
+def cld_sim(data_dir: Path) -> Events:
+    """The same event before its reconstruction, with tracks made from Monte Carlo particles."""
+    return read_events(data_dir / "edm4hep" / "cld_sim.edm4hep.root", truth_tracks=True)
 
 
 @pytest.fixture

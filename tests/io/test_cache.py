@@ -63,14 +63,14 @@ def same(one: Events, two: Events) -> bool:
     return all(getattr(one, name) == getattr(two, name) for name in fields)
 
 
-@pytest.mark.parametrize("name", ["edm4hep/cld_rec.edm4hep.root", "g4/single_val.root", "legacy/gamma1_30.h5"])
+@pytest.mark.parametrize("name", ["edm4hep/cld_zuds100_sim.edm4hep.root", "g4/single_val.root", "legacy/gamma1_30.h5"])
 def test_events_come_back(data_dir, tmp_path, n_read, name):
     path = Path(shutil.copy(data_dir / name, tmp_path))
     chunks, options = survey([str(path)], FileOptions(cache=str(tmp_path / "cache")), 10)
     first, second = (list(read_chunks(chunks[:3], options)) for _ in range(2))
     assert len(n_read) == len(first) == len(second)
     assert all(map(same, first, second))
-    assert all(part.momentum.pt is not None for events in second for part in (events.tracks, events.truth))
+    assert all(events.truth.momentum.pt is not None for events in second)
 
 
 def test_files_are_not_opened_for_what_is_kept(path, monkeypatch):
@@ -100,12 +100,12 @@ def test_nothing_stale_is_used(path, n_read, monkeypatch):
         assert len(n_read) == 1
 
 
-@pytest.mark.parametrize("keep", [4, 0.5, 1.0])
+@pytest.mark.parametrize("keep", [0.5, 1.0])
 def test_what_is_damaged_is_read_and_written_again(path, n_read, keep):
     before = read(path)
     for one in kept(path):
         content = one.read_bytes()
-        size = keep if isinstance(keep, int) else int(keep * len(content))
+        size = int(keep * len(content))
         one.write_bytes(content[:size] if keep != 1.0 else bytes(len(content)))
     n_read.clear()
     assert all(map(same, read(path), before))

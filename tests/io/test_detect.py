@@ -102,8 +102,8 @@ def test_geometry(hits, detector, fits):
 
 
 @pytest.mark.parametrize("sim", [None, True])
-def test_the_cld_file_is_cld_s_and_no_other_s(data_dir, sim):
-    file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
+def test_the_cld_file_is_cld_s_and_no_other_s(cld_path, sim):
+    file = open_podio(cld_path)
     matches = fitting_detectors(file, sim=sim)
     file.close()
     assert [match.detector.name for match in matches if match.fits] == ["cld"]
@@ -114,7 +114,7 @@ def test_the_cld_file_is_cld_s_and_no_other_s(data_dir, sim):
     assert "no collection" in reasons["ild"]
 
 
-@pytest.mark.parametrize("name", ["gamma1", "gammasep", "single", "multi", "zqq"])
+@pytest.mark.parametrize("name", ["single", "zqq"])
 def test_the_g4_samples_are_not_cld_s(data_dir, name):
     events = read_events(data_dir / "g4" / f"{name}_val.root", entry_stop=100, truth=False)
     fits = {other: geometry_fits(events, load_detector(other)) for other in ("cld", "clic", "ild_g4")}
@@ -172,8 +172,7 @@ def test_entries_that_cannot_be_decoded_leave_the_geometry_unknown(write, damage
 
 @pytest.mark.parametrize(
     ("name", "layout", "detector"),
-    [("g4/zqq_val", "g4", "ild_g4"), ("g4/gamma1_val", "g4", "ild_g4")]
-    + [(f"cld_g4/{sample}_val", "cld_g4", "cld") for sample in ("zqq", "single", "gammasep")],
+    [("g4/gamma1_val", "g4", "ild_g4"), ("cld_g4/zqq_val", "cld_g4", "cld"), ("cld_g4/gammasep_val", "cld_g4", "cld")],
 )
 def test_the_detector_whose_ecal_has_the_hits(data_dir, name, layout, detector):
     path = data_dir / f"{name}.root"

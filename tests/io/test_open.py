@@ -206,7 +206,7 @@ def test_a_mistake_of_our_own_is_no_damaged_file(write, content, toy, monkeypatc
         file.read(on_error=on_error)
 
 
-@pytest.mark.parametrize("name", ["g4/zqq_val.root", "cld_g4/zqq_val.root", "edm4hep/cld_rec.edm4hep.root"])
+@pytest.mark.parametrize("name", ["cld_g4/zqq_val.root", "edm4hep/ild_g4_zqq_rntuple.root"])
 def test_a_file_is_opened_once(data_dir, monkeypatch, name):
     opened: list[str] = []
     whole = uproot.open

@@ -29,10 +29,9 @@ SHORTENED = (
 
 
 @pytest.mark.parametrize("member", SHORTENED)
-@pytest.mark.parametrize("change", ["one less", "one more"])
-def test_columns_of_unequal_length_make_a_bad_entry(write, content, toy, member, change):
+def test_columns_of_unequal_length_make_a_bad_entry(write, content, toy, member):
     values = list(content[member][0])
-    content[member] = [values[:-1] if change == "one less" else [*values, values[-1]], content[member][1]]
+    content[member] = [[*values, values[-1]] if "_" in member else values[:-1], content[member][1]]
     path = write(content)
     with pytest.raises(InputError, match=r"events\.root, entry 0, '") as caught:
         read_events(path, detector=toy)
@@ -84,7 +83,7 @@ def test_a_damaged_rntuple_is_an_input_error_or_reads(reco, tmp_path, part):
     begin, size = ranges[part]
     generator = np.random.default_rng(4)
     refused = 0
-    for _ in range(40):
+    for _ in range(20):
         damaged = bytearray(reco)
         for place in begin + generator.integers(size, size=int(generator.integers(1, 4))):
             damaged[place] = int(generator.integers(256))
@@ -94,4 +93,4 @@ def test_a_damaged_rntuple_is_an_input_error_or_reads(reco, tmp_path, part):
                 read(path)
             except InputError:
                 refused += 1
-    assert refused > 10
+    assert refused > 5

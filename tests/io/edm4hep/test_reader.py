@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError, InputError
-from pflow.event.events import Events
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
-from pflow.physics.detector import load_detector
 
 Write = Callable[..., Path]
 
@@ -200,31 +198,23 @@ def test_simulated_hits_of_a_detector_that_has_none_are_refused(write, content, 
     file.close()
 
 
-@pytest.fixture(scope="module")
-def cld(data_dir: Path) -> Events:
-    reader = Edm4hepReader(open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root"), detector=load_detector("cld"))
-    events = reader.read(0, 1)
-    reader.close()
-    return events
-
-
-def test_cld_tracks_have_the_momentum_and_charge_of_their_particle(cld):
-    tracks, particles = cld.tracks[cld.track_links.source], cld.truth[cld.track_links.particle]
+def test_cld_tracks_have_the_momentum_and_charge_of_their_particle(cld_rec):
+    tracks, particles = cld_rec.tracks[cld_rec.track_links.source], cld_rec.truth[cld_rec.track_links.particle]
     assert np.median(ak.flatten(tracks.momentum.pt / particles.momentum.pt)) == pytest.approx(1.0, abs=0.01)
     assert ak.all(tracks.charge == particles.charge)
 
 
-def test_cld_tracks_reach_the_calorimeter_s_face(cld):
-    face = cld.tracks.calo_position
+def test_cld_tracks_reach_the_calorimeter_s_face(cld_rec):
+    face = cld_rec.tracks.calo_position
     at_endcap = abs(abs(face.z) - 2307.0) < 1.0
     in_barrel = (face.rho > 2149.0) & (face.rho < 2150.0 / np.cos(np.pi / 12) + 1.0)  # twelve sides
     assert ak.all(at_endcap | in_barrel)
 
 
-def test_cld_links_point_close_to_their_particles(cld):
+def test_cld_links_point_close_to_their_particles(cld_rec):
     """A hit of the first layers is where its particle flies: the median angle is small."""
-    photons = cld.truth[cld.hit_links.particle]
-    hits = cld.hits[cld.hit_links.source]
+    photons = cld_rec.truth[cld_rec.hit_links.particle]
+    hits = cld_rec.hits[cld_rec.hit_links.source]
     direct = (photons.pdg == 22) & (photons.status == 1) & (photons.energy > 2.0)
     angle = hits.position[direct].deltaangle(photons.momentum[direct])
     assert np.median(ak.flatten(angle)) < 0.02

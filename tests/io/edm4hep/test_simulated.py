@@ -9,7 +9,6 @@ import pytest
 from pflow.errors import InputError
 from pflow.io.edm4hep.podio import Joined, open_podio
 from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise
-from pflow.io.open import read_events
 from pflow.physics.detector import Calorimeter
 
 
@@ -92,17 +91,16 @@ def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim
     assert links(events.hit_links) == [[(0, 2, 1.0)], [(0, 0, 1.0)]]
 
 
-def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(data_dir):
+def test_cld_simulated_hits_digitised_are_those_of_the_standard_digitisation(cld_rec, cld_sim):
     """The same event before and after CLD's own digitisation."""
-    standard, digitised = (read_events(data_dir / "edm4hep" / f"cld_{name}.edm4hep.root") for name in ("rec", "sim"))
 
     def cells(events, subdetector):
         hits = events.hits[events.hits.subdetector == subdetector][0]
         position = np.round(np.stack([ak.to_numpy(hits.position[axis]) for axis in "xyz"], axis=-1), 2)
         return {tuple(where): value for where, value in zip(position.tolist(), hits.energy.to_list(), strict=True)}
 
-    for number, _ in enumerate(standard.detector.calorimeters):
-        theirs, ours = cells(standard, number), cells(digitised, number)
+    for number, _ in enumerate(cld_rec.detector.calorimeters):
+        theirs, ours = cells(cld_rec, number), cells(cld_sim, number)
         assert len(ours) == pytest.approx(len(theirs), rel=0.03)
         assert sum(ours.values()) == pytest.approx(sum(theirs.values()), rel=0.01)
         assert theirs.keys() <= ours.keys()

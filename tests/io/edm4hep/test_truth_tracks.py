@@ -57,11 +57,6 @@ def _tracks(events: Events) -> dict[tuple[int, int], int]:
 
 
 @pytest.fixture
-def sim_file(data_dir):
-    return data_dir / "edm4hep" / "cld_sim.edm4hep.root"
-
-
-@pytest.fixture
 def tracking(toy):
     """The small detector, with tracks made from particles."""
     settings = TruthTracking(
@@ -75,15 +70,21 @@ def tracking(toy):
     return dataclasses.replace(toy, truth_tracks=settings)
 
 
-def test_tracks_are_made_only_when_asked_for_and_flagged(sim_file):
-    assert read_events(sim_file).tracks is None
-    events = read_events(sim_file, truth_tracks=True)
-    assert (events.flags == Flag.TRUTH_TRACKS).all()
+def test_tracks_are_made_only_where_there_are_none_and_flagged(cld_sim, cld_path):
+    assert (cld_sim.flags == Flag.TRUTH_TRACKS).all()
+    with open_events(cld_path, truth_tracks=True) as file:
+        assert not file.truth_tracks
 
 
-def test_they_are_the_same_without_truth_and_whatever_is_read_beside(data_dir):
+@pytest.fixture(scope="module")
+def zuds(data_dir):
+    """Path of three simulated events of two jets, and the events."""
     path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root"
-    events = read_events(path, truth_tracks=True)
+    return path, read_events(path, truth_tracks=True)
+
+
+def test_they_are_the_same_without_truth_and_whatever_is_read_beside(zuds):
+    path, events = zuds
     with open_events(path, truth_tracks=True) as file:
         assert file.truth_tracks
         alone = file.read(1, 2, truth=False)
@@ -93,26 +94,16 @@ def test_they_are_the_same_without_truth_and_whatever_is_read_beside(data_dir):
     assert ak.array_equal(alone.tracks, events.tracks[1:2])
 
 
-def test_a_file_with_tracks_keeps_them(data_dir):
-    path = data_dir / "edm4hep" / "cld_rec.edm4hep.root"
-    with open_events(path, truth_tracks=True) as file:
-        assert not file.truth_tracks
-        assert file.read().flags.tolist() == [0]
-
-
-def test_on_the_real_event_they_are_near_those_of_the_standard_tracking(data_dir):
-    standard, made = (
-        read_events(data_dir / "edm4hep" / f"cld_{name}.edm4hep.root", truth_tracks=True) for name in ("rec", "sim")
-    )
-    found = compare_tracks(standard, made)
+def test_on_the_real_event_they_are_near_those_of_the_standard_tracking(cld_rec, cld_sim):
+    found = compare_tracks(cld_rec, cld_sim)
     assert (found["standard"], found["made"], found["common"]) == (24, 24, 24)
     assert found["median_pt_deviation"] < 0.01
     assert found["median_distance_mm"] < 10.0
     assert found["median_angle_deg"] < 0.5
 
 
-def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(data_dir):
-    rows = count_tracks(read_events(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root", truth_tracks=True))
+def test_nearly_all_charged_stable_particles_of_simulated_events_have_one(zuds):
+    rows = count_tracks(zuds[1])
     assert [row["charged_stable"] for row in rows] == [22, 24, 12]
     for row in rows:
         assert row["charged_stable"] - 1 <= row["of_charged_stable"] <= row["tracks"] <= row["charged_stable"] + 3

@@ -66,8 +66,7 @@ def objects(file: Any, name: str) -> list[Any]:
     return file["events"][name].array().to_list()
 
 
-@pytest.mark.parametrize("options", [{}, {"mc_links": True, "name": "Mine"}])
-@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize(("chunk", "options"), [(1, {}), (2, {"mc_links": True, "name": "Mine"})])
 def test_what_is_written_comes_back(source, reconstruct, options, chunk):
     out, made, _ = reconstruct(source, chunk=chunk, **options)
     assert same(read_reco(out, name=options.get("name", "PFlow")), made)
@@ -282,10 +281,10 @@ def test_an_output_is_not_reconstructed_again_with_its_collections(source, recon
         reconstruct(again)
 
 
-def test_particles_of_any_edm4hep_file_can_be_read(data_dir):
-    found = read_reco(data_dir / "edm4hep" / "cld_rec.edm4hep.root", name="PandoraPFOs")
+def test_particles_of_any_edm4hep_file_can_be_read(cld_path):
+    found = read_reco(cld_path, name="PandoraPFOs")
     assert ak.num(found.particles).to_list() == [64]
     assert found.hit_links is None
     with pytest.raises(InputError, match="PandoraPFOs") as error:
-        read_reco(data_dir / "edm4hep" / "cld_rec.edm4hep.root", name="PandoraPFO")
+        read_reco(cld_path, name="PandoraPFO")
     assert error.value.field == "PandoraPFO"
