@@ -117,6 +117,7 @@ def _report(summary: Summary, place: str) -> str:
         (len(summary.finished_before), "there before"),
         (len(summary.failed), "left out"),
         (summary.n_skipped, "skipped"),
+        (summary.n_left_out, "of which hits or tracks were left out"),
         (summary.n_not_finite, "whose numbers are not finite"),
         (len(summary.truncated), "cut at their largest number of particles"),
     ]

@@ -44,6 +44,12 @@ class Flag(enum.IntFlag):
     """The tracks were made from Monte Carlo particles (`pflow.event.truth_tracks`)."""
     NOT_FINITE = 16
     """The model gave numbers that are not finite, and the event was left without particles (``on_error="skip"``)."""
+    UNUSABLE_HITS = 32
+    """Hits with impossible numbers were left out: calorimeter hits keep their place with energy 0."""
+    UNUSABLE_TRACKS = 64
+    """Tracks without a finite momentum were left out."""
+    UNUSABLE_REFERENCE = 128
+    """Particles of the other algorithm with impossible numbers were left out."""
 
 
 def count_flags(flags: npt.NDArray[np.uint32]) -> dict[str, int]:

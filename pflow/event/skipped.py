@@ -1,23 +1,79 @@
-"""Doing something with events of which some may be refused."""
+"""Doing something with events of which some may be refused, or some of their objects left out."""
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import awkward as ak
 import numpy as np
+import numpy.typing as npt
 
 from pflow.errors import InputError
-from pflow.event.events import Events
+from pflow.event import jagged
+from pflow.event.events import Events, Flag
+from pflow.event.links import Links
+from pflow.event.schema import LINKED
+from pflow.event.validate import unusable_objects
 
-__all__ = ["BadEntriesWarning", "refused_message", "without_refused"]
+__all__ = ["BadEntriesWarning", "LeftOutWarning", "leave_out", "refused_message", "without_refused"]
+
+LEFT_OUT = {
+    "hits": Flag.UNUSABLE_HITS,
+    "tracker_hits": Flag.UNUSABLE_HITS,
+    "tracks": Flag.UNUSABLE_TRACKS,
+    "reference": Flag.UNUSABLE_REFERENCE,
+}
+"""Parts of which single objects are left out, and the flag of events that lack some."""
 
 T = TypeVar("T")
 
 
 class BadEntriesWarning(UserWarning):
     """Entries that could not be used were emptied and flagged."""
+
+
+class LeftOutWarning(UserWarning):
+    """Single hits, tracks or particles of the other algorithm that cannot be used were left out, and events flagged."""
+
+
+def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]:
+    """The events without single objects that have impossible numbers, flagged; and which of each part are left out.
+
+    A calorimeter hit keeps its place, with energy 0 at the origin: links and outputs count hits as the file does, and
+    hits without energy make no tokens. Others are removed, with their links. An event of which more than half of the
+    hits cannot be used is left as it is, for `Events.validate` to refuse.
+    """
+    masks = {name: unusable_objects(name, part) for name, part in events.parts() if name in LEFT_OUT}
+    masks = {name: mask for name, mask in masks.items() if mask.any()}
+    changed: dict[str, Any] = {}
+    flags = events.flags.copy()
+    for name, mask in masks.items():
+        part = getattr(events, name)
+        columns, counts = jagged.columns(part), jagged.count(part)
+        event = jagged.event_index(counts)
+        n_kept = np.bincount(event[~mask], minlength=len(counts))
+        if name == "hits":
+            mask &= (2 * n_kept >= counts)[event]
+            numbers = ("energy", "time", "position.x", "position.y", "position.z")
+            changed[name] = jagged.replaced(part, {key: np.where(mask, 0, columns[key]) for key in numbers})
+        else:
+            changed[name] = jagged.records({key: values[~mask] for key, values in columns.items()}, n_kept)
+            number = np.where(mask, -1, np.cumsum(~mask) - 1 - jagged.offsets(n_kept)[event])
+            for link, source in LINKED.items():
+                if source == name and (links := getattr(events, link)) is not None:
+                    changed[link] = _renumbered(Links.of(links), number, counts)
+        flags[event[mask]] |= np.uint32(LEFT_OUT[name])
+    return (dataclasses.replace(events, flags=flags, **changed) if masks else events), masks
+
+
+def _renumbered(links: Links, number: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> ak.Array:
+    """Links whose sources have these numbers now, -1 for those that are gone; what led nowhere still does."""
+    inside = (links.source >= 0) & (links.source < np.repeat(counts, links.counts))
+    source = np.where(inside, number[np.where(inside, links.flat_source(counts), 0)], links.source)
+    return links.take(~inside | (source >= 0), source=source).records()
 
 
 def refused_message(errors: Sequence[InputError], n_events: int) -> str:

@@ -17,7 +17,7 @@ from pflow.physics import kinematics
 from pflow.physics.detector import Detector, TruthTracking
 from pflow.physics.helix import length_to_cylinder, length_to_prism, propagate
 
-__all__ = ["make_truth_tracks"]
+__all__ = ["follow_to_calorimeter", "make_truth_tracks"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,7 +89,7 @@ def _smeared(
 
     new_charge = np.where(inverse_pt < 0, -charge, charge)
     new_pt = 1 / np.abs(inverse_pt)
-    position, at_face = _at_calorimeter(
+    position, at_face = follow_to_calorimeter(
         np.stack([-d0 * np.sin(phi), d0 * np.cos(phi), z0], axis=-1),
         new_pt[:, None] * np.stack([np.cos(phi), np.sin(phi), tan_lambda], axis=-1),
         new_charge,
@@ -107,7 +107,7 @@ def _smeared(
     return columns | {f"calo_p{axis}": at_face[:, i] for i, axis in enumerate("xyz")}
 
 
-def _at_calorimeter(
+def follow_to_calorimeter(
     position: Floats, momentum: Floats, charge: Floats, detector: Detector, sides: int | None
 ) -> tuple[Floats, Floats]:
     """Position and momentum [track, 3] where tracks enter the calorimeter; NaN where they never do."""

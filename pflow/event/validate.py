@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pflow.event import jagged
 from pflow.event.schema import Field, fields_of
 
-__all__ = ["Violation", "validate_part"]
+__all__ = ["Violation", "unusable_objects", "validate_part"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,17 @@ def validate_part(
         for is_bad, expected in _checks(field, values, counts, sizes):
             found += _violations(f"{name or part}.{column}", values, counts, is_bad, expected)
     return found
+
+
+def unusable_objects(part: str, records: ak.Array) -> npt.NDArray[np.bool_]:
+    """Whether each object of a part has impossible numbers, bool [N]; where indices point to is not looked at."""
+    columns, counts = jagged.columns(records), jagged.count(records)
+    unusable = np.zeros(int(counts.sum()), dtype=np.bool_)
+    for column, field in fields_of(part).items():
+        if column in columns and not field.width and not field.points_to:
+            for is_bad, _ in _checks(field, columns[column], counts, {}):
+                unusable |= is_bad(columns[column])
+    return unusable
 
 
 Check = tuple[Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]], str]

@@ -51,6 +51,8 @@ class Summary:
     n_particles: int = 0
     n_skipped: int = 0
     """Entries that could not be used: empty in the output and flagged ``BAD_INPUT``."""
+    n_left_out: int = 0
+    """Events of which single hits or tracks could not be used; flagged ``UNUSABLE_HITS``, ``UNUSABLE_TRACKS``."""
     n_not_finite: int = 0
     """Events for which the model gave numbers that are not finite: empty and flagged ``NOT_FINITE``."""
     truncated: list[tuple[str, int]] = dataclasses.field(default_factory=list)
@@ -70,13 +72,14 @@ class Summary:
         self.n_events += len(reconstruction)
         self.n_particles += int(ak.count(reconstruction.particles.pdg))
         self.n_skipped += int(np.count_nonzero(flags & Flag.BAD_INPUT))
+        self.n_left_out += int(np.count_nonzero(flags & (Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)))
         self.n_not_finite += int(np.count_nonzero(flags & Flag.NOT_FINITE))
         cut = chunk.start + np.flatnonzero(flags & Flag.MAX_PARTICLES)
         self.truncated += [(chunk.path, int(entry)) for entry in cut]
 
     def add(self, part: Summary) -> None:
         """Add the events of an output."""
-        for name in ("n_events", "n_particles", "n_skipped", "n_not_finite", "truncated"):
+        for name in ("n_events", "n_particles", "n_skipped", "n_left_out", "n_not_finite", "truncated"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
 
@@ -419,7 +422,7 @@ def shipped_model(file: EventFile) -> str:
 
 def _check_geometry(file: EventFile, trained_on: Detector) -> None:
     """Refuse a file whose ECAL hits do not lie where the model's detector has its ECAL."""
-    events, _ = file.read_all(0, 20, truth=False)
+    events, *_ = file.read_all(0, 20, truth=False)
     if geometry_fits(events, trained_on) is False:
         raise InputError(
             f"the checkpoint was trained on detector '{trained_on.name}' (ECAL from r = "

@@ -72,7 +72,7 @@ class CachedFile:
         events = _load(path, self._detector) if truth else None
         if events is None:
             events = self._opened.read(start, stop, truth=truth, on_error=on_error)
-            if truth and not np.any(events.flags & Flag.BAD_INPUT):
+            if truth and not np.any(events.flags & (Flag.BAD_INPUT | Flag.UNUSABLE_HITS | Flag.UNUSABLE_TRACKS)):
                 _store(path, events, self._cache)
         return events
 

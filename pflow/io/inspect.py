@@ -137,7 +137,7 @@ def inspect_truth(
     Entries that cannot be used have neither. `options` as of `pflow.io.open.open_events`.
     """
     with open_events(path, **options) as file:
-        events, _ = file.read_all(0, entries)
+        events, *_ = file.read_all(0, entries)
     selected = select_targets(events, rule=rule, e_min=e_min, use_tracks=use_tracks)
     fields = ["index", "pdg", "energy"]
     found = []
@@ -209,6 +209,7 @@ class _Sums:
     layered: Counter[str] = dataclasses.field(default_factory=Counter)
     energies: dict[str, float] = dataclasses.field(default_factory=dict)
     bad: dict[int, str] = dataclasses.field(default_factory=dict)
+    left_out: list[str] = dataclasses.field(default_factory=list)
 
 
 def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
@@ -216,8 +217,9 @@ def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
     for start, end in file.ranges(CHUNK_SIZE):
         if start >= stop:
             break
-        events, found = file.read_all(start, min(end, stop), truth=truth)
+        events, found, left_out = file.read_all(start, min(end, stop), truth=truth)
         sums.bad |= {entry.entry: str(entry.error) for entry in found}
+        sums.left_out += [str(entry.error) for entry in left_out]
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
         subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)

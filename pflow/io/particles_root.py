@@ -23,7 +23,8 @@ branch                        type    meaning
 ``event``                     int64   event number of the input
 ``flags``                     uint32  bits of `pflow.event.events.Flag`: 1 input unusable, 2 stopped at the
                                       maximum of particles, 4 an unknown code was mapped to its class, 8 tracks
-                                      from Monte Carlo particles, 16 the model's numbers were not finite
+                                      from Monte Carlo particles, 16 the model's numbers were not finite, 32, 64
+                                      and 128 some hits, tracks or reference particles were left out
 ============================= ======= ==================================================================
 
 An optional part has all of its branches or none. Hits are counted as `pflow.read_events` returns them: through the

@@ -13,7 +13,8 @@ import numpy as np
 
 from pflow.errors import ConfigError, InputError
 from pflow.event.events import Events, concatenate
-from pflow.event.skipped import BadEntriesWarning, refused_message
+from pflow.event.skipped import BadEntriesWarning, LeftOutWarning, leave_out, refused_message
+from pflow.event.validate import Violation
 from pflow.io.remote import with_retries
 from pflow.io.root import read_ranges
 from pflow.physics.detector import Detector
@@ -129,7 +130,8 @@ class EventFile:
             Read truth, links and reference too.
         on_error
             What to do with an entry that cannot be decoded or is not valid: ``raise``, or ``skip``: leave it in its
-            place without content, flagged ``Flag.BAD_INPUT``, and warn once a call (`BadEntriesWarning`).
+            place without content, flagged ``Flag.BAD_INPUT``, and warn once a call (`BadEntriesWarning`). Single hits
+            and tracks that cannot be used are left out in either case, with a `LeftOutWarning`.
 
         Raises
         ------
@@ -144,16 +146,23 @@ class EventFile:
         """Read as `read` does; called by public functions only, whose caller a warning names."""
         if on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error is '{on_error}', expected 'raise' or 'skip'")
-        events, bad = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
+        events, bad, left_out = self.read_all(start, stop, truth=truth, strict=on_error == "raise")
         if bad:
             message = refused_message([found.error for found in bad], len(events))
             warnings.warn(message, BadEntriesWarning, stacklevel=3)
+        if left_out:
+            n_entries = len({found.entry for found in left_out})
+            message = f"{n_entries} of {len(events)} entries have hits or tracks that cannot be used and were left out"
+            warnings.warn(f"{message}; the first: {left_out[0].error}", LeftOutWarning, stacklevel=3)
         return events
 
     def read_all(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
-    ) -> tuple[Events, list[BadEntry]]:
-        """Read as `read` does, and return the entries that cannot be used, in order; raise the first if `strict`."""
+    ) -> tuple[Events, list[BadEntry], list[BadEntry]]:
+        """Read as `read` does, and return the entries that cannot be used, in order; raise the first if `strict`.
+
+        Last come the entries, in order, of which single objects were left out.
+        """
         if start < 0:
             raise ConfigError(f"entries are counted from 0, found start {start}")
         stop = self.num_entries if stop is None else min(max(stop, 0), self.num_entries)
@@ -165,12 +174,16 @@ class EventFile:
             if strict or error.entry is None or start == stop:  # no entry is to blame
                 raise
             events = concatenate([self._decode_one(entry, truth, bad) for entry in range(start, stop)])
-        if strict:
-            return events.validate(), []
-        for found in events.violations():
-            entry = int(events.entry[found.index])
-            bad.setdefault(entry, BadEntry(entry, events.error(found.message, index=found.index, field=found.field)))
-        return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)]
+        violations, left_out = events.violations(), []
+        if violations:
+            events, _ = leave_out(events)
+            remaining = events.violations()
+            left_out = [_bad_entry(events, found) for found in violations if found not in remaining]
+            if strict and remaining:
+                events.validate()
+            for found in remaining:
+                bad.setdefault(int(events.entry[found.index]), _bad_entry(events, found))
+        return events.emptied(np.isin(events.entry, list(bad))), [bad[entry] for entry in sorted(bad)], left_out
 
     def _decode(self, start: int, stop: int, truth: bool) -> Events:
         """Read without validating."""
@@ -202,3 +215,8 @@ class EventFile:
             reader.close()
             raise InputError("was replaced while it was read", file=self.path)
         self.reader = reader
+
+
+def _bad_entry(events: Events, found: Violation) -> BadEntry:
+    error = events.error(found.message, index=found.index, field=found.field)
+    return BadEntry(int(events.entry[found.index]), error)

@@ -16,7 +16,7 @@ from pflow.event import jagged
 from pflow.event.build import make_hits, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links, sum_by_pair
-from pflow.event.truth_tracks import make_truth_tracks
+from pflow.event.truth_tracks import follow_to_calorimeter, make_truth_tracks
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, vector_member
 from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, read_contributions
 from pflow.physics import kinematics
@@ -283,9 +283,10 @@ class _Range:
         """Tracks of one collection.
 
         Momentum, charge and track parameters come from the state at the IP; a track without one uses its state at the
-        first hit, then at the last, then at the calorimeter, then any. A track without states has NaN for them.
-        Position and momentum at the calorimeter come from the state there (NaN without one): its point of closest
-        approach, ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``.
+        first hit, then at the last, then at the calorimeter, then any. A track without states has NaN for them; states
+        that are not finite or straight count as none. Position and momentum at the calorimeter come from the state
+        there: its point of closest approach, ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without one the helix
+        is followed.
         """
         states = vector_member(self.file.columns, collection, 1, "trackStates")
         if states is None:
@@ -301,6 +302,9 @@ class _Range:
         track, member = expand(begin, end, jagged.count(location_by_event))
         counts = jagged.count(begin)
 
+        d0, z0, phi, omega, tan_lambda, x, y, z = (jagged.flat(self.get(states, name), np.float64) for name in names)
+        usable = np.isfinite([d0, z0, phi, omega, tan_lambda, x, y, z]).all(axis=0) & (omega != 0)
+        track, member, omega = track[usable[member]], member[usable[member]], np.where(usable, omega, np.nan)
         rank = np.full(len(location), len(VERTEX_PREFERENCE))
         for preference, place in enumerate(VERTEX_PREFERENCE):
             rank[location == place] = preference
@@ -308,26 +312,25 @@ class _Range:
         there = location[member] == AT_CALORIMETER
         face = _first_state(track[there], member[there], rank[member][there], int(counts.sum()))
 
-        d0, z0, phi, omega, tan_lambda, x, y, z = (jagged.flat(self.get(states, name), np.float64) for name in names)
         b_field = self.reader.detector.b_field
         px, py, pz = kinematics.momentum_from_track(omega, phi, tan_lambda, b_field)
         at_vertex = {"omega": omega, "phi": phi, "tan_lambda": tan_lambda, "d0": d0, "z0": z0}
-        at_face = {
-            "x": x - d0 * np.sin(phi),
-            "y": y + d0 * np.cos(phi),
-            "z": z + z0,
-            "px": px,
-            "py": py,
-            "pz": pz,
-        }
-
-        def take(values: npt.NDArray[Any], chosen: Ints) -> ak.Array:
-            return jagged.unflatten(np.append(values, np.nan)[chosen], counts)
-
+        position, momentum = np.stack([x - d0 * np.sin(phi), y + d0 * np.cos(phi), z + z0]), np.stack([px, py, pz])
+        at_face = np.append(np.concatenate([position, momentum]), np.full((6, 1), np.nan), axis=1)[:, face]
+        follow = np.flatnonzero((face < 0) & (vertex >= 0))
+        if len(follow):
+            start, detector = vertex[follow], self.reader.detector
+            sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
+            helix = position[:, start].T, momentum[:, start].T, np.sign(omega[start])
+            reached = follow_to_calorimeter(*helix, detector, sides)
+            at_face[:, follow] = np.concatenate(reached, axis=1).T
         return make_tracks(
             b_field=b_field,
-            **{name: take(values, vertex) for name, values in at_vertex.items()},
-            **{f"calo_{name}": take(values, face) for name, values in at_face.items()},
+            **{name: jagged.unflatten(np.append(own, np.nan)[vertex], counts) for name, own in at_vertex.items()},
+            **{
+                f"calo_{name}": jagged.unflatten(values, counts)
+                for name, values in zip(("x", "y", "z", "px", "py", "pz"), at_face, strict=True)
+            },
         )
 
     def particles(self) -> ak.Array:

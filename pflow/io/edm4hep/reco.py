@@ -32,7 +32,8 @@ Weights are user data because podio reads only links between types that EDM4hep 
 and calorimeter hits is not among them: a file with one cannot be opened.
 
 Parameters of a frame: ``PFlow_flags`` (`pflow.event.events.Flag`), ``PFlow_hitOffsets`` (where the hits of each input
-collection begin in the list of all hits). Parameters of the file: names of the parameters of ``PFlowParticleID``, of
+collection begin in the list of all hits), ``PFlow_unusedTracks`` (tracks of the input that were left out). Parameters
+of the file: names of the parameters of ``PFlowParticleID``, of
 the subdetectors of ``PFlowClusters`` and of the collections of the hits.
 """
 
@@ -112,12 +113,14 @@ def reco_frames(
     hits: HitOrigins | None,
     track_id: int,
     mc_id: int | None,
+    track_index: Ints | None = None,
 ) -> dict[str, Filled]:
     """Content of the collections of a reconstruction, field by field, in consecutive events.
 
     `events` are what the particles were made from, with truth and links where there are to be links to Monte Carlo
     particles; `hits` the objects of the input that its hits are, None if they are written as a collection of their own;
-    `track_id` and `mc_id` the ids of tracks and Monte Carlo particles, None to leave out links to the latter.
+    `track_id` and `mc_id` the ids of tracks and Monte Carlo particles, None to leave out links to the latter;
+    `track_index` [track] the index of each track in its collection, where some of them were left out.
     """
     n_particles = jagged.count(reconstruction.particles)
     hit_links = Links.of(reconstruction.hit_links, len(events))
@@ -125,7 +128,10 @@ def reco_frames(
     tracks = Links.of(reconstruction.track_links, len(events))
     tracks = tracks.take(np.lexsort((-tracks.weight, tracks.flat_particle(n_particles))))
 
-    frames = _particles(reconstruction, hit_links, tracks, track_id, names)
+    index = tracks.source
+    if track_index is not None:
+        index = track_index[tracks.flat_source(jagged.count(events.tracks))]
+    frames = _particles(reconstruction, hit_links, tracks, _references(track_id, index, tracks.counts), names)
     frames |= _clusters(events, n_particles, hit_links, hits, names)
     frames |= _particle_id(reconstruction, names)
     if mc_id is not None:
@@ -198,7 +204,7 @@ def track_frames(events: Events, names: RecoNames) -> dict[str, Filled]:
 
 
 def _particles(
-    reconstruction: Reconstruction, hits: Links, tracks: Links, track_id: int, names: RecoNames
+    reconstruction: Reconstruction, hits: Links, tracks: Links, to_tracks: Filled, names: RecoNames
 ) -> dict[str, Filled]:
     particles = reconstruction.particles
     counts, flat = jagged.count(particles), jagged.columns(particles)
@@ -221,7 +227,7 @@ def _particles(
     return {
         name: Filled(counts=counts, columns=columns),
         f"_{name}_clusters": _references(collection_id(names.clusters), jagged.local_index(n_clusters), n_clusters),
-        f"_{name}_tracks": _references(track_id, tracks.source, tracks.counts),
+        f"_{name}_tracks": to_tracks,
         f"_{name}_decayVertex": _references(0, np.full(total, NO_OBJECT), counts),
         names.track_weights: Filled(counts=tracks.counts, columns={"": tracks.weight}),
     }

@@ -110,7 +110,10 @@ class Edm4hepRecoReader:
             check(names.track_weights, jagged.count(weight), n_links, "weights of the tracks")
             particle, link = expand(get(name, "tracks_begin"), get(name, "tracks_end"), n_links)
             event = jagged.event_index(n_links)[link]
-            found["track_links"] = links(index[link], particle, jagged.flat(weight)[link], event)
+            source = index[link]
+            for at, unused in enumerate(parameter("unusedTracks")):  # events count the tracks without them
+                source[event == at] -= np.searchsorted(unused, source[event == at])
+            found["track_links"] = links(source, particle, jagged.flat(weight)[link], event)
         return Reconstruction(
             particles=make_particles(**columns),
             event=self._file.event_numbers(start, stop),

@@ -15,8 +15,10 @@ import numpy as np
 import uproot
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.events import Flag, count_flags
 from pflow.event.particles import Reconstruction
+from pflow.event.skipped import leave_out
 from pflow.io.atomic import check_output, replacing
 from pflow.io.edm4hep.data_model import EDM4HEP, CollectionInfo, DataModel, collection_id
 from pflow.io.edm4hep.frames import Filled, FrameWriter, InputCopy, Parameters
@@ -160,9 +162,10 @@ class Edm4hepRecoWriter:
     def _extend(self, reconstruction: Reconstruction, *, skip: bool = False) -> None:
         start, stop = self._entry, self._entry + len(reconstruction)
         offsets = np.zeros((len(reconstruction), len(self._hit_collections)), np.int64)
+        unused: list[list[int]] = [[] for _ in range(len(reconstruction))]
         parameters: list[Parameters] = [{} for _ in range(len(reconstruction))]
         try:
-            frames, offsets = self._content(reconstruction, start, stop)
+            frames, offsets, unused = self._content(reconstruction, start, stop)
             if self._copy is not None:
                 frames |= self._copy.read(start, stop)
                 parameters = self._copy.parameters(start, stop)
@@ -176,14 +179,16 @@ class Edm4hepRecoWriter:
             frames[HEADER] = Filled(counts=ones.astype(np.int64), columns=columns)
         name, flags = self._names.particles, reconstruction.flags.astype(np.int32)
         own: list[Parameters] = [
-            {"Int": {f"{name}_flags": [int(flag)], f"{name}_hitOffsets": offset.tolist()}}
-            for flag, offset in zip(flags, offsets, strict=True)
+            {"Int": {f"{name}_flags": [int(flag)], f"{name}_hitOffsets": offset.tolist(), f"{name}_unusedTracks": left}}
+            for flag, offset, left in zip(flags, offsets, unused, strict=True)
         ]
         self._frames.extend(frames, [_merged(*pair) for pair in zip(parameters, own, strict=True)])
         self._entry = stop
 
-    def _content(self, reconstruction: Reconstruction, start: int, stop: int) -> tuple[dict[str, Filled], Any]:
-        """Our collections, and offsets [event, collection] of the hits of each of the input's."""
+    def _content(
+        self, reconstruction: Reconstruction, start: int, stop: int
+    ) -> tuple[dict[str, Filled], Any, list[list[int]]]:
+        """Our collections, offsets [event, collection] of the hits of each of the input's, and its unused tracks."""
         names = self._names
         if self._reader is None:
             events, origins = self._file.reader.read(start, stop, truth=self._mc_links), None
@@ -191,6 +196,15 @@ class Edm4hepRecoWriter:
             events, origins = self._reader.read_with_origins(start, stop, truth=self._mc_links)
         skipped = (reconstruction.flags & Flag.BAD_INPUT) > 0
         events = events.emptied(skipped & (ak.to_numpy(ak.num(reconstruction.particles)) == 0))
+        counts = None if events.tracks is None else jagged.count(events.tracks)
+        events, left_out = leave_out(events)
+        unused: list[list[int]] = [[] for _ in range(len(events))]
+        track_index = None  # in the input's collection
+        if "tracks" in left_out and counts is not None and not self._own_tracks:
+            mask, index = left_out["tracks"], jagged.local_index(counts)
+            track_index = index[~mask]
+            for event, number in zip(jagged.event_index(counts)[mask], index[mask].tolist(), strict=True):
+                unused[event].append(number)
         frames = reco_frames(
             reconstruction,
             events,
@@ -198,6 +212,7 @@ class Edm4hepRecoWriter:
             hits=None if self._own_hits else origins,
             track_id=collection_id(names.tracks) if self._track_id is None else self._track_id,
             mc_id=self._mc_id if self._mc_links else None,
+            track_index=track_index,
         )
         if self._own_hits:
             frames |= hit_frames(events, None if self._copy is None else origins, names)
@@ -206,7 +221,7 @@ class Edm4hepRecoWriter:
         offsets = np.zeros((len(events), 0), np.int64)
         if origins is not None and not self._own_hits:
             offsets = (np.cumsum(origins.counts, axis=0) - origins.counts).T
-        return frames, offsets
+        return frames, offsets, unused
 
     def _finish(self, error_type: type[BaseException] | None, *_: object) -> None:
         if error_type is not None:

@@ -106,17 +106,6 @@ def test_a_track_with_a_state_at_its_first_hit_alone_uses_that(read, content):
     pt = 0.299792458e-3 * 2.0 / 2e-4
     np.testing.assert_allclose([track.momentum[axis] for axis in ("px", "py", "pz")], [-pt, 0, 0], atol=1e-6)
     assert track.charge == 1
-    assert np.isnan(track.calo_position.x)
-
-
-def test_a_track_without_states_is_a_violation(read, content):
-    content["Tracks.trackStates_end"] = [[2, 2], []]
-    assert {(violation.index, violation.field) for violation in read(content).violations()} == {
-        (0, "tracks.momentum.px"),
-        (0, "tracks.momentum.py"),
-        (0, "tracks.momentum.pz"),
-        (0, "tracks.charge"),
-    }
 
 
 def test_tracker_hits_are_joined(read, content):

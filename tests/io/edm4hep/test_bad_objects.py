@@ -1,0 +1,86 @@
+"""One bad object never costs the event, in files and in what is made of them."""
+
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.event.events import Flag
+from pflow.event.skipped import BadEntriesWarning, LeftOutWarning
+from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.open import open_events, read_events
+from pflow.io.particles_root import read_reco
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("member", "value", "left_out"),
+    [("A1.energy", -1e-4, 0), ("A1.energy", np.nan, 0), ("A2.position.y", np.inf, 2)],
+)
+def test_a_bad_hit_keeps_its_place_without_energy(write, content, toy, member, value, left_out, on_error):
+    good = read_events(write(content), detector=toy)
+    content[member][0] = [value, *content[member][0][1:]]
+    with pytest.warns(LeftOutWarning, match=r"1 of 2 entries .* left out; the first: .*entry 0, 'hits\."):
+        events = read_events(write(content, name="bad.root"), detector=toy, on_error=on_error)
+    assert events.flags.tolist() == [int(Flag.UNUSABLE_HITS), 0]
+    expected = good.hits.energy.to_list()
+    expected[0][left_out] = 0.0
+    assert events.hits.energy.to_list() == expected
+    assert events.hits[0, left_out].position.to_list() == {"x": 0.0, "y": 0.0, "z": 0.0}
+    assert events.hit_links.to_list() == good.hit_links.to_list()
+
+
+def test_an_event_of_mostly_bad_hits_is_refused(write, content, toy):
+    content["A2.energy"] = [[-1.0], [-1.0]]
+    content["B.energy"][0] = [-1.0]
+    content["A1.energy"][0] = [-1.0, 2.0]
+    with pytest.warns(BadEntriesWarning, match="2 of 2 entries"):
+        assert ak.num(read_events(write(content), detector=toy, on_error="skip").hits).to_list() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("member", "states"),
+    [
+        ("Tracks.trackStates_end", [2, 2]),
+        ("_Tracks_trackStates.omega", [-4e-4, -3e-4, np.nan]),
+        ("_Tracks_trackStates.omega", [-4e-4, -3e-4, 0.0]),
+        ("_Tracks_trackStates.omega", [0.0, 0.0, 2e-4]),
+    ],
+    ids=["without states", "nan", "straight", "the first is straight"],
+)
+def test_a_bad_track_is_left_out_with_its_links(write, content, toy, member, states):
+    good = read_events(write(content), detector=toy)
+    content[member][0] = states
+    content["TrackLinks.weight"], content["_TrackLinks_to.index"] = [[1.0, 1.0], []], [[1, 2], []]
+    content["_TrackLinks_from.index"], content["_TrackLinks_to.collectionID"] = [[0, 1], []], [[15, 15], []]
+    content["_TrackLinks_from.collectionID"] = [[14, 14], []]
+    with pytest.warns(LeftOutWarning, match=r"'tracks\."):
+        events = read_events(write(content, name="bad.root"), detector=toy)
+    assert events.flags.tolist() == [int(Flag.UNUSABLE_TRACKS), 0]
+    kept = 0 if states[-1] != 2e-4 else 1
+    assert events.tracks.omega.to_list() == [[good.tracks.omega[0, kept]], []]
+    assert events.track_links.to_list() == [[{"source": 0, "particle": kept + 1, "weight": 1.0}], []]
+
+
+def test_a_track_without_a_state_at_the_calorimeter_is_followed_there(write, content, toy, cld_rec, data_dir):
+    content["_Tracks_trackStates.location"][0][0] = 3  # neither at the calorimeter any more
+    track = read_events(write(content), detector=toy).tracks[0, 0]
+    assert track.calo_position.rho == pytest.approx(toy.ecal_inner_radius)
+    assert track.calo_momentum.pt == pytest.approx(track.momentum.pt, rel=1e-6)
+
+
+def test_outputs_refer_to_the_tracks_of_the_file(write_podio, content, toy, perfect, tmp_path):
+    content["_Tracks_trackStates.omega"][0] = [0.0, 0.0, 2e-4]  # of two tracks, the first is straight
+    with open_events(write_podio(content), detector=toy) as file:
+        with pytest.warns(LeftOutWarning):
+            events = file.read()
+        made = perfect(events)
+        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
+            writer.extend(made)
+    assert made.track_links.source.to_list() == [[0], []]
+    found = read_reco(tmp_path / "out.root")
+    assert found.track_links.to_list() == made.track_links.to_list()
+    with open_events(tmp_path / "out.root", detector=toy) as file:
+        references = file.reader.file.columns.get("_PFlow_tracks", "index", start=0, stop=2)
+    assert references.to_list() == [[1], []]
