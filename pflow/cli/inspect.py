@@ -109,6 +109,8 @@ def _facts(content: FileContent) -> Iterator[tuple[str, str]]:
         yield "absent", ", ".join(content.absent) or "nothing that the detector names"
     for number, part in enumerate(content.missing):
         yield "" if number else "missing", f"{part.name} (for {part.needed_for}): {part.reason}"
+    for number, check in enumerate(sorted(content.checks, key=lambda check: check.good)):
+        yield "" if number else "checks", f"{'ok' if check.good else 'PROBLEM'}, {check.name}: {check.text}"
     for number, (entry, error) in enumerate(list(content.bad_entries.items())[:5]):
         yield "" if number else f"{len(content.bad_entries)} bad entries", f"{entry}: {error}"
 

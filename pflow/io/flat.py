@@ -52,6 +52,7 @@ class FlatReader:
 
     schema = "flat"
     sources: Mapping[str, tuple[str, ...]] = {}
+    notes: Mapping[str, str] = {}
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pflow.errors import InputError, first_line
 from pflow.event import jagged
 from pflow.event.events import Events
 from pflow.event.truth import select_targets
+from pflow.io.checks import Check, check_events
 from pflow.io.detect import DetectorMatch, NoDetectorError, detector_matches, fitting_detectors
 from pflow.io.edm4hep.collections import Collection, collection_contents
 from pflow.io.edm4hep.podio import open_podio
@@ -26,6 +28,9 @@ __all__ = ["DetectorFit", "FileContent", "MissingPart", "Part", "Table", "inspec
 
 CHUNK_SIZE = 100
 """Entries read at once."""
+
+CHECKED = 100
+"""Events whose energies are checked."""
 
 TABLES = ("TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple", "ROOT::Experimental::RNTuple")
 """Classes of ROOT that hold entries."""
@@ -94,6 +99,7 @@ class FileContent:
     has_truth: bool = False  # particles, and links from hits to them
     truth_tracks: bool = False  # whether tracks are made from Monte Carlo particles
     bad_entries: dict[int, str] = dataclasses.field(default_factory=dict)  # and what is wrong with each
+    checks: tuple[Check, ...] = ()  # of the first entries
     collections: tuple[Collection, ...] = ()  # of a podio file, whether the detector names them or not
     missing: tuple[MissingPart, ...] = ()
     tables: tuple[Table, ...] = ()  # of a ROOT file that holds no events
@@ -195,9 +201,21 @@ def _by_events(file: EventFile, stop: int) -> FileContent:
         has_truth=sums.template.has_truth,
         truth_tracks=file.truth_tracks,
         bad_entries=sums.bad,
+        checks=tuple(_checks(file, sums)),
         collections=collections,
         missing=tuple(missing),
     )
+
+
+def _checks(file: EventFile, sums: _Sums) -> Iterator[Check]:
+    """What was looked at: notes of the reader, objects that were left out, the plausibility of the first events."""
+    yield from (Check(about, False, text) for about, text in file.reader.notes.items())
+    if sums.left_out:
+        yield Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")
+    absent = [own.name for own in file.detector.calorimeters if file.sources and not file.sources[own.name]]
+    if absent:
+        yield Check("calorimeters", False, f"no collection of {', '.join(absent)}: its energy is missing")
+    yield from sums.checks
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -210,6 +228,7 @@ class _Sums:
     energies: dict[str, float] = dataclasses.field(default_factory=dict)
     bad: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: list[str] = dataclasses.field(default_factory=list)
+    checks: list[Check] = dataclasses.field(default_factory=list)
 
 
 def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
@@ -220,6 +239,9 @@ def _sum_up(file: EventFile, stop: int, *, truth: bool) -> _Sums:
         events, found, left_out = file.read_all(start, min(end, stop), truth=truth)
         sums.bad |= {entry.entry: str(entry.error) for entry in found}
         sums.left_out += [str(entry.error) for entry in left_out]
+        if start == 0:
+            with suppress(InputError):  # truth that cannot be used, which is listed as missing
+                sums.checks = check_events(events[:CHECKED])
         energies = {} if events.reference is None else {"reference": float(ak.sum(events.reference.energy))}
         sums.counts.update({name: int(jagged.count(part).sum()) for name, part in events.parts() if name != "hits"})
         subdetector, layer = jagged.flat(events.hits.subdetector), jagged.flat(events.hits.layer)
@@ -270,16 +292,16 @@ def _by_collections(path: str | Path, reason: str, *, sim: bool, max_entries: in
 def _tables(path: str | Path) -> tuple[Table, ...]:
     """The trees and RNTuples of a file that uproot opens; none of any other."""
     found: dict[str, Table] = {}
-    try:
-        with open_root(path) as directory:
-            for key, kind in directory.classnames().items():
-                name = key.partition(";")[0]
-                if kind in TABLES and name not in found:
+    with suppress(Exception), open_root(path) as directory:  # what is wrong, the caller raises
+        for key, kind in directory.classnames().items():
+            name = key.partition(";")[0]
+            if kind in TABLES and name not in found:
+                columns, n_entries = {}, -1
+                with suppress(Exception):  # a type that uproot does not know harms no other table
                     table = directory[key]
+                    n_entries = int(table.num_entries)
                     columns = {str(own): str(typename) for own, typename in table.typenames().items()}
-                    found[name] = Table(name=name, type=kind, num_entries=int(table.num_entries), columns=columns)
-    except Exception:  # whatever a damaged file makes uproot raise; the caller raises its own error
-        return ()
+                found[name] = Table(name=name, type=kind, num_entries=n_entries, columns=columns)
     return tuple(found.values())
 
 

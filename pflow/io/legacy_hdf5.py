@@ -59,6 +59,7 @@ class LegacyReader:
     uuid = ""
     absent: tuple[str, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = {}
+    notes: Mapping[str, str] = {}
 
     def __init__(self, path: str | Path, *, detector: Detector | str | Path | None = None) -> None:
         self.path = str(path)

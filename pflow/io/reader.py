@@ -12,9 +12,11 @@ import awkward as ak
 import numpy as np
 
 from pflow.errors import ConfigError, InputError
+from pflow.event import jagged
 from pflow.event.events import Events, concatenate
 from pflow.event.skipped import BadEntriesWarning, LeftOutWarning, leave_out, refused_message
 from pflow.event.validate import Violation
+from pflow.io.checks import ImplausibleWarning, check_units
 from pflow.io.remote import with_retries
 from pflow.io.root import read_ranges
 from pflow.physics.detector import Detector
@@ -22,6 +24,9 @@ from pflow.physics.detector import Detector
 __all__ = ["BadEntry", "EventFile", "OnError", "Reader"]
 
 OnError = Literal["raise", "skip"]
+
+CHECKED = 20
+"""Events of a file whose energies are checked."""
 
 
 @runtime_checkable
@@ -37,6 +42,8 @@ class Reader(Protocol):
     absent: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]]
     truth_tracks: bool
+    notes: Mapping[str, str]
+    """What was found to be wrong while it was read, by what it is about."""
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read the entries `start` to `stop` (exclusive) without validating them; `truth` with links and reference.
@@ -94,6 +101,7 @@ class EventFile:
         self.sources = reader.sources
         self.truth_tracks = reader.truth_tracks
         self.layout = getattr(reader, "layout", None)
+        self._noted: set[str] = set()
 
     def __enter__(self) -> EventFile:
         return self
@@ -154,6 +162,13 @@ class EventFile:
             n_entries = len({found.entry for found in left_out})
             message = f"{n_entries} of {len(events)} entries have hits or tracks that cannot be used and were left out"
             warnings.warn(f"{message}; the first: {left_out[0].error}", LeftOutWarning, stacklevel=3)
+        notes = dict(self.reader.notes)
+        if "units" not in self._noted and len(jagged.flat_records(events.hits)):
+            notes["units"] = "; ".join(check.text for check in check_units(events[:CHECKED]) if not check.good)
+        new = [text for about, text in notes.items() if text and about not in self._noted]
+        self._noted |= notes.keys()
+        if new:
+            warnings.warn(f"{self.path}: {'; '.join(new)}", ImplausibleWarning, stacklevel=3)
         return events
 
     def read_all(

@@ -123,7 +123,10 @@ def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathL
     An `InputError` names file, first entry and branch where it cannot be read, as in a truncated file.
     """
     with reading(f"cannot be read up to entry {stop}, truncated or damaged file", file=path, entry=start, field=branch):
-        values = tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
+        try:
+            values = tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
+        except KeyError:  # an RNTuple of uproot's, whose fields have dots in their names
+            values = tree.arrays(filter_name=branch, entry_start=start, entry_stop=stop, library="ak")[branch]
         if len(values) != max(stop - start, 0):
             raise ValueError(f"{len(values)} entries where {stop - start} are expected")
         layout = values.layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -19,6 +20,7 @@ __all__ = [
     "class_index",
     "class_of",
     "is_invisible",
+    "known_charges",
     "mass_of",
     "masses",
     "name_of",
@@ -44,10 +46,15 @@ Carlo Particle Numbering Scheme, Review of Particle Physics) and of Pythia's hid
 
 
 @cache
+def _known_charge(pdg: int) -> float:
+    charge = PDGID(pdg).charge
+    return math.nan if charge is None else float(charge)
+
+
 def charge_of(pdg: int) -> float:
     """Electric charge in e. Codes that no table knows (a private ion, say) count as neutral."""
-    charge = PDGID(pdg).charge
-    return 0.0 if charge is None else float(charge)
+    charge = _known_charge(pdg)
+    return 0.0 if math.isnan(charge) else charge
 
 
 @cache
@@ -104,6 +111,11 @@ def _lookup(function: Any, pdg: npt.ArrayLike, dtype: type) -> npt.NDArray[Any]:
 def charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Charges in e of an array of PDG codes, same shape, float32."""
     return _lookup(charge_of, pdg, np.float32)
+
+
+def known_charges(pdg: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Charges in e of an array of PDG codes, same shape, float64; NaN for codes that no table knows."""
+    return _lookup(_known_charge, pdg, np.float64)
 
 
 def masses(pdg: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -25,7 +25,7 @@ import awkward as ak
 import numpy as np
 import numpy.typing as npt
 
-from pflow.errors import InputError, nearest
+from pflow.errors import InputError, nearest, reading
 from pflow.event import jagged
 from pflow.io.edm4hep.cellid import layer_from_cell_id
 from pflow.io.edm4hep.data_model import CollectionInfo, collection_id
@@ -34,6 +34,9 @@ from pflow.io.root import Columns, is_rntuple, open_root, open_tree, tree_names
 __all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "vector_member"]
 
 Ints = npt.NDArray[np.int64]
+
+MAX_METADATA = 10
+"""Entries of a tree of metadata that are compared: merged files have one of each file."""
 
 
 class PodioFile:
@@ -51,6 +54,8 @@ class PodioFile:
         What the metadata of the file and of its runs say: values of each parameter, as text.
     encodings
         Cell encoding of each collection that has one.
+    notes
+        What was found to be wrong while the file was read, by what it is about.
     """
 
     def __init__(self, directory: Any, path: str | PathLike[str]) -> None:
@@ -58,6 +63,7 @@ class PodioFile:
         self.path = str(path)
         self.uuid = str(directory.file.uuid)
         self._metadata: dict[str, Columns] = {}
+        self.notes: dict[str, str] = {}
         self.columns = Columns(open_tree(directory, "events", self.path), self.path)
         self.schema = "edm4hep-rntuple" if is_rntuple(directory, "events") else "edm4hep"
         info, names = "events___CollectionTypeInfo", ("events_collectionNames", "")
@@ -203,7 +209,16 @@ class PodioFile:
         columns = self._columns(tree)
         if not all(columns.has(*names) and columns.n_values(*names) for names in wanted):
             return []
-        return [ak.to_list(columns.get(*names, start=0, stop=1))[0] for names in wanted]
+        entries = min(columns.num_entries, MAX_METADATA)
+        try:
+            with reading("cannot be read", file=self.path, field=tree):
+                found = [ak.to_list(columns.get(*names, start=0, stop=entries)) for names in wanted]
+        except InputError as error:  # of an old podio: the events can be read without
+            self.notes[tree] = f"metadata are left out: {error}"
+            return []
+        if tree != "runs" and any(row != rows[0] for rows in found for row in rows):
+            self.notes[tree] = f"the entries of '{tree}' differ in {wanted[0][0]}, the first is used"
+        return [rows[0] for rows in found]
 
     def _table(self, *rows: tuple[str, tuple[str, str], tuple[str, str]]) -> Iterator[tuple[str, Any]]:
         """Names of the collections and what goes with each, from the first of these columns that are there."""

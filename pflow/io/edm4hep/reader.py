@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import awkward as ak
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array, csr_array
 
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
@@ -17,10 +18,12 @@ from pflow.event.build import make_hits, make_particles, make_tracker_hits, make
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links, sum_by_pair
 from pflow.event.truth_tracks import follow_to_calorimeter, make_truth_tracks
+from pflow.io.edm4hep.collections import link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, vector_member
 from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, read_contributions
 from pflow.physics import kinematics
 from pflow.physics.detector import Calorimeter, Detector
+from pflow.physics.pdg import known_charges
 
 __all__ = ["AT_CALORIMETER", "AT_IP", "Edm4hepReader", "HitOrigins", "missing_collections"]
 
@@ -43,6 +46,15 @@ TRUTH_MEMBERS = {
 }
 
 Ints = npt.NDArray[np.int64]
+
+MAX_LINKED = 10
+"""Entries that are looked at to find what links lead to."""
+
+MOSTLY = 0.8
+"""Fraction of links that must lead to collections of the file; others lead to detectors that are not described."""
+
+CHARGE_ROUNDING = 0.01
+"""Largest difference, e, of a charge from the PDG's that counts as none."""
 
 HIT_MEMBERS = {"time": "time"}
 """Further quantities of digitised hits, and their members; unknown in a collection that lacks one."""
@@ -94,7 +106,7 @@ class Edm4hepReader:
         columns = file.columns
         self.file = file
         self.schema, self.path, self.uuid, self.tree = file.schema, file.path, file.uuid, columns.tree
-        self.num_entries = columns.num_entries
+        self.num_entries, self.notes = columns.num_entries, file.notes
         self.detector = detector
         self.sim = _only_simulated(file, detector) if sim is None else sim
         if not any(_names(calorimeter, self.sim) for calorimeter in detector.calorimeters):
@@ -122,6 +134,7 @@ class Edm4hepReader:
         self.sources: Mapping[str, tuple[str, ...]] = {
             part: names[:1] if part in FIRST_ONLY else names for part, names in there.items()
         }
+        self.chain = {} if self.sim or self.sources["hit_links"] else self._chain()
         self.absent = tuple(
             name
             for part, names in wanted.items()
@@ -145,6 +158,18 @@ class Edm4hepReader:
         """The same, and which objects of the file the hits are."""
         chosen = _Range(self, start, stop)
         return chosen.events(truth), chosen.hit_origins()
+
+    def _chain(self) -> dict[str, tuple[str, ...]]:
+        """Links from the digitised hits to simulated ones, through which particles follow from contributions."""
+        digitised = {name for own in self.detector.calorimeters for name in self.sources[own.name]}
+        listed = {own.name: own.kind for own in list_collections(self.file)}
+        chain = {}
+        for link in (name for name, kind in listed.items() if kind == "Link"):
+            pairs = link_pairs(self.file, link, 0, min(self.num_entries, MAX_LINKED)) if self.file.ids_stored else {}
+            ends = {sim for hit, sim in pairs if hit in digitised and listed.get(sim) == "SimCalorimeterHit"}
+            if ends:
+                chain[link] = tuple(sorted(ends))
+        return chain
 
     def _check_truth_tracks(self) -> None:
         """Refuse what tracks cannot be made from."""
@@ -349,6 +374,16 @@ class _Range:
             child, member = expand(self.get(name, "parents_begin"), self.get(name, "parents_end"), n_references)
             first = np.unique(child, return_index=True)[1]
             parent[child[first]] = np.maximum(index[member[first]], -1)
+        codes, charge = jagged.flat(columns["pdg"]), jagged.flat(columns["charge"], np.float64)
+        known = known_charges(codes)
+        wrong = np.flatnonzero(np.abs(known - charge) > CHARGE_ROUNDING)
+        if len(wrong):
+            first = wrong[0]
+            self.file.notes[f"{name}.charge"] = (
+                f"{name}.charge is not the PDG's for {len(wrong)} of {len(charge)} particles (PDG code {codes[first]}: "
+                f"{charge[first]:g} e, expected {known[first]:g} e); the PDG's is used"
+            )
+            columns["charge"] = jagged.unflatten(np.where(np.isnan(known), charge, known), counts)
         return make_truth(**columns, parent=jagged.unflatten(parent, counts))
 
     def links(self, truth: Joined, tracks: ak.Array | None) -> dict[str, ak.Array]:
@@ -358,6 +393,7 @@ class _Range:
         hits = Joined(self.names, counts or np.zeros((1, n)))
         pieces = [self.links_of(name, hits, truth) for name in self.sources["hit_links"]]
         pieces += [self.sim_links(name, own, hits, truth) for name, own in self.contributions.items()]
+        pieces += [self.chained_links(link, names, hits, truth) for link, names in self.reader.chain.items()]
         if pieces:
             found["hit_links"] = Links.join(pieces).normalised().records()
         if tracks is not None and self.sources["track_links"]:
@@ -370,7 +406,7 @@ class _Range:
         """Links of one collection."""
         weights = self.get(link, "weight")
         weight, event = jagged.flat(weights, np.float64), jagged.event_index(jagged.count(weights))
-        resolved = []
+        resolved, both_ids = [], []
         for end, (names, joined) in enumerate(((("from", "rec"), sources), (("to", "sim"), truth))):
             branch = relation(self.file.columns, link, end, *names)
             if branch is None:
@@ -380,19 +416,59 @@ class _Range:
                     field=link,
                 )
             _, ids, index = self.references(branch, of=jagged.count(weights))
+            both_ids.append(ids)
             resolved.append(joined.resolve(self.file, ids, index, event))
         (source, source_known), (particle, particle_known) = resolved
         keep = source_known & particle_known
+        self.note_unresolved(link, keep, both_ids, f"{' or '.join(sources.names)} to {' or '.join(truth.names)}")
         return Links.by_event(event[keep], source[keep], particle[keep], weight[keep], self.stop - self.start)
+
+    def note_unresolved(self, link: str, known: npt.NDArray[np.bool_], ids: Sequence[Ints], ends: str) -> None:
+        """Note links of which none leads where it should, or many refer to collections that the file does not hold."""
+        if not len(known) or known.mean() >= MOSTLY:
+            return
+        lost, names = np.zeros(len(known), dtype=np.bool_), set()
+        for own in ids:
+            for number in np.unique(own[~known]):
+                name = self.file.ids.get(int(number) & 0xFFFFFFFF, "a collection without a name")
+                if not self.file.columns.has(name):
+                    names.add(name)
+                    lost |= own == number
+        if lost.mean() > 1 - MOSTLY or not known.any():
+            gone = f": {', '.join(sorted(names))} is not in the file" if names else ""
+            self.file.notes[link] = f"{known.sum()} of {len(known)} references of {link} lead from {ends}{gone}"
 
     def sim_links(self, name: str, own: Contributions, hits: Joined, truth: Joined) -> Links:
         """Links of one simulated collection: the energy that each particle left in each of its hits."""
         slot = hits.names.index(name)
         particle, known = truth.resolve(self.file, own.particle_id, own.particle, own.event)
         hit = own.hit - jagged.offsets(own.counts)[own.event] + hits.offsets[slot, own.event]
+        self.note_unresolved(name, known | (own.particle_id < 0), [own.particle_id], f"{name} to {truth.names[0]}")
         stride = int(hit[known].max(initial=0)) + 1
         event_hit, particle, energy = sum_by_pair((own.event * stride + hit)[known], particle[known], own.energy[known])
         return Links.by_event(event_hit // stride, event_hit % stride, particle, energy, self.stop - self.start)
+
+    def chained_links(self, link: str, names: Sequence[str], hits: Joined, truth: Joined) -> Links:
+        """Links of digitised hits by the contributions to the simulated hits that they are linked to."""
+        made = {name: read_contributions(self.file, name, self.start, self.stop) for name in names}
+        there = {name: own for name, own in made.items() if own is not None}
+        simulated = Joined(list(there), [own.counts for own in there.values()] or np.zeros((1, self.stop - self.start)))
+        n_hits, n_sim, n_true = (jagged.offsets(joined.totals) for joined in (hits, simulated, truth))
+
+        def matrix(links: Links, sources: Joined, ends: Joined) -> Any:
+            """Weights [source, end] over all events."""
+            inside = (links.source < sources.totals[links.event]) & (links.particle < ends.totals[links.event])
+            links = links.take(inside & (links.source >= 0) & (links.particle >= 0))
+            where = links.flat_source(sources.totals), links.flat_particle(ends.totals)
+            return coo_array((links.weight, where), shape=(sources.totals.sum(), ends.totals.sum())).tocsr()
+
+        weights = matrix(self.links_of(link, hits, simulated), hits, simulated)
+        deposits = [self.sim_links(name, own, simulated, truth) for name, own in there.items()]
+        energy = sum((matrix(links, simulated, truth) for links in deposits), csr_array((n_sim[-1], n_true[-1])))
+        shares = (weights @ energy).sorted_indices().tocoo()
+        event = jagged.event_index(hits.totals)[shares.row]
+        source, particle = shares.row - n_hits[event], shares.col - n_true[event]
+        return Links.by_event(event, source, particle, shares.data, self.stop - self.start)
 
     def reference(self, name: str) -> ak.Array:
         """Particles of another algorithm."""

@@ -1,0 +1,154 @@
+"""What is implausible in a file or leads nowhere is said, once, with numbers; `pflow inspect` lists the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+
+from pflow.io.checks import ImplausibleWarning, check_events
+from pflow.io.events_root import write_events
+from pflow.io.inspect import inspect_file
+from pflow.io.open import open_events, read_events
+
+IDS = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "Other": 16}
+
+
+def problems(events, **options) -> list[str]:
+    return [check.name for check in check_events(events, **options) if not check.good]
+
+
+def test_nothing_is_wrong_with_real_events(cld_rec, cld_sim):
+    assert problems(cld_rec) == problems(cld_sim) == []
+    assert {check.name for check in check_events(cld_rec)} == {"units", "response", "field", "targets"}
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "factor", "names"),
+    [
+        ("hits", "energy", 1000.0, {"units", "response"}),
+        ("hits", "energy", 0.025, {"units", "response", "targets"}),
+        ("hits", "energy", 2.0, {"response"}),
+        ("tracks", "momentum", 1.75, {"field"}),
+        ("truth", "status", 2001, {"status"}),
+    ],
+)
+def test_a_wrong_scale_field_or_status_is_found(cld_rec, part, field, factor, names):
+    records = getattr(cld_rec, part)
+    changed = ak.with_field(records, records[field] * factor, field)
+    assert set(problems(dataclasses.replace(cld_rec, **{part: changed}))) == names
+
+
+def test_hits_without_targets_are_found(cld_rec):
+    links = cld_rec.hit_links
+    fewer = links[links.source % 3 > 0]
+    (check,) = (one for one in check_events(dataclasses.replace(cld_rec, hit_links=fewer)) if not one.good)
+    assert check.name == "targets"
+    assert "of the hits' energy belongs to no target of the rule 'stable'" in check.text
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.0])
+def test_charges_are_the_pdgs_and_it_is_said_once_a_file(write, content, toy, factor):
+    content["MCParticles.PDG"] = [[111, 987654321, 11], [22]]
+    content["MCParticles.charge"] = [[0, 0.5, -factor], [0]]
+    with open_events(write(content), detector=toy) as file:
+        with pytest.warns(ImplausibleWarning, match=rf"MCParticles\.charge .* 1 of 4 .*code 11: {-factor:g} e, "):
+            truth = file.read().truth
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            file.read()
+    assert truth.charge.to_list() == [[0.0, 0.5, -1.0], [0.0]]  # an unknown code keeps the file's
+    assert "MCParticles.charge" in [check.name for check in inspect_file(write(content), detector=toy).checks]
+
+
+@pytest.mark.parametrize(
+    ("branch", "said"),
+    [
+        (
+            "_HitLinks_from",
+            "0 of 6 references of HitLinks lead from A1 or A2 or B to MCParticles: Other is not in the file",
+        ),
+        ("_TrackLinks_to", "0 of 1 references of TrackLinks lead from Tracks to MCParticles: Other is not in the file"),
+    ],
+)
+def test_links_that_lead_nowhere_are_named(write, content, toy, branch, said):
+    content[f"{branch}.collectionID"] = [[16] * len(event) for event in content[f"{branch}.collectionID"]]
+    with pytest.warns(ImplausibleWarning, match=said):
+        read_events(write(content), detector=toy)
+
+
+def test_many_links_to_a_collection_that_was_not_kept_are_named(write, content, toy):
+    less = {key: values for key, values in content.items() if not key.startswith("A1.")}
+    with pytest.warns(ImplausibleWarning, match="3 of 6 references of HitLinks .*: A1, Other is not in the file"):
+        read_events(write(less), detector=toy)
+
+
+def test_contributions_of_unknown_particles_are_named(write, content, toy):
+    sim = {key: values for key, values in content.items() if "MCParticles" in key}
+    for name in ("SimA", "SimB"):
+        sim |= {f"{name}.{member}": [[0.4], []] for member in ("energy", "position.x", "position.y", "position.z")}
+        sim |= {f"{name}.cellID": [[0], []], f"{name}.contributions_begin": [[0], []]}
+        sim |= {f"{name}.contributions_end": [[1], []], f"_{name}_contributions.index": [[0], []]}
+        sim[f"_{name}_contributions.collectionID"] = [[21 if name == "SimA" else 22], []]
+        sim |= {f"{name}Contributions.{member}": [[0.4], []] for member in ("energy", "time")}
+        sim |= {f"_{name}Contributions_particle.index": [[0], []]}
+        sim |= {f"_{name}Contributions_particle.collectionID": [[16], []]}
+    with pytest.warns(ImplausibleWarning, match="0 of 1 references of SimA lead from SimA to MCPart"):
+        read_events(write(sim), detector=toy)
+
+
+@pytest.mark.parametrize("layout", ["new", "rntuple"])
+def test_particles_of_digitised_hits_follow_from_simulated_ones(write, content, toy, layout):
+    """Hit -> simulated hit -> contribution -> particle: hit 0 of A1 is of two simulated hits, hit 1 of one."""
+    chain = {key: values for key, values in content.items() if not key.startswith(("HitLinks", "_HitLinks"))}
+    chain |= {f"SimA.{member}": [[1.0] * 3, []] for member in ("energy", "position.x", "position.y", "position.z")}
+    chain |= {"SimA.cellID": [[0] * 3, []], "SimA.contributions_begin": [[0, 1, 2], []]}
+    chain |= {"SimA.contributions_end": [[1, 2, 4], []], "_SimA_contributions.index": [[0, 1, 2, 3], []]}
+    chain |= {"_SimA_contributions.collectionID": [[21] * 4, []], "SimAContributions.time": [[0.0] * 4, []]}
+    chain |= {"SimAContributions.energy": [[1.0, 3.0, 1.0, 1.0], []]}
+    chain |= {"_SimAContributions_particle.index": [[0, 1, 1, 2], []]}
+    chain |= {"_SimAContributions_particle.collectionID": [[15] * 4, []]}
+    chain |= {"Relations.weight": [[1.0] * 3, []], "_Relations_from.index": [[0, 0, 1], []]}
+    chain |= {"_Relations_from.collectionID": [[11] * 3, []], "_Relations_to.index": [[0, 1, 2], []]}
+    chain |= {"_Relations_to.collectionID": [[31] * 3, []]}
+    ids = {"A1": 11, "A2": 4_000_000_000, "B": 13, "Tracks": 14, "MCParticles": 15, "SimAContributions": 21, "SimA": 31}
+    links = read_events(write(chain, layout, ids=ids), detector=toy).hit_links
+    assert (links.source.to_list(), links.particle.to_list()) == ([[0, 0, 1, 1], []], [[0, 1, 1, 2], []])
+    assert links.weight.to_list() == [[0.25, 0.75, 0.5, 0.5], []]
+
+
+def test_metadata_of_merged_files_that_differ_are_named(write, content, toy):
+    path = write(content, ids={})
+    with uproot.update(path) as file:
+        table = [ak.Array(np.array([11, 12], np.uint32)), ak.Array(np.array([12, 11], np.uint32))]
+        names = ak.Array([["A1", "A2"]] * 2)
+        records = ak.zip({"name": names, "collectionID": ak.Array(table)})
+        file.mkrntuple("podio_metadata", {"events___CollectionTypeInfo": records})
+    with pytest.warns(
+        ImplausibleWarning, match="the entries of 'podio_metadata' differ in events___CollectionTypeInfo"
+    ):
+        read_events(path, detector=toy)
+
+
+def test_fields_with_dots_in_their_names_are_read(sample_dir, tmp_path):
+    """As uproot's ``file["events"] = table`` writes an RNTuple."""
+    flat = sample_dir / "multi_test_small.root"
+    with uproot.open(flat) as file, uproot.recreate(tmp_path / "copy.root") as copy:
+        tree = file["events"]
+        copy["events"] = {key: tree[key].array() for key in tree if not key.startswith("n_")}
+    assert read_events(tmp_path / "copy.root").hits.energy.to_list() == read_events(flat).hits.energy.to_list()
+
+
+def test_energies_in_other_units_are_said_while_reading(make_photons, tmp_path):
+    events = make_photons(4)
+    write_events(tmp_path / "mev.root", dataclasses.replace(events, hits=_scaled(events.hits, 1000.0)))
+    with pytest.warns(ImplausibleWarning, match=r"mev\.root: .* GeV in hits, .* GeV in energy of stable particles"):
+        read_events(tmp_path / "mev.root")
+
+
+def _scaled(hits, factor):
+    return ak.with_field(hits, hits.energy * factor, "energy")
