@@ -1,7 +1,7 @@
 """Events a second of a reconstruction: torch in batches, ONNX Runtime, and several processes beside each other.
 
-Whole events, from the file to particles in memory, wall time. Beside torch in batches stands the share of reading,
-tokens and network.
+A translation network is timed beside the loop without caches, too, which the first paper's code has. Whole events, from
+the file to particles in memory, wall time. Beside torch in batches stands the share of reading, tokens and network.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.naive import generate_naively
 from benchmarks.timing import make_batches, timed, write_json
 from pflow.checkpoint.load import TrainedModel, load_model
 from pflow.errors import ConfigError
 from pflow.inference.engine import BATCH_SIZE
 from pflow.inference.events import pick_engine, reconstruct
 from pflow.io.open import open_events
+from pflow.model.translation import TranslationReconstructor
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +42,8 @@ def run(args: argparse.Namespace) -> None:
     rows = []
     for path in args.files:
         rows += [measure(model, path, size, args) for size in args.batch_sizes]
+        if isinstance(model.reconstructor, TranslationReconstructor):
+            rows.append(naive(model, path, args))
         rows += exported(model, path, args)
         if args.processes > 1:
             rows.append(side_by_side(path, args))
@@ -60,6 +64,21 @@ def measure(model: TrainedModel, path: Path, batch_size: int, args: argparse.Nam
     stages = {"reading": reading / n, "tokens": tokens / n, "network": (whole - tokens) / n}
     how = f"torch, {args.device}, batches of {batch_size}"
     return {"file": path.name, "how": how, "ms": sum(stages.values()), "stages": stages}
+
+
+def naive(model: TrainedModel, path: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds an event without caches, one event after another."""
+    network: Any = model.reconstructor.network
+    limit = model.reconstructor.decoding.max_particles
+
+    def work() -> None:
+        for batch in make_batches(model, file.read(0, n, truth=False), 1):
+            generate_naively(network, batch, max_particles=limit)
+
+    with open_events(path) as file:
+        n = min(args.events, file.num_entries)
+        _, _, ms = timed(args.runs, work)
+    return {"file": path.name, "how": "torch, one event after another without caches", "ms": ms / n}
 
 
 def exported(model: TrainedModel, path: Path, args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
-from pflow.data.batch import Batch, Target, TokenSet
+from benchmarks.naive import generate_naively
+from pflow.data.batch import Batch, TokenSet
 from pflow.model.api import DecodingConfig, GeneratedParticles, Sampler
 from pflow.model.translation.special import EOS, SPECIAL
 
@@ -18,30 +17,6 @@ FIELDS = ("charge", "pdg", *CONTINUOUS, "mask", "truncated")
 
 def generate(model, batch, *, max_particles, **sampling):
     return model.generate(batch, decoding=DecodingConfig(max_particles=max_particles), sampler=Sampler(**sampling))
-
-
-@torch.inference_mode()
-def naive(network, batch, *, max_particles, sampler=None):
-    """Decoding without caches: every step encodes and decodes all events anew, as the first paper's code did."""
-    B, scores, goes_on = len(batch), [], []
-    none, ended = torch.zeros(B, 0, dtype=torch.int64), torch.zeros(B, dtype=torch.bool)
-    parts = {"charge": none, "pdg": none, "energy": none.float(), "direction": torch.zeros(B, 0, 3)}
-    for step in range(max_particles + 1):
-        everything = torch.ones(B, step, dtype=torch.bool)  # events that have ended are decoded on
-        prediction = network(dataclasses.replace(batch, target=Target(**parts, mask=everything)))
-        last = {name: value[:, step] for name, value in prediction.items()}
-        pick = network.special.choose(last, sampler or Sampler())
-        ended = ended | pick.ended
-        if step == max_particles or ended.all():
-            break
-        new = last | {"charge": pick.charge, "pdg": pick.pdg}
-        parts = {name: torch.cat([part, new[name][:, None]], dim=1) for name, part in parts.items()}
-        scores.append(pick.score)
-        goes_on.append(~ended)
-    mask = torch.stack(goes_on, dim=1) if goes_on else none.bool()
-    parts["score"] = torch.stack(scores, dim=1) if scores else none.float()
-    parts = {name: part * mask.view(*mask.shape, *[1] * (part.ndim - 2)) for name, part in parts.items()}
-    return GeneratedParticles(**parts, mask=mask, truncated=~ended)
 
 
 def assert_same(a: GeneratedParticles, b: GeneratedParticles) -> None:
@@ -99,7 +74,7 @@ def test_cached_equals_naive_on_random_weights(variant, make_batch, make_model):
     batch = make_batch(UNEQUAL)
     model = with_unequal_ends(make_model(**variant, target_position=True, norm="pre"), batch)
     cached = generate(model, batch, max_particles=12)
-    assert_same(cached, naive(model.network, batch, max_particles=12))
+    assert_same(cached, generate_naively(model.network, batch, max_particles=12))
 
 
 @pytest.mark.parametrize("special", SPECIAL)
@@ -109,7 +84,7 @@ def test_cached_equals_naive_on_trained_weights_and_gives_what_was_learned(speci
     lengths = cached.mask.sum(1)
     assert len(set(lengths.tolist())) > 3  # the lengths are indeed unequal
     assert (lengths == batch.target.mask.sum(1)).float().mean() >= 0.75
-    assert_same(cached, naive(models[special].network, batch, max_particles=12))
+    assert_same(cached, generate_naively(models[special].network, batch, max_particles=12))
 
 
 def test_cached_equals_naive_with_sampling(variant, make_batch, make_model):
@@ -117,7 +92,7 @@ def test_cached_equals_naive_with_sampling(variant, make_batch, make_model):
     first, second = (Sampler(temperature=5.0, generator=torch.Generator().manual_seed(3)) for _ in range(2))
     cached = model.generate(batch, decoding=DecodingConfig(max_particles=8), sampler=first)
     assert len(set(cached.mask.sum(1).tolist())) > 1
-    assert_same(cached, naive(model.network, batch, max_particles=8, sampler=second))
+    assert_same(cached, generate_naively(model.network, batch, max_particles=8, sampler=second))
 
 
 def event(batch, i):
