@@ -30,6 +30,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "v1_kind": {},
     "v1_post_norm": {f"{NETWORK}.special": "flags", f"{NETWORK}.norm": "post"},
     "v1_target_position": {f"{NETWORK}.special": "flags", f"{NETWORK}.target_position": True},
+    "v1_angles": {f"{NETWORK}.special": "flags", f"{NETWORK}.direction": "angles"},
     "v1_multi_projection": {f"{NETWORK}.decoder": "multi_projection", f"{NETWORK}.n_projections": 2},
     "v2_kind": {f"{NETWORK}.decoder": "multi_projection", f"{NETWORK}.n_projections": 2, f"{NETWORK}.embedder": "v2"},
     "tracks_cross": {f"{NETWORK}.source": "cross", "data.track_features": TRACKS},

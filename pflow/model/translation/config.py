@@ -40,6 +40,9 @@ class TranslationNetworkConfig:
         ``post`` (paper) or ``pre``; ``relu`` (paper) or ``gelu``.
     target_position
         Whether the position in the output sequence is embedded; else the causal mask alone carries the order.
+    direction
+        What the head of the direction predicts: ``angles`` (paper), theta and phi, or ``vector``, three components. A
+        network cannot follow phi around the circle without a jump somewhere, near which its directions are wrong.
 
     Raises
     ------
@@ -61,6 +64,7 @@ class TranslationNetworkConfig:
     norm: str = "post"
     activation: str = "relu"
     target_position: bool = False
+    direction: str = "angles"
 
     def __post_init__(self) -> None:
         check_positive(self, "width", "heads", "feedforward", "n_projections")
@@ -69,6 +73,7 @@ class TranslationNetworkConfig:
         check_choice(self.decoder, ("vanilla", "multi_projection"), "decoder")
         check_choice(self.source, SOURCES, "source")
         check_choice(self.embedder, ("v1", "v2"), "embedder")
+        check_choice(self.direction, ("angles", "vector"), "direction")
         if (self.decoder == "multi_projection") != (self.n_projections is not None):
             needs = "needs it" if self.n_projections is None else "has none"
             raise ValueError(f"n_projections: the '{self.decoder}' decoder {needs}")

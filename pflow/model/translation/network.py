@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pflow.data.batch import Batch
 from pflow.model.api import ModelInputs
@@ -23,25 +24,30 @@ from pflow.model.translation.special import SPECIAL
 
 
 class Heads(nn.Module):
-    """Linear maps to the logits of each classifier and to normalised log10 E, theta and phi.
+    """Linear maps to the logits of each classifier, to normalised log10 E, and to theta and phi or a vector.
 
     Theta is pi/2 + output: at the poles, where a network with small outputs would otherwise start, phi gets no
     gradient. The angles are returned as a unit vector, which has no jump at 2 pi. Heads stay in the weights' own
     precision under autocast: bfloat16 resolves an angle of 3 rad to half a degree.
     """
 
-    def __init__(self, *, classes: Mapping[str, int], width: int) -> None:
+    def __init__(self, *, classes: Mapping[str, int], width: int, direction: str = "angles") -> None:
         super().__init__()
         self.classifiers = nn.ModuleDict({name: FullyConnected((width, n)) for name, n in classes.items()})
-        self.continuous = FullyConnected((width, 3))
+        self.continuous = FullyConnected((width, 3 if direction == "angles" else 4))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Of x float [B, T, W]: logits [B, T, V] of each classifier, ``energy`` [B, T] and ``direction`` [B, T, 3]."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(next(self.continuous.parameters()).dtype)
             prediction = {name: head(x) for name, head in self.classifiers.items()}
-            energy, theta, phi = self.continuous(x).float().unbind(-1)
-        return {**prediction, "energy": energy, "direction": unit_vector(theta + torch.pi / 2, phi)}
+            energy, *place = self.continuous(x).float().unbind(-1)
+            if len(place) == 2:
+                theta, phi = place
+                direction = unit_vector(theta + torch.pi / 2, phi)
+            else:
+                direction = functional.normalize(torch.stack(place, dim=-1), dim=-1)
+        return {**prediction, "energy": energy, "direction": direction}
 
 
 class TranslationNetwork(nn.Module):
@@ -71,7 +77,7 @@ class TranslationNetwork(nn.Module):
         self.decoder = Decoder(config)
         offset = self.special.offset
         classes = {"charge": inputs.n_charge + offset, "pdg": inputs.n_pdg + offset, **self.special.heads}
-        self.heads = Heads(classes=classes, width=config.decoder_width)
+        self.heads = Heads(classes=classes, width=config.decoder_width, direction=config.direction)
         initialise(self)
 
     def encode(self, batch: Batch) -> Memory:

@@ -78,3 +78,13 @@ def test_heads_with_small_outputs_point_to_the_equator():
             parameter.zero_()
     direction = heads(torch.ones(1, 1, 4))["direction"]
     torch.testing.assert_close(direction[0, 0], torch.tensor([1.0, 0, 0]), atol=1e-6, rtol=0)
+
+
+def test_a_vector_is_made_a_unit_vector_and_turns_without_a_jump():
+    heads = Heads(classes={"pdg": 3}, width=2, direction="vector")
+    with torch.no_grad():
+        heads.continuous[0].weight.copy_(torch.tensor([[0.0, 0], [3, 0], [0, 3], [0, 0]]))
+        heads.continuous[0].bias.zero_()
+    angle = torch.linspace(3.0, 3.3, 5)  # across the jump of phi
+    direction = heads(torch.stack([angle.cos(), angle.sin()], dim=-1)[None])["direction"][0]
+    torch.testing.assert_close(direction[:, :2], torch.stack([angle.cos(), angle.sin()], dim=-1))
