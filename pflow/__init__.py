@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pflow.event.particles import Reconstruction as Reconstruction
     from pflow.event.truth import select_targets as select_targets
     from pflow.inference.events import reconstruct as reconstruct
+    from pflow.inference.explain import explain as explain
     from pflow.io.open import iterate_events as iterate_events
     from pflow.io.open import open_events as open_events
     from pflow.io.open import read_events as read_events
@@ -28,6 +29,7 @@ _EXPORTS = {
     "RecoWriter": "pflow.io.particles_root",
     "Reconstruction": "pflow.event.particles",
     "evaluate": "pflow.metrics.evaluate",
+    "explain": "pflow.inference.explain",
     "iterate_events": "pflow.io.open",
     "load_detector": "pflow.physics.detector",
     "load_model": "pflow.checkpoint.load",
@@ -47,6 +49,7 @@ __all__ = [
     "Reconstruction",
     "__version__",
     "evaluate",
+    "explain",
     "iterate_events",
     "load_detector",
     "load_model",

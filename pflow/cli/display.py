@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from pflow.cli.options import add_file_options, add_option, at_least, file_optio
 if TYPE_CHECKING:
     from pflow.event.events import Events
     from pflow.event.particles import Reconstruction
-    from pflow.plots.scene import EventScene
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "algorithm in IN.root (the nearest in angle if the algorithm assigns no hits); its energy; its subdetector "
         "(default: the first of these in the file)",
     )
+    parser.add_argument(
+        "--explain",
+        metavar="MODEL",
+        help="draw the steps of this model's decoder instead, in a .png or .pdf: what each takes, and which hits count",
+    )
     add_option(parser, "rule", help="truth rule: which true particles are drawn (default: stable)")
     parser.add_argument(
         "--max-colours",
@@ -60,31 +64,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw the event and print the names of the files."""
+    """Draw the event, or the steps of a model's decoder, and print the names of the files."""
     from pflow.errors import ConfigError
-    from pflow.io.atomic import check_output
-    from pflow.plots.scene import make_scene
+    from pflow.io.atomic import check_output, replacing
     from pflow.plots.style import MARK
 
     inputs = [args.input, *([args.reco] if args.reco else [])]
-    outputs = [Path(name) for name in args.output or (f"display_{args.entry}.png", f"display_{args.entry}.html")]
+    default = ("steps_{}.png",) if args.explain else ("display_{}.png", "display_{}.html")
+    outputs = [Path(name) for name in args.output or (name.format(args.entry) for name in default)]
+    formats = [name for name in MAX_COLOURS if not (args.explain and name == ".html")]
     for path in outputs:
-        if path.suffix.lower() not in MAX_COLOURS:
-            raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(MAX_COLOURS)}")
+        if path.suffix.lower() not in formats:
+            raise ConfigError(f"cannot write {path}: expected a name that ends in {', '.join(formats)}")
         check_output(path, inputs=inputs, replace=MARK, force=args.force)
     event = _read_event(args)
-    reconstruction = _read_reco(args, event) if args.reco else None
+    draw = _steps(args, event) if args.explain else _scene(args, event)
     for path in outputs:
+        with replacing(path, inputs=inputs, replace=MARK, force=args.force) as partial:
+            partial.write_bytes(draw(path.suffix.lower()))
+        print(f"wrote {path}")
+    return 0
+
+
+def _scene(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
+    """What makes the content of a file of a format."""
+    from pflow.plots.scene import make_scene
+
+    reconstruction = _read_reco(args, event) if args.reco else None
+
+    def draw(suffix: str) -> bytes:
         scene = make_scene(
             event,
             reconstruction=reconstruction,
             colour_by=args.colour,
             rule=args.rule,
-            max_colours=MAX_COLOURS[path.suffix.lower()] if args.max_colours is None else args.max_colours,
+            max_colours=MAX_COLOURS[suffix] if args.max_colours is None else args.max_colours,
         )
-        _write(path, scene, inputs, force=args.force)
-        print(f"wrote {path}")
-    return 0
+        if suffix == ".html":
+            from pflow.plots.event_page import event_page
+
+            return event_page(scene).encode()
+        from pflow.plots.display import plot_event
+        from pflow.plots.style import rendered
+
+        return rendered(plot_event(scene), suffix.removeprefix("."))
+
+    return draw
+
+
+def _steps(args: argparse.Namespace, event: Events) -> Callable[[str], bytes]:
+    from pflow.checkpoint.load import load_model
+    from pflow.inference.explain import explain
+    from pflow.plots.explain import plot_steps
+    from pflow.plots.style import rendered
+
+    explanation = explain(load_model(args.explain), event)
+    return lambda suffix: rendered(plot_steps(explanation.steps(8)), suffix.removeprefix("."))
 
 
 def _read_event(args: argparse.Namespace) -> Events:
@@ -116,20 +151,3 @@ def _read_reco(args: argparse.Namespace, event: Events) -> Reconstruction:
             entry=entry,
         )
     return reconstruction
-
-
-def _write(path: Path, scene: EventScene, inputs: Sequence[str], *, force: bool) -> None:
-    from pflow.io.atomic import replacing
-    from pflow.plots.style import MARK
-
-    suffix = path.suffix.lower()
-    with replacing(path, inputs=inputs, replace=MARK, force=force) as partial:
-        if suffix == ".html":
-            from pflow.plots.event_page import event_page
-
-            partial.write_text(event_page(scene), encoding="utf-8")
-        else:
-            from pflow.plots.display import plot_event
-            from pflow.plots.style import rendered
-
-            partial.write_bytes(rendered(plot_event(scene), suffix.removeprefix(".")))

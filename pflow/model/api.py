@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pflow.config import from_plain
 from pflow.data.batch import Batch, Target
-from pflow.errors import check_fields
+from pflow.errors import ConfigError, check_fields
 from pflow.model.common.checks import check_positive, check_range
 from pflow.model.common.decode import Sampler
 from pflow.model.common.losses import LossConfig
@@ -194,6 +194,16 @@ class Reconstructor(nn.Module, ABC):
         By default `decoding` is ``self.decoding``, and `sampler` chooses the most probable class. ValueError: the model
         is in training mode, or the batch lacks a source that it reads.
         """
+
+    def explain(self, batch: Batch) -> dict[str, Tensor]:
+        """What was computed at each step of decoding one event, by name; for `pflow.explain`.
+
+        Raises
+        ------
+        ConfigError
+            The architecture tells nothing of its steps.
+        """
+        raise ConfigError(f"{type(self).__name__} does not explain its steps")
 
     def draw_shared(self, random: Random) -> None:
         """Draw what all ranks of a training must decide alike in the next step, or the fast would wait for the slow.

@@ -23,6 +23,7 @@ from pflow.model.pointing.config import (
     PointingNetworkConfig,
     PointingTrainingConfig,
 )
+from pflow.model.pointing.explain import explain
 from pflow.model.pointing.generate import generate
 from pflow.model.pointing.geometry import ITEM_FEATURES, EncodedSource
 from pflow.model.pointing.head import n_features
@@ -104,6 +105,10 @@ class PointingReconstructor(Reconstructor):
     ) -> GeneratedParticles:
         """Decode the particles of each event, and refine them; see `Reconstructor.generate`."""
         return generate(self.network, batch, self._decoding(decoding), sampler or Sampler())
+
+    def explain(self, batch: Batch) -> dict[str, Tensor]:
+        """Seeds, probabilities and assignment of each step; see `pflow.model.pointing.explain`."""
+        return explain(self.network, batch, self._decoding(None))
 
     def before_compiling(self) -> None:
         """Leave out decoding and matching, whose steps are many and small and differ in number."""

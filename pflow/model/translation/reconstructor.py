@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from pflow.data.batch import Batch
 from pflow.model.api import (
     DecodingConfig,
@@ -14,6 +16,7 @@ from pflow.model.api import (
 )
 from pflow.model.translation.config import TranslationNetworkConfig
 from pflow.model.translation.decoder_steps import generate
+from pflow.model.translation.explain import explain
 from pflow.model.translation.loss import TranslationLoss
 from pflow.model.translation.network import TranslationNetwork
 
@@ -53,3 +56,7 @@ class TranslationReconstructor(Reconstructor):
     ) -> GeneratedParticles:
         """Decode the particles of each event; see `Reconstructor.generate`."""
         return generate(self.network, batch, self.decoding if decoding is None else decoding, sampler or Sampler())
+
+    def explain(self, batch: Batch) -> dict[str, Tensor]:
+        """Probabilities and attention of each step; see `pflow.model.translation.explain`."""
+        return explain(self.network, batch, self.generate(batch))

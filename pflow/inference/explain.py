@@ -1,0 +1,138 @@
+"""How a model came to the particles of one event, step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import awkward as ak
+import numpy.typing as npt
+
+from pflow.checkpoint.load import TrainedModel
+from pflow.data.collate import collate
+from pflow.errors import ConfigError, InputError, nearest
+from pflow.event.events import Events
+from pflow.inference.engine import TorchEngine
+from pflow.physics.pdg import name_of
+from pflow.tokens.encode import kept_hits, select_hits
+from pflow.tokens.vocab import CHARGES
+
+__all__ = ["Explanation", "explain"]
+
+SPECIAL = ("pad", "bos", "eos", "particle")
+"""Names of the kinds of tokens; vocabularies begin with one class, or with the first three of these."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What a network computed at each step of the decoding of one event: arrays by name.
+
+    A translation network tells of T + 1 steps, the last of which ends the sequence: ``probability.charge``,
+    ``probability.pdg`` and, with special tokens of version 2, ``probability.kind``, float [T + 1, classes]; ``energy``
+    (GeV) and ``direction`` [T + 1, 3]; and by the names of the layers ``attention.source...`` [heads, S, S],
+    ``attention.decoder...`` [heads, T + 1, T + 1 or S], whose rows sum to 1. The S source tokens are bos, eos, then the
+    cells, then tracks and tracker hits where they are tokens.
+
+    A pointing network tells of the first stage's T particles: ``probability.seed`` [T + 1, S + 1], that the next
+    particle starts at each of S tokens (cells, then tracks), the last column that there is none; ``seed`` int64 [T];
+    ``probability.pdg``; ``assignment`` [T, M], the fraction of each of M items (hits that are kept, then tracks) that
+    the particle gets; ``energy``, ``direction``; and of the particles that a refinement keeps ``refined_assignment``.
+
+    Parameters
+    ----------
+    cells, hits
+        Records with ``energy`` (GeV) and ``position`` (mm) of the hits, or sums of hits, that are source tokens, and of
+        the hits that are kept, which a pointing network assigns.
+    classes
+        Names of the classes of each ``probability``.
+    first_cell
+        Index of the first cell among the source tokens: 2 where bos and eos come first.
+    """
+
+    cells: ak.Array
+    hits: ak.Array
+    classes: Mapping[str, tuple[str, ...]]
+    first_cell: int
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self.arrays:
+            raise KeyError(f"'{name}'; nearest: {', '.join(nearest(name, self.arrays)) or ', '.join(self.arrays)}")
+        return self.arrays[name]
+
+    def __repr__(self) -> str:
+        return "Explanation:\n" + "\n".join(f"  {name} {list(array.shape)}" for name, array in self.arrays.items())
+
+    def on_cells(self, name: str) -> npt.NDArray[Any]:
+        """The columns of an attention, or of ``probability.seed``, that belong to the cells: float [..., cells]."""
+        return self[name][..., self.first_cell : self.first_cell + len(self.cells)]
+
+    def steps(self, most: int | None = None) -> list[tuple[str, ak.Array, npt.NDArray[Any]]]:
+        """Of the first steps: what it says in words, and the hits or cells with what each had to do with it.
+
+        The fraction that a pointing network assigns, or the attention of a translation's last decoder layer, the mean
+        of its heads.
+        """
+        return [self._step(number) for number in range(len(self["energy"][:most]))]
+
+    def _step(self, number: int) -> tuple[str, ak.Array, npt.NDArray[Any]]:
+        pdg, energy = self["probability.pdg"][number], self["energy"][number]
+        best = int(pdg.argmax())
+        text = f"{self.classes['probability.pdg'][best]} ({pdg[best]:.2f})"
+        if text[:3] != "eos":
+            text += f", {energy:.3g} GeV"
+        if "assignment" in self.arrays:
+            return text, self.hits, self["assignment"][number, : len(self.hits)]
+        last = [name for name in self.arrays if name.endswith("memory_attention")][-1]
+        return text, self.cells, self.on_cells(last)[:, number].mean(axis=0)
+
+
+def explain(model: TrainedModel, event: Events) -> Explanation:
+    """Probabilities, attention and assignment of each step with which a model reconstructs an event.
+
+    Parameters
+    ----------
+    model
+        From `pflow.load_model`; with weights, as graphs tell nothing of their steps.
+    event
+        One event, e.g. ``events[3:4]``.
+
+    Returns
+    -------
+    Explanation
+        For the particles of ``pflow.reconstruct(event, model)``, in torch on the CPU.
+
+    Raises
+    ------
+    ConfigError
+        The model has graphs alone, or an architecture that tells nothing of its steps.
+    InputError
+        Not one event, or one without tokens or of another detector.
+    """
+    if len(event) != 1:
+        raise InputError(f"expected one event, e.g. events[3:4], found {len(event)}")
+    if model.graphs is not None:
+        raise ConfigError(f"{model.path} holds graphs and no weights: graphs tell nothing of their steps")
+    tokens = TorchEngine(model, device="cpu").encode(event)
+    if not tokens.n_source[0]:
+        raise InputError("the event has no hits or tracks that the model reads")
+    reconstructor, tokeniser = model.reconstructor.cpu().eval(), model.tokeniser
+    arrays = {name: value.numpy() for name, value in reconstructor.explain(collate(tokens)).items()}
+    arrays["energy"] = tokeniser.energy.invert(arrays["energy"][:, None])[:, 0]
+    names = {"charge": [f"{charge:+d}" for charge in CHARGES], "pdg": [name_of(code) for code in tokeniser.pdg.codes]}
+    classes: dict[str, tuple[str, ...]] = {}
+    for name, value in arrays.items():
+        head = name.removeprefix("probability.")
+        if head in names:
+            special = SPECIAL[: value.shape[1] - len(names[head])]
+            classes[name] = (*(special if len(special) != 1 else ("special",)), *names[head])
+        elif head == "kind":
+            classes[name] = SPECIAL
+    return Explanation(
+        cells=select_hits(event, tokeniser.config).hits[0],
+        hits=event.hits[0][kept_hits(event, tokeniser.config)[0]],
+        classes=classes,
+        first_cell=0 if reconstructor.needs_readout else 2,
+        arrays=arrays,
+    )

@@ -1,0 +1,66 @@
+"""The steps of a decoder on the calorimeter: which hits each of them looked at, or took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from pflow.plots.scene import hit_size
+from pflow.plots.style import styled
+
+__all__ = ["plot_steps"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def plot_steps(steps: Sequence[tuple[str, ak.Array, npt.NDArray[Any]]], *, columns: int = 4) -> Figure:
+    """Draw steps of `pflow.explain`, a panel each: hits by azimuth and polar angle, the darker the more they count.
+
+    Angles are relative to the mean direction of the energy, so that no shower is cut at 180 degrees. What is drawn has
+    99% of the energy.
+    """
+    columns = min(columns, max(1, len(steps)))
+    rows = -(-len(steps) // columns)
+    with styled():
+        figure = Figure(figsize=(4.2 * columns, 3.9 * rows), layout="constrained")
+        panels = np.ravel(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False))
+        for panel in panels[len(steps) :]:
+            panel.set_axis_off()
+        for number, (panel, (text, hits, weight)) in enumerate(zip(panels, steps, strict=False), 1):
+            x, y, z = (np.asarray(hits.position[axis], dtype=np.float64) for axis in "xyz")
+            energy = np.asarray(hits.energy, dtype=np.float64)
+            phi, theta = np.degrees(np.arctan2(y, x)), np.degrees(np.arctan2(np.hypot(x, y), z))
+            middle = np.degrees(np.arctan2((energy * y).sum(), (energy * x).sum()))
+            phi = (phi - middle + 180.0) % 360.0 - 180.0
+            order = np.argsort(weight)
+            drawn = panel.scatter(
+                phi[order],
+                theta[order],
+                c=np.sqrt(np.clip(weight / max(weight.max(initial=0.0), 1e-9), 0.0, 1.0))[order],
+                s=14.0 * hit_size(energy)[order],
+                cmap="YlOrRd",
+                vmin=-0.15,
+                vmax=1.0,
+                edgecolors="0.6",
+                linewidths=0.2,
+            )
+            drawn.set_rasterized(True)
+            panel.set_title(f"{number}: {text}", fontsize=11)
+        # All panels show the same hits.
+        panels[0].set(xlim=_range(phi, energy), ylim=_range(theta, energy)[::-1])
+        figure.supxlabel("azimuth [deg]", fontsize=12)
+        figure.supylabel("polar angle [deg]", fontsize=12)
+        return figure
+
+
+def _range(values: Floats, weight: Floats) -> tuple[float, float]:
+    """Where 99% of the weight is, and a margin."""
+    order = np.argsort(values)
+    low, high = np.interp([0.005, 0.995], np.cumsum(weight[order]) / weight.sum(), values[order])
+    margin = max(1.0, 0.15 * (high - low))
+    return float(low - margin), float(high + margin)

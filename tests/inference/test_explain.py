@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import awkward as ak
+import numpy as np
+import pytest
+
+from pflow.checkpoint.load import load_model
+from pflow.errors import ConfigError, InputError
+from pflow.inference.events import reconstruct
+from pflow.inference.explain import explain
+from pflow.io.open import read_events
+from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
+from pflow.plots.explain import plot_steps
+from pflow.tokens.config import TokenConfig
+from pflow.tokens.tokeniser import Tokeniser
+
+
+@pytest.fixture(scope="module")
+def event(sample_dir):
+    return read_events(sample_dir / "multi_test_small.root", entry_stop=1)
+
+
+def test_the_steps_of_the_shipped_model_are_its_particles(event):
+    model = load_model("ild-g4-general")
+    found = explain(model, event)
+    particles = reconstruct(event, model, engine="torch", device="cpu").particles[0]
+    assert len(found["refined_assignment"]) == len(particles)
+    assert found["probability.seed"].shape == (len(found["seed"]) + 1, len(found.cells) + len(event.tracks[0]) + 1)
+    np.testing.assert_allclose(found["probability.seed"].sum(axis=1), 1.0, atol=1e-5)
+    assert found["probability.seed"][-1].argmax() == found["probability.seed"].shape[1] - 1  # none
+    # Each hit goes to the steps once at most, and most of the energy does.
+    given = found["assignment"].sum(axis=0)
+    assert given.max() < 1.001
+    energy = np.asarray(found.hits.energy)
+    assert (energy * given[: len(energy)]).sum() > 0.9 * energy.sum()
+    text, hits, weight = found.steps(1)[0]
+    assert len(hits) == len(weight) == len(found.hits)
+    assert text.endswith("GeV")
+
+
+@pytest.mark.parametrize("special", ["flags", "kind"])
+def test_a_translation_tells_probabilities_and_attention(event, make_model, special):
+    network = TranslationNetworkConfig(width=8, heads=2, special=special)
+    model = make_model(Tokeniser.fit([event], TokenConfig()), TranslationReconstructor, network=network)
+    found = explain(model, event)
+    particles = reconstruct(event, model, engine="torch", device="cpu").particles[0]
+    steps = len(particles) + 1
+    np.testing.assert_allclose(found["energy"][:-1], particles.energy, rtol=1e-4)
+    for name, classes in found.classes.items():
+        assert found[name].shape == (steps, len(classes))
+    assert ("probability.kind" in found.classes) == (special == "kind")
+    on_cells = found.on_cells("attention.decoder.layers.0.memory_attention")
+    assert on_cells.shape == (2, steps, len(found.cells))
+    assert ak.all(found.cells.energy > 0)
+    assert plot_steps(found.steps(3)).axes
+    with pytest.raises(KeyError, match=r"nearest: probability\.pdg"):
+        found["probability.pgd"]
+
+
+def test_what_cannot_be_explained_is_refused(event, sample_dir):
+    model = load_model("ild-g4-general")
+    with pytest.raises(InputError, match="expected one event"):
+        explain(model, read_events(sample_dir / "multi_test_small.root", entry_stop=2))
+    with pytest.raises(InputError, match="no hits or tracks"):
+        explain(model, event.emptied(np.array([True])))
+
+
+def test_graphs_tell_nothing(event, exported_general):
+    with pytest.raises(ConfigError, match="holds graphs and no weights"):
+        explain(load_model(exported_general), event)
