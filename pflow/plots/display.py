@@ -23,41 +23,61 @@ Points = npt.NDArray[np.floating[Any]]
 STYLES: dict[str, dict[str, Any]] = {
     "tracks": {"linewidths": 0.8, "linestyles": "solid", "alpha": 0.8},
     "truth": {"linewidths": 1.2, "linestyles": "solid", "alpha": 0.9},
-    "reco": {"linewidths": 1.6, "linestyles": (0, (3, 1.5)), "alpha": 0.9},
+    "reco": {"linewidths": 2.2, "linestyles": (0, (1.5, 0.7)), "alpha": 0.9},
 }
 """Line styles by kind; reference particles beside reconstructed ones are not drawn."""
 
+OUTWARDS = 0.35
+"""Reconstructed particles are drawn so far, in radii of the ECAL, beyond true ones."""
+MAX_NUMBERS = 12
+"""Largest number of reconstructed particles, by energy, beside which their energy stands."""
+WINDOW = 0.6
+"""Width of the view of the showers, in radii of the ECAL."""
+
 
 def plot_event(scene: EventScene) -> Figure:
-    """Draw an event from `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam) and 3D, lengths in mm.
+    """Draw an event from `pflow.plots.scene.make_scene`: x-y, z-r (distance from the beam), 3D and its main shower.
 
-    The size of a hit grows with its energy; with ``max_colours`` about 12 the legend stays readable.
+    Lengths are in mm. True particles are arrows from where they enter the calorimeter; reconstructed ones are broken
+    and stand further out, with their energy in GeV beside the largest. The size of a hit grows with its energy; with
+    ``max_colours`` about 12 the legend stays readable.
     """
-    radius = 1.05 * np.hypot(*scene.position[:, :2].T).max(initial=scene.detector.ecal_inner_radius)
-    z = 1.05 * np.abs(scene.position[:, 2]).max(initial=scene.detector.ecal_inner_z)
-    circles, bars = outline_points(scene.detector)
-    half = scene.detector.ecal_inner_z
-    first, last = bars[0]
-    profile = np.stack([first * [0, 0, 1], first, last, last * [0, 0, 1]])  # endcap, barrel, endcap
+    detector = scene.detector
+    reach = detector.ecal_inner_radius * (1 + OUTWARDS)
+    radius = 1.05 * max(np.hypot(*scene.position[:, :2].T).max(initial=0.0), 1.3 * reach)
+    z = 1.05 * max(np.abs(scene.position[:, 2]).max(initial=0.0), 1.3 * detector.ecal_inner_z)
+    circles, bars = outline_points(detector)
+    known = [detector.ecal_inner_radius, detector.ecal_outer_radius, detector.hcal_inner_radius]
+    rings = [circles[2] * (r / known[0]) for r in known if r]
+    profiles = [_profile(r, half) for r, half in zip(known, _half_lengths(scene), strict=True) if r]
+    half = detector.ecal_inner_z
     norm = _energy_norm(scene)
     with styled():
         figure = Figure(figsize=(17.0, 8.6), layout="constrained")
-        grid = figure.add_gridspec(2, 2, width_ratios=(1.0, 0.95))
-        across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
+        grid = figure.add_gridspec(2, 3, width_ratios=(1.0, 0.5, 0.5))
+        across, along = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1:])
         space: Any = figure.add_subplot(grid[1, 1], projection="3d")
-        for axes in (across, along):
-            axes.set_aspect("equal")
-            axes.tick_params(labelsize=10)
-        _draw(across, scene, _xy, circles, norm)
+        _draw(across, scene, _xy, rings, norm)
         across.set(xlim=(-radius, radius), ylim=(-radius, radius), xlabel="x [mm]", ylabel="y [mm]")
-        _draw(along, scene, _zr, profile[None], norm)
+        _draw(along, scene, _zr, profiles, norm)
         along.set(xlim=(-z, z), ylim=(0, radius), xlabel="z [mm]", ylabel="r [mm]")
         _draw(space, scene, _zxy, [*circles, *bars, np.array([[0, 0, -half], [0, 0, half]])], norm)
         space.set_axis_off()
         space.view_init(elev=20, azim=-65)
         space.text(1.05 * half, 0, 0, "z", fontsize=11)
         space.set(xlim=(-z, z), ylim=(-radius, radius), zlim=(-radius, radius))
-        space.set_box_aspect((z, radius, radius), zoom=1.6)
+        space.set_box_aspect((z, radius, radius), zoom=1.45)
+        flat = [across, along]
+        if len(scene.energy):
+            flat.append(figure.add_subplot(grid[1, 2]))
+            project, names, frame = (_xy, "xy", rings) if _in_barrel(scene) else (_zr, "zr", profiles)
+            _draw(flat[-1], scene, project, frame, norm)
+            (a, b), size = _main_shower(project(scene.position), scene), 0.5 * WINDOW * detector.ecal_inner_radius
+            flat[-1].set(xlim=(a - size, a + size), ylim=(b - size, b + size), title="around the main shower")
+            flat[-1].set(xlabel=f"{names[0]} [mm]", ylabel=f"{names[1]} [mm]")
+        for axes in flat:
+            axes.set_aspect("equal")
+            axes.tick_params(labelsize=10)
         if norm is not None:
             figure.colorbar(
                 across.collections[-1], ax=across, location="bottom", label="Hit energy [GeV]", aspect=50, pad=0.02
@@ -67,6 +87,33 @@ def plot_event(scene: EventScene) -> Figure:
             figure.legend(handles=handles, loc="outside right upper", fontsize=10, frameon=False)
         figure.suptitle(_plain(f"{scene.title}\n{scene.note}"), fontsize=12)
         return figure
+
+
+def _half_lengths(scene: EventScene) -> tuple[float, float, float]:
+    """Half lengths of the inner and outer ECAL and of the HCAL barrel, mm; where unknown that of the ECAL."""
+    detector = scene.detector
+    return detector.ecal_inner_z, detector.ecal_inner_z, detector.hcal_inner_z or detector.ecal_inner_z
+
+
+def _profile(radius: float, half: float) -> Points:
+    """A cylinder in z-r as a line: endcap, barrel, endcap."""
+    return np.array([[0, 0, -half], [radius, 0, -half], [radius, 0, half], [0, 0, half]])
+
+
+def _in_barrel(scene: EventScene) -> bool:
+    """Whether more energy is in front of the endcaps than in them."""
+    inside = np.abs(scene.position[:, 2]) < scene.detector.ecal_inner_z
+    return bool(scene.energy[inside].sum() >= scene.energy[~inside].sum())
+
+
+def _main_shower(points: Points, scene: EventScene) -> Points:
+    """Energy-weighted middle, a little outwards, of the hits around the hit with most energy around it."""
+    size = 0.1 * scene.detector.ecal_inner_radius
+    _, square = np.unique(np.floor(points / size), axis=0, return_inverse=True)
+    energy = np.bincount(square.ravel(), weights=scene.energy)
+    inside = square.ravel() == energy.argmax()
+    middle: Points = np.average(points[inside], axis=0, weights=scene.energy[inside] + 1e-9)
+    return middle * (1 + 0.3 * WINDOW * scene.detector.ecal_inner_radius / max(float(np.linalg.norm(middle)), 1e-9))
 
 
 def _xy(points: Points) -> Points:
@@ -92,7 +139,15 @@ def _draw(axes: Any, scene: EventScene, project: Callable[[Points], Points], fra
         if lines.kind in STYLES:
             # RGB values: matplotlib would take two names of colours for one colour and its opacity.
             shades = [to_rgb(colour) for colour in lines.colours]
-            add(collection(project(lines.points), colors=shades, zorder=3, **STYLES[lines.kind]))
+            points = _outwards(lines.points, scene) if lines.kind == "reco" else lines.points
+            add(collection(project(points), colors=shades, zorder=3, **STYLES[lines.kind]))
+            if flat and lines.kind == "reco":
+                tips, placed = project(points[:, 1]), np.zeros((0, 2))
+                for k in np.argsort(lines.energy)[::-1][:MAX_NUMBERS]:
+                    if (np.linalg.norm(placed - tips[k], axis=1) > 0.22 * scene.detector.ecal_inner_radius).all():
+                        text = {"fontsize": 10, "color": shades[k], "clip_on": True, "zorder": 4}
+                        axes.annotate(f"{lines.energy[k]:.1f} GeV", tips[k], ha="center", **text)
+                        placed = np.vstack([placed, tips[k]])
     for group in scene.groups:
         energy = scene.energy[group.index]
         colour = {"color": group.colour} if norm is None else {"c": np.maximum(energy, norm.vmin or 0.0), "norm": norm}
@@ -105,6 +160,14 @@ def _draw(axes: Any, scene: EventScene, project: Callable[[Points], Points], fra
             **colour,
             **({} if flat else {"depthshade": False}),
         )
+
+
+def _outwards(arrows: Points, scene: EventScene) -> Points:
+    """Arrows [n, point, 3] moved along themselves."""
+    direction = arrows[:, 1] - arrows[:, 0]
+    length = np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
+    moved: Points = arrows + (OUTWARDS * scene.detector.ecal_inner_radius * direction / length)[:, None]
+    return moved
 
 
 def _energy_norm(scene: EventScene) -> LogNorm | None:

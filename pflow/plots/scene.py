@@ -71,6 +71,8 @@ class Lines:
     points: npt.NDArray[np.float32]
     colours: tuple[str, ...]
     texts: tuple[str, ...]
+    energy: tuple[float, ...] = ()
+    """Of particles, GeV."""
 
     def __len__(self) -> int:
         return len(self.points)
@@ -390,6 +392,7 @@ def _arrows(particles: _Particles, shades: tuple[str, ...], detector: Detector) 
         points=points[drawn].astype(np.float32),
         colours=tuple(shades[k] for k in drawn),
         texts=tuple(texts[k] for k in drawn),
+        energy=tuple(particles.energy[drawn].tolist()),
     )
 
 

@@ -13,40 +13,44 @@ from pflow.plots.style import COLORS, styled, title
 
 __all__ = ["plot_training"]
 
-ERRORS = {
-    "val/energy_error": "Mean |E$_{pred}$/E$_{true}$ $-$ 1|, next particle",
-    "val/angle_deg": "Mean angle, next particle [deg]",
-}
+ERRORS = {"val/energy_error": (100.0, "Energy error [%]"), "val/angle_deg": (1.0, "Angle [deg]")}
+"""Metrics with a panel of their own (means over the next particles): factor, and label of the axis."""
 
 
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
-    """Losses of the training (dashed) and validation (solid) split, and the validation split's errors.
+    """The loss of the training (dashed) and validation (solid) split, its parts, and the validation split's errors.
 
     `history` has values by name (``train/loss``, ``val/energy`` ...) and epoch, as `train.run_folder.read_history`
     gives; ValueError if it holds no losses. `text` is the title of the first panel.
     """
     names = {name.split("/")[1] for name in history if name not in ERRORS}
-    losses = sorted(names, key=lambda name: (name != "loss", name))
-    if not losses:
+    if not names:
         raise ValueError("the history holds no losses")
+    parts = sorted(names - {"loss"})
     errors = [name for name in ERRORS if name in history]
+    n_panels = 1 + bool(parts) + len(errors)
     with styled():
-        figure = Figure(figsize=(6.0 * (1 + len(errors)), 5.0), layout="constrained")
-        panels = np.atleast_1d(figure.subplots(1, 1 + len(errors)))
-        for k, loss in enumerate(losses):
-            for split, style in (("val", "-"), ("train", "--")):
-                label = ("total" if loss == "loss" else loss) if split == "val" else None
-                _curve(panels[0], history.get(f"{split}/{loss}", {}), COLORS[k % len(COLORS)], style, label)
-        panels[0].set_ylabel("Loss (solid: validation, dashed: training)")
+        figure = Figure(figsize=(4.6 * n_panels + 1.5 * bool(parts), 4.2), layout="constrained")
+        panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
+        for split, style, label in (("val", "-", "validation"), ("train", "--", "training")):
+            _curve(panels[0], history.get(f"{split}/loss", {}), COLORS[0], style, label)
+            for k, part in enumerate(parts):
+                named = part.replace("_", " ") if split == "val" else None
+                _curve(panels[1], history.get(f"{split}/{part}", {}), COLORS[k % len(COLORS)], style, named)
+        panels[0].set_ylabel("Loss")
         panels[0].legend()
-        for panel, name in zip(panels[1:], errors, strict=True):
-            _curve(panel, history[name], COLORS[0], "-", None)
-            panel.set_ylabel(ERRORS[name])
+        if parts:
+            panels[1].set_ylabel("Parts of the loss")
+            panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+        for panel, name in zip(panels[n_panels - len(errors) :], errors, strict=True):
+            factor, label = ERRORS[name]
+            _curve(panel, {epoch: factor * value for epoch, value in history[name].items()}, COLORS[0], "-", None)
+            panel.set_ylabel(label)
+            panel.set_ylim(0, 1.15 * panel.get_ylim()[1])
         for panel in panels:
-            if all(line.get_ydata().min() > 0 for line in panel.lines if len(line.get_ydata())):
-                panel.set_yscale("log")
             panel.set_xlabel("Epoch")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.tick_params(labelsize=11)
         title(panels[0], text)
         return figure
 

@@ -21,7 +21,7 @@ def drawn(figure):
 def test_three_views_with_units_for_every_kind_of_colour(event, reconstruction, colour_by):
     figure = plot_event(make_scene(event, reconstruction=reconstruction, colour_by=colour_by))
     views = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
-    assert [axes.name for axes in views] == ["rectilinear", "rectilinear", "3d"]
+    assert [axes.name for axes in views] == ["rectilinear", "rectilinear", "3d", "rectilinear"]
     assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in views[:2]] == [
         ("x [mm]", "y [mm]"),
         ("z [mm]", "r [mm]"),

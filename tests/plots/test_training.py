@@ -14,8 +14,8 @@ HISTORY = {
 
 
 def test_losses_of_each_split_and_errors_in_panels_of_their_own():
-    losses, _, angle = plot_training(HISTORY).axes
-    styles = {tuple(line.get_ydata()): line.get_linestyle() for line in losses.lines}
+    losses, parts, _, angle = plot_training(HISTORY).axes
+    styles = {tuple(line.get_ydata()): line.get_linestyle() for axes in (losses, parts) for line in axes.lines}
     assert (styles[(2.0, 1.0)], styles[(1.5, 0.9)], styles[(0.5, 0.4)]) == ("--", "-", "-")
     assert (list(angle.lines[0].get_ydata()), angle.get_ylabel()[-5:]) == ([10.0, 5.0], "[deg]")
     assert len(plot_training({"train/loss": {1: 1.0}}).axes) == 1
