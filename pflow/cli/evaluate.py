@@ -66,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="particle classes that get figures of their own against energy and angle, e.g. photon,neutral_hadron; "
         "the table then shows only these",
     )
+    parser.add_argument(
+        "--paper", action="store_true", help="add the first paper's numbers, of pairs by rank in energy, to the tables"
+    )
     add_file_options(parser, detector="detector of the truth files (built-in name or YAML file)")
     add_option(
         parser,
@@ -136,8 +139,8 @@ def run(args: argparse.Namespace) -> int:
         "provenance": {name: provenance_of(paths[0]) for name, paths in files.items()},
     }
     if not args.quiet:
-        Console().print(table(result, args.classes or CLASSES))
-    n_plots = _write(result, inputs, folder, plots=not args.no_plots, classes=args.classes, force=args.force)
+        Console().print(table(result, args.classes or CLASSES, paper=args.paper))
+    n_plots = _write(result, inputs, folder, args)
     if not args.quiet:
         plots = f", report.html and {n_plots} plots" if n_plots else ""
         Console().print(f"wrote metrics.json{plots} to {folder}", soft_wrap=True)
@@ -183,31 +186,29 @@ def _prepare_folder(path: str, *, force: bool) -> Path:
     return folder
 
 
-def _write(
-    result: EvaluationResult, inputs: dict[str, Any], folder: Path, *, plots: bool, classes: Sequence[str], force: bool
-) -> int:
+def _write(result: EvaluationResult, inputs: dict[str, Any], folder: Path, args: argparse.Namespace) -> int:
     """Write the plots and report.html, then metrics.json; return the number of plots."""
     import json
 
     from pflow.io.atomic import replacing
     from pflow.metrics.report import document
 
-    n_plots = 0
+    n_plots, force = 0, args.force
     content = document(result, inputs=inputs)
-    if plots:
+    if not args.no_plots:
         from pflow.plots.evaluation import figures
         from pflow.plots.report_page import report_page
         from pflow.plots.style import MARK, rendered
 
         images = {}
-        for name, figure in figures(result, classes).items():
+        for name, figure in figures(result, args.classes).items():
             images[name] = rendered(figure, "png")
             for suffix, data in (("png", images[name]), ("pdf", rendered(figure, "pdf"))):
                 with replacing(folder / f"{name}.{suffix}", replace=MARK, force=force) as partial:
                     partial.write_bytes(data)
                 n_plots += 1
         with replacing(folder / "report.html", replace=MARK, force=force) as partial:
-            partial.write_text(report_page(result, content, images), "utf-8")
+            partial.write_text(report_page(result, content, images, paper=args.paper), "utf-8")
     # Last: metrics.json is there only if all the rest is.
     with replacing(folder / "metrics.json", replace=METRICS_MARK, force=force) as partial:
         partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")

@@ -15,6 +15,7 @@ import numpy as np
 
 from pflow.errors import check_choice, missing_package
 from pflow.metrics.match import Matching, match
+from pflow.metrics.particles import RESPONSE_EDGES
 from pflow.metrics.stats import Distribution, Floats, Ints, Tree, fraction
 from pflow.metrics.table import ParticleTable
 
@@ -114,6 +115,7 @@ class JetMetrics:
                 "efficiency": fraction(self.response[name].count, self.n_true[name]),
                 "response_median": self.response[name].median(),
                 "iqr_over_median": self.response[name].iqr_over_median(),
+                "histogram": self.response[name].histogram(RESPONSE_EDGES),
             }
             for name, text in ALGORITHMS.items()
         }

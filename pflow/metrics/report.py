@@ -115,10 +115,13 @@ class Row:
     numbers: tuple[Number, ...]
 
 
-def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> list[Row]:
-    """The rows of the table that have a number for any algorithm, first of all particles, then class by class."""
+def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES, *, paper: bool = False) -> list[Row]:
+    """The rows of the table that have a number for any algorithm, first of all particles, then class by class.
+
+    `paper`: also those of the first paper, pairs by rank in energy, which say nothing of jets.
+    """
     flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
-    wanted = [("", key, label) for key, label in TABLE_ROWS.items()]
+    wanted = [("", key, label) for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")]
     for name in classes:
         if any(tree[f"class.{name}.{n}"] for tree in flat for n in ("n_truth", "n_reco")):
             title = name.replace("_", " ")
@@ -132,14 +135,14 @@ def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> list[Row
     return found
 
 
-def table(result: EvaluationResult, classes: Sequence[str] = CLASSES) -> Table:
+def table(result: EvaluationResult, classes: Sequence[str] = CLASSES, *, paper: bool = False) -> Table:
     """The table for a terminal: a row for each metric, a column for each algorithm."""
     table = Table(title=summary(result), title_justify="left", caption=method(result), caption_justify="left")
     table.add_column("metric", no_wrap=True)
     for name in result.algorithms:
         table.add_column(Text(result.titles.get(name, name)), justify="right")
     section = ""
-    for row in rows(result, classes):
+    for row in rows(result, classes, paper=paper):
         if row.section != section:
             section = row.section
             table.add_section()

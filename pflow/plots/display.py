@@ -48,7 +48,7 @@ def plot_event(scene: EventScene) -> Figure:
     z = 1.05 * max(np.abs(scene.position[:, 2]).max(initial=0.0), 1.3 * detector.ecal_inner_z)
     circles, bars = outline_points(detector)
     known = [detector.ecal_inner_radius, detector.ecal_outer_radius, detector.hcal_inner_radius]
-    rings = [circles[2] * (r / known[0]) for r in known if r]
+    rings = [circles[2] * (r / detector.ecal_inner_radius) for r in known if r]
     profiles = [_profile(r, half) for r, half in zip(known, _half_lengths(scene), strict=True) if r]
     half = detector.ecal_inner_z
     norm = _energy_norm(scene)

@@ -19,23 +19,55 @@ from pflow.metrics.particles import ENERGY, THETA
 from pflow.metrics.stats import Axis, Histogram, Number, Series, Tree
 from pflow.plots.style import COLORS, MARKERS, new_figure, styled, title
 
-__all__ = ["figures", "plot_binned", "plot_confusion", "plot_count_difference", "plot_distribution"]
+__all__ = ["caption", "figures", "plot_binned", "plot_confusion", "plot_count_difference", "plot_distribution"]
 
 BINNED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("response_median", "Median of $E_{reco}/E_{true}$", {"reference": 1.0}),
     ("resolution_68", r"Resolution $\sigma_{68}$ of $E_{reco}/E_{true}$", {"limits": (0.0, None)}),
     ("q68_deg", "68% quantile of the angle [deg]", {"log": True}),
-    ("efficiency", "Efficiency", {"limits": (0.0, 1.2)}),
-    ("fake_rate", "Fake rate", {"limits": (0.0, 1.2)}),
+    ("efficiency", "Efficiency", {"reference": 1.0}),
+    ("fake_rate", "Fake rate", {"limits": (0.0, None)}),
 )
 """Metric in bins, label, options of `plot_binned`."""
+
+CLASSES = ("charged_hadron", "photon", "neutral_hadron")
+"""Classes that are shown side by side."""
+
+WORDS = {
+    "response_median": "median response",
+    "resolution_68": "energy resolution",
+    "q68_deg": "68% quantile of the angle",
+    "fake_rate": "fake rate",
+    "response": "energy response of all matched particles",
+    "angle": "angle between true and reconstructed particles",
+    "count_difference": "number of particles, reconstructed minus true",
+    "visible_energy": "visible energy of the events",
+    "visible_mass": "visible mass of the events",
+    "two_photons_found": "both of two photons found, against their opening angle",
+    "jets": "energy response of jets",
+}
+"""Names of figures, or what is before ``_vs_``, in words."""
+
+
+def caption(name: str) -> str:
+    """The name of a figure in words.
+
+    >>> caption("q68_deg_vs_energy_photon")
+    '68% quantile of the angle against energy, photon'
+    """
+    metric, _, axis = name.partition("_vs_")
+    quantity, _, group = axis.partition("_")
+    words = WORDS.get(metric, metric.replace("_", " "))
+    words += f" against {'polar angle' if quantity == 'theta' else quantity}" if axis else ""
+    return words + (f", {group.replace('_', ' ')}" if group else "")
 
 
 def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, Figure]:
     """Figures by the name of their file; a metric without values has none.
 
     Response, resolution, angle, efficiency and fake rate against energy and polar angle, of all particles and of each
-    of `classes`; residuals; difference of counts; confusion matrix; separation of two photons; visible energy and mass.
+    of `classes`, against energy also of `CLASSES` side by side; residuals; jets; difference of counts; confusion
+    matrix; separation of two photons; visible energy and mass.
     """
     trees = {result.titles.get(name, name): tree for name, tree in result.algorithms.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
@@ -43,13 +75,18 @@ def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, 
         text += ", tracks from Monte Carlo particles"
     drawn: dict[str, Figure] = {}
     for axis, group, (metric, label, options) in itertools.product((ENERGY, THETA), ("all", *classes), BINNED):
-        series = {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
+        series = _binned(trees, axis, group, metric)
         if _any_value(series):
             shown = _reconstructed(axis) if metric == "fake_rate" else axis
             suffix, of = ("", "") if group == "all" else (f"_{group}", f"{group.replace('_', ' ')}, ")
             drawn[f"{metric}_vs_{axis.name}{suffix}"] = plot_binned(
                 shown, series, label=label, text=of + text, **options
             )
+    for metric, label, options in BINNED:
+        by_class = {group: _binned(trees, ENERGY, group, metric) for group in CLASSES}
+        if any(map(_any_value, by_class.values())):
+            shown = _reconstructed(ENERGY) if metric == "fake_rate" else ENERGY
+            drawn[f"{metric}_vs_energy_by_class"] = _plot_by_class(shown, by_class, label=label, text=text, **options)
     drawn["response"] = plot_distribution(
         {title: tree["histograms"]["response"] for title, tree in trees.items()},
         label="$E_{reco}/E_{true}$",
@@ -77,10 +114,19 @@ def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, 
                 numbers={title: _response_text(tree) for title, tree in by_title.items()},
                 text=text,
             )
+    jets = {title: tree["jets"]["durham_2"] for title, tree in trees.items() if tree["jets"]}
+    if any(tree["n_true"] for tree in jets.values()):
+        drawn["jets"] = plot_distribution(
+            {title: tree["histogram"] for title, tree in jets.items()},
+            label="Energy of jets, reconstructed / true (Durham, two jets)",
+            numbers={title: f"IQR / median {_digits(tree['iqr_over_median'])}" for title, tree in jets.items()},
+            text=text,
+            fraction_of="jets",
+        )
     separation = {title: tree["count"]["two_photons_found"]["efficiency"] for title, tree in trees.items()}
     if _any_value(separation):
         drawn["two_photons_found"] = plot_binned(
-            OPENING_ANGLE, separation, label="Both photons found", text=text, limits=(0.0, 1.2)
+            OPENING_ANGLE, separation, label="Both photons found", text=text, reference=1.0
         )
     for name, tree in result.algorithms.items():
         confusion = tree["confusion"]
@@ -92,6 +138,10 @@ def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, 
                 text=f"{result.titles.get(name, name)}, {text}",
             )
     return drawn
+
+
+def _binned(trees: Mapping[str, Tree], axis: Axis, group: str, metric: str) -> dict[str, Series]:
+    return {title: tree["binned"][axis.name][group][metric] for title, tree in trees.items()}
 
 
 def _any_value(series: Mapping[str, Series]) -> bool:
@@ -127,24 +177,57 @@ def plot_binned(
     """
     with styled():
         figure, axes = new_figure()
-        if reference is not None:
-            axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
-        there = np.zeros(len(axis), dtype=np.bool_)
-        for k, (name, values) in enumerate(series.items()):
-            there |= _draw(axes, axis, values, k, len(series), name)
-        if axis.log:
-            axes.set_xscale("log")
-        if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
-            axes.set_yscale("log", nonpositive="mask")
-        bins = np.flatnonzero(there) if there.any() else np.arange(len(axis))
-        axes.set_xlim(axis.edges[bins[0]], axis.edges[bins[-1] + 1])
-        axes.set_ylim(*limits)
-        axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
+        _fill(axes, axis, series, limits=limits, reference=reference, log=log)
         axes.set_ylabel(label)
-        if there.any():
-            axes.legend(loc="best")
+        _legend(figure, axes)
         title(axes, text)
         return figure
+
+
+def _plot_by_class(
+    axis: Axis, by_class: Mapping[str, Mapping[str, Series]], *, label: str, text: str, **options: Any
+) -> Figure:
+    """`plot_binned` of some classes side by side."""
+    with styled():
+        figure = Figure(figsize=(4.6 * len(by_class), 4.8), layout="constrained")
+        panels = figure.subplots(1, len(by_class))
+        for axes, (name, series) in zip(panels, by_class.items(), strict=True):
+            _fill(axes, axis, series, **options)
+            title(axes, f"{name.replace('_', ' ')}s")
+        panels[0].set_ylabel(label)
+        _legend(figure, panels[0], text)
+        return figure
+
+
+def _fill(
+    axes: Axes,
+    axis: Axis,
+    series: Mapping[str, Series],
+    *,
+    limits: tuple[float | None, float | None] = (None, None),
+    reference: float | None = None,
+    log: bool = False,
+) -> None:
+    if reference is not None:
+        axes.axhline(reference, color="0.6", linewidth=1, zorder=0)
+    there = np.zeros(len(axis), dtype=np.bool_)
+    for k, (name, values) in enumerate(series.items()):
+        there |= _draw(axes, axis, values, k, len(series), name)
+    if axis.log:
+        axes.set_xscale("log")
+    if log and any(np.nanmax(values.value, initial=0) > 0 for values in series.values()):
+        axes.set_yscale("log", nonpositive="mask")
+    bins = np.flatnonzero(there) if there.any() else np.arange(len(axis))
+    axes.set_xlim(axis.edges[bins[0]], axis.edges[bins[-1] + 1])
+    axes.set_ylim(*limits)
+    axes.set_xlabel(f"{axis.label} [{axis.unit}]" if axis.unit else axis.label)
+
+
+def _legend(figure: Figure, axes: Axes, text: str = "") -> None:
+    """The legend of the axes above all of them, where it hides no point."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(3, len(labels)), title=text or None)
 
 
 def _draw(axes: Axes, axis: Axis, series: Series, k: int, n_series: int, name: str) -> npt.NDArray[np.bool_]:
@@ -204,8 +287,7 @@ def plot_distribution(
         axes.set_xlabel(label)
         axes.set_ylabel(f"Fraction of {fraction_of}")
         axes.set_ylim(bottom=0)
-        if axes.patches:
-            axes.legend(loc="best")
+        _legend(figure, axes)
         title(axes, text)
         return figure
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from pflow.metrics.definitions import DEFINITIONS, definition_of
 from pflow.metrics.evaluation import EvaluationResult
 from pflow.metrics.report import method, number_text, rows, summary
+from pflow.plots.evaluation import caption
 from pflow.plots.style import MARK
 from pflow.show import html_table
 
@@ -27,40 +30,67 @@ tbody tr:hover { background: #f3f6fa; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(360px, 1fr)); gap: 1em; }
 figure { margin: 0; } figure img { width: 100%; } figcaption { font-size: .85em; color: #555; text-align: center; }
 pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
-.note { color: #555; }
+.note { color: #555; } summary { margin-top: 1.5em; font-weight: bold; cursor: pointer; }
 """.strip()
 
 
-def report_page(result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes]) -> str:
-    """HTML text of the page: the numbers, figures as PNG by name, provenance from `pflow.metrics.report.document`."""
+def report_page(
+    result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes], *, paper: bool = False
+) -> str:
+    """HTML text of the page: the numbers, figures as PNG by name, provenance from `pflow.metrics.report.document`.
+
+    `paper` as of `pflow.metrics.report.rows`.
+    """
     origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
-    title = f"pflow evaluation: {result.titles.get(result.name, result.name)}"
+    inputs = content.get("inputs", {})
+    truth = [Path(path).name for path in inputs.get("truth", [])]
+    samples = ", ".join(truth[:3]) + (f" and {len(truth) - 3} more" if len(truth) > 3 else "")
+    title = f"pflow evaluation: {result.titles.get(result.name, result.name)}" + (f" on {samples}" if truth else "")
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{MARK.decode()}">',
         f"<title>{escape(title)}</title><style>{CSS}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
+        html_table(("", ""), _origin(result, inputs)),
         f'<p>{escape(summary(result))}.</p><p class="note">{escape(method(result))}</p>',
         "<h2>Results</h2>",
-        _results(result),
+        _results(result, paper),
         "<h2>Figures</h2>",
         '<div class="figures">',
         *(_figure(name, png) for name, png in images.items()),
         "</div>",
-        "<h2>Definitions</h2>",
+        "<details><summary>Definitions</summary>",
         html_table(("key in metrics.json", "unit", "definition"), ((d.keys, d.unit, d.text) for d in DEFINITIONS)),
-        "<h2>Provenance</h2>",
-        f"<pre>{escape(json.dumps(origin, indent=2))}</pre>",
+        "</details><details><summary>Provenance in full</summary>",
+        f"<pre>{escape(json.dumps(origin, indent=2))}</pre></details>",
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _results(result: EvaluationResult) -> str:
+def _origin(result: EvaluationResult, inputs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was evaluated, in a few lines: for each reconstruction its files, model and detector; the date."""
+    found = [("date", datetime.now(UTC).date().isoformat())]
+    for name, paths in inputs.get("reco", {}).items():
+        made = inputs.get("provenance", {}).get(name)
+        facts = [paths if isinstance(paths, str) else f"{len(paths)} files"]
+        for label, keys in (
+            ("model", ("checkpoint", "path")),
+            ("detector", ("configuration", "tokeniser", "detector", "name")),
+        ):
+            value: Any = made  # plain data of any algorithm
+            for key in keys:
+                value = value.get(key) if isinstance(value, Mapping) else None
+            facts += [f"{label} {value}"] if value is not None else []
+        found.append((result.titles.get(name, name), ", ".join(facts)))
+    return found
+
+
+def _results(result: EvaluationResult, paper: bool) -> str:
     titles = (result.titles.get(name, name) for name in result.algorithms)
     heads = "".join(f'<th class="number">{escape(title)}</th>' for title in titles)
     body, section = [], ""
-    for row in rows(result):
+    for row in rows(result, paper=paper):
         cells = "".join(f'<td class="number">{escape(number_text(number))}</td>' for number in row.numbers)
         style = ' class="section"' if row.section != section else ""
         section = row.section
@@ -71,5 +101,5 @@ def _results(result: EvaluationResult) -> str:
 
 def _figure(name: str, png: bytes) -> str:
     data = base64.b64encode(png).decode("ascii")
-    text = escape(name.replace("_", " "))
+    text = escape(caption(name))
     return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'

@@ -24,7 +24,7 @@ def test_the_built_in_layout_names_every_quantity():
         part: set(fields) for part, fields in FIELDS.items()
     }
     assert (layout.name, layout.tree, layout.detector, layout.event) == ("g4", "events", "ild_g4", "event")
-    assert layout.reference_name == "pandora"
+    assert layout.reference_name == "PandoraPFA"
 
 
 def test_hits_alone_make_a_layout(tmp_path):

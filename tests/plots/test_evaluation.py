@@ -27,8 +27,9 @@ def test_every_metric_with_values_has_a_figure(result):
     binned = ("response_median", "resolution_68", "q68_deg", "efficiency", "fake_rate")
     assert set(drawn) == {
         *(f"{metric}_vs_{axis}" for metric in binned for axis in ("energy", "theta")),
-        *("response", "angle", "count_difference", "visible_energy", "visible_mass", "two_photons_found"),
+        *("response", "angle", "count_difference", "visible_energy", "visible_mass", "two_photons_found", "jets"),
         *("confusion", "confusion_reference"),
+        *(f"{metric}_vs_energy_by_class" for metric in binned),
     }
     assert drawn["fake_rate_vs_energy"].axes[0].get_xlabel() == "Reconstructed energy [GeV]"
     assert drawn["efficiency_vs_energy"].axes[0].get_xlabel() == "True energy [GeV]"
@@ -76,7 +77,7 @@ def test_algorithms_share_a_bin_side_by_side():
     (first, _, _), (second, _, _) = points(figure.axes[0])
     assert first == pytest.approx([1 / 3, 4 / 3])
     assert second == pytest.approx([2 / 3, 5 / 3])
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["a", "b"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
 def test_empty_bins_are_left_out():
@@ -88,17 +89,19 @@ def test_empty_bins_are_left_out():
 
 def test_distribution_is_in_fractions_of_all_entries_and_counts_those_outside():
     histogram = Histogram(edges=np.array([0.0, 1.0, 2.0]), counts=np.array([3.0, 5.0]), below=1, above=1)
-    axes = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"}).axes[0]
+    figure = plot_distribution({"PFlow": histogram}, label="Response", numbers={"PFlow": "median 1.02"})
+    axes = figure.axes[0]
     assert axes.patches[0].get_data().values.tolist() == [0.3, 0.5]
-    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
+    assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nmedian 1.02\n20.0% outside"
 
 
 def test_count_difference_is_in_fractions_of_events():
-    axes = plot_count_difference({"PFlow": {-1: 1, 0: 6, 2: 1}}, numbers={"PFlow": "exact: 75%"}).axes[0]
+    figure = plot_count_difference({"PFlow": {-1: 1, 0: 6, 2: 1}}, numbers={"PFlow": "exact: 75%"})
+    axes = figure.axes[0]
     data = axes.patches[0].get_data()
     fractions = dict(zip((data.edges[:-1] + 0.5).tolist(), data.values.tolist(), strict=True))
     assert fractions == {-2: 0, -1: 0.125, 0: 0.75, 1: 0, 2: 0.125, 3: 0}
-    assert axes.get_legend().get_texts()[0].get_text() == "PFlow\nexact: 75%"
+    assert figure.legends[0].get_texts()[0].get_text() == "PFlow\nexact: 75%"
 
 
 def test_confusion_shows_fractions_and_counts():

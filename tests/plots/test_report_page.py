@@ -62,7 +62,9 @@ def parsed(text: str) -> Outline:
 
 
 def report(result, figures=()) -> str:
-    return report_page(result, document(result, inputs={"reco": "a.root"}), dict(figures))
+    return report_page(
+        result, document(result, inputs={"reco": {"PFlow": "a.root"}, "truth": ["b.root"]}), dict(figures)
+    )
 
 
 def test_needs_nothing_from_outside(result):
@@ -87,7 +89,7 @@ def test_holds_numbers_events_method_definitions_and_provenance(result):
 def test_names_are_text_and_not_markup(result):
     evil = "<script>alert(1)</script>"
     changed = dataclasses.replace(result, titles={"PFlow": evil, "reference": "A & B"})
-    outline = parsed(report_page(changed, document(changed, inputs={"reco": evil}), {evil: PNG}))
+    outline = parsed(report_page(changed, document(changed, inputs={"reco": {"PFlow": evil}}), {evil: PNG}))
     assert "script" not in outline.tags
     assert evil in outline.text
     assert "A & B" in outline.text
