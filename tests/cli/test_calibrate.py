@@ -63,12 +63,6 @@ def test_the_best_eos_threshold_is_kept(sample_dir, tmp_path, capsys):
     assert load_model(tmp_path / "out").reconstructor.decoding.eos_threshold == 0.6
 
 
-def test_a_probability_above_1_is_refused(sample_dir, tmp_path):
-    options = ["--checkpoint", "ild-g4-photon", "--eos-threshold", 1.5, "-o", tmp_path / "out"]
-    with pytest.raises(ConfigError, match=r"eos_threshold: 1\.5"):
-        run(sample_dir / "gamma1_val_small.root", *options)
-
-
 @pytest.fixture
 def untrained(sample_dir, tmp_path, make_model, save_model):
     """Writes a checkpoint with random weights."""

@@ -71,11 +71,6 @@ def test_an_unknown_ending(tmp_path, sample_dir):
         run(sample_dir / "multi_test_small.root", tmp_path / "new.h5")
 
 
-def test_the_missing_folder_is_named_before_any_work(tmp_path):
-    with pytest.raises(ConfigError, match="does not exist"):
-        run(tmp_path / "no_input_either.h5", tmp_path / "nowhere" / "new.root")
-
-
 def test_the_input_is_not_overwritten(sample_dir):
     path = sample_dir / "multi_test_small.root"
     with pytest.raises(ConfigError, match="it is the input"):

@@ -79,13 +79,6 @@ def test_a_file_of_an_unknown_detector_says_what_is_missing(data_dir, capsys, mo
     assert "edm4hep::CalorimeterHit" in text
 
 
-def test_the_table_of_a_flat_file(sample_dir, capsys):
-    assert run(str(sample_dir / "zqq_test_small.root")) == 0
-    text = capsys.readouterr().out
-    assert "flat" in text
-    assert "ild_g4: fits" in text
-
-
 def test_json_is_all_there_is(sample_dir, capsys):
     path = str(sample_dir / "gamma1_val_small.root")
     assert run(path, "--json") == 0

@@ -80,20 +80,6 @@ def test_optional_columns_may_be_absent(collector):
     assert collector.tokens().energy_sigma is None
 
 
-def test_optional_columns_are_joined(collector):
-    more = {
-        "pdg_probability": torch.rand(2, 1, 4),
-        "energy_sigma": torch.rand(2, 1),
-        "direction_sigma": torch.rand(2, 1),
-    }
-    collector = ParticleCollector(3)
-    collector.add(np.array([2, 0]), generated([1, 1], **more))
-    tokens = collector.tokens()
-    assert tokens.pdg_probability.shape == (3, 1, 4)
-    np.testing.assert_array_equal(tokens.energy_sigma[[2, 0]], more["energy_sigma"].numpy())
-    assert not tokens.direction_sigma[1].any()
-
-
 def test_without_fractions_or_any_batch_there_are_no_links():
     collector = ParticleCollector(2)
     collector.add(np.array([0, 1]), generated([1, 2], n_hits=2))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 
 import numpy as np
@@ -9,10 +8,8 @@ import uproot
 
 from pflow.cli.main import main
 from pflow.config import config_dir
-from pflow.inference.files import reconstruct_files
 from pflow.inference.provenance import changed_decoding, command
 from pflow.io.particles_root import read_provenance
-from pflow.physics.detector import load_detector
 
 
 def contents(path) -> dict[str, list]:
@@ -51,14 +48,6 @@ def test_an_output_is_repeated_from_its_provenance_bit_for_bit(options, sample_d
         assert made["options"]["read_as"].endswith("ild_g4.yaml")
     else:
         assert made["options"]["read_as"] is None
-
-
-def test_a_detector_that_was_made_in_python_is_kept_whole(sample_dir, tmp_path, model):
-    mine = dataclasses.replace(load_detector("ild_g4"), name="mine", ecal_inner_radius=1700.0)
-    source = sample_dir / "gammasep_test_small.root"
-    reconstruct_files([source], checkpoint=model, output=tmp_path / "out.root", device="cpu", detector=mine)
-    kept = read_provenance(tmp_path / "out.root")["options"]["read_as"]
-    assert (kept["name"], kept["ecal_inner_radius"]) == ("mine", 1700.0)
 
 
 def test_changed_thresholds_are_told_from_the_models_own():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -66,9 +65,7 @@ def crashed():
         (escaped, "escaped ZeroDivisionError"),
         (large, "memory"),
         (long, "time"),
-        (lambda: time.sleep(100), "time"),
         (crashed, "crashed SIGSEGV"),
-        (lambda: signal.raise_signal(signal.SIGABRT), "crashed SIGABRT"),
     ],
 )
 def test_the_outcome_of_a_case_is_known(tmp_path, case, what, monkeypatch):
@@ -86,11 +83,3 @@ def test_the_same_seed_gives_the_same_damage():
         assert damaged(content, one) == damaged(content, other)
         assert repr(altered(data, one)) == repr(altered(data, other))
     assert data == {"a": [1, {"b": 2}], "c": "text"}
-
-
-@pytest.mark.parametrize("content", [b"", b"x", bytes(1000)])
-def test_any_content_can_be_damaged(content):
-    generator = np.random.default_rng(1)
-    for _ in range(200):
-        damaged(content, generator)
-        altered([], generator)

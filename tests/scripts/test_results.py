@@ -7,9 +7,8 @@ import math
 import pytest
 
 import results
-from measurements import cards, rows, shipped, tables
+from measurements import rows, shipped, tables
 from measurements.rows import CSV, REPORT, ROOT, Row, read_rows, replace_table, write_rows
-from pflow.checkpoint.load import read_checkpoint
 from pflow.config import shipped_models, weights_dir
 
 
@@ -48,12 +47,6 @@ def test_rows_come_back_and_take_the_places_of_those_before(tmp_path):
     assert path.read_text().splitlines()[0] == "model,sample,quantity,value,low,high,reference,oracle"
 
 
-def test_a_row_shows_its_error_and_the_others_to_as_many_digits():
-    row = Row("m", "s", "q", 97.8044, 97.5588, 98.0269, 97.4412)
-    assert (row.text, row.beside(row.reference), row.beside(row.oracle)) == ("97.80 ±0.23", "97.44", "-")
-    assert Row("m", "s", "q", 101.139).text == "101.1"
-
-
 @pytest.mark.parametrize(
     "text", ["<!-- a: begin -->\ntext", "text\n<!-- a: end -->", "<!-- a: end --><!-- a: begin -->"]
 )
@@ -65,11 +58,6 @@ def test_half_a_place_for_a_table_is_an_error(text):
 def test_a_table_is_replaced_and_the_rest_is_kept():
     text = "before <!-- a: begin -->\nold\n<!-- a: end --> after"
     assert replace_table(text, "a", "new") == text.replace("old", "new")
-
-
-def test_without_a_note_of_the_time_a_card_says_nothing_of_it(tmp_path):
-    header = read_checkpoint("ild-g4-photon").header
-    assert "minutes" not in cards.training_table(header, tmp_path / "training.json")
 
 
 @pytest.mark.slow
