@@ -13,8 +13,9 @@ import pytest
 import uproot
 
 from pflow.cli.main import main
-from pflow.event.build import make_hits
+from pflow.event.build import make_hits, make_particles
 from pflow.event.events import Events, Flag
+from pflow.event.particles import Reconstruction
 from pflow.io.events_root import write_events
 from pflow.io.open import read_events
 from pflow.io.particles_root import RecoWriter, read_reco
@@ -82,6 +83,13 @@ def without_the_tree(path, good):
         file.mktree("Events", {"x": "float32"}).extend({"x": np.zeros(1, dtype=np.float32)})
 
 
+def output(path, good):
+    one = np.ones((len(good), 1))
+    photons = make_particles(pdg=22 * one, charge=0 * one, energy=one, px=one, py=0 * one, pz=0 * one)
+    with RecoWriter(path, provenance={}) as writer:
+        writer.extend(Reconstruction(particles=photons, event=good.event, flags=good.flags))
+
+
 def misnamed(path, good):
     record = ak.zip({"energie": good.hits.energy, **{axis: good.hits.position[axis] for axis in "xyz"}})
     with uproot.recreate(path) as file:
@@ -107,6 +115,7 @@ FILES = {
     "a NaN": (spoilt("energy", np.nan), [f"entry {BAD}, 'hits.energy'"], [BAD]),
     "a position": (spoilt("x", np.nan), [f"entry {BAD}, 'hits.position.x'"], [BAD]),
     "too many hits": (huge, ["entry 2, 'hits': 100000 hits, expected at most 32768"], [2]),
+    "an output of pflow": (output, ["an output of pflow, which holds no hits: give the file that it was made"], None),
     "text": (lambda path, good: path.write_text("energy 1 2 3\n"), [], None),
     "half a file": (half_a_file, [], None),
     "another tree": (without_the_tree, ["Events"], None),

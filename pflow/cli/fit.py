@@ -248,6 +248,10 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
         if self.verb != "fit":
             getattr(self.trainer, self.verb)(self.model, self.datamodule)
             return
+        if self.trainer.is_global_zero:
+            n = self.datamodule.tokeniser_events
+            first = "" if self.spec.tokeniser else f"; first scales and vocabulary, from up to {n:,} training events"
+            print(f"checkpoints, logs and configuration: {self.folder}{first}", flush=True)
         with writing_logs(self.folder):
             # No code from files.
             self.trainer.fit(self.model, self.datamodule, ckpt_path=self.config["checkpoint"], weights_only=True)

@@ -34,6 +34,7 @@ from pflow.event.particles import Reconstruction
 from pflow.export.folder import export_model
 from pflow.inference.engine import Engine, TokenEngine
 from pflow.model.api import GeneratedParticles, describe
+from pflow.tokens.features import missing_part
 from pflow.version import VERSION
 
 __all__ = ["Graphs", "OnnxEngine", "OnnxTokenEngine", "graphs_of"]
@@ -218,7 +219,7 @@ class OnnxEngine(GraphEngine):
         for name in self._graphs.inputs:
             part, _, field = name.partition("_")
             if part not in parts:
-                raise events.error("the model reads tracks, and there are none for these events", field="tracks")
+                raise missing_part(events, "tracks")
             dtype = np.int32 if field in ("subdetector", "layer") else np.float32
             vector = [values for path, values in columns[part].items() if path.startswith(f"{field}.")]
             values = np.stack(vector, axis=1) if vector else columns[part][field]

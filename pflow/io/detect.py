@@ -22,6 +22,7 @@ from pflow.io.edm4hep.podio import PodioFile
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
 from pflow.io.flat import FlatReader, missing_branches
 from pflow.io.layout import load_layout
+from pflow.io.particles_root import NOTE
 from pflow.io.reader import Reader
 from pflow.io.root import Columns, is_rntuple, open_tree
 from pflow.physics.detector import Detector, load_detector
@@ -133,6 +134,8 @@ def sniff(directory: Any, path: str) -> str:
     missing = missing_branches(keys)
     if not missing:
         return "flat"
+    if NOTE in directory:
+        raise InputError("an output of pflow, which holds no hits: give the file that it was made from", file=path)
     names = columns.collections
     raise InputError(
         f"tree 'events' holds neither EDM4hep collections (calorimeter hits with {', '.join(HIT_MEMBERS)},"

@@ -19,7 +19,7 @@ from pflow.physics.arrays import constant, double, namespace
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import impact_parameters
 
-__all__ = ["FEATURES", "Feature", "feature_blocks", "feature_matrix", "feature_transforms"]
+__all__ = ["FEATURES", "Feature", "feature_blocks", "feature_matrix", "feature_transforms", "missing_part"]
 
 BLOCK = 2**15
 """Objects whose features are computed at once."""
@@ -181,6 +181,12 @@ def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArr
     return np.concatenate(blocks) if blocks else np.empty((n_objects, len(names)))
 
 
+def missing_part(events: Events, part: str) -> InputError:
+    """The error of events without a part that the model reads."""
+    remedy = "; --truth-tracks makes them from Monte Carlo particles" if part == "tracks" else ""
+    return events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
+
+
 def feature_blocks(
     events: Events, part: str, names: Sequence[str]
 ) -> Iterator[tuple[slice, list[npt.NDArray[np.float64]]]]:
@@ -193,7 +199,7 @@ def feature_blocks(
     features = _lookup(part, names)
     array = getattr(events, part)
     if array is None:
-        raise events.error(f"the model reads {part.replace('_', ' ')} and the file holds none", field=part)
+        raise missing_part(events, part)
     columns = jagged.columns(array)
     n = int(jagged.count(array).sum())
 

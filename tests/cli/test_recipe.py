@@ -75,10 +75,10 @@ def test_a_stage_that_would_fail_is_told_before_the_first_one_runs(stage, messag
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eos-treshold": 0.9}, "has no option --eos-treshold (nearest matches: --eos-threshold"),
+        ({"eos-treshold": 0.9}, "unrecognized arguments: --eos-treshold 0.9"),
         ({"eos-threshold": "high"}, "argument --eos-threshold: invalid float value: 'high'"),
         ({"eos-threshold": 7}, "eos_threshold: 7"),
-        ({"on-error": ["skip", "raise"]}, "does not take raise"),
+        ({"on-error": ["skip", "raise"]}, "unrecognized arguments: raise"),
     ],
 )
 def test_wrong_options_of_the_calibration_are_told_before_the_first_stage(options, message, tmp_path, capsys):
