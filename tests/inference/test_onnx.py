@@ -156,7 +156,7 @@ def test_a_value_that_is_not_known_is_named(general, three):
 
 
 def test_events_without_tracks_are_refused_where_the_model_reads_them(general, three):
-    with pytest.raises(InputError, match="reads tracks .*; --truth-tracks makes them"):
+    with pytest.raises(InputError, match=r"reads tracks .*; --truth-tracks makes them"):
         reconstruct(dataclasses.replace(three, tracks=None), general)
 
 
