@@ -132,6 +132,10 @@ class OpenFiles(Generic[File]):
             self.release(next(iter(self._files)))
         return file
 
+    def keep(self, file: File) -> None:
+        """Keep a file that was opened in the same way."""
+        self._files[file.path] = file
+
     def release(self, path: str) -> None:
         """Close a file, if it is open."""
         file = self._files.pop(path, None)

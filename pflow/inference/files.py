@@ -186,8 +186,9 @@ def reconstruct_files(
     jobs = _jobs(matching(inputs), output, output_dir, format)
     skip_files = output_dir is not None and on_error == "skip"
     reading = FileOptions(detector=detector, schema=schema, layout=layout, truth_tracks=truth_tracks, on_error=on_error)
+    first = None
     if checkpoint is None:
-        checkpoint = _model_for(jobs, reading, skip=skip_files)
+        checkpoint, first = _model_for(jobs, reading, skip=skip_files)
     model = checkpoint if isinstance(checkpoint, TrainedModel) else load_model(checkpoint)
     trained_on = model.tokeniser.detector
     settings = Settings(
@@ -201,6 +202,10 @@ def reconstruct_files(
     summary, begin = Summary(model=model.path, detector=trained_on.name, engine=settings.engine), time.perf_counter()
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
+        if first is not None and (detector is not None or first.detector == trained_on):
+            worker.files.keep(first)  # opening it again takes a second
+        elif first is not None:
+            first.close()
         plan = _Plan(
             jobs,
             worker,
@@ -385,13 +390,16 @@ def output_paths(inputs: Sequence[str], folder: Path, format: str) -> list[Path]
     return list(taken)
 
 
-def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> str:
-    """Name of the model that comes with pflow for the detector of the first input, or of the first that opens."""
+def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tuple[str, EventFile]:
+    """Name of the model that comes with pflow for the detector of the first input that opens, and that file, open."""
     inputs = [path for job in jobs for path in job.inputs]
     for path in inputs:
         try:
-            with reading.open(path) as file:
-                return shipped_model(file)
+            with contextlib.ExitStack() as stack:
+                file = stack.enter_context(reading.open(path))
+                name = shipped_model(file)
+                stack.pop_all()
+                return name, file
         except InputError:
             if not skip or path == inputs[-1]:
                 raise

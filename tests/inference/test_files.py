@@ -12,6 +12,7 @@ import uproot
 
 import pflow
 from pflow.cli.reconstruct import add_arguments
+from pflow.data.files import FileOptions
 from pflow.errors import ConfigError, InputError, OutputError
 from pflow.event.events import Flag
 from pflow.inference.events import _counterpart
@@ -31,6 +32,16 @@ def bare(tmp_path, events):
 
 def run(inputs, model, output, **options):
     return reconstruct_files(inputs, checkpoint=model, output=output, device="cpu", **options)
+
+
+def test_without_a_checkpoint_the_model_of_the_detector_is_taken_and_the_file_opened_once(
+    sample_dir, tmp_path, monkeypatch
+):
+    opened, open_file = [], FileOptions.open
+    monkeypatch.setattr(FileOptions, "open", lambda own, path: opened.append(path) or open_file(own, path))
+    reconstruct_files([sample_dir / "gammasep_test_small.root"], output=tmp_path / "chosen.root", device="cpu")
+    assert read_provenance(tmp_path / "chosen.root")["checkpoint"]["path"] == "ild-g4-general"
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize(
