@@ -53,24 +53,13 @@ def run_on_cluster(
 ) -> Generator[Outcome, None, None]:
     """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
 
+    `cluster` is ``local:N`` for N processes on this machine, a YAML file of a `BatchSystem` to submit them to, or the
+    address of a dask scheduler (``tcp://host:port``). The processes need pflow, and the checkpoint and input files
+    under the same paths. A ConfigError says why there is no cluster, or that it is lost.
+
     The chunks of a process that dies are done again by another one. A chunk with which several processes die, as one
     that needs more memory than they have, has an error as its outcome. While the cluster has no processes, the chunks
     wait, with a warning.
-
-    Parameters
-    ----------
-    cluster
-        ``local:N`` for N processes on this machine, a YAML file of a `BatchSystem` to submit them to, or the address of
-        a dask scheduler (``tcp://host:port``). The processes need pflow, and the checkpoint and input files under the
-        same paths.
-    checkpoint
-        Argument of `load_model`.
-
-    Raises
-    ------
-    ConfigError
-        dask is not installed, the name is none of these, the scheduler does not answer or is lost, or the batch system
-        does not take the jobs.
     """
     try:
         from dask.distributed import Client
@@ -222,13 +211,7 @@ class BatchSystem:
             raise ConfigError(f"jobs must be at least 1, found {self.jobs}")
 
     def start(self) -> BatchJobs:
-        """Submit the jobs.
-
-        Raises
-        ------
-        ConfigError
-            dask-jobqueue is not installed or refuses the options, or the batch system is not there or refuses a job.
-        """
+        """Submit the jobs; a ConfigError says why that is not possible."""
         kind = getattr(_dask_jobqueue(), SYSTEMS[self.system])
         try:
             cluster = kind(**{"scheduler_options": SCHEDULER, **self.options})
@@ -269,13 +252,7 @@ class BatchJobs:
         self.cluster.close()
 
     def submit(self) -> None:
-        """Submit as many jobs as are wanting.
-
-        Raises
-        ------
-        ConfigError
-            The batch system is not there, or refuses a job; the jobs that it took stay.
-        """
+        """Submit as many jobs as are wanting; after a ConfigError the jobs that the batch system took stay."""
         while len(self.cluster.worker_spec) < self._system.jobs:
             self.cluster.worker_spec.update(self.cluster.new_worker_spec())
         try:

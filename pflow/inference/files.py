@@ -130,34 +130,29 @@ def reconstruct_files(
     """Reconstruct files into one ROOT file, or into one each.
 
     Outputs are those of `pflow.io.particles_root`, or for EDM4hep the input's collections and those of
-    `pflow.io.edm4hep.reco`. They appear only when they are complete.
+    `pflow.io.edm4hep.reco`. They appear only when they are complete. Not named below: as of `pflow.open_events` and
+    `pflow.reconstruct`.
 
     Parameters
     ----------
     inputs
         Event files of any schema, or patterns of their names; truth is not read, but for `mc_links`.
     checkpoint
-        Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector
-        (`shipped_model`).
+        Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector.
     output
         File to write, with the entries of the inputs one after the other; EDM4hep: of one input.
     output_dir
         In place of `output`: a folder for one output for each input, named as `output_paths` says. Outputs that are
         there and whole, from the same input, model and settings, are left as they are.
     format
-        Container of the output; ``edm4hep``: collections of EDM4hep as podio writes them.
-    mc_links
-        EDM4hep: write links from particles to the input's Monte Carlo particles.
+        Container of the output; ``edm4hep``: collections as podio writes them, with `mc_links` also links from
+        particles to the input's Monte Carlo particles.
     detector
         Read the files as this detector even if the model was trained on another one. Default: the model's, and files
         whose ECAL hits lie elsewhere are refused.
-    schema, layout, truth_tracks
-        As for `pflow.open_events`.
     on_error
         What to do with an entry that cannot be used: ``raise``, or ``skip``: warn and leave an empty, flagged one. With
         `output_dir` and ``skip`` a file that cannot be used is left out, with a warning in the end.
-    max_particles, max_hits, batch_size, device, engine
-        As for `pflow.reconstruct`.
     chunk_size
         Entries read and reconstructed at once; up to twice as many where the baskets of a file then end.
     cluster
