@@ -98,8 +98,9 @@ class Parser(LightningArgumentParser):  # type: ignore[misc]
 
     def format_help(self, *args: Any) -> str:
         """The help text; `_with_underscores` accepts what it shows."""
+        groups: list[Any] = self._action_groups
         lightning = [group for name, group in self.groups.items() if name in LIGHTNING]
-        self._action_groups = [group for group in self._action_groups if group not in lightning] + lightning
+        groups.sort(key=lightning.__contains__)
         return re.sub(r"--[\w.]+", lambda name: name[0].replace("_", "-"), super().format_help(*args))
 
 

@@ -132,9 +132,9 @@ class OpenFiles(Generic[File]):
             self.release(next(iter(self._files)))
         return file
 
-    def keep(self, file: File) -> None:
+    def keep(self, path: str, file: File) -> None:
         """Keep a file that was opened in the same way."""
-        self._files[file.path] = file
+        self._files[path] = file
 
     def release(self, path: str) -> None:
         """Close a file, if it is open."""

@@ -198,7 +198,7 @@ def reconstruct_files(
     # The writer of EDM4hep copies the collections of a file that must stay open; `_Plan` closes it after its output.
     with contextlib.closing(Worker(model, settings, max_open=None if format == "edm4hep" else 2)) as worker:
         if first is not None and (detector is not None or first.detector == trained_on):
-            worker.files.keep(first)  # opening it again takes a second
+            worker.files.keep(first.path, first)  # opening it again takes a second
         elif first is not None:
             first.close()
         plan = _Plan(
