@@ -40,7 +40,7 @@ def test_entries_of_the_others_are_added_in_order_and_begin_again(sample_dir, ou
 
 def test_an_event_is_not_joined_with_itself(sample_dir, out):
     path = sample_dir / "multi_test_small.root"
-    for seed in range(3):
+    for seed in range(2):
         assert run(path, path, "-o", out, "--seed", seed) == 0
         px = read_events(out).truth.momentum.px
         assert all(len(set(event)) == len(event) for event in px.to_list())
