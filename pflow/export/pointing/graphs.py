@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pflow.checkpoint.format import EXPORT_FORMAT
 from pflow.checkpoint.load import TrainedModel
-from pflow.export.graphs import Export, Graph, TensorSpec
+from pflow.export.graphs import Export, Graph, TensorSpec, specs
 from pflow.export.loop import Loop
 from pflow.export.pointing.encoder import EncoderGraph
 from pflow.export.pointing.refinement import RefinementGraph
@@ -138,18 +138,11 @@ def _graphs(model: TrainedModel, reconstructor: PointingReconstructor) -> dict[s
 def _graph(
     module: Any, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], first_axes: Mapping[str, str | None]
 ) -> Graph:
-    def spec(name: str, tensor: Tensor) -> TensorSpec:
-        axes = _axes(name, first_axes)
-        shape = [*axes, *[None] * (tensor.ndim - len(axes))]
-        named = tuple(size if label is None else label for label, size in zip(shape, tensor.shape, strict=True))
-        return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), named)
+    def described(tensors: Mapping[str, Tensor]) -> tuple[TensorSpec, ...]:
+        labels = {name: enumerate(_axes(name, first_axes)) for name in tensors}
+        return specs(tensors, {name: {i: label for i, label in own if label} for name, own in labels.items()})
 
-    return Graph(
-        module=module,
-        example=tuple(inputs.values()),
-        inputs=tuple(spec(name, tensor) for name, tensor in inputs.items()),
-        outputs=tuple(spec(name, tensor) for name, tensor in outputs.items()),
-    )
+    return Graph(module=module, example=tuple(inputs.values()), inputs=described(inputs), outputs=described(outputs))
 
 
 def _axes(name: str, first_axes: Mapping[str, str | None]) -> Sequence[str | None]:
