@@ -28,6 +28,7 @@ from pflow.inference.events import MAX_HITS, pick_engine
 from pflow.inference.provenance import describe_input, is_finished, provenance
 from pflow.inference.worker import ChunkResult, Settings, Worker
 from pflow.io.atomic import check_output, make_folder
+from pflow.io.checks import ImplausibleWarning
 from pflow.io.detect import geometry_fits
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
 from pflow.io.particles_root import FORMATS, NOTE, RecoWriter
@@ -294,6 +295,9 @@ class _Plan:
             file = self._worker.files.open(path)
             if self._check_geometry:
                 _check_geometry(file, model.tokeniser.detector)
+            if absent := file.empty_calorimeters:
+                text = f"{path}: holds no collection of {', '.join(absent)}, whose energy is missing from the particles"
+                warnings.warn(text, ImplausibleWarning, stacklevel=2)
             inputs.append(describe_input(file))
             read_as = file.detector.name
             chunks += Chunk.of(file, self._options["chunk_size"])

@@ -63,7 +63,8 @@ def check_events(events: Events, *, rule: str = "stable") -> list[Check]:
     true, status = _showering_energy(events), jagged.flat(events.truth.status)
     if len(status) and not (status == 1).any():
         codes, counts = np.unique(status, return_counts=True)
-        text = f"no particle has status 1, as targets of the rule 'stable' have; most have {codes[counts.argmax()]}"
+        most = codes[counts.argmax()]
+        text = f"no particle has status 1, as targets of the rule 'stable' have; most have {most} (--stable-status)"
         return [*found, Check("status", False, text)]
     if true and hits:
         low, high = RESPONSE

@@ -212,8 +212,7 @@ def _checks(file: EventFile, sums: _Sums) -> Iterator[Check]:
     yield from (Check(about, False, text) for about, text in file.reader.notes.items())
     if sums.left_out:
         yield Check("objects", False, f"left out in {len(sums.left_out)} entries; the first: {sums.left_out[0]}")
-    absent = [own.name for own in file.detector.calorimeters if file.sources and not file.sources[own.name]]
-    if absent:
+    if absent := file.empty_calorimeters:
         yield Check("calorimeters", False, f"no collection of {', '.join(absent)}: its energy is missing")
     yield from sums.checks
 

@@ -119,6 +119,11 @@ class EventFile:
         """Close the file; a second call does nothing."""
         self.reader.close()
 
+    @property
+    def empty_calorimeters(self) -> list[str]:
+        """Calorimeters of the detector of which the file holds no collection."""
+        return [own.name for own in self.detector.calorimeters if self.sources and not self.sources[own.name]]
+
     def ranges(self, size: int, most: int | None = None) -> list[tuple[int, int]]:
         """Ranges of all entries, in order, in which the file is best read, as of `pflow.io.root.read_ranges`."""
         if size < 1:

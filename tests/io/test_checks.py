@@ -152,3 +152,17 @@ def test_energies_in_other_units_are_said_while_reading(make_photons, tmp_path):
 
 def _scaled(hits, factor):
     return ak.with_field(hits, hits.energy * factor, "energy")
+
+
+def test_what_is_not_read_is_named(write, content, toy):
+    """A subset collection of tracks, and a calorimeter without a collection."""
+    tracks = {"Tracks_objIdx.index": [[0], []], "Tracks_objIdx.collectionID": [[16], []]}
+    less = {key: values for key, values in content.items() if "Track" not in key} | tracks
+    path = write(less)
+    with open_events(path, detector=toy) as file:
+        assert file.empty_calorimeters == ["muon"]
+        with pytest.warns(ImplausibleWarning, match=r"Tracks only refers to objects of other collections \(a subset\)"):
+            events = file.read()
+    assert events.tracks is None
+    names = [check.name for check in inspect_file(path, detector=toy).checks if not check.good]
+    assert {"Tracks", "calorimeters"} <= set(names)

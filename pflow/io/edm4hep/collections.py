@@ -12,7 +12,7 @@ from pflow.errors import InputError
 from pflow.event import jagged
 from pflow.io.edm4hep.podio import PodioFile, relation, vector_member
 
-__all__ = ["Collection", "collection_contents", "count_objects", "link_pairs", "list_collections"]
+__all__ = ["SUBSET", "Collection", "collection_contents", "count_objects", "link_pairs", "list_collections"]
 
 SUBSET = "_objIdx"
 """End of the branch by which a subset collection, one that only refers to objects of others, is stored."""
@@ -77,7 +77,7 @@ def list_collections(file: PodioFile) -> list[Collection]:
     columns, named = file.columns, set(file.ids.values())
     found = []
     for name in columns.collections:
-        if name.endswith(SUBSET):
+        if name.endswith(SUBSET) and not _is_auxiliary(name, file):
             own = name.removesuffix(SUBSET)
             found.append(Collection(name=own, type=_declared(file, own), subset=True))
         elif columns.members(name) and not _is_auxiliary(name, file):

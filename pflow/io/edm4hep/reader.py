@@ -18,7 +18,7 @@ from pflow.event.build import make_hits, make_particles, make_tracker_hits, make
 from pflow.event.events import Events, Flag
 from pflow.event.links import Links, sum_by_pair
 from pflow.event.truth_tracks import follow_to_calorimeter, make_truth_tracks
-from pflow.io.edm4hep.collections import link_pairs, list_collections
+from pflow.io.edm4hep.collections import SUBSET, link_pairs, list_collections
 from pflow.io.edm4hep.podio import Joined, PodioFile, expand, relation, vector_member
 from pflow.io.edm4hep.simulated import Contributions, count_layers, digitise, read_contributions
 from pflow.physics import kinematics
@@ -106,7 +106,8 @@ class Edm4hepReader:
         columns = file.columns
         self.file = file
         self.schema, self.path, self.uuid, self.tree = file.schema, file.path, file.uuid, columns.tree
-        self.num_entries, self.notes = columns.num_entries, file.notes
+        self.num_entries = columns.num_entries
+        self.notes: Mapping[str, str] = file.notes
         self.detector = detector
         self.sim = _only_simulated(file, detector) if sim is None else sim
         if not any(_names(calorimeter, self.sim) for calorimeter in detector.calorimeters):
@@ -142,6 +143,9 @@ class Edm4hepReader:
             if name not in {found for own in self.sources.values() for found in own}
             and not (part in FIRST_ONLY and self.sources[part])
         )
+        for name in (name for part, names in wanted.items() if not there[part] for name in names):
+            if columns.has(f"{name}{SUBSET}"):
+                file.notes[name] = f"{name} only refers to objects of other collections (a subset) and is not read"
         self.truth_tracks = truth_tracks and not self.sources["tracks"]
         if self.truth_tracks:
             self._check_truth_tracks()
@@ -346,7 +350,7 @@ class _Range:
         if len(follow):
             start, detector = vertex[follow], self.reader.detector
             sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
-            helix = position[:, start].T, momentum[:, start].T, np.sign(omega[start])
+            helix: Any = position[:, start].T, momentum[:, start].T, np.sign(omega[start])
             reached = follow_to_calorimeter(*helix, detector, sides)
             at_face[:, follow] = np.concatenate(reached, axis=1).T
         return make_tracks(
