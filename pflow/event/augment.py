@@ -30,9 +30,6 @@ Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.floating[Any]]
 Angles = npt.NDArray[np.float64]
 
-BLOCK = 2**15
-"""Vectors that are rotated at once: the caches of a processor hold them."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Overlay:
@@ -301,10 +298,4 @@ def _moved(events: Events, phi: Angles | None = None, reflected: npt.NDArray[np.
 
 def _rotated(x: Values, y: Values, cos: Angles, sin: Angles) -> tuple[Values, Values]:
     """Components of vectors, [N] each, rotated by an angle each; in their precision."""
-    rotated = np.empty_like(x), np.empty_like(y)
-    for start in range(0, len(x), BLOCK):
-        rows = slice(start, start + BLOCK)
-        x_rows, y_rows = x[rows].astype(np.float64), y[rows].astype(np.float64)
-        rotated[0][rows] = x_rows * cos[rows] - y_rows * sin[rows]
-        rotated[1][rows] = x_rows * sin[rows] + y_rows * cos[rows]
-    return rotated
+    return (x * cos - y * sin).astype(x.dtype), (x * sin + y * cos).astype(y.dtype)

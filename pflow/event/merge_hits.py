@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import awkward as ak
@@ -27,9 +27,6 @@ __all__ = ["Merge", "Merged", "merge_hits", "sum_hits"]
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.integer[Any]]
-
-HITS_AT_ONCE = 2**16
-"""Hits that are merged at once: some ten arrays of them fit into the caches."""
 
 LARGEST_CELL = 2**31 - 1
 """Largest number of a cell in each direction, farther out than any detector."""
@@ -88,20 +85,13 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merge
     """
     counts = jagged.count(events.hits)
     columns = _checked(events, counts)
-    grid = _Grid.of(events.detector, merge)
-    sums: list[dict[str, npt.NDArray[Any]]] = []
-    cell_of = np.empty(int(counts.sum()), dtype=np.int64)
-    n_cells = np.empty(len(counts), dtype=np.int64)
-    for some, rows in _pieces(counts):
-        hits = {name: values[rows] for name, values in columns.items()}
-        hits |= {name: hits[name].astype(np.float64) for name in CHECKED}
-        event = np.repeat(np.arange(some.stop - some.start, dtype=np.int32), counts[some])
-        group, first_hit = _groups(event, *_cells(hits, grid))
-        n_cells[some] = np.bincount(event[first_hit], minlength=some.stop - some.start)
-        np.subtract(group, np.repeat(jagged.offsets(n_cells[some])[:-1], counts[some]), out=cell_of[rows])
-        sums.append(sum_hits(hits, group, first_hit, with_time))
-    merged = {name: np.concatenate([one[name] for one in sums]) for name in sums[0]}
-    return Merged(hits=jagged.records(merged, n_cells), cell_of=jagged.unflatten(cell_of, counts))
+    hits = columns | {name: columns[name].astype(np.float64) for name in CHECKED}
+    event = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    group, first_hit = _groups(event, *_cells(hits, _Grid.of(events.detector, merge)))
+    n_cells = np.bincount(event[first_hit], minlength=len(counts))
+    cell_of = group - np.repeat(jagged.offsets(n_cells)[:-1], counts)
+    sums = sum_hits(hits, group, first_hit, with_time)
+    return Merged(hits=jagged.records(sums, n_cells), cell_of=jagged.unflatten(cell_of, counts))
 
 
 def sum_hits(
@@ -150,18 +140,6 @@ def _checked(events: Events, counts: Index) -> dict[str, npt.NDArray[Any]]:
                 field=f"hits.{name}",
             )
     return columns
-
-
-def _pieces(counts: Index) -> Iterator[tuple[slice, slice]]:
-    """Events whose hits the caches of a processor hold, and their hits; at least one piece, and no event is cut."""
-    ends = jagged.offsets(counts)
-    start = 0
-    while start < len(counts) or start == 0:
-        stop = min(
-            max(int(np.searchsorted(ends, ends[start] + HITS_AT_ONCE, side="right")) - 1, start + 1), len(counts)
-        )
-        yield slice(start, stop), slice(int(ends[start]), int(ends[stop]))
-        start = max(stop, 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from pflow.event.merge_hits import merge_hits
 from pflow.event.targets import Targets
 from pflow.event.truth import select_targets
 from pflow.tokens.config import PARTS, TokenConfig
-from pflow.tokens.features import FEATURES, feature_blocks
+from pflow.tokens.features import FEATURES, feature_columns
 from pflow.tokens.order import sort_targets
 from pflow.tokens.readout import make_readout
 from pflow.tokens.scale import Normaliser
@@ -111,11 +111,10 @@ def _features(
     events: Events, part: str, names: Sequence[str], scale: Normaliser
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Normalised features of a part, float32 [N, F], and where its events begin and end."""
-    blocks = feature_blocks(events, part, names)
+    columns = feature_columns(events, part, names)
     offsets = jagged.offsets(jagged.count(getattr(events, part)))
     normalised = np.empty((int(offsets[-1]), len(names)), dtype=np.float32)
-    for rows, columns in blocks:
-        scale.apply_to(columns, normalised[rows])
+    scale.apply_to(columns, normalised)
     return normalised, offsets
 
 

@@ -6,7 +6,7 @@ A new feature is one entry of `FEATURES`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,7 @@ from pflow.physics.arrays import constant, double, namespace
 from pflow.physics.detector import Detector
 from pflow.physics.kinematics import impact_parameters
 
-__all__ = ["FEATURES", "Feature", "feature_blocks", "feature_matrix", "feature_transforms", "missing_part"]
-
-BLOCK = 2**15
-"""Objects whose features are computed at once."""
+__all__ = ["FEATURES", "Feature", "feature_columns", "feature_matrix", "feature_transforms", "missing_part"]
 
 Values = Any
 """An array of NumPy, or where a graph is traced a tensor of torch; float64."""
@@ -175,10 +172,10 @@ def feature_transforms(part: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def feature_matrix(events: Events, part: str, names: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Physical values of the named features side by side, float64 [N, F]; see `feature_blocks`."""
-    blocks = [np.stack(columns, axis=1) for _, columns in feature_blocks(events, part, names) if columns]
+    """Physical values of the named features side by side, float64 [N, F]; see `feature_columns`."""
+    columns = feature_columns(events, part, names)
     n_objects = int(jagged.count(getattr(events, part)).sum())
-    return np.concatenate(blocks) if blocks else np.empty((n_objects, len(names)))
+    return np.stack(columns, axis=1) if names else np.empty((n_objects, 0))
 
 
 def missing_part(events: Events, part: str) -> InputError:
@@ -187,47 +184,25 @@ def missing_part(events: Events, part: str) -> InputError:
     return events.error(f"the model reads {part.replace('_', ' ')} and the file holds none{remedy}", field=part)
 
 
-def feature_blocks(
-    events: Events, part: str, names: Sequence[str]
-) -> Iterator[tuple[slice, list[npt.NDArray[np.float64]]]]:
-    """Physical values of the named features of all objects of a part, before any transform.
+def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
+    """Physical values of the named features of all objects of a part, float64 [N] each, in the units of `FEATURES`.
 
-    Block by block, which the caches of a processor hold: which of all objects, and their features, float64 [n] for each
-    name, in the units of `FEATURES`. `InputError` where the file does not hold the part, or a value is not finite; it
-    names the file, the first such entry and the field.
+    `InputError` where the file does not hold the part, or a value is not finite; it names the file, the first such
+    entry and the field.
     """
-    features = _lookup(part, names)
     array = getattr(events, part)
     if array is None:
         raise missing_part(events, part)
-    columns = jagged.columns(array)
-    n = int(jagged.count(array).sum())
-
-    def blocks() -> Iterator[tuple[slice, list[npt.NDArray[np.float64]]]]:
-        for start in range(0, n, BLOCK):
-            rows = slice(start, min(start + BLOCK, n))
-            block = {name: values[rows] for name, values in columns.items()}
-            computed = [np.asarray(feature.compute(block, events.detector), dtype=np.float64) for feature in features]
-            if not all(np.isfinite(column).all() for column in computed):
-                raise _not_finite(events, part, names)
-            yield rows, computed
-
-    return blocks()
-
-
-def _not_finite(events: Events, part: str, names: Sequence[str]) -> InputError:
-    """The error that names the first feature of which values are not finite."""
-    array = getattr(events, part)
-    columns = jagged.columns(array)
-    computed = (
-        (name, feature.compute(columns, events.detector))
-        for name, feature in zip(names, _lookup(part, names), strict=True)
-    )
-    name, values = next((name, values) for name, values in computed if not np.isfinite(values).all())
-    bad = np.flatnonzero(~np.isfinite(values))
-    return events.error(
-        f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(values)} "
-        "are unknown or not finite",
-        index=jagged.event_index(jagged.count(array))[bad[0]],
-        field=FEATURES[part][name].field,
-    )
+    columns, found = dict(jagged.columns(array)), []
+    for name, feature in zip(names, _lookup(part, names), strict=True):
+        values = np.asarray(feature.compute(columns, events.detector), dtype=np.float64)
+        if not np.isfinite(values).all():
+            bad = np.flatnonzero(~np.isfinite(values))
+            raise events.error(
+                f"the model's feature '{name}' of {part} needs a finite number here; {len(bad)} of {len(values)} "
+                "are unknown or not finite",
+                index=jagged.event_index(jagged.count(array))[bad[0]],
+                field=feature.field,
+            )
+        found.append(values)
+    return found

@@ -19,6 +19,7 @@ def targets(pdg, px, *, py=None, pz=None, charge=None, n_tracks=None) -> Targets
         rule="stable",
         counts=jagged.count(truth),
         chosen=np.arange(ak.count(truth.pdg)),
+        final=np.ones(ak.count(truth.pdg), dtype=bool),
         truth=truth,
         added={"n_tracks": jagged.flat(n_tracks)},
         hits=Links.of(None, len(truth)),
