@@ -19,8 +19,6 @@ from pflow.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from pflow.train.module import ParticleFlow
 
-__all__ = ["AveragedWeights", "EpochLine", "Freeze", "Interrupted", "ProgressBar", "StopOnSignal", "release_ranks"]
-
 COLUMNS = {
     "train/loss": "train loss {:.4f}",
     "val/loss": "val loss {:.4f}",
@@ -53,13 +51,9 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
     """Exponential moving average of the parameters, updated at each step; validation and checkpoints use it.
 
     An update keeps the share ``min(decay, (1 + n) / (10 + n))`` of the average after n updates, so that the first
-    weights are soon forgotten, as in TensorFlow's ``ExponentialMovingAverage``; it reaches back about
-    ``1 / (1 - decay)`` steps.
-
-    Raises
-    ------
-    ConfigError
-        A decay outside (0, 1), or checkpoints that would hold the average alone, with which no training can continue.
+    weights are soon forgotten, as in TensorFlow's ``ExponentialMovingAverage``; it reaches back about ``1 / (1 -
+    decay)`` steps. ConfigError: a decay outside (0, 1), or checkpoints that would hold the average alone, with which no
+    training can continue.
     """
 
     def __init__(self, decay: float) -> None:
@@ -87,10 +81,7 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
 class Freeze(pl.Callback):  # type: ignore[misc]
     """Trains a part of a trained model: the other modules get no gradients and stay in evaluation mode.
 
-    Parameters
-    ----------
-    modules
-        Names of sub-modules of the reconstructor; default: its ``first_stage_modules``.
+    `modules` are names of sub-modules of the reconstructor; default: its ``first_stage_modules``.
     """
 
     def __init__(self, modules: Sequence[str] | None = None) -> None:
@@ -100,10 +91,7 @@ class Freeze(pl.Callback):  # type: ignore[misc]
     def setup(self, trainer: pl.Trainer, pl_module: ParticleFlow, stage: str) -> None:
         """Freeze, before there is an optimiser.
 
-        Raises
-        ------
-        ConfigError
-            A module that the reconstructor does not have, or weights that are random.
+        ConfigError: a module that the reconstructor does not have, or weights that are random.
         """
         if stage != "fit":
             return

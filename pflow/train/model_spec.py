@@ -19,8 +19,6 @@ from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
 from pflow.train.transfer import transfer_checkpoint
 
-__all__ = ["ModelSpec"]
-
 PURPOSES = {"start": "begin with", "continue": "continue", "evaluate": "evaluate"}
 
 
@@ -29,16 +27,10 @@ class ModelSpec:
     """Where a run takes its model from.
 
     The options of that model are the defaults. Options that a configuration sets take precedence, or are refused by
-    name if they do not fit the weights.
-
-    Parameters
-    ----------
-    purpose
-        ``fresh``: random weights, tokeniser fitted on the training files. ``start``: a new training that begins with
-        the weights of `checkpoint`; parts of the network that it does not have begin at random, and further layers
-        pass on what they get. ``continue``: the training of `checkpoint` is resumed. ``evaluate``: no training.
-    checkpoint
-        The trained model; None for a fresh one.
+    name if they do not fit the weights. By `purpose`: ``fresh``: random weights, tokeniser fitted on the training
+    files. ``start``: a new training that begins with the weights of `checkpoint`; parts of the network that it does not
+    have begin at random, and further layers pass on what they get. ``continue``: the training of `checkpoint` is
+    resumed. ``evaluate``: no training.
     """
 
     purpose: Literal["fresh", "start", "continue", "evaluate"] = "fresh"
@@ -48,23 +40,10 @@ class ModelSpec:
     def resolve(
         cls, verb: str, *, checkpoint: str | Path | None = None, start_from: str | Path | None = None
     ) -> ModelSpec:
-        """The spec of a verb of the command line.
+        """The spec of a verb of the command line, ``fit`` or another one, which evaluates `checkpoint`.
 
-        Parameters
-        ----------
-        verb
-            ``fit`` or another one, which evaluates.
-        checkpoint
-            Model to evaluate, or checkpoint of the training to continue.
-        start_from
-            Model to begin with, unless its training is continued.
-
-        Raises
-        ------
-        ConfigError
-            A training to continue of which there are the weights alone.
-        InputError
-            Not a trained model that pflow can use.
+        A fit continues the training of `checkpoint`, or begins with the model `start_from`. ConfigError: a training to
+        continue of which there are the weights alone. InputError: not a trained model that pflow can use.
         """
         source = start_from if checkpoint is None else checkpoint
         if source is None:
@@ -122,12 +101,8 @@ class ModelSpec:
             self._refuse(differences("data", to_plain(config), theirs))
 
     def check_network(self, reconstructor: Reconstructor) -> None:
-        """Refuse another network than that of the training to continue, or of the model to evaluate.
-
-        Raises
-        ------
-        ConfigError
-            Names each option.
+        """Refuse another network than that of the training to continue, or of the model to evaluate, naming each
+        option.
         """
         if self.checkpoint is not None and self.purpose != "start":
             self._refuse(self._network_differences(reconstructor))
@@ -135,25 +110,10 @@ class ModelSpec:
     def load_into(self, reconstructor: Reconstructor, *, detector: Detector) -> tuple[list[str], list[str]]:
         """Load the weights, unless the trainer does it (a training that is resumed) or there are none.
 
-        Parameters
-        ----------
-        reconstructor
-            With random weights.
-        detector
-            Its detector; a training may begin with a model of another one (`pflow.train.transfer`).
-
-        Returns
-        -------
-        random, identity : list of str
-            Parts that the checkpoint to start with does not have: those that keep their random weights, and layers
-            behind those of a stack, which pass on what they get.
-
-        Raises
-        ------
-        ConfigError
-            The weights do not fit options that were set; names the options.
-        InputError
-            The weights do not fit the checkpoint's own options.
+        A training may begin with a model of another `detector` (`pflow.train.transfer`). Returns the parts that the
+        checkpoint to start with does not have: those that keep their random weights, and layers behind those of a
+        stack, which pass on what they get. ConfigError: the weights do not fit options that were set; names them.
+        InputError: they do not fit the checkpoint's own options.
         """
         if self.checkpoint is None or self.purpose == "continue":
             return [], []

@@ -24,8 +24,6 @@ from pflow.train.callbacks import AveragedWeights
 from pflow.train.model_spec import ModelSpec
 from pflow.version import VERSION
 
-__all__ = ["ParticleFlow", "compiled_step", "next_particle_errors", "warmup_cosine"]
-
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 """Precisions of training that are allowed: in all, weights, positions and directions stay in single precision."""
 
@@ -99,13 +97,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     @property
     def data(self) -> ParticleFlowData:
-        """The data module of the trainer.
-
-        Raises
-        ------
-        ConfigError
-            There is none, or it is not a `ParticleFlowData`.
-        """
+        """The data module of the trainer; ConfigError if it is not a `ParticleFlowData`."""
         module = getattr(self.trainer, "datamodule", None)
         if not isinstance(module, ParticleFlowData):
             raise ConfigError("ParticleFlow needs a ParticleFlowData data module: its tokeniser decides the sizes")
@@ -114,12 +106,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
     def configure_model(self) -> None:
         """Build the model, when the data module is set up.
 
-        Raises
-        ------
-        ConfigError
-            Options that make no model, or that do not fit the trained model that `spec` names.
-        InputError
-            A checkpoint whose weights do not fit its configuration.
+        ConfigError: options that make no model, or that do not fit the trained model that `spec` names. InputError: a
+        checkpoint whose weights do not fit its configuration.
         """
         if self.reconstructor is not None:
             return
@@ -144,13 +132,7 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self._step = compiled_step(reconstructor) if self.compile_model else reconstructor.training_step
 
     def configure_optimizers(self) -> Any:
-        """AdamW, and a learning rate that is set at each step.
-
-        Raises
-        ------
-        ConfigError
-            The number of steps is not known, so that there is no cosine over them.
-        """
+        """AdamW, and a learning rate that is set at each step; ConfigError if the number of steps is not known."""
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
@@ -202,12 +184,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         """The total loss of the last batch, on the host; None if it was checked before.
 
         Asked for one batch late, when it has arrived and no GPU is waited for, and before a checkpoint is written: none
-        holds weights that were changed by a loss that is not finite.
-
-        Raises
-        ------
-        InputError
-            A loss is not a finite number; names the losses, and the files and entries of the batch.
+        holds weights that were changed by a loss that is not finite. InputError names the losses, and the files and
+        entries.
         """
         if self._unchecked is None:
             return None
@@ -347,22 +325,9 @@ def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], f
 def next_particle_errors(prediction: Mapping[str, Tensor], target: Target, energy_std: float) -> dict[str, Tensor]:
     """Mean errors over all true particles, each against the prediction at its own place in the sequence.
 
-    They pair the i-th with the i-th, which is right under teacher forcing only; `pflow evaluate` matches decoded
-    particles to true ones.
-
-    Parameters
-    ----------
-    prediction
-        ``energy`` [B, T], log10(E / GeV) normalised, and ``direction`` [B, T, 3], unit vector.
-    target
-        Of T particles, at least one of them real.
-    energy_std
-        Standard deviation in the normalisation of log10 E.
-
-    Returns
-    -------
-    dict
-        ``energy_error``: mean |E / E_true - 1|; ``angle_deg``: mean angle between directions, degrees. Scalars.
+    ``energy_error``: mean |E / E_true - 1|; ``angle_deg``: mean angle between directions, degrees. They pair the i-th
+    with the i-th, which is right under teacher forcing only; `pflow evaluate` matches decoded particles to true ones.
+    The prediction is that of `TrainingOutput`, with at least one real target; `energy_std` is that of log10 E.
     """
     # Both energies are normalised logarithms: their difference is the logarithm of the ratio, in standard deviations.
     difference = prediction["energy"].float() - target.energy  # [B, T]

@@ -19,8 +19,6 @@ from pflow.config import config_dir, from_plain
 from pflow.errors import ConfigError, InputError, check_fields, nearest
 from pflow.io.atomic import replacing
 
-__all__ = ["TrainingRecipe", "load_recipe", "run_recipe", "training_summary"]
-
 SUMMARY = "training.json"
 
 SKIPPED = 3
@@ -50,11 +48,7 @@ class TrainingRecipe:
         Options of `pflow calibrate` for the last stage's model: values, lists of values, or true for an option that
         takes none. Its files are the samples of ``val``. None: it is not calibrated.
 
-    Raises
-    ------
-    ConfigError
-        No stages, or one that is no configuration; an unknown split, or one without a list of names; a calibration
-        without samples of ``val``, or with options that the recipe gives itself.
+    ConfigError names what is missing or wrong.
     """
 
     stages: tuple[Mapping[str, Any], ...]
@@ -93,15 +87,8 @@ class TrainingRecipe:
     def write(self, folder: str | Path, stage: int, variant: str | None = None) -> list[str]:
         """Write the configurations of a stage (from 0), each of which changes those before it, to a folder.
 
-        Returns
-        -------
-        list of str
-            The options of `pflow fit` that name them.
-
-        Raises
-        ------
-        ConfigError
-            A variant that the recipe does not have, or none where it has some.
+        Returns the options of `pflow fit` that name them. ConfigError: a variant that the recipe does not have, or none
+        where it has some.
         """
         chosen = list(self.stages[: stage + 1])
         if self.variants or variant is not None:
@@ -126,13 +113,7 @@ class TrainingRecipe:
         return words
 
     def files(self, data_dir: str | Path) -> dict[str, list[str]]:
-        """Files of each split.
-
-        Raises
-        ------
-        InputError
-            A file is missing; names it.
-        """
+        """Files of each split; InputError names one that is missing."""
         found = {
             split: [str(Path(data_dir) / f"{name}_{split}.root") for name in names]
             for split, names in self.samples.items()
@@ -144,17 +125,9 @@ class TrainingRecipe:
 
 
 def load_recipe(source: str | Path) -> TrainingRecipe:
-    """Read a recipe.
+    """Read a recipe from a YAML file, or by the name of one that comes with pflow.
 
-    Parameters
-    ----------
-    source
-        Path of a YAML file, or name of a recipe that comes with pflow.
-
-    Raises
-    ------
-    InputError
-        No such recipe (with the nearest names), or a file that is not one.
+    InputError: no such recipe (with the nearest names), or a file that is not one.
     """
     path = Path(source)
     if not path.is_file():
@@ -208,13 +181,8 @@ def run_recipe(
     int
         Exit code of the command that failed, else 0, or 3 if one of them skipped entries.
 
-    Raises
-    ------
-    ConfigError
-        The recipe needs a folder of samples, has no such variant, or makes no model to copy to `ship`, which may be no
-        file; or a command that `check` refuses.
-    InputError
-        A file of the samples is missing.
+    ConfigError: the recipe needs a folder of samples, has no such variant, or makes no model to copy to `ship`, which
+    may be no file; or a command that `check` refuses. InputError: a file of the samples is missing.
     """
     if recipe.samples and data_dir is None:
         raise ConfigError("the recipe names samples: say where they are with --data-dir")

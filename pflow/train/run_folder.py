@@ -18,23 +18,11 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pflow.errors import ConfigError
 from pflow.io.atomic import check_output, disk_errors, replacing
 
-__all__ = ["AtomicCheckpointIO", "check_run_folder", "make_loggers", "read_history", "writing_logs"]
-
 
 def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
-    """Check, before any work, that a training can write to a folder.
+    """Check, before any work, that a training can write to a folder: new, empty, or of the checkpoint to continue.
 
-    Parameters
-    ----------
-    folder
-        New, empty, or of the training to continue.
-    continued
-        Checkpoint of that training.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be made, holds another run, or something that no run wrote and that would be lost.
+    ConfigError: the folder cannot be made, holds another run, or something that no run wrote and that would be lost.
     """
     there = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     if not there.is_dir():
@@ -59,13 +47,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write a checkpoint.
-
-        Raises
-        ------
-        OutputError
-            It could not be written.
-        """
+        """Write a checkpoint; OutputError if it could not be written."""
         content = io.BytesIO()  # on a full disk torch hides the error of the file behind one of its own
         torch.save(checkpoint, content)
         with replacing(path) as partial:
@@ -83,12 +65,8 @@ def make_loggers(folder: Path) -> list[Any]:
 def writing_logs(folder: Path) -> Iterator[None]:
     """Say once, and with the run's folder, that logs cannot be written: the disk is full, or the folder vanished.
 
-    TensorBoard writes in a thread, which keeps its error for the next call and prints a traceback besides.
-
-    Raises
-    ------
-    OutputError
-        They could not be written.
+    TensorBoard writes in a thread, which keeps its error for the next call and prints a traceback besides. OutputError:
+    they could not be written.
     """
     before = threading.excepthook
 

@@ -15,8 +15,6 @@ from pflow.physics.detector import Detector
 from pflow.tokens.scale import Normaliser
 from pflow.tokens.tokeniser import Tokeniser
 
-__all__ = ["nearest_subdetectors", "transfer_checkpoint", "transfer_subdetectors", "transfer_tokeniser"]
-
 TRANSVERSE = frozenset({"x", "y", "calo_x", "calo_y"})
 LONGITUDINAL = frozenset({"z", "calo_z"})
 DISTANCES = frozenset({"log_r", "calo_log_r"})
@@ -78,24 +76,10 @@ def nearest_subdetectors(detector: Detector, trained: Detector) -> list[int | No
 def transfer_subdetectors(
     weights: Mapping[str, Tensor], columns: Mapping[str, tuple[int, int]], nearest: Sequence[int | None], n_trained: int
 ) -> dict[str, Tensor]:
-    """Weights for another list of subdetectors: each takes the columns of the trained one that it is most like.
+    """Weights for another list of subdetectors: each takes the columns of the trained one that it is most like, or 0.
 
-    Parameters
-    ----------
-    weights
-        Tensors by name.
-    columns
-        Weights with inputs by subdetector: the first of these columns, and the number of blocks of `n_trained` columns
-        (`pflow.model.api.Reconstructor.subdetector_columns`). Names that `weights` does not have are left out.
-    nearest
-        From `nearest_subdetectors`; a subdetector without one takes 0.
-    n_trained
-        Number of subdetectors of the trained model.
-
-    Returns
-    -------
-    dict
-        All weights, by the same names.
+    Columns are those of `Reconstructor.subdetector_columns`, with blocks of `n_trained`; names that `weights` does not
+    have are left out. `nearest` is from `nearest_subdetectors`. Returns all weights, by the same names.
     """
     changed = dict(weights)
     for name, (first, blocks) in columns.items():

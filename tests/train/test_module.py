@@ -21,8 +21,6 @@ from pflow.errors import ConfigError
 from pflow.io.open import read_events
 from pflow.model.api import TrainingOutput
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
-from pflow.model.pointing.geometry import cosines, make_tokens_and_items
-from pflow.model.pointing.pairs import PairList
 from pflow.model.translation import TranslationReconstructor
 from pflow.train.module import ParticleFlow, compiled_step, next_particle_errors, warmup_cosine
 
@@ -71,12 +69,6 @@ def test_a_cosine_needs_to_know_the_number_of_steps(tiny, small, tmp_path):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
     with pytest.raises(ConfigError, match=r"set trainer\.max_steps"):
         main(["fit", *tiny, *data, f"--output={tmp_path / 'run'}"])
-
-
-def test_a_budget_of_tokens_trains_with_a_number_of_steps(tiny, small, tmp_path, capsys):
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
-    assert main(["fit", *tiny, *data, "--trainer.max_steps=12", f"--output={tmp_path / 'run'}"]) == 0
-    assert "best model" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -155,64 +147,32 @@ def test_a_training_in_half_precision_alone_is_refused_by_name(tiny, small, tmp_
         main(["fit", *tiny, *data, "--trainer.precision=bf16-true"])
 
 
-def test_it_rises_linearly_and_falls_as_half_a_cosine_to_the_final_value_where_it_stays():
+def test_the_rate_rises_linearly_and_falls_as_half_a_cosine_to_the_final_value_where_it_stays():
     factor = warmup_cosine(total=12, warmup=4, final=0.2)
     assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     # By hand: half way the cosine is 0, so the factor is (1 + 0.2) / 2.
     assert [factor(step) for step in (8, 12, 50)] == pytest.approx([0.6, 0.2, 0.2])
-    values = [factor(step) for step in range(4, 13)]
-    assert values == sorted(values, reverse=True)
-
-
-def test_a_final_value_of_one_is_a_constant_rate():
-    factor = warmup_cosine(total=10, warmup=2, final=1.0)
-    assert [factor(step) for step in range(1, 12)] == [1.0] * 11
-
-
-def test_a_run_of_warm_up_only_does_not_divide_by_zero():
-    assert warmup_cosine(total=2, warmup=2, final=0.0)(2) == 1.0
+    constant = warmup_cosine(total=10, warmup=2, final=1.0)
+    assert [constant(step) for step in range(1, 12)] == [1.0] * 11
+    assert warmup_cosine(total=2, warmup=2, final=0.0)(2) == 1.0  # no step after the warm-up
 
 
 X, Y, Z = torch.eye(3)
 
 
-def target(energy, direction, mask) -> Target:
-    energy = torch.tensor(energy)
+def test_errors_of_the_next_particles_by_hand():
+    """Padding does not count, and small angles keep their precision."""
+    energy, mask, small = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[True, True, False]]), 1e-5
     index = torch.zeros_like(energy, dtype=torch.int64)
-    return Target(charge=index, pdg=index, energy=energy, direction=direction, mask=torch.tensor(mask))
-
-
-def test_hand_computed_errors():
-    true = target([[0.0, 1.0]], torch.stack([X, Z])[None], [[True, True]])
+    true = Target(charge=index, pdg=index, energy=energy, direction=torch.stack([X, Z, X])[None], mask=mask)
     # With a deviation of 0.5 in log10 E: 2 log10(2) is a factor of 2, -2 log10(2) one of 1/2.
-    shift = 2 * math.log10(2)
-    prediction = {
-        "energy": torch.tensor([[shift, 1.0 - shift]]),
-        "direction": torch.stack([X, torch.sqrt(torch.tensor(0.5)) * (Z + X)])[None],
-    }
-    errors = next_particle_errors(prediction, true, 0.5)
-    assert float(errors["energy_error"]) == pytest.approx((1.0 + 0.5) / 2, rel=1e-5)
-    assert float(errors["angle_deg"]) == pytest.approx(45 / 2, rel=1e-5)
-
-
-def test_padding_does_not_count():
-    true = target([[0.0, 0.0], [0.0, 0.0]], torch.stack([X, X, X, X]).view(2, 2, 3), [[True, False], [True, True]])
-    prediction = {"energy": torch.zeros(2, 2), "direction": X.expand(2, 2, 3).clone()}
-    prediction["energy"][0, 1] = 5.0
-    prediction["direction"][0, 1] = Y
-    errors = next_particle_errors(prediction, true, 1.0)
-    assert float(errors["energy_error"]) == 0
-    assert float(errors["angle_deg"]) == 0
-
-
-def test_small_angles_keep_their_precision():
-    small = 1e-5
-    true = target([[0.0]], Z.view(1, 1, 3), [[True]])
-    prediction = {
-        "energy": torch.zeros(1, 1),
-        "direction": torch.tensor([math.sin(small), 0.0, math.cos(small)]).expand(1, 1, 3),
-    }
-    assert float(next_particle_errors(prediction, true, 1.0)["angle_deg"]) == pytest.approx(math.degrees(small))
+    shift = 2 * math.log10(2) * torch.tensor([[1.0, -1.0, 5.0]])
+    near = torch.tensor([math.sin(small), 0.0, math.cos(small)])
+    for second, angle in ((Z + X, math.pi / 4), (near, small)):
+        direction = torch.stack([X, torch.nn.functional.normalize(second, dim=0), Y])[None]
+        errors = next_particle_errors({"energy": energy + shift, "direction": direction}, true, 0.5)
+        assert float(errors["energy_error"]) == pytest.approx((1.0 + 0.5) / 2, rel=1e-5)
+        assert float(errors["angle_deg"]) == pytest.approx(math.degrees(angle) / 2, rel=1e-5)
 
 
 SMALL = {"width": 24, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 1, "hidden_width": 16}
@@ -248,58 +208,22 @@ def total_of(step, batch, reconstructor):
     return total.detach(), [p.grad.abs().max() for p in reconstructor.parameters() if p.grad is not None]
 
 
-def check(reconstructor, batches, backend, rtol):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("reconstructor", "backend"), [({}, "aot_eager"), ({"refine_layers": 1}, "eager")], indirect=["reconstructor"]
+)
+def test_one_set_of_graphs_for_all_lengths(reconstructor, batches, backend):
+    """Backward too; a refinement leaves decoding and matching out of the graphs."""
     step = compiled_step(reconstructor, backend=backend)
     graphs = []
     for batch in batches:
         (total, gradients), (expected, others) = (
             total_of(one, batch, reconstructor) for one in (step, reconstructor.training_step)
         )
-        torch.testing.assert_close(total, expected, rtol=rtol, atol=rtol)
-        torch.testing.assert_close(gradients, others, rtol=100 * rtol, atol=100 * rtol)
+        torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(gradients, others, rtol=1e-2, atol=1e-2)
         graphs.append(counters["stats"]["unique_graphs"])
-    return graphs
-
-
-class Near(torch.nn.Module):
-    """A training step of nothing but pairs."""
-
-    def __init__(self, inputs):
-        super().__init__()
-        self.n_subdetectors = inputs.n_subdetectors
-        self.weight = torch.nn.Parameter(torch.tensor(0.5))
-
-    def before_compiling(self):
-        pass
-
-    def training_step(self, batch):
-        tokens, items = make_tokens_and_items(batch, n_subdetectors=self.n_subdetectors)
-        near = cosines(tokens.unit[:, :1], items.direction) > 0.9
-        pairs = PairList.where(near & batch.target.mask[..., None] & items.mask[:, None])
-        energy = pairs.sums((self.weight * pairs.of_items(items.energy.flatten()))[None])
-        losses = {"total": energy.square().mean()}
-        target = batch.target
-        parts = (target.charge, target.pdg, target.energy, target.direction, target.mask)
-        return TrainingOutput(losses, {}, Target(*parts, target.hit_fraction, target.track_fraction))
-
-
-def test_pairs_and_lengths_make_no_more_graphs(batches):
-    torch.compiler.reset()
-    counters.clear()
-    assert check(Near(load_model("ild-g4-general").reconstructor.inputs), batches, "eager", 1e-5) == [1] * len(ROWS)
-    assert not counters["graph_break"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reconstructor", [{}], indirect=True)
-def test_one_set_of_graphs_for_all_lengths_backward_too(reconstructor, batches):
-    graphs = check(reconstructor, batches, "aot_eager", 1e-4)
-    assert graphs[0] == graphs[-1]
-    assert not counters["graph_break"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reconstructor", [{"refine_layers": 1}], indirect=True)
-def test_a_refinement_leaves_decoding_and_matching_out(reconstructor, batches):
-    graphs = check(reconstructor, batches, "eager", 1e-4)
     assert graphs[1] == graphs[-1]
+    if backend == "aot_eager":
+        assert graphs[0] == graphs[-1]
+        assert not counters["graph_break"]

@@ -54,7 +54,8 @@ def reco(checkpoint, sample, tmp_path_factory) -> str:
     return str(path)
 
 
-def test_each_loss_is_logged_by_name(checkpoint):
+def test_each_loss_is_logged_by_name_and_the_checkpoint_is_a_model(checkpoint):
+    assert load_model(checkpoint).tokeniser.config.readout
     names = ("pointer", "eos", "assignment", "pdg", "charge", "energy", "direction", "loss")
     assert {f"val/{name}" for name in names} <= set(read_history(Path(checkpoint).parent))
 
@@ -65,13 +66,10 @@ def test_a_training_in_mixed_precision_has_finite_losses(sample, tmp_path):
     assert np.isfinite(read_history(tmp_path / "run")["val/loss"][1])
 
 
-def test_the_checkpoint_is_a_model(checkpoint):
-    model = load_model(checkpoint)
-    assert model.tokeniser.config.readout
-
-
 def test_reconstruction_says_which_hits_and_tracks_particles_are_made_of(reco, sample):
     found, events = read_reco(reco), read_events(sample)
+    assert ak.all(abs(ak.sum(found.particles.scores, axis=-1) - 1.0) < 1e-3)
+    assert ak.all(found.particles.covariance[..., 9] > 0)
     n_particles = ak.num(found.particles)
     assert ak.sum(n_particles) > 0
     for links, sources in ((found.hit_links, events.hits.energy), (found.track_links, events.tracks.charge)):
@@ -94,12 +92,6 @@ def test_the_links_are_those_of_the_hits_that_were_pointed_at(reco, sample):
         for t in np.unique(particle):
             mine = unit[particle == t]
             assert np.min(mine @ mine.T) > np.cos(0.6) - 1e-5
-
-
-def test_reconstruction_has_scores_and_covariances(reco):
-    particles = read_reco(reco).particles
-    assert ak.all(abs(ak.sum(particles.scores, axis=-1) - 1.0) < 1e-3)
-    assert ak.all(particles.covariance[..., 9] > 0)
 
 
 def test_chunks_and_batches_do_not_change_what_is_reconstructed(checkpoint, sample, reco):

@@ -51,16 +51,15 @@ def pflow(monkeypatch) -> Pflow:
     return Pflow()
 
 
-def test_a_missing_sample_is_named_before_any_training(samples, pflow, tmp_path):
+def test_a_missing_sample_or_folder_is_named_before_any_training(samples, pflow, tmp_path):
     (samples / "zqq_val.root").unlink()
     with pytest.raises(InputError, match=r"zqq_val\.root: no such file: --data-dir"):
         run_recipe(load_recipe("general"), output=tmp_path / "out", data_dir=samples, pflow=pflow)
-    assert pflow.calls == []
-
-
-def test_samples_need_a_folder(pflow, tmp_path):
     with pytest.raises(ConfigError, match="--data-dir"):
         run_recipe(load_recipe("general"), output=tmp_path, pflow=pflow)
+    with pytest.raises(InputError, match="nearest matches: photon"):
+        load_recipe("foton")
+    assert pflow.calls == []
 
 
 def test_a_model_is_trained_in_stages_then_calibrated_and_shipped(samples, pflow, tmp_path):
@@ -143,11 +142,6 @@ def test_a_variant_that_there_is_not_is_an_error(samples, pflow, tmp_path, varia
         run_recipe(load_recipe("paper"), output=tmp_path, variant=variant, data_dir=samples, pflow=pflow)
 
 
-def test_an_unknown_recipe_is_an_error_with_the_nearest_match():
-    with pytest.raises(InputError, match="nearest matches: photon"):
-        load_recipe("foton")
-
-
 @pytest.mark.parametrize("text", ["stages: []", "steps: []", "[", "- 1", "stages: [{}]\nvariants: [1]"])
 def test_a_file_that_is_no_recipe_is_an_error_that_names_it(tmp_path, text):
     (tmp_path / "mine.yaml").write_text(text)
@@ -210,11 +204,6 @@ def test_a_final_model_that_cannot_be_shipped_is_told_before_any_training(sample
     with pytest.raises(ConfigError, match=r"ship: expected a folder, found a file"):
         run_recipe(load_recipe("photon"), output=tmp_path, data_dir=samples, pflow=pflow, ship=tmp_path / "ship")
     assert pflow.calls == []
-
-
-def test_a_recipe_of_ones_own_is_read(tmp_path):
-    (tmp_path / "mine.yaml").write_text("stages: [{model: {lr: 0.1}}]")
-    assert load_recipe(tmp_path / "mine.yaml") == TrainingRecipe(stages=({"model": {"lr": 0.1}},))
 
 
 def test_the_time_of_a_training_is_that_of_its_parts(model, save_model, tmp_path):

@@ -133,6 +133,7 @@ Pairs = PairList | PairsOfOne
 
 def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     """Values [N, F] at an index [P], each of the F in a row of its own: [F, P]."""
-    if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return torch.stack(values.index_select(0, index).unbind(1)).to(dtype)  # faster than a transposed copy
-    return values.index_select(0, index).to(dtype).t()
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return values.index_select(0, index).to(dtype).t()
+    # Row by row into place: a copy of [P, F] that is then transposed takes ten times as long on a CPU.
+    return values.t().gather(1, index.expand(values.shape[1], -1)).to(dtype)
