@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from benchmarks.cpp import compile_library, compile_program
 from pflow.checkpoint.load import TrainedModel
 from pflow.io.open import read_events
-from pflow.model.api import DecodingConfig, ModelInputs
+from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
@@ -48,26 +47,15 @@ def tokenisers(events):
 
 
 @pytest.fixture(scope="session")
-def make_model(tokenisers):
-    """A small model with random weights."""
+def make_model(make_model, tokenisers):
+    """A small translation model with random weights."""
 
     def make(*, seed: int = 0, source: str = "hits", **arguments) -> TrainedModel:
-        tokeniser = tokenisers[source]
         sizes = {"width": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "feedforward": 32}
         if arguments.get("decoder") == "multi_projection":
             sizes["n_projections"] = 2
-        torch.manual_seed(seed)
-        network = TranslationReconstructor(
-            ModelInputs(**tokeniser.model_inputs),
-            network=TranslationNetworkConfig(source=source, **sizes, **arguments),
-            decoding=DecodingConfig(max_particles=MAX_PARTICLES),
-        )
-        return TrainedModel(
-            reconstructor=network.eval(),
-            tokeniser=tokeniser,
-            digest="5" * 64,
-            path="made-by-hand.ckpt",
-            config={},
-        )
+        network = TranslationNetworkConfig(source=source, **sizes, **arguments)
+        decoding = DecodingConfig(max_particles=MAX_PARTICLES)
+        return make_model(tokenisers[source], TranslationReconstructor, seed=seed, network=network, decoding=decoding)
 
     return make

@@ -23,6 +23,7 @@ from pflow.inference import onnx
 from pflow.inference.events import pick_engine, reconstruct
 from pflow.inference.files import reconstruct_files
 from pflow.inference.onnx import Graphs, OnnxEngine, graphs_of
+from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance, read_reco
 from pflow.model.api import DecodingConfig, Sampler
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
@@ -77,6 +78,25 @@ def test_particles_are_those_of_torch(without, general, events):
         general.reconstructor.network.refiner = None
     found = check_engines(events[:5], general)
     assert ak.count(found.particles.pdg) > 5
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "n"),
+    [("ild-g4-general", "zqq_test_small.root", 2), ("ild-g4-photon", "gammasep_test_small.root", 6)],
+)
+def test_particles_are_the_same_in_any_batch_order_and_number_of_threads(name, file, n, sample_dir):
+    model, events = load_model(name), read_events(sample_dir / file, entry_stop=n)
+    wanted = reconstruct(events, model, engine="torch")
+    check_same(reconstruct(events, model, engine="torch", batch_size=1), wanted)
+    for part in (slice(None, n // 2), slice(n // 2, None)):
+        order, back = np.arange(n)[part][::-1], np.arange(n // 2)[::-1]
+        check_same(reconstruct(events[order], model, engine="torch"), wanted[part][back])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if threads > 1 else 2)
+    try:
+        check_same(reconstruct(events, model, engine="torch"), wanted)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("hits", "tracks"), [(0, 0), (1, 0), (0, 1), (None, 0), (0, None)])
