@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
-from pflow.errors import ConfigError, check_choice
+from pflow.errors import ConfigError, check_choice, missing_package
 from pflow.event.events import Events
 from pflow.event.skipped import BadEntriesWarning
 from pflow.io.detect import SCHEMAS, best_detector, best_layout, is_hdf5, sniff
@@ -79,7 +79,10 @@ def _open(
     if truth_tracks and (schema in ("flat", "legacy-hdf5") or layout is not None):
         raise ConfigError(NO_TRUTH_TRACKS.format(path, schema or "flat"))
     if schema == "legacy-hdf5":
-        from pflow.io.legacy_hdf5 import LegacyReader
+        try:
+            from pflow.io.legacy_hdf5 import LegacyReader
+        except ModuleNotFoundError as error:
+            raise missing_package("h5py", "the files of the first paper", extra="paper") from error
 
         return LegacyReader(path, detector=detector)
     directory = open_root(path)

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
 
 
 def make_loggers(folder: Path) -> list[Any]:
-    """CSV and TensorBoard logs side by side in the next free ``logs/version_N`` of a run's folder."""
+    """CSV logs, and TensorBoard's if it is installed, in the next free ``logs/version_N`` of a run's folder."""
     used = [int(path.name.removeprefix("version_")) for path in (folder / "logs").glob("version_[0-9]*")]
     number = max(used, default=-1) + 1
-    return [logger(save_dir=folder, name="logs", version=number) for logger in (CSVLogger, TensorBoardLogger)]
+    kinds = [CSVLogger] + [TensorBoardLogger] * (find_spec("tensorboard") is not None)
+    return [logger(save_dir=folder, name="logs", version=number) for logger in kinds]
 
 
 @contextmanager

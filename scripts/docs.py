@@ -1,0 +1,103 @@
+"""Build the documentation as a site: the API, the notebooks with their outputs, README, RESULTS and other documents.
+
+    pip install --group docs && python scripts/docs.py [--quick]    # into build/docs
+
+Needs pip 25.1 for `--group`. Without --quick the notebooks are run, which takes minutes. A broken link is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from html import unescape
+from pathlib import Path
+
+import pflow
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README", "RESULTS", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>pflow: {title}</title>
+<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
+table {{ border-collapse: collapse; }} td, th {{ border-bottom: 1px solid #ccc; padding: .2em .7em; }}
+pre {{ background: #f6f6f6; padding: .8em; overflow-x: auto; }} img {{ max-width: 100%; }}</style></head><body>
+<p><a href="README.html">README</a> | <a href="RESULTS.html">Results</a> | <a href="api/pflow.html">API</a>
+| {notebooks}</p>
+{body}</body></html>"""
+
+
+def api(folder: Path) -> None:
+    """The public names."""
+    import pdoc
+
+    for name in pflow.__all__:  # pdoc asks no module for names that it imports on first use
+        setattr(pflow, name, getattr(pflow, name))
+    pdoc.render.configure(docformat="numpy")
+    pdoc.pdoc("pflow", output_directory=folder)
+
+
+def documents(folder: Path, notebooks: list[Path]) -> None:
+    """The Markdown documents as pages."""
+    from nbconvert.filters.markdown import markdown2html
+
+    links = " | ".join(f'<a href="notebooks/{path.stem}.html">{path.stem[:2]}</a>' for path in notebooks)
+    for name in DOCUMENTS:
+        body = markdown2html((ROOT / f"{name}.md").read_text("utf-8"))
+        page = PAGE.format(title=name, body=body, notebooks=f"Notebooks {links}")
+        (folder / f"{name}.html").write_text(page, "utf-8")
+    for page in [*folder.glob("*.html"), *(folder / "notebooks").glob("*.html")]:
+        names = "|".join([*DOCUMENTS, *(path.stem for path in notebooks)])
+        text = re.sub(
+            rf'href="((?:\.\./|notebooks/)?(?:{names}))\.(?:md|ipynb)', r'href="\1.html', page.read_text("utf-8")
+        )
+        page.write_text(text, "utf-8")
+    shutil.copy(folder / "README.html", folder / "index.html")
+
+
+def linked_files(folder: Path) -> None:
+    """Copy what the pages link to in the repository: pictures, configurations, cards."""
+    for page in [*folder.glob("*.html"), *(folder / "notebooks").glob("*.html")]:
+        for target in targets(page):
+            path = (page.parent / target).resolve()
+            source = ROOT / path.relative_to(folder) if path.is_relative_to(folder) else path
+            if path.exists() or not source.exists():
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, path)
+
+
+def targets(page: Path) -> set[str]:
+    """What a page refers to in the site."""
+    found = re.findall(r'(?:href|src)="([^"#?]+)', re.sub(r"(?s)<script.*?</script>", "", page.read_text("utf-8")))
+    return {unescape(target) for target in found if not re.match(r"[a-z]+:|//|\{", target)}
+
+
+def main(folder: Path, *, quick: bool) -> int:
+    shutil.rmtree(folder, ignore_errors=True)
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    with tempfile.TemporaryDirectory() as scratch:  # where they write
+        copies = [shutil.copy(path, scratch) for path in notebooks]
+        convert = ["nbconvert", "--to", "html", "--output-dir", str(folder / "notebooks"), *map(str, copies)]
+        environment = {**os.environ, "PFLOW_REPO": str(ROOT)}
+        options = [] if quick else ["--execute"]
+        subprocess.run([sys.executable, "-m", *convert, *options], check=True, cwd=scratch, env=environment)
+    api(folder / "api")
+    documents(folder, notebooks)
+    linked_files(folder)
+    pages = sorted(folder.rglob("*.html"))
+    broken = [
+        f"{page.relative_to(folder)}: {target}"
+        for page in pages
+        for target in sorted(targets(page))
+        if not (page.parent / target).exists()
+    ]
+    print(*broken, f"{len(pages)} pages in {folder}, {len(broken)} broken links", sep="\n")
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main(ROOT / "build" / "docs", quick="--quick" in sys.argv[1:]))
