@@ -109,6 +109,13 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
         The model has graphs alone, or an architecture that tells nothing of its steps.
     InputError
         Not one event, or one without tokens or of another detector.
+
+    Examples
+    --------
+    >>> events = pflow.read_events("multi_test_small.root", entry_stop=1)
+    >>> explained = pflow.explain(pflow.load_model("ild-g4-general"), events[0])
+    >>> len(explained["probability.seed"])  # three particles of the first stage, and the end
+    4
     """
     if len(event) != 1:
         raise InputError(f"expected one event, e.g. events[3:4], found {len(event)}")
