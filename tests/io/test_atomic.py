@@ -153,18 +153,6 @@ def test_a_full_disk_is_one_clear_error(tmp_path, number, kind):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_limit_of_the_file_size_is_one_clear_error(tmp_path, largest_file):
-    (tmp_path / "out.txt").write_text("before")
-    with (
-        largest_file(1000),
-        pytest.raises(OutputError, match="File too large"),
-        replacing(tmp_path / "out.txt") as path,
-    ):
-        path.write_bytes(bytes(5000))
-    assert os.listdir(tmp_path) == ["out.txt"]
-    assert (tmp_path / "out.txt").read_text() == "before"
-
-
 DEAD = 2**22 + 1
 """Above the largest number of a process."""
 

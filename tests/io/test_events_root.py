@@ -143,16 +143,6 @@ def test_no_events_keep_their_parts(tmp_path):
     assert_same(read_all(tmp_path / "out.root"), by_hand()[:0])
 
 
-@pytest.mark.parametrize(
-    "absent", [PARTS[1:], ("tracker_hits", "tracker_hit_links")], ids=["hits alone", "a part and its links"]
-)
-def test_some_parts(tmp_path, absent):
-    write_events(tmp_path / "out.root", dataclasses.replace(by_hand(), **dict.fromkeys(absent)))
-    assert [name for name, _ in read_all(tmp_path / "out.root").parts()] == [
-        part for part in PARTS if part not in absent
-    ]
-
-
 def test_each_hit_names_its_largest_particle(tmp_path):
     write_events(tmp_path / "out.root", by_hand())
     with uproot.open(tmp_path / "out.root") as file:

@@ -7,6 +7,7 @@ import uproot
 from pflow.errors import InputError
 from pflow.io.inspect import inspect_file, inspect_truth
 from pflow.io.open import open_events
+from pflow.io.root import Columns
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +95,33 @@ def test_a_root_file_of_something_else_is_listed_by_its_trees(tmp_path):
 
 @pytest.mark.parametrize("function", ["_by_events", "_by_collections"])
 def test_what_no_reader_was_made_for_is_listed_too(write, content, toy, monkeypatch, function):
+    """Also where uproot does not understand a branch, such as a map of parameters in old files of FCC."""
+
     def fails(*_, **__):
         raise TypeError("a map of parameters")
 
     monkeypatch.setattr(f"pflow.io.inspect.{function}", fails)
     monkeypatch.setattr("pflow.io.detect.builtin_names", lambda _: [toy] if function == "_by_events" else ["cld"])
-    found = inspect_file(write(content))
+    path = write(content)
+    found = inspect_file(path)
     assert [part.reason for part in found.missing] == ["TypeError: a map of parameters"]
     assert next(table for table in found.tables if table.name == "events").num_entries == 2
+    monkeypatch.setattr(uproot.TTree, "typenames", fails)
+    assert "events" in [table.name for table in inspect_file(path).tables]
+
+
+def test_metadata_that_cannot_be_read_cost_no_events(write, content, toy, monkeypatch):
+    whole = Columns.get
+
+    def get(self, collection, *members, **entries):
+        if collection.startswith("GP"):
+            raise TypeError("a map of parameters")
+        return whole(self, collection, *members, **entries)
+
+    monkeypatch.setattr(Columns, "get", get)
+    found = inspect_file(write(content, encodings={"A1": "layer:8"}), detector=toy)
+    assert found.calorimeter_hits == 5
+    assert "metadata are left out" in {check.name: check.text for check in found.checks}["metadata"]
 
 
 def missing(path, **options) -> dict[str, str]:

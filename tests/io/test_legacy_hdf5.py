@@ -98,11 +98,6 @@ class TestTheSampleOfThePaper:
 
 
 class TestRowsByHand:
-    def test_hits_and_tracks_are_told_apart(self, tmp_path):
-        events = LegacyReader(two_events(tmp_path)).read(0, 2).validate()
-        assert events.hits.energy.to_list() == [[0.5, 0.25], []]
-        assert ak.num(events.tracks).to_list() == [1, 0]
-
     def test_a_track_is_given_at_the_calorimeter_and_followed_back(self, tmp_path):
         track = LegacyReader(two_events(tmp_path)).read(0, 1).tracks[0, 0]
         assert track.calo_position.to_list() == {"x": 1805.0, "y": 30.0, "z": 40.0}
@@ -129,13 +124,6 @@ class TestRowsByHand:
         path = stored(tmp_path / "in.h5", [[HIT]], [[[1, 0.5, *PHOTON]]])
         events = LegacyReader(path).read(0, 1, truth=False)
         assert [name for name, _ in events.parts()] == ["hits", "tracks"]
-
-    def test_no_entries_have_the_same_parts(self, tmp_path):
-        reader = LegacyReader(two_events(tmp_path))
-        none, some = reader.read(1, 1), reader.read(1, 2)
-        assert some.entry.tolist() == [1]
-        assert len(none) == 0
-        assert [(n, p.type.content) for n, p in none.parts()] == [(n, p.type.content) for n, p in some.parts()]
 
 
 class TestBadInput:

@@ -117,12 +117,6 @@ def test_an_empty_tree_needs_no_detector(write, content):
         assert len(file.read()) == 0
 
 
-def test_an_event_without_hits_is_fine(write, content, toy):
-    less = {key: [values[0], [] if "eventNumber" not in key else values[1]] for key, values in content.items()}
-    events = read_events(write(less), detector=toy)
-    assert ak.num(events.hits).to_list() == [4, 0]
-
-
 @pytest.mark.parametrize("step", [1, 3, 4, 100])
 def test_chunks_in_order_are_the_whole_file(write, four, toy, step):
     path = write(four)
@@ -141,13 +135,6 @@ def test_several_files_follow_each_other(write, four, toy):
         ("b.root", [0, 1, 2]),
         ("b.root", [3]),
     ]
-
-
-def test_the_schema_can_be_asked_for(write, content, toy):
-    path = write(content)
-    assert len(read_events(path, detector=toy, schema="edm4hep")) == 2
-    with pytest.raises(InputError, match="SimA"):
-        read_events(path, detector=toy, schema="edm4hep-sim")
 
 
 def test_an_unknown_schema_names_the_known_ones(tmp_path):

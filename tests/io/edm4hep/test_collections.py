@@ -4,7 +4,6 @@ import awkward as ak
 import pytest
 import uproot
 
-from pflow.errors import InputError
 from pflow.io.edm4hep.collections import Collection, collection_contents, count_objects, link_pairs, list_collections
 from pflow.io.edm4hep.podio import open_podio
 
@@ -86,14 +85,6 @@ def test_links_are_counted_by_their_ends(write, content, layout):
     assert list(pairs.values()) == [2, 2, 1, 1]
 
 
-def test_links_with_ends_of_different_length_are_refused(write, content):
-    content["_TrackLinks_to.collectionID"] = [[15, 15], []]
-    file = open_podio(write(content))
-    with pytest.raises(InputError, match="1 references from and 2 to objects"):
-        link_pairs(file, "TrackLinks", 0, 2)
-    file.close()
-
-
 def test_every_collection_of_a_real_file_has_a_type(data_dir):
     file = open_podio(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
     found = {collection.name: collection for collection in list_collections(file)}
@@ -119,17 +110,3 @@ def test_objects_energies_encodings_and_links(write, content):
     assert (a2.mean_energy, a2.cell_encoding, a2.links) == (4.0, "", ())
     assert (links.type, links.mean_energy) == ("Link", None)
     assert set(links.links) == {f"{name} -> MCParticles" for name in ("A1", "A2", "B", "Other")}
-
-
-def test_energies_that_are_not_finite_do_not_count(write, content):
-    content["A2.energy"] = [[float("nan")], [5.0]]
-    assert contents(write(content))["A2"].mean_energy == 2.5
-
-
-def test_links_of_a_file_without_ids_have_no_known_ends(write, content):
-    assert contents(write(content, ids={}))["HitLinks"].links == ()
-
-
-def test_an_end_without_a_name(write, content):
-    content["_TrackLinks_to.collectionID"] = [[77], []]
-    assert contents(write(content))["TrackLinks"].links == ("Tracks -> ?",)

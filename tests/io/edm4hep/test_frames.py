@@ -43,14 +43,6 @@ def test_collections_are_vectors_of_the_structs_of_podio(path):
     assert events["P.momentum"].typename == "edm4hep::Vector3f"
 
 
-def test_members_have_their_values_and_the_others_are_zero(path):
-    events = uproot.open(path)["events"]
-    assert events["P.PDG"].array().to_list() == [[22, 11], [13], [22, 11], [13]]
-    assert events["P.covMatrix.values"].array()[1, 0].to_list() == np.arange(20.0, 30.0).tolist()
-    assert events["P.energy"].array().to_list() == [[0, 0], [0], [0, 0], [0]]
-    assert events["W"].array().to_list() == [[], [0.5, 0.25]] * 2
-
-
 def test_the_metadata_are_those_by_which_podio_opens_a_file(path):
     file = uproot.open(path)
     assert set(file.classnames().values()) == {"ROOT::RNTuple"}
@@ -79,14 +71,6 @@ def test_the_metadata_are_those_by_which_podio_opens_a_file(path):
     }
     assert [row["name"] for row in rows] == ["P", "S", "W"]
     assert rows[1]["isSubset"] is True
-
-
-def test_a_file_without_frames_is_whole(tmp_path):
-    with uproot.recreate(tmp_path / "a.root") as file:
-        FrameWriter(file, collections=[(MODEL, PARTICLES)], definitions={}).finish({"metadata": []})
-    file = uproot.open(tmp_path / "a.root")
-    assert file["events"].num_entries == file["metadata"].num_entries == 0
-    assert file["podio_metadata"].num_entries == 1
 
 
 @pytest.fixture

@@ -40,13 +40,6 @@ def test_simulated_hits_are_read_where_there_are_no_digitised_ones(read, sim_con
     assert read(sim_content).hits.subdetector.to_list() == [[0, 0, 1], [0]]
 
 
-def test_digitised_hits_come_first(read, content, sim_content):
-    both = content | sim_content
-    both = {key: values for key, values in both.items() if "Links" not in key}
-    assert ak.num(read(both).hits).to_list() == [4, 1]
-    assert ak.num(read(both, sim=True).hits).to_list() == [3, 1]
-
-
 @pytest.mark.parametrize("layout", ["new", "old", "rntuple"])
 def test_links_share_a_hit_by_the_energy_of_its_contributions(read, sim_content, layout, links):
     found = links(read(sim_content, layout).hit_links)
