@@ -350,9 +350,9 @@ class _Range:
         if len(follow):
             start, detector = vertex[follow], self.reader.detector
             sides = None if detector.truth_tracks is None else detector.truth_tracks.sides
-            begin: Any = position[:, start].T
+            origin: Any = position[:, start].T
             motion: Any = momentum[:, start].T
-            reached = follow_to_calorimeter(begin, motion, np.sign(omega[start]), detector, sides)
+            reached = follow_to_calorimeter(origin, motion, np.sign(omega[start]), detector, sides)
             at_face[:, follow] = np.concatenate(reached, axis=1).T
         return make_tracks(
             b_field=b_field,
