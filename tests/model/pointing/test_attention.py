@@ -86,14 +86,6 @@ def test_heads_that_do_not_fit_are_an_error(width, heads):
         DirectionalSelfAttention(width=width, heads=heads)
 
 
-def test_initial_strengths(attention):
-    with torch.no_grad():
-        attention.log_strength.fill_(5.0)
-    attention.initialise()
-    strength = attention.initial_strength * attention.log_strength.exp()
-    torch.testing.assert_close(strength, torch.tensor([3.0, 3000.0]))
-
-
 def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
     torch.manual_seed(0)
     style = LayerStyle(norm="pre", activation="gelu")

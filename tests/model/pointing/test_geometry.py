@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pflow.model.common.cache import Compaction
-from pflow.model.pointing.geometry import FAR, EncodedSource, ItemPlaces, TokenFrames, TokenTracks, gather
+from pflow.model.pointing.geometry import FAR, ItemPlaces, TokenFrames, TokenTracks
 
 
 @pytest.fixture
@@ -69,27 +68,6 @@ def test_padding_has_no_energy_and_is_no_token(batch, events, collate, source_of
     for values in (padded.items.energy, padded.items.weight):
         assert not values[~padded.items.mask].any()
     assert not padded.tokens.energy[~padded.tokens.mask].any()
-
-
-def test_compaction_keeps_the_events_that_go_on(batch, source_of):
-    stays = torch.tensor([False, True, False, True])
-    compact, whole = source_of(batch).compact(Compaction.of(stays)), source_of(batch)
-    for part in EncodedSource._fields[:2]:  # the last event moved to the place of the first
-        for one, other in zip(getattr(compact, part), getattr(whole, part), strict=True):
-            assert torch.equal(one, other[[3, 1]])
-
-
-def test_tables_hold_rows_of_all_events(batch, source_of):
-    source = source_of(batch)
-    tables, n_tokens = source.tables(), source.tokens.mask.shape[1]
-    seed = torch.tensor([2, 0, 1, 3])
-    frames = tables.token_frames[source.in_tables(seed)]
-    assert torch.equal(frames, gather(source.tokens.frames, seed[:, None])[:, 0])
-    assert torch.equal(
-        (tables.item_token // n_tokens).view(4, -1), torch.arange(4)[:, None].expand_as(source.items.token)
-    )
-    own = tables.item_token[tables.token_item].view(4, -1)
-    assert (own == source.in_tables(torch.arange(n_tokens).expand(4, -1)))[source.tokens.mask].all()
 
 
 @pytest.mark.parametrize(

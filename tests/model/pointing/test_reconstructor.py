@@ -177,17 +177,6 @@ def test_a_shower_of_many_equal_hits_has_the_direction_of_its_linear_barycentre(
     torch.testing.assert_close(made.direction[0].float(), normalize(position.mean(0), dim=0))
 
 
-def test_weights_follow_from_the_seed_or_from_a_generator(make_model):
-    models = [make_model(seed=seed) for seed in (1, 1, 2)]
-    one, two, other = (model.state_dict() for model in models)
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
-    for model in models:
-        model.network.initialise(torch.Generator().manual_seed(3))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert not models[0].network.head.correct.weight.any()
-
-
 @pytest.mark.parametrize("own", [False, True])
 def test_all_weights_are_trained(make_model, batch, own):
     model = make_model().train()
