@@ -26,7 +26,7 @@ from pflow.model.pointing.geometry import (
     cosines,
     gather,
 )
-from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs
+from pflow.model.pointing.pairs import MIN_UNASSIGNED, MIN_UNASSIGNED_WIDTH, Pairs, lengths
 from pflow.model.pointing.showers import ramp_up
 
 MIN_COSINE = math.cos(0.3)
@@ -125,8 +125,8 @@ class AssignmentLogits(nn.Module):
         start = TokenFrames.of(pairs.particle_rows(tables.token_frames.index_select(0, seed)), dim=0)
         offset, apart, theta = ItemPlaces.of(pairs.item_rows(tables.item_places) - start.place, dim=0)
         along = (offset * start.axis).sum(0, keepdim=True)
-        across = torch.linalg.vector_norm(offset - along * start.axis, dim=0, keepdim=True)
-        angle = torch.linalg.vector_norm(apart, dim=0, keepdim=True)
+        across = lengths(offset - along * start.axis)
+        angle = lengths(apart)
         theta = theta.sum(0, keepdim=True)
         arc = (apart * start.azimuth).sum(0, keepdim=True)
         sizes = torch.cat([across, across, along.abs(), angle, theta.abs()])

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.model.common.directions import tangent_basis
-from pflow.model.pointing.pairs import Pairs
+from pflow.model.pointing.pairs import Pairs, lengths
 from pflow.model.pointing.showers import Showers, ramp_down, ramp_up
 
 EPS_ENERGY = 1e-3
@@ -84,7 +84,7 @@ def make_proxies(hit_fraction: Tensor, pairs: Pairs, item_sums: Tensor, seed_uni
     mean_along = (showers.linear_centre * direction).sum(1, keepdim=True)
     axis, mean = torch.split(pairs.particle_rows(torch.cat([direction, mean_along], dim=1)), [3, 1])
     along = (position * axis).sum(0, keepdim=True)
-    across = torch.linalg.vector_norm(position - along * axis, dim=0, keepdim=True)  # mm
+    across = lengths(position - along * axis)  # mm
     core = ramp_down(across, CORE_RADIUS, width=CORE_RADIUS_WIDTH)
     shape = pairs.sums(fraction * torch.cat([across, core, (along - mean).square(), fraction]))
     width, in_core, spread, concentration = torch.split(shape, 1, dim=1)
