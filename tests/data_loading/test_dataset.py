@@ -92,14 +92,6 @@ def test_another_epoch_or_seed_augments_anew(dataset):
     assert not same(first, seed)
 
 
-def test_augmentation_keeps_the_number_of_events_and_rotation_their_order(dataset):
-    data = dataset(shuffle=True, augmentation=EVERYTHING)
-    assert sorted(flat(data)) == list(range(70))
-    assert len(list(data)) == len(data)
-    rotated = dataset(shuffle=True, augmentation=Augmentation(rotate=True))
-    assert flat(rotated) == flat(dataset(shuffle=True))
-
-
 def test_ranks_share_the_events_and_the_length_is_that_of_the_longest(dataset):
     ranks = [dataset(shuffle=True, rank=rank, n_ranks=3) for rank in range(3)]
     batches = [list(rank) for rank in ranks]

@@ -43,16 +43,6 @@ class TestRecords:
         assert hits.position.rho[0, 0] == 5.0  # 3, 4
         assert hits.position.mag[0, 0] == 13.0  # 3, 4, 12
 
-    def test_types_are_as_documented(self):
-        events = made()
-        for columns, dtype in (
-            ((events.hits.energy, events.hits.time, events.hits.position.x, events.tracks.omega), "float32"),
-            ((events.tracker_hits.energy, events.reference.energy, events.hit_links.weight), "float32"),
-            ((events.truth.energy, events.truth.momentum.px, events.truth.vertex.x), "float64"),
-            ((events.hits.layer, events.hits.subdetector, events.truth.pdg, events.hit_links.source), "int32"),
-        ):
-            assert [str(column.type) for column in columns] == [f"3 * var * {dtype}"] * len(columns)
-
     def test_what_is_not_given_is_unknown(self):
         events = made()
         assert np.isnan(events.hits.time[0, 0])

@@ -199,11 +199,6 @@ def test_targets_are_those_of_the_events(real, rule):
     assert ak.flatten(found.hit_energy).tolist() == pytest.approx(ak.flatten(expected.hit_energy).tolist(), rel=1e-6)
 
 
-def test_events_without_truth_are_joined_too(two):
-    bare = dataclasses.replace(two, truth=None, hit_links=None, track_links=None, tracker_hit_links=None)
-    assert overlay(bare, [[0, 1]]).hits.energy.tolist() == [[4.0, 4.0, 3.0, 2.0]]
-
-
 @pytest.mark.parametrize(
     ("groups", "more", "error", "message"),
     [

@@ -16,6 +16,7 @@ from pflow.event.particles import Reconstruction
 from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.provenance import describe_input
 from pflow.io.edm4hep.writer import Edm4hepRecoWriter
+from pflow.io.events_root import write_events
 from pflow.io.particles_root import RecoWriter
 from pflow.metrics.evaluate import zip_chunks
 from pflow.metrics.report import document
@@ -96,6 +97,21 @@ def test_an_event_whose_truth_makes_no_sense_is_skipped_alone(sample, pandora):
     wanted = document(pflow.evaluate(pandora[1:], events[1:]))
     assert document(found)["energy"] == wanted["energy"]
     assert document(found)["oracle"] == wanted["oracle"]
+
+
+def test_a_bad_particle_of_the_reference_costs_the_reference_alone(sample, pandora, tmp_path):
+    events = pflow.read_events(sample)
+    energy = jagged.flat(events.reference.energy).copy()
+    energy[0] = np.nan
+    write_events(
+        tmp_path / "bad.root",
+        dataclasses.replace(events, reference=jagged.replaced(events.reference, {"energy": energy})),
+    )
+    with pytest.warns(UserWarning, match="left out"):
+        found = document(pflow.evaluate(pandora, pflow.read_events(tmp_path / "bad.root"), oracle=False))
+    wanted = document(pflow.evaluate(pandora, events, oracle=False))
+    assert (found["n_bad_input"], found["energy"]) == (0, wanted["energy"])
+    assert found["reference"]["n_reco"] == wanted["reference"]["n_reco"] - 1
 
 
 def reconstruction(numbers) -> Reconstruction:

@@ -39,11 +39,6 @@ def test_energy_by_hand():
     assert found == pytest.approx([24.0, 48.0, 30.0, 60.0])
 
 
-def test_plain_data_and_back():
-    calibration = ShowerCalibration(**BY_HAND)
-    assert from_plain(ShowerCalibration, to_plain(calibration), "mine.yaml") == calibration
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -37,17 +37,6 @@ def test_tokens_of_an_event_do_not_depend_on_its_neighbours(events, tokeniser):
             assert np.array_equal(getattr(together[i], name), getattr(alone, name)), name
 
 
-def test_dtypes_and_shapes(events, tokeniser):
-    event = tokeniser.encode(events)[1]
-    assert (event.hits.dtype, event.hits.shape) == (np.float32, (2, 6))
-    assert (event.tracks.dtype, event.tracks.shape) == (np.float32, (1, 5))
-    assert (event.tracker_hits.dtype, event.tracker_hits.shape) == (np.float32, (2, 3))
-    assert (event.charge.dtype, event.charge.shape) == (np.int64, (2,))
-    assert (event.pdg.dtype, event.energy.dtype) == (np.int64, np.float32)
-    assert (event.direction.dtype, event.direction.shape) == (np.float32, (2, 3))
-    assert (event.n_source.tolist(), len(event.charge)) == ([5], 2)
-
-
 def test_permuting_hits_permutes_tokens_only(events, tokeniser):
     order = ak.Array([[2, 0, 1], [0, 1], []])
     kept = events.hits[events.hits.energy > 0]
