@@ -125,7 +125,10 @@ def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathL
     with reading(f"cannot be read up to entry {stop}, truncated or damaged file", file=path, entry=start, field=branch):
         try:
             values = tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
-        except KeyError:  # an RNTuple of uproot's, whose fields have dots in their names
+        except KeyError:
+            if not hasattr(tree, "all_fields"):
+                raise
+            # An RNTuple of uproot's, whose fields have dots in their names.
             values = tree.arrays(filter_name=branch, entry_start=start, entry_stop=stop, library="ak")[branch]
         if len(values) != max(stop - start, 0):
             raise ValueError(f"{len(values)} entries where {stop - start} are expected")
