@@ -14,8 +14,7 @@ from pflow.errors import ConfigError, OutputError, PflowError
 
 __all__ = ["check_folder", "check_output", "disk_errors", "make_folder", "replacing", "replacing_folder"]
 
-MARK_RANGE = 2**20
-"""Bytes at each end of a file in which the mark of its kind is looked for."""
+MARK_RANGE = 2**20  # bytes at each end of a file in which the mark of its kind is looked for
 
 
 def check_output(
@@ -23,20 +22,9 @@ def check_output(
 ) -> Path:
     """Check, before any work, that a file can be written at `path`, or where it links to; return it as a Path.
 
-    Parameters
-    ----------
-    inputs
-        Files and folders that must not be overwritten.
-    replace
-        Whether a file that is there may be replaced; or bytes that earlier outputs of this kind hold near their
-        beginning or end, and only they may be replaced.
-    force
-        Replace any file.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be written, is an input, or may not be replaced.
+    It must not be or lie in one of `inputs`. `replace`: whether a file that is there may be replaced; or bytes that
+    earlier outputs of this kind hold near their beginning or end, and only they may be. `force` replaces any file. A
+    `ConfigError` says why not.
     """
     path = Path(path)
     target = _target(path)

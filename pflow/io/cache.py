@@ -1,8 +1,7 @@
 """Events that were read and validated before, kept for the next epoch or training (``--data.cache DIR``).
 
-A chunk of a file is one safetensors file of the buffers of its awkward arrays, which is mapped into memory. Its folder
-is named by a digest of all that the events depend on, so that what was kept for other content, options or versions is
-never used. Chunks appear only when whole: processes that share the folder do not disturb one another.
+A chunk of a file is one safetensors file of the buffers of its awkward arrays, mapped into memory. Its folder is named
+by a digest of all that the events depend on; chunks appear only when whole, so that processes may share the folder.
 """
 
 from __future__ import annotations
@@ -32,14 +31,9 @@ from pflow.version import VERSION
 
 __all__ = ["CachedFile", "check_cache"]
 
-FORMAT = 1
-"""To be raised when the same files, read with the same options, give other events."""
-
-NUMBERS = ("entry", "event", "flags")
-"""Fields of `Events` with one number for each event."""
-
-_unwritable: set[Path] = set()
-"""Folders of caches to which this process could not write."""
+FORMAT = 1  # to be raised when the same files, read with the same options, give other events
+NUMBERS = ("entry", "event", "flags")  # fields of `Events` with one number for each event
+_unwritable: set[Path] = set()  # folders of caches to which this process could not write
 
 
 class CachedFile:

@@ -16,14 +16,10 @@ __all__ = ["Check", "ImplausibleWarning", "check_events", "check_units"]
 
 MUON = 13
 
-UNITS = 30.0
-"""Energies that differ by more than this factor are in different units."""
-RESPONSE = (0.5, 1.5)
-"""Plausible ratios of the energy in hits to that of the stable particles that shower."""
-FIELD = 0.05
-"""Largest plausible deviation of the transverse momenta of tracks from those of their particles."""
-UNOWNED = 0.25
-"""Largest plausible fraction of the hits' energy that belongs to no target."""
+UNITS = 30.0  # energies that differ by more than this factor are in different units
+RESPONSE = (0.5, 1.5)  # plausible ratios of the energy in hits to that of the stable particles that shower
+FIELD = 0.05  # largest plausible deviation of the transverse momenta of tracks from those of their particles
+UNOWNED = 0.25  # largest plausible fraction of the hits' energy that belongs to no target
 
 
 class ImplausibleWarning(UserWarning):

@@ -1,7 +1,4 @@
-"""What a file is, by looking at it: its schema, the layout of a flat ntuple, and the detector.
-
-A detector is known by the names of its collections and by where its ECAL hits are.
-"""
+"""What a file is: its schema, the layout of a flat ntuple, and the detector by names of collections and ECAL hits."""
 
 from __future__ import annotations
 
@@ -49,26 +46,16 @@ HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 HIT_MEMBERS = ("cellID", "energy", "position.x", "position.y", "position.z")
 """Members by which a collection of EDM4hep calorimeter hits is known."""
 
-PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")
-"""Members by which EDM4hep Monte Carlo particles are known."""
-
-DEFAULT_LAYOUT = "g4"
-"""The layout of a flat file that no layout fits better; reading it says what is missing."""
-
-MAX_ENTRIES = 10
-"""Entries that are read."""
+PARTICLE_MEMBERS = ("PDG", "generatorStatus", "momentum.x")  # members by which EDM4hep Monte Carlo particles are known
+DEFAULT_LAYOUT = "g4"  # the layout of a flat file that no layout fits better; reading it says what is missing
+MAX_ENTRIES = 10  # entries that are read
 
 MIN_EVENTS = 5
 """Events with hits from which on the innermost hit must lie near the front face: one neutral hadron may shower late."""
 
-OUTLIERS = 0.01
-"""Fraction of hits that may lie elsewhere (displaced, or of a wrongly named subdetector)."""
-
-MARGIN = 10.0
-"""How far inside the nominal surface a hit may lie, mm."""
-
-SLACK = 50.0
-"""How far outside, mm: support structure between the nominal surface and the first cell."""
+OUTLIERS = 0.01  # fraction of hits that may lie elsewhere (displaced, or of a wrongly named subdetector)
+MARGIN = 10.0  # how far inside the nominal surface a hit may lie, mm
+SLACK = 50.0  # how far outside, mm: support structure between the nominal surface and the first cell
 
 CORNER = 1 / math.cos(math.pi / 8)
 """Radius of the corner of an octagonal barrel over that of its flat; barrels with more sides lie below."""
@@ -148,10 +135,9 @@ def sniff(directory: Any, path: str) -> str:
 
 
 def best_layout(directory: Any, path: str, detector: Detector | None = None) -> str:
-    """Name of the built-in layout of an open flat ntuple.
+    """Name of the built-in layout of an open flat ntuple: the default for files that pflow wrote.
 
-    Files that pflow wrote have the default one; another file that of the `detector`, or, if that is not known, of the
-    one whose ECAL lies where the ECAL hits of the first entries are.
+    Of another file that of the `detector`; if that is not known, of the one whose ECAL lies where the first hits are.
     """
     names = sorted(builtin_names("layout"), key=lambda name: name != DEFAULT_LAYOUT)
     if detector is not None:
@@ -197,8 +183,7 @@ def geometry_fits(events: Events, detector: Detector) -> bool | None:
 def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[DetectorMatch]:
     """Every built-in detector that can be read, best match first; `sim` as for `pflow.io.edm4hep.reader.Edm4hepReader`.
 
-    Those come first that fit, then whose geometry is confirmed, then with the fewest optional collections absent, then
-    with the most collections matched.
+    First those that fit, then by confirmed geometry, fewest optional collections absent, and most collections matched.
     """
     detectors = [load_detector(name) for name in builtin_names("detector")]
     if sim:
@@ -209,8 +194,7 @@ def fitting_detectors(file: PodioFile, *, sim: bool | None = None) -> list[Detec
 def detector_matches(reader: Reader) -> list[DetectorMatch]:
     """Every built-in detector for an open file of any schema, best match first.
 
-    In a schema without named collections only the geometry of the first entries decides; among equals the detector that
-    the file is read as comes first.
+    Without named collections only the geometry of the first entries decides; among equals the file's own comes first.
     """
     if isinstance(reader, Edm4hepReader):
         return fitting_detectors(reader.file, sim=reader.sim)
@@ -223,10 +207,7 @@ def detector_matches(reader: Reader) -> list[DetectorMatch]:
 
 
 def best_detector(file: PodioFile, *, sim: bool | None = None) -> Detector:
-    """The built-in detector that fits a file best.
-
-    A `NoDetectorError` if none fits, with the reason for each; or if two fit equally well and the file has entries.
-    """
+    """The built-in detector that fits a file best; a `NoDetectorError` if none does, or two equally well."""
     matches = fitting_detectors(file, sim=sim)
     fitting = [match for match in matches if match.fits]
     if not fitting:

@@ -35,22 +35,10 @@ def write_events(
 ) -> int:
     """Write events, all at once or in chunks, to a TTree in the layout ``g4``; return how many.
 
-    One basket a branch for each chunk: chunks of some hundred events read and compress well. The file carries a note
-    with its detector, so that reading it needs no option, and appears only when whole.
-
-    Parameters
-    ----------
-    compression
-        As uproot takes it; by default ``uproot.ZSTD(9)``.
-    inputs
-        Files that must not be overwritten.
-    force
-        Replace any file; without it, only one that this function wrote.
-
-    Raises
-    ------
-    ConfigError
-        Nothing to write, chunks that differ in detector or parts, or an output that cannot be written.
+    One basket a branch for each chunk (some hundred events compress well). A note names the detector, so that reading
+    needs no option. `compression` as uproot takes it, by default ``uproot.ZSTD(9)``; `inputs` and `force` as of
+    `pflow.io.atomic.check_output`. A `ConfigError` if there is nothing to write, chunks differ in detector or parts, or
+    the output cannot be written.
     """
     layout = load_layout("g4").with_all()
     chunks = iter((events,) if isinstance(events, Events) else events)

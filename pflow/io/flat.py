@@ -46,8 +46,7 @@ def missing_branches(keys: Iterable[str], layout: str | Path | Layout = "g4") ->
 class FlatReader:
     """An open flat ntuple, TTree or RNTuple, read by a layout; fulfils `pflow.io.reader.Reader`.
 
-    The `detector` is by default the one that the file's own note names (files written by pflow), or else the layout's.
-    Errors name missing branches, with their nearest matches, or a layout and detector that do not go together.
+    The `detector` is by default that of the file's own note (written by pflow), or else the layout's.
     """
 
     schema = "flat"

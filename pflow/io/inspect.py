@@ -26,11 +26,8 @@ from pflow.io.root import open_root
 
 __all__ = ["DetectorFit", "FileContent", "MissingPart", "Part", "Table", "inspect_file", "inspect_truth"]
 
-CHUNK_SIZE = 100
-"""Entries read at once."""
-
-CHECKED = 100
-"""Events whose energies are checked."""
+CHUNK_SIZE = 100  # entries read at once
+CHECKED = 100  # events whose energies are checked
 
 TABLES = ("TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple", "ROOT::Experimental::RNTuple")
 """Classes of ROOT that hold entries."""
@@ -50,10 +47,7 @@ class DetectorFit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """A calorimeter (then with its `kind`) or another part of `Events`, and the collections that it is read from.
-
-    `count` and `mean`: objects in the entries that were read, and per entry; `mean_energy`: energy per entry, GeV.
-    """
+    """A calorimeter (with its `kind`) or other part of `Events`: collections, objects, energy per entry, GeV."""
 
     name: str
     kind: str
@@ -106,11 +100,10 @@ class FileContent:
 
 
 def inspect_file(path: str | Path, *, max_entries: int = 1000, **options: Any) -> FileContent:
-    """Summarise a file; `options` as of `pflow.io.open.open_events`.
+    """Summarise the first `max_entries` entries of a file; `options` as of `pflow.io.open.open_events`.
 
-    Counts and means are over the first `max_entries` entries; entries that cannot be used count as empty. A podio file
-    that no built-in detector fits is summarised by its collections, a ROOT file whose events cannot be read by its
-    trees. Errors of a file that cannot be opened, or not with these options, are raised.
+    Entries that cannot be used count as empty. A podio file that no built-in detector fits is summarised by its
+    collections, a ROOT file whose events cannot be read by its trees. Errors in opening it are raised.
     """
     try:
         try:
@@ -138,9 +131,8 @@ def inspect_truth(
 ) -> list[dict[str, Any]]:
     """Targets and dropped particles of the first `entries` events under a rule of `pflow.event.truth.select_targets`.
 
-    For each ``entry`` and ``event``, lists of ``targets`` and ``dropped`` particles with ``index`` in the event,
-    ``pdg``, ``energy`` (GeV) and, if dropped, ``reason``; and their ``target_energy`` and ``dropped_energy``, GeV.
-    Entries that cannot be used have neither. `options` as of `pflow.io.open.open_events`.
+    By event: lists ``targets`` and ``dropped`` with ``index``, ``pdg``, ``energy`` (GeV) and, if dropped, ``reason``,
+    and their summed energies; nothing of entries that cannot be used. `options` as of `pflow.io.open.open_events`.
     """
     with open_events(path, **options) as file:
         events, *_ = file.read_all(0, entries)

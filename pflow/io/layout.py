@@ -36,10 +36,8 @@ class Branch:
     """Where one quantity is: the name of its branch."""
 
     branch: str
-    scale: float = 1.0
-    """Factor from the file's unit to pflow's."""
-    optional: bool = False
-    """Whether a file without it is not reported."""
+    scale: float = 1.0  # factor from the file's unit to pflow's
+    optional: bool = False  # whether a file without it is not reported
     names: Mapping[int, str] | None = None
     """For the subdetector: name of the calorimeter that each code of the file stands for."""
 
@@ -50,14 +48,11 @@ class Layout:
 
     name: str = ""
     tree: str = "events"
-    detector: str | None = None
-    """Detector that its files belong to by default; None if the user must name it."""
-    event: str | None = None
-    """Branch of the event number; None to number the entries."""
+    detector: str | None = None  # detector that its files belong to by default; None if the user must name it
+    event: str | None = None  # branch of the event number; None to number the entries
     parts: Mapping[str, Mapping[str, Branch]] = dataclasses.field(default_factory=dict)
     """For each part of `Events` (keys of `FIELDS`), where its quantities are."""
-    reference_name: str = ""
-    """Name of the algorithm behind ``reference``."""
+    reference_name: str = ""  # name of the algorithm behind ``reference``
 
     def with_all(self) -> Layout:
         """With every quantity of the schema, in branches of their own names, as pflow's own files hold them."""

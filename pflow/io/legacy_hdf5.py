@@ -35,11 +35,8 @@ from pflow.physics.kinematics import momentum_at_perigee
 
 __all__ = ["FEATURES", "LABELS", "LegacyReader", "subdetectors"]
 
-FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")
-"""Columns of the group ``feature``."""
-
-LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")
-"""Columns of the group ``label``."""
+FEATURES = ("edep", "x", "y", "z", "time", "track", "charge", "px", "py", "pz")  # columns of the group ``feature``
+LABELS = ("hitid", "mcid", "pdg", "charge", "mass", "px", "py", "pz", "status")  # columns of the group ``label``
 
 Rows = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -48,9 +45,8 @@ Index = npt.NDArray[np.int64]
 class LegacyReader:
     """An open HDF5 file of the first paper; fulfils `pflow.io.reader.Reader`. The detector is ``ild_g4`` by default.
 
-    Hits have no subdetector in these files: it follows from their position (see `subdetectors`). The momentum of a
-    track at its vertex follows from that at the calorimeter, back along the helix to the z axis. Truth particles are
-    the distinct ``mcid`` of an event in rising order, so that an index takes the place of the ``mcid``.
+    The subdetector of a hit follows from its position, a track's momentum at its vertex from that at the calorimeter,
+    back along the helix to the z axis. Truth particles are the distinct ``mcid`` of an event in rising order.
     """
 
     schema = "legacy-hdf5"

@@ -66,15 +66,12 @@ from pflow.physics.pdg import CLASSES
 __all__ = ["FORMATS", "NOTE", "RecoWriter", "count_entries", "iterate_reco", "read_provenance", "read_reco"]
 
 TREE = "events"
-NOTE = "pflow_provenance"
-"""Key of the provenance; every output of a reconstruction holds it."""
-FORMATS = ("ttree", "rntuple")
-"""What `RecoWriter` can write."""
+NOTE = "pflow_provenance"  # key of the provenance; every output of a reconstruction holds it
+FORMATS = ("ttree", "rntuple")  # what `RecoWriter` can write
 
 Links = Literal["if there", "required", "left out"]
 
-BASKET = 1000
-"""Events in a basket: smaller baskets make a larger file that is slower to write and to read."""
+BASKET = 1000  # events in a basket: smaller baskets make a larger file that is slower to write and to read
 
 MEMBERS = {
     "PDG": "pdg",
@@ -295,10 +292,7 @@ def read_reco(
 def iterate_reco(
     path: str | Path, *, name: str = "PFlow", chunk_size: int = 1000, links: Links = "if there"
 ) -> Iterator[Reconstruction]:
-    """Read the whole output file of a reconstruction in chunks of at most `chunk_size` entries, in bounded memory.
-
-    Parameters and errors as of `read_reco`.
-    """
+    """Read a reconstruction in chunks of at most `chunk_size` entries; parameters and errors as of `read_reco`."""
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, found {chunk_size}")
     with _opened(path, name, links) as (tree, read):

@@ -25,8 +25,7 @@ __all__ = ["BadEntry", "EventFile", "OnError", "Reader"]
 
 OnError = Literal["raise", "skip"]
 
-CHECKED = 20
-"""Events of a file whose energies are checked."""
+CHECKED = 20  # events of a file whose energies are checked
 
 
 @runtime_checkable
@@ -42,8 +41,7 @@ class Reader(Protocol):
     absent: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]]
     truth_tracks: bool
-    notes: Mapping[str, str]
-    """What was found to be wrong while it was read, by what it is about."""
+    notes: Mapping[str, str]  # what was found to be wrong while it was read, by what it is about
 
     def read(self, start: int, stop: int, *, truth: bool = True) -> Events:
         """Read the entries `start` to `stop` (exclusive) without validating them; `truth` with links and reference.
@@ -179,10 +177,7 @@ class EventFile:
     def read_all(
         self, start: int = 0, stop: int | None = None, *, truth: bool = True, strict: bool = False
     ) -> tuple[Events, list[BadEntry], list[BadEntry]]:
-        """Read as `read` does, and return the entries that cannot be used, in order; raise the first if `strict`.
-
-        Last come the entries, in order, of which single objects were left out.
-        """
+        """As `read`; and entries that cannot be used (`strict`: raise the first) or of which objects were left out."""
         if start < 0:
             raise ConfigError(f"entries are counted from 0, found start {start}")
         stop = self.num_entries if stop is None else min(max(stop, 0), self.num_entries)

@@ -13,11 +13,8 @@ from pflow.errors import InputError, first_line
 
 __all__ = ["ATTEMPTS", "FIRST_WAIT", "forget_connections", "is_remote", "with_retries"]
 
-ATTEMPTS = 4
-"""How often a file is opened or read, at most."""
-
-FIRST_WAIT = 1.0
-"""Time before the second attempt, s; doubled before each further one."""
+ATTEMPTS = 4  # how often a file is opened or read, at most
+FIRST_WAIT = 1.0  # time before the second attempt, s; doubled before each further one
 
 RETURNED_ERROR = re.compile(r"'\w+Error' object is not subscriptable")
 """Message of the error that uproot raises where fsspec returned an exception in place of the bytes of a range."""
@@ -31,10 +28,9 @@ def is_remote(path: str | PathLike[str]) -> bool:
 
 
 def with_retries(path: str | PathLike[str], work: Callable[[], T], *, again: Callable[[], object] | None = None) -> T:
-    """The result of `work` on a file; where the connection to its server fails, of another attempt.
+    """The result of `work` on a file; where the connection to its server fails, of another attempt after `again`.
 
-    `again` is called before each further attempt, as to open the file anew. An `InputError` says how often it was
-    tried and for how long. A local file has one attempt.
+    An `InputError` says how often it was tried and for how long. A local file has one attempt.
     """
     if not is_remote(path):
         return work()

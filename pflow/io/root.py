@@ -1,8 +1,7 @@
 """ROOT files: their trees (TTree or RNTuple), columns, baskets, and a note of plain data inside the file.
 
-ROOT writes member ``energy`` of collection ``X`` as branch ``X/X.energy`` where it splits the collection, other tools
-as ``X.energy`` or ``X/energy``, and an RNTuple has it as field ``X.energy`` of a vector of records. Here all of them
-are the column (``X``, ``energy``).
+Member ``energy`` of collection ``X`` is the column (``X``, ``energy``), be it branch ``X/X.energy`` (ROOT),
+``X.energy`` or ``X/energy`` (other tools), or field ``X.energy`` of an RNTuple.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ __all__ = [
 
 ROOT_SIGNATURE = b"root"
 
-MAX_READ = 2**28
-"""Uncompressed bytes that are read at once so that baskets stay whole."""
+MAX_READ = 2**28  # uncompressed bytes that are read at once so that baskets stay whole
 
 
 def open_root(path: str | PathLike[str]) -> Any:
@@ -118,10 +116,7 @@ def open_tree(directory: Any, name: str, path: str) -> Any:
 
 
 def read_branch(tree: Any, branch: str, start: int, stop: int, path: str | PathLike[str]) -> ak.Array:
-    """One branch of a TTree, or field of an RNTuple, for entries `start` to `stop` (exclusive).
-
-    An `InputError` names file, first entry and branch where it cannot be read, as in a truncated file.
-    """
+    """One branch or field of entries `start` to `stop`; an `InputError` says what cannot be read."""
     with reading(f"cannot be read up to entry {stop}, truncated or damaged file", file=path, entry=start, field=branch):
         try:
             values = tree[branch].array(entry_start=start, entry_stop=stop, library="ak")
@@ -150,8 +145,7 @@ def entries_at_once(tree: Any) -> int:
 def read_ranges(tree: Any, size: int, most: int | None = None) -> list[tuple[int, int]]:
     """Ranges of at least `size` entries in which a tree is best read: a shared basket would be decompressed twice.
 
-    Each ends where a basket of every branch ends (a cluster of an RNTuple). Where that would be more than `most`
-    entries, or than `MAX_READ` bytes, it is cut into ranges of `size`.
+    Each ends where a basket of every branch (a cluster) ends, or after `size` where that is too large.
     """
     n, limit = int(tree.num_entries), max(size, entries_at_once(tree))
     limit = limit if most is None else min(limit, most)
@@ -246,8 +240,7 @@ class Columns:
     def get(self, collection: str, *members: str, start: int, stop: int) -> ak.Array:
         """One column of entries `start` to `stop`, [event, object], of the first of the `members` that is there.
 
-        An `InputError` says which column is missing, cannot be decoded, or differs in length from another one of the
-        collection.
+        An `InputError` if it is missing, cannot be decoded, or differs in length from another of the collection.
         """
         key = self.key(collection, *members)
         values = read_branch(self.tree, key, start, stop, self.path)

@@ -46,20 +46,14 @@ KIND_CODES = {1: "ecal", 2: "hcal", 3: "muon", 4: "lumi", 5: "lumi", 6: "lumi"}
 REGION_CODES = {1: "barrel", 2: "endcap", 3: "other", 4: "other"}
 """``type // 1000 % 10`` of a hit, LCIO's CHT::Layout: barrel, endcap, plug, ring."""
 
-FORWARD = 0.25
-"""Endcap-like calorimeters whose hits all have a smaller r / |z| measure luminosity."""
+FORWARD = 0.25  # endcap-like calorimeters whose hits all have a smaller r / |z| measure luminosity
 
 SAME_DEPTH = 0.02
 """Calorimeters of a region whose fronts differ by less than this fraction lie side by side, not one behind another."""
 
-RING = 0.9
-"""A ring begins at least at this fraction of the outer radius of the calorimeter that it surrounds."""
-
-COPY = 0.5
-"""Fraction of a collection's cells that another one also has, from which on it is a copy of it."""
-
-MIN_CELLS = 20
-"""Hits that a collection needs to be recognised as a copy."""
+RING = 0.9  # a ring begins at least at this fraction of the outer radius of the calorimeter that it surrounds
+COPY = 0.5  # fraction of a collection's cells that another one also has, from which on it is a copy of it
+MIN_CELLS = 20  # hits that a collection needs to be recognised as a copy
 
 Place = dict[str, tuple[str, str]]
 """``kind`` and ``region`` of a collection's hits as far as they are known, as in `pflow.physics.detector.Calorimeter`,
@@ -227,8 +221,7 @@ def _partners(pairs: Pairs, samples: Sequence[HitSample]) -> dict[str, str]:
 def _choose_links(pairs: Pairs, sources: Iterable[str], targets: Iterable[str]) -> tuple[str, ...]:
     """Collections of links from the sources to the targets: for each source one, so that no link counts twice.
 
-    Those whose name begins with MC come last: their weights are fractions of the particle (e.g. of all its hits),
-    not of the hit or track.
+    Names that begin with MC come last: their weights are fractions of the particle, not of the hit or track.
     """
     sources, targets = set(sources), set(targets)
     chosen: list[str] = []
@@ -275,10 +268,7 @@ def _without_copies(samples: list[HitSample], left_out: dict[str, str]) -> list[
 
 
 def place_samples(samples: Sequence[HitSample], linked: Mapping[str, str]) -> dict[str, Place]:
-    """Place of each collection; `linked` names the partner of collections whose hits are linked to others.
-
-    The type code of the hits goes first, then the name, the partner, and geometry.
-    """
+    """Place of each collection, by type code, name, partner (`linked`: whose hits lead to which), and geometry."""
     places = {sample.name: by_name(sample.name) | by_code(sample.codes) for sample in samples}
     for name, partner in linked.items():
         if name in places and partner in places:

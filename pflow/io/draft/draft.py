@@ -1,9 +1,6 @@
 """A description of the detector that a podio file is from, with a note behind each value how it was found.
 
-`collect` chooses the collections: calorimeters by the type code of their hits, by name, by links between digitised and
-simulated hits, and else by geometry; tracks, truth and links by type. `measure` finds where ECAL and HCAL begin, the
-sides of their barrels, the bits of cell ids that count layers, and scale, threshold and time window of the digitisation
-where a file has hits before and after it. `field` takes the field from the curvature of particles.
+`collect` chooses the collections, `measure` finds lengths, sides, layer bits and digitisation, `field` the field.
 """
 
 from __future__ import annotations
@@ -36,8 +33,7 @@ from pflow.physics.detector import Calorimeter, Detector, TruthTracking, load_de
 
 __all__ = ["DetectorDraft", "Note", "draft_detector", "draft_to_yaml", "write_draft"]
 
-TRUTH_TRACKS_OF = "cld"
-"""Built-in detector whose truth tracks stand in for the unknown ones."""
+TRUTH_TRACKS_OF = "cld"  # built-in detector whose truth tracks stand in for the unknown ones
 
 COLLECTIONS = {
     "tracks": "tracks; the first that a file holds is read",
@@ -48,17 +44,13 @@ COLLECTIONS = {
 }
 """Fields of a detector that name collections, and what these hold."""
 
-CHOSEN = ("tracks", "references")
-"""Fields for which a file may hold several collections, of which one is read."""
+CHOSEN = ("tracks", "references")  # fields for which a file may hold several collections, of which one is read
 
 FOUND_BY = {"type": "type of hits", "link": "links", "name": "name", "geometry": "geometry"}
 """In words, how the place of a calorimeter was found; the first two stand in the file."""
 
-UNLIKE = 50.0
-"""Endcaps whose first hits differ by more than this in |z| begin at different |z|, mm."""
-
-LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")
-"""Fields that are written behind the lengths."""
+UNLIKE = 50.0  # endcaps whose first hits differ by more than this in |z| begin at different |z|, mm
+LAST = ("calorimeters", "tracks", "truth_tracks", "tracker_hits")  # fields that are written behind the lengths
 
 
 class Note(NamedTuple):
@@ -68,8 +60,7 @@ class Note(NamedTuple):
     text: str
 
 
-Notes = dict[str, Note]
-"""By field, e.g. ``b_field`` or ``calorimeters.ecal_barrel.kind``."""
+Notes = dict[str, Note]  # by field, e.g. ``b_field`` or ``calorimeters.ecal_barrel.kind``
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,23 +81,11 @@ class DetectorDraft:
 def draft_detector(
     path: str | PathLike[str], *, name: str | None = None, b_field: float | None = None, max_entries: int = 100
 ) -> DetectorDraft:
-    """Draft the description of the detector that an EDM4hep or other podio file is from.
+    """Draft the description of the detector that an EDM4hep or other podio file is from, by its first `max_entries`.
 
-    The built-in detectors are not looked at, but for how tracks are made from Monte Carlo particles: CLD's stands in.
-
-    Parameters
-    ----------
-    name
-        Of the detector; by default what the simulation called it, else the file's name.
-    b_field
-        Field along z, T; by default measured.
-    max_entries
-        Entries that are looked at, from the first on.
-
-    Raises
-    ------
-    InputError
-        Not such a file; no hits of an ECAL; or nothing in it tells the field, and it is not given.
+    Of the built-in detectors only CLD's settings for tracks from Monte Carlo particles stand in. `name`: by default
+    what the simulation called it, else the file's. `b_field`, T along z: by default measured. An `InputError` if it is
+    not such a file, has no hits of an ECAL, or nothing in it tells the field.
     """
     with open_root(path) as directory:
         schema = sniff(directory, str(path))
@@ -149,10 +128,7 @@ def _draft(file: PodioFile, name: str | None, b_field: float | None, entries: in
 
 
 def _geometry(groups: Sequence[Group], notes: Notes) -> tuple[dict[str, Any], int | None]:
-    """Lengths and symmetry of a `Detector`, and the sides of the ECAL barrel if they are certain and one faces x.
-
-    Nothing without hits in the ECAL's barrel or endcaps.
-    """
+    """Lengths and symmetry of a `Detector`; and sides of the ECAL barrel, if certain and one faces x."""
 
     def extent(kind: str, region: str) -> Extent | None:
         return measure_extent([group for group in groups if (group.kind, group.region) == (kind, region)], region)

@@ -21,16 +21,13 @@ from pflow.physics.field import FieldEstimate, field_from_momenta, field_from_st
 
 __all__ = ["MeasuredField", "measure_field"]
 
-MIN_PT = 0.1
-"""Slower particles lose too much energy on the way from one tracker layer to the next, GeV."""
-MIN_CHORD = 5.0
-"""Shorter steps turn particles by less than what scattering does, mm."""
+MIN_PT = 0.1  # slower particles lose too much energy on the way from one tracker layer to the next, GeV
+MIN_CHORD = 5.0  # shorter steps turn particles by less than what scattering does, mm
 ELECTRON = 11
 
 PARAMETER = r"(?i)(b_?field|magnetic_?field|solenoid_?field)(_?z)?$"
 """Parameters of a file's metadata that give the field, T."""
-MAX_FIELD = 10.0
-"""Larger values of such a parameter are in other units."""
+MAX_FIELD = 10.0  # larger values of such a parameter are in other units
 
 
 class MeasuredField(NamedTuple):

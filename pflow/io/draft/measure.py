@@ -27,29 +27,20 @@ from pflow.physics.calorimeter_shape import (
 __all__ = ["EARLIEST", "Digitisation", "Extent", "TimeWindow"]
 __all__ += ["measure_digitisation", "measure_encoding", "measure_extent", "measure_time_window"]
 
-OUTLIERS = 0.005
-"""Fraction of hits that may lie outside a calorimeter without visible layers."""
+OUTLIERS = 0.005  # fraction of hits that may lie outside a calorimeter without visible layers
 
 STRAY = 0.05
 """Layers with less than this fraction of the hits that the median layer has are made of hits that lie elsewhere."""
 
-MIN_SAME_CELLS = 10
-"""Cells with a digitised and a simulated hit that a scale needs at least."""
+MIN_SAME_CELLS = 10  # cells with a digitised and a simulated hit that a scale needs at least
 
 LATEST = (1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 1000)
 """Latest times that are tried, ns: those that people choose."""
 
-EARLIEST = -1.0
-"""Earliest possible time, ns, relative to a straight flight at c."""
-
-SAME_ENERGY = 1e-3
-"""Relative difference of a cell's energies that counts as agreement."""
-
-MIN_LATE_CELLS = 5
-"""Cells that a time window must explain beyond those that are explained without one."""
-
-MIN_EXPLAINED = 0.9
-"""Fraction of the cells that it must explain; with fewer, digitisation did something else."""
+EARLIEST = -1.0  # earliest possible time, ns, relative to a straight flight at c
+SAME_ENERGY = 1e-3  # relative difference of a cell's energies that counts as agreement
+MIN_LATE_CELLS = 5  # cells that a time window must explain beyond those that are explained without one
+MIN_EXPLAINED = 0.9  # fraction of the cells that it must explain; with fewer, digitisation did something else
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -53,18 +53,13 @@ class Collection:
     """C++ type of its objects, e.g. ``edm4hep::CalorimeterHit``; ``Link`` for links between objects; "" if unknown."""
     kind: str = ""
     """The type without namespace; ``TrackerHit`` for all kinds of reconstructed tracker hits. Follows from the type."""
-    subset: bool = False
-    """Whether it only refers to objects of other collections."""
-    unreadable: str = ""
-    """Why pflow cannot read it although it reads objects of this kind; "" if it can."""
+    subset: bool = False  # whether it only refers to objects of other collections
+    unreadable: str = ""  # why pflow cannot read it although it reads objects of this kind; "" if it can
     count: int = 0
-    mean: float = 0.0
-    """Objects per entry."""
-    mean_energy: float | None = None
-    """Summed energy per entry, GeV; None for objects without."""
+    mean: float = 0.0  # objects per entry
+    mean_energy: float | None = None  # summed energy per entry, GeV; None for objects without
     cell_encoding: str = ""
-    links: tuple[str, ...] = ()
-    """Of links: ``A -> B`` for the collections at their ends, those with most links first."""
+    links: tuple[str, ...] = ()  # of links: ``A -> B`` for the collections at their ends, those with most links first
 
     def __post_init__(self) -> None:
         kind = self.type.rpartition("::")[2]
@@ -151,10 +146,9 @@ def _is_auxiliary(name: str, file: PodioFile) -> bool:
 
 
 def _declared(file: PodioFile, name: str) -> str:
-    """The type that the file declares, "" if it declares none.
+    """The type that the file declares ("" if none), in its metadata or as ``vector<edm4hep::TrackData>`` of a branch.
 
-    For example ``edm4hep::TrackCollection`` in the metadata, ``vector<edm4hep::TrackData>`` of a branch, and of links
-    ``podio::LinkCollection<...>`` or, in older files, ``edm4hep::MCRecoTrackParticleAssociationCollection``.
+    Links are ``podio::LinkCollection<...>``, in older files ``edm4hep::MCRecoTrackParticleAssociationCollection``.
     """
     declared = file.types.get(name) or file.columns.typename(name)
     found = re.fullmatch(r"(?:std::)?vector<(.*)>", declared)

@@ -1,7 +1,6 @@
 """Types of EDM4hep: members of its structs, what podio stores of a collection of each type, and ids of collections.
 
-Every podio file carries the definition of its data model as JSON; `DataModel` reads it. `EDM4HEP` holds the types that
-pflow writes, as of EDM4hep 1.0, for files that come from elsewhere.
+`DataModel` reads the definition, as JSON, that every podio file carries; `EDM4HEP` holds the types that pflow writes.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from pflow.event import jagged
 
 __all__ = ["EDM4HEP", "CollectionInfo", "DataModel", "collection_id", "content", "lists", "strings"]
 
-SCHEMA_VERSION = 6
-"""Version of EDM4hep 1.0's schema, which the types in `EDM4HEP` are of."""
+SCHEMA_VERSION = 6  # version of EDM4hep 1.0's schema, which the types in `EDM4HEP` are of
 
 PRIMITIVES = {
     "bool": np.dtype(np.bool_),
@@ -36,8 +34,7 @@ PRIMITIVES = {
 }
 """NumPy type of each C++ type that members have."""
 
-Members = tuple[tuple[str, str], ...]
-"""Name and C++ type of each member."""
+Members = tuple[tuple[str, str], ...]  # name and C++ type of each member
 
 ARRAY = re.compile(r"std::array<(.+?), *(\d+)>")
 LINK = re.compile(r"podio::LinkCollection<(.+), *(.+)>")
@@ -128,10 +125,8 @@ class CollectionInfo:
     name: str
     data_type: str
     schema_version: int = SCHEMA_VERSION
-    id: int = -1
-    """In this file; default: `collection_id` of the name."""
-    is_subset: bool = False
-    """Whether it holds references to objects of other collections."""
+    id: int = -1  # in this file; default: `collection_id` of the name
+    is_subset: bool = False  # whether it holds references to objects of other collections
 
     def __post_init__(self) -> None:
         if self.id < 0:
@@ -158,10 +153,7 @@ class DataModel:
                 self._fields.setdefault(name, (*references, *vectors))
 
     def fields(self, collection: CollectionInfo) -> dict[str, str]:
-        """Fields in which podio stores a collection, that of its objects first, and the C++ type of their elements.
-
-        A `KeyError` of an unknown type names the nearest ones.
-        """
+        """Fields in which podio stores a collection, objects first, and their C++ types; a `KeyError` if unknown."""
         name, data_type = collection.name, collection.data_type
         found = COLLECTION.fullmatch(data_type)
         if collection.is_subset:
@@ -187,8 +179,7 @@ class DataModel:
     def objects(self, cpp_type: str, columns: Mapping[str, npt.NDArray[Any]], n: int, *, path: str = "") -> Any:
         """Awkward content of `n` objects of a C++ type; records carry the names of their structs.
 
-        `columns` has the values of members by their path within `path`, e.g. ``momentum.x``, [n] or, of arrays,
-        [n, length]; "" stands for a primitive. Members without values are 0.
+        `columns`: values of members by their path within `path`, e.g. ``momentum.x``, [n] or [n, length]; others are 0.
         """
         values = columns.get(path)
         if cpp_type in PRIMITIVES:

@@ -20,8 +20,7 @@ from pflow.io.edm4hep.podio import PodioFile
 
 __all__ = ["Filled", "FrameWriter", "Frames", "InputCopy", "Parameters"]
 
-PODIO_VERSION = (1, 7, 0)
-"""Version of podio whose layout is written."""
+PODIO_VERSION = (1, 7, 0)  # version of podio whose layout is written
 EDM4HEP_VERSION = (1, 0, 0)
 
 Parameters = Mapping[str, Mapping[str, Sequence[Any]]]
@@ -127,8 +126,7 @@ class FrameWriter:
 class InputCopy:
     """Reads the collections of one file member by member.
 
-    `collections` of its events by name, with the ids that they have there; `definitions` of its data models as JSON;
-    and the `model` of their types. An `InputError` where the metadata lack them, as those of podio up to 1.0.
+    An `InputError` where the metadata lack their ids and types, as those of podio up to 1.0.
     """
 
     def __init__(self, file: PodioFile) -> None:

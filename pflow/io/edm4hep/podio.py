@@ -35,27 +35,15 @@ __all__ = ["Joined", "PodioFile", "expand", "open_podio", "relation", "vector_me
 
 Ints = npt.NDArray[np.int64]
 
-MAX_METADATA = 10
-"""Entries of a tree of metadata that are compared: merged files have one of each file."""
+MAX_METADATA = 10  # entries of a tree of metadata that are compared: merged files have one of each file
 
 
 class PodioFile:
     """An open file of podio's, TTree or RNTuple.
 
-    Attributes
-    ----------
-    columns
-        Columns of its tree ``events``.
-    ids, ids_stored
-        Name of the collection of each id, and whether the file says so; if not, ids are the hashes of names.
-    types
-        Type of each collection as the file's table of ids has it, e.g. ``edm4hep::TrackCollection``; often empty.
-    parameters
-        What the metadata of the file and of its runs say: values of each parameter, as text.
-    encodings
-        Cell encoding of each collection that has one.
-    notes
-        What was found to be wrong while the file was read, by what it is about.
+    `columns` of its tree ``events``; `ids` to names of collections (hashes of the names unless `ids_stored`); `types`
+    of collections, e.g. ``edm4hep::TrackCollection``, often empty; `parameters` of the metadata as text; cell
+    `encodings` by collection; `notes` of what was found to be wrong.
     """
 
     def __init__(self, directory: Any, path: str | PathLike[str]) -> None:
@@ -101,10 +89,7 @@ class PodioFile:
             raise InputError(f"cell encoding: {error}", file=self.path, field=collection) from error
 
     def names(self, collection_ids: Ints) -> list[str]:
-        """Names of the collections among these ids, sorted; unknown ids are left out.
-
-        An `InputError` if the file has no table of ids, and none of these is the hash of a collection's name.
-        """
+        """Sorted names of the collections of these ids; an `InputError` without a table if none is known."""
         wanted = np.unique(_unsigned(collection_ids))
         known = sorted(self.ids[int(found)] for found in wanted if int(found) in self.ids)
         if len(wanted) and not known and not self.ids_stored:

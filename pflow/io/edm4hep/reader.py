@@ -47,14 +47,12 @@ TRUTH_MEMBERS = {
 
 Ints = npt.NDArray[np.int64]
 
-MAX_LINKED = 10
-"""Entries that are looked at to find what links lead to."""
+MAX_LINKED = 10  # entries that are looked at to find what links lead to
 
 MOSTLY = 0.8
 """Fraction of links that must lead to collections of the file; others lead to detectors that are not described."""
 
-CHARGE_ROUNDING = 0.01
-"""Largest difference, e, of a charge from the PDG's that counts as none."""
+CHARGE_ROUNDING = 0.01  # largest difference, e, of a charge from the PDG's that counts as none
 
 HIT_MEMBERS = {"time": "time"}
 """Further quantities of digitised hits, and their members; unknown in a collection that lacks one."""
@@ -66,12 +64,9 @@ class HitOrigins:
 
     ids: npt.NDArray[np.uint32]
     """[collection]: ids of the collections that the hits of every event come from, in this order."""
-    counts: Ints
-    """[collection, event]: hits from each."""
-    index: npt.NDArray[np.int32]
-    """[hit]: index in its collection."""
-    cell_id: npt.NDArray[np.uint64]
-    """[hit]: cell id, 0 unknown."""
+    counts: Ints  # [collection, event]: hits from each
+    index: npt.NDArray[np.int32]  # [hit]: index in its collection
+    cell_id: npt.NDArray[np.uint64]  # [hit]: cell id, 0 unknown
 
     @property
     def slot(self) -> Ints:
@@ -83,21 +78,10 @@ class HitOrigins:
 class Edm4hepReader:
     """Reader of one open EDM4hep file (a `pflow.io.reader.Reader`), closed with it.
 
-    Parameters
-    ----------
-    sim
-        Read simulated instead of digitised hits. By default where the file holds no digitised calorimeter
-        collection of the detector. The two are never mixed: their energies are on different scales.
-    truth_tracks
-        Where the file has none of the detector's track collections, make tracks from its Monte Carlo particles
-        (`pflow.event.truth_tracks`) and flag the events ``Flag.TRUTH_TRACKS``.
-
-    Raises
-    ------
-    InputError
-        A required collection is absent; names the nearest matches.
-    ConfigError
-        The detector names no collections of the wanted kind, or does not describe tracks from Monte Carlo particles.
+    `sim`: read simulated hits, by default where the file has no digitised collection of the detector; never both, as
+    their energies are on different scales. `truth_tracks`: where there are no tracks, make them from Monte Carlo
+    particles (`pflow.event.truth_tracks`) and flag the events. An `InputError` names an absent required collection; a
+    `ConfigError` a detector that has no collections of the wanted kind, or does not describe `truth_tracks`.
     """
 
     def __init__(
@@ -311,11 +295,10 @@ class _Range:
     def tracks(self, collection: str) -> ak.Array:
         """Tracks of one collection.
 
-        Momentum, charge and track parameters come from the state at the IP; a track without one uses its state at the
-        first hit, then at the last, then at the calorimeter, then any. A track without states has NaN for them; states
-        that are not finite or straight count as none. Position and momentum at the calorimeter come from the state
-        there: its point of closest approach, ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without one the helix
-        is followed.
+        Momentum, charge and track parameters are those of the state at the IP, else at the first hit, the last, the
+        calorimeter, or any; NaN without states (those that are not finite or straight count as none). At the
+        calorimeter they are the state's there, at ``referencePoint + (-D0 sin phi, D0 cos phi, Z0)``; without one the
+        helix is followed.
         """
         states = vector_member(self.file.columns, collection, 1, "trackStates")
         if states is None:

@@ -57,8 +57,7 @@ from pflow.physics.showers import cluster_shape
 
 __all__ = ["NO_OBJECT", "RecoNames", "hit_frames", "reco_frames", "track_frames"]
 
-NO_OBJECT = -2
-"""Index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0."""
+NO_OBJECT = -2  # index of a reference to nothing (podio, `ObjectID::invalid`); its collection id is 0
 
 Ints = npt.NDArray[np.int64]
 
@@ -117,10 +116,9 @@ def reco_frames(
 ) -> dict[str, Filled]:
     """Content of the collections of a reconstruction, field by field, in consecutive events.
 
-    `events` are what the particles were made from, with truth and links where there are to be links to Monte Carlo
-    particles; `hits` the objects of the input that its hits are, None if they are written as a collection of their own;
-    `track_id` and `mc_id` the ids of tracks and Monte Carlo particles, None to leave out links to the latter;
-    `track_index` [track] the index of each track in its collection, where some of them were left out.
+    `events` are what the particles were made from; `hits` the objects of the input that its hits are, None if they are
+    written anew; `track_id` and `mc_id` the ids of tracks and Monte Carlo particles, None without links to the latter;
+    `track_index` [track] the index of each in its collection, where some were left out.
     """
     n_particles = jagged.count(reconstruction.particles)
     hit_links = Links.of(reconstruction.hit_links, len(events))
@@ -140,10 +138,7 @@ def reco_frames(
 
 
 def hit_frames(events: Events, origins: HitOrigins | None, names: RecoNames) -> dict[str, Filled]:
-    """The hits of events as calorimeter hits, and links to the simulated ones that they were made from.
-
-    `origins` of the same events; None for an input of another schema: there are no links then.
-    """
+    """The hits of events as calorimeter hits, and links to the simulated `origins` that they were made from, if any."""
     hits = events.hits
     counts = jagged.count(hits)
     columns = {

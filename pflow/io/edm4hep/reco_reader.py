@@ -23,10 +23,9 @@ Ints = npt.NDArray[np.int64]
 
 
 class Edm4hepRecoReader:
-    """Reads the collection `name` of edm4hep::ReconstructedParticle as a reconstruction.
+    """Reads the collection `name` of edm4hep::ReconstructedParticle; another program's without links and probabilities.
 
-    Of another program's file the particles are read, without links and probabilities. `parts`: what the file holds of
-    links, ``scores`` and ``covariance``.
+    `parts`: what the file holds of links, ``scores`` and ``covariance``.
     """
 
     def __init__(self, file: PodioFile, name: str, *, links: bool) -> None:

@@ -1,11 +1,9 @@
 """Simulated hits: contributions to calorimeter hits, their digitisation, and the tracker layers of each particle.
 
-Digitisation gives the cells that a readout with threshold and time window would write, as DDCaloDigi
-(iLCSoft/DDMarlinPandora) does with the settings of key4hep/CLDConfig: the contributions within the time window are
-summed, cells whose sum is above the threshold are kept, and the sum is scaled to calibrated energy. The time of a cell
-is the earliest in the window. Times are relative to a straight flight from the origin, t - r / (300 mm/ns) + 0.1 ns.
-DDCaloDigi also counts the first contribution of a cell whatever its time; that is left out: it adds 0.14% to the energy
-of the ECAL endcaps of CLD's ZH event, and less than 0.1% elsewhere.
+Digitisation follows DDCaloDigi (iLCSoft/DDMarlinPandora) with the settings of key4hep/CLDConfig: contributions within
+the time window are summed, cells above the threshold are kept, the sum is scaled to calibrated energy, and the time is
+the earliest in the window, t - r / (300 mm/ns) + 0.1 ns. DDCaloDigi also counts the first contribution whatever its
+time; left out here, it would add 0.14% to the energy of the ECAL endcaps of CLD's ZH event, elsewhere less than 0.1%.
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ from pflow.physics.detector import Calorimeter
 
 __all__ = ["BY_SECONDARY", "Contributions", "count_layers", "digitise", "read_contributions", "time_after_flight"]
 
-SPEED_OF_LIGHT = 300.0
-"""mm/ns, rounded as in DDCaloDigi, whose times are reproduced to a picosecond so."""
-PROMPT_TIME = 0.1
-"""Time of a hit by a particle that flew straight from the origin at c, ns, by DDCaloDigi's definition."""
+SPEED_OF_LIGHT = 300.0  # mm/ns, rounded as in DDCaloDigi, whose times are reproduced to a picosecond so
+PROMPT_TIME = 0.1  # time of a hit by a particle that flew straight from the origin at c, ns, by DDCaloDigi's definition
 
 BY_SECONDARY = 1 << 30
 """Bit of edm4hep::SimTrackerHit.quality: the hit is of a secondary that is not kept, though linked to its ancestor."""
@@ -41,18 +37,13 @@ Floats = npt.NDArray[np.float64]
 class Contributions:
     """Contributions (edm4hep::CaloHitContribution) to the hits of one collection; all but `counts` [contribution]."""
 
-    counts: Ints
-    """[event]: hits of the collection."""
-    hit: Ints
-    """Counted over all events."""
-    energy: Floats
-    """Energy deposited, GeV."""
-    time: Floats
-    """ns."""
+    counts: Ints  # [event]: hits of the collection
+    hit: Ints  # counted over all events
+    energy: Floats  # energy deposited, GeV
+    time: Floats  # ns
     event: Ints
     particle_id: Ints
-    particle: Ints
-    """Collection id and index of the Monte Carlo particle, both -1 where the file has none."""
+    particle: Ints  # collection id and index of the Monte Carlo particle, both -1 where the file has none
 
     def of_kept(self, kept: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_]) -> Contributions:
         """Those that count, bool [contribution], to the hits that are kept, bool [hit], which are numbered anew."""
@@ -112,8 +103,7 @@ def digitise(
     """The hits of one simulated collection that digitisation keeps, and the contributions that count to them.
 
     `columns`, [event, hit]: ``energy`` (visible, GeV; calibrated in the result), ``x``, ``y``, ``z`` (mm), ``layer``
-    (-1 unknown; decides between `sim_scale` and `sim_deep_scale`) and others; ``time`` (ns) is added. Without
-    contributions no time window is applied and times are unknown (NaN).
+    (-1 unknown) and others; ``time`` (ns) is added, NaN without contributions, to which then no time window applies.
     """
     values = {key: jagged.flat(array) for key, array in columns.items()}
     energy = values["energy"].astype(np.float64)
@@ -155,8 +145,7 @@ def time_after_flight(time: Floats, position: Floats) -> Floats:
 def count_layers(file: PodioFile, collections: Iterable[str], particles: Joined, start: int, stop: int) -> Ints:
     """Number of tracker layers with a hit of each Monte Carlo particle's own, int64 [all particles of the entries].
 
-    A layer is a pair of collection (edm4hep::SimTrackerHit) and layer of the cell id; where a collection has no cell
-    encoding, each of its hits counts as a layer.
+    A layer is a pair of collection and layer of the cell id; without an encoding each hit counts as one.
     """
     first = jagged.offsets(particles.totals)
     crossed: list[Ints] = [np.zeros((0, 3), dtype=np.int64)]

@@ -30,8 +30,7 @@ from pflow.physics.pdg import CLASSES
 
 __all__ = ["NOTE", "Edm4hepRecoWriter"]
 
-NOTE = "pflow_provenance"
-"""Key of the provenance."""
+NOTE = "pflow_provenance"  # key of the provenance
 
 HEADER = "EventHeader"
 
@@ -42,25 +41,10 @@ CLUSTER_SIZE = 32
 class Edm4hepRecoWriter:
     """Writes the reconstruction of one file, chunk by chunk; a context manager. It appears at its place when whole.
 
-    The output holds the collections of `pflow.io.edm4hep.reco` and those of the input, so that all references lead to
-    objects of the same file. Where the input's cannot be copied (another schema, or a podio before 1.1, which says so
-    in a warning), it holds the hits and tracks that were used.
-
-    Parameters
-    ----------
-    file
-        The input; it must stay open.
-    mc_links
-        Write links to Monte Carlo particles.
-    provenance, name, inputs, force
-        As of `pflow.io.particles_root.RecoWriter`.
-
-    Raises
-    ------
-    ConfigError
-        An output that cannot be written, or a name that is no identifier or taken by a collection of the input.
-    InputError
-        Links to Monte Carlo particles are asked for, and the input has none that can be copied.
+    The output holds the collections of `pflow.io.edm4hep.reco` and those of the input `file`, which must stay open;
+    where these cannot be copied (another schema, or a podio before 1.1, with a warning), the hits and tracks that were
+    used. `mc_links`: link to Monte Carlo particles, an `InputError` if the input's cannot be copied. Other options and
+    errors as of `pflow.io.particles_root.RecoWriter`; also a `ConfigError` if the input has a collection of this name.
     """
 
     def __init__(
