@@ -12,14 +12,7 @@ import numpy as np
 from pflow.config import from_plain
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event import jagged
-from pflow.event.build import (
-    make_hits,
-    make_links,
-    make_particles,
-    make_tracker_hits,
-    make_tracks,
-    make_truth,
-)
+from pflow.event.build import make_hits, make_links, make_particles, make_tracker_hits, make_tracks, make_truth
 from pflow.event.events import TRUTH_PARTS, Events, Flag
 from pflow.event.links import Links
 from pflow.event.schema import LINKED

@@ -40,14 +40,14 @@ def open_events(
     path
         EDM4hep (TTree or RNTuple), a flat ntuple, or an HDF5 file of the first paper.
     detector
-        Built-in name, detector file or `Detector`; by default the built-in one that fits, or that the layout names.
+        Built-in name, file or `Detector`; by default the built-in one that fits, or that the layout names.
     schema
         ``edm4hep``, ``edm4hep-rntuple``, ``edm4hep-sim`` (simulated hits even where there are digitised ones),
         ``flat`` or ``legacy-hdf5``.
     layout
         Table from branches to fields of a flat ntuple, built-in name, file or `Layout`; implies ``flat``.
     truth_tracks
-        Make the tracks of an EDM4hep file that has none from its Monte Carlo particles, as the detector's
+        Make the tracks of an EDM4hep file without any from its Monte Carlo particles, as the detector's
         `truth_tracks` describes, and flag its events ``Flag.TRUTH_TRACKS``.
 
     Raises

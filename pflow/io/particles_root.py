@@ -106,10 +106,8 @@ class RecoWriter:
     provenance
         Where the particles come from; plain data, as JSON can hold. ``flagged``, the number of events with each flag,
         is added where there are any.
-    format
-        ``ttree`` or ``rntuple``.
-    name
-        Name of the collection of particles, the prefix of its branches.
+    format, name
+        ``ttree`` or ``rntuple``; name of the collection of particles, the prefix of its branches.
     inputs, force
         As of `pflow.io.atomic.check_output`; without `force`, only an earlier output of a reconstruction is replaced.
 
@@ -263,15 +261,12 @@ def read_reco(
 
     Parameters
     ----------
-    path
-        The file; also any EDM4hep file, of whose particles then nothing but their links is left out.
-    name
-        Name of the collection of particles.
+    path, name
+        The file, and its collection of particles; of another EDM4hep file they are read without links.
     entry_start, entry_stop
         Range of entries, `entry_stop` exclusive; by default all.
     links
-        Whether to read links of hits and tracks: ``if there``; ``required`` for those of hits; or ``left out``, which
-        is faster.
+        Links of hits and tracks: ``if there``; ``required`` (of hits); or ``left out``, which is faster.
 
     Raises
     ------

@@ -69,20 +69,16 @@ class EventFile:
 
     Attributes
     ----------
-    schema
-        ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``.
-    path, uuid, num_entries
-        The file, its UUID ("" if it has none), and the number of its entries.
+    schema, path, uuid, num_entries
+        ``edm4hep``, ``edm4hep-rntuple``, ``flat`` or ``legacy-hdf5``; the UUID is "" if the file has none.
     detector, absent, sources
-        Detector that its hits are sorted into, optional collections of it that the file does not hold, and
+        Detector that its hits are sorted into, its optional collections that the file does not hold, and
         collections that are read, by part and calorimeter.
     layout
-        Which branches of a flat file hold which quantities (`pflow.io.layout.Layout`); None for other schemas.
+        Branches of a flat file (`pflow.io.layout.Layout`); None for other schemas.
     truth_tracks
         Whether its tracks are made from Monte Carlo particles.
 
-    Examples
-    --------
     >>> with pflow.open_events("multi_test_small.root") as file:
     ...     events = file.read(10, 20)
     """

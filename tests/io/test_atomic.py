@@ -79,8 +79,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(there, path, m
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
-    [("", "not empty"), ("in.root", "it is a file"), ("nowhere/model", "does not exist")],
+    ("path", "message"), [("", "not empty"), ("in.root", "it is a file"), ("nowhere/model", "does not exist")]
 )
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(there, path, message):
     with pytest.raises(ConfigError, match=message):

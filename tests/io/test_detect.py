@@ -10,14 +10,7 @@ import uproot
 from pflow.errors import InputError
 from pflow.event.build import make_hits
 from pflow.event.events import Events
-from pflow.io.detect import (
-    best_detector,
-    best_layout,
-    detector_matches,
-    fitting_detectors,
-    geometry_fits,
-    sniff,
-)
+from pflow.io.detect import best_detector, best_layout, detector_matches, fitting_detectors, geometry_fits, sniff
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.events_root import write_events
 from pflow.io.flat import FlatReader

@@ -15,8 +15,7 @@ from pflow.io.particles_root import read_reco
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(
-    ("member", "value", "left_out"),
-    [("A1.energy", -1e-4, 0), ("A1.energy", np.nan, 0), ("A2.position.y", np.inf, 2)],
+    ("member", "value", "left_out"), [("A1.energy", -1e-4, 0), ("A1.energy", np.nan, 0), ("A2.position.y", np.inf, 2)]
 )
 def test_a_bad_hit_keeps_its_place_without_energy(write, content, toy, member, value, left_out, on_error):
     good = read_events(write(content), detector=toy)
