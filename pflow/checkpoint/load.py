@@ -69,20 +69,9 @@ class Checkpoint:
 class TrainedModel:
     """All that turns events into particles.
 
-    Parameters
-    ----------
-    reconstructor
-        In evaluation mode, on the CPU; without weights (device ``meta``) where the model is a folder of graphs.
-    tokeniser
-        The one that it was trained with.
-    digest, path
-        As of `Checkpoint`.
-    config
-        The header as plain data.
-    calibration
-        Calibration of the predicted uncertainties, or None.
-    graphs
-        Folder that `pflow export` wrote, or None.
+    The `reconstructor` is in evaluation mode, on the CPU; where the model is the folder of `graphs` that `pflow export`
+    wrote, it has no weights (device ``meta``). `digest` and `path` are as of `Checkpoint`, and `config` is the header
+    as plain data.
     """
 
     reconstructor: Reconstructor
@@ -125,11 +114,8 @@ class TrainedModel:
 def load_model(source: str | Path) -> TrainedModel:
     """Load a trained model.
 
-    Parameters
-    ----------
-    source
-        Path of a checkpoint that `pflow fit` wrote, or of a folder that `pflow export` wrote (of weights or of ONNX
-        graphs), or the name of a model that comes with pflow (`pflow.shipped_models` lists them).
+    The `source` is the path of a checkpoint of `pflow fit` or of a folder of `pflow export` (of weights or of ONNX
+    graphs), or the name of a model that comes with pflow (`pflow.shipped_models` lists them).
 
     Raises
     ------
@@ -199,10 +185,7 @@ def _build(checkpoint: Checkpoint) -> Reconstructor:
 
 
 def load_weights(reconstructor: Reconstructor, checkpoint: Checkpoint, *, assign: bool = False) -> None:
-    """Give a reconstructor the weights of a checkpoint, as copies or, with `assign`, themselves.
-
-    An InputError names the first ones that do not fit.
-    """
+    """Give a reconstructor the weights, copied or, with `assign`, themselves; an InputError names what does not fit."""
     weights = {name.removeprefix(PREFIX): w for name, w in checkpoint.state_dict.items() if name.startswith(PREFIX)}
     try:
         reconstructor.load_state_dict(weights, assign=assign)

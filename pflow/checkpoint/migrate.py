@@ -47,13 +47,7 @@ TRANSLATION_LOSSES = ("energy", "direction", "label_smoothing")
 
 
 def without_removed(model: Mapping[str, Any]) -> dict[str, Any]:
-    """``class_path`` and ``init_args`` of a model without the options that are gone.
-
-    Raises
-    ------
-    ValueError
-        Such an option had an effect.
-    """
+    """``class_path`` and ``init_args`` without the options that are gone; a ValueError if one had an effect."""
     if model.get("class_path") == CLASS_PATHS["pointing"]:
         return _without_constants(model)
     if model.get("class_path") != CLASS_PATHS["translation"]:

@@ -34,24 +34,10 @@ def write_weights(
 ) -> tuple[Path, ...]:
     """Write a model as ``model.safetensors`` and ``model.json``, the paths; `pflow.load_model` takes the folder.
 
-    The folder appears only when it is complete, and the same checkpoint gives the same files, byte for byte.
-
-    Parameters
-    ----------
-    folder
-        To be made; one that exists must be empty, or with `force` hold nothing but these two files.
-    half
-        Whether to store matrices in half precision: half the size, and each weight changed by up to 0.05%. They are
-        used in single precision all the same.
-    calibration, decoding
-        In place of the model's own.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be made there, or a weight is too large for half precision.
-    InputError
-        Not a model that can be loaded.
+    The folder appears only when it is complete; one that exists must be empty, or with `force` hold nothing but these
+    files. The same checkpoint gives the same bytes. With `half`, matrices are stored in half precision (each weight
+    changed by up to 0.05%). `calibration` and `decoding` replace the model's own. ConfigError: the folder cannot be
+    made, or a weight is too large for half precision. InputError: not a model that can be loaded.
     """
     check_folder(folder, inputs=[checkpoint], replace=FILES, force=force)
     load_model(checkpoint)  # the model must be usable

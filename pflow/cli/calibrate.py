@@ -107,10 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compared(args: argparse.Namespace, decoding: DecodingConfig, *, refined: bool) -> list[DecodingConfig]:
-    """The decoding options that are compared, for a model with `decoding`, with or without a refinement.
-
-    A ConfigError names an option that such a model does not have, or whose value is out of range.
-    """
+    """The decoding options that are compared; a ConfigError names one that is unknown to the model or out of range."""
     from pflow.calibration.decoding_options import decoding_grid
     from pflow.errors import ConfigError
 

@@ -53,10 +53,7 @@ LIGHTNING = ("fit", "validate", "test")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb and return the exit code, one of `EXIT_CODES`.
-
-    Whatever happens, the error is one line; ``--debug`` shows the traceback too.
-    """
+    """Run a verb and return the exit code, one of `EXIT_CODES`; any error is one line, with ``--debug`` a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [word for word in arguments if word != "--debug"]

@@ -24,10 +24,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def print_table(header: Row, rows: Iterable[Row | None], *, title: str = "") -> None:
-    """Print aligned columns, numbers to the right; None is an empty line.
-
-    Where a row is wider than the terminal, its last cell stands on lines of its own.
-    """
+    """Print aligned columns, numbers to the right; None is an empty line. A last cell too wide gets its own lines."""
     table = [None if row is None else [*row[:-1], _lines(row[-1])] for row in (header, *rows)]
     cells = [row for row in table if row is not None]
     widths = [max(len(str(row[column])) for row in cells) for column in range(len(header) - 1)]

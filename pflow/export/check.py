@@ -27,10 +27,7 @@ MAX_STEPS = 8
 
 @torch.no_grad()
 def check_graphs(graphs: Mapping[str, Graph | Loop], files: Mapping[str, Path]) -> None:
-    """Run each graph in ONNX Runtime and in torch, on its example; a loop on what the graphs before it give.
-
-    Where they disagree, a ConfigError names the file, the output and the difference.
-    """
+    """Run each graph in ONNX Runtime and in torch, on its example; a ConfigError names the output that differs."""
     values: dict[str, Tensor] = {}
     for name, graph in graphs.items():
         if isinstance(graph, Loop):

@@ -30,15 +30,9 @@ class CannotExportError(ConfigError):
 def export_model(model: TrainedModel, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
     """Write a model as ``encoder.onnx``, ``decoder.onnx``, for some ``refinement.onnx``, and ``tokens.json``.
 
-    The folder appears only when it is complete; one that exists must be empty, or with `force` hold nothing but an
-    earlier export. Returns the paths of the files.
-
-    Raises
-    ------
-    CannotExportError
-        There are no graphs of this architecture, or the model is an exported folder; names it.
-    ConfigError
-        The folder cannot be made there, or ONNX Runtime computes something else than torch.
+    Returns the paths. The folder appears only when it is complete; one that exists must be empty, or with `force` hold
+    nothing but an earlier export. CannotExportError: no graphs of this architecture, or already exported. ConfigError:
+    the folder cannot be made there, or ONNX Runtime computes something else than torch.
     """
     folder = check_folder(folder, replace=EXPORT_FILES, force=force)
     export = _export(model)

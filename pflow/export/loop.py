@@ -23,10 +23,7 @@ LAST, NEXT, ROW, INITIAL, STOP = "last_", "next_", "row_", "initial_", "stop"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
-    """A graph that repeats a step until it says stop, at most as often as the input ``limit`` says.
-
-    The last step's row is dropped: it is either the stop step or the step beyond the limit.
-    """
+    """A graph that repeats a step until it says stop, at most ``limit`` times; the last step's row is dropped."""
 
     step: Graph
     """Its outputs are ``stop`` (bool [1]), for each input ``last_NAME`` the value ``next_NAME`` that the next step

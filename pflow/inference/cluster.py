@@ -53,13 +53,10 @@ def run_on_cluster(
 ) -> Generator[Outcome, None, None]:
     """Outcomes of the tasks, in their order; tasks are consumed some ahead of them, to keep all processes busy.
 
-    `cluster` is ``local:N`` for N processes on this machine, a YAML file of a `BatchSystem` to submit them to, or the
-    address of a dask scheduler (``tcp://host:port``). The processes need pflow, and the checkpoint and input files
-    under the same paths. A ConfigError says why there is no cluster, or that it is lost.
-
-    The chunks of a process that dies are done again by another one. A chunk with which several processes die, as one
-    that needs more memory than they have, has an error as its outcome. While the cluster has no processes, the chunks
-    wait, with a warning.
+    `cluster` is as for `pflow.inference.files.reconstruct_files`; its processes need pflow, and checkpoint and inputs
+    under the same paths. The chunks of a process that dies are done again by another one; a chunk with which several
+    die has an error as its outcome. Without processes the chunks wait, with a warning. ConfigError: there is no
+    cluster, or it is lost.
     """
     try:
         from dask.distributed import Client

@@ -31,10 +31,7 @@ class ParticleCollector:
         """bool [event], True = stopped at the maximum number of particles."""
 
     def add(self, rows: Index, generated: GeneratedParticles) -> None:
-        """Add the particles of the events `rows`, int64 [B].
-
-        Fractions become links at once: dense, they would take most of the memory.
-        """
+        """Add the particles of events `rows`, int64 [B]; fractions become links at once: dense, they are too large."""
         self.truncated[rows] = generated.truncated.cpu().numpy()
         for name in ("hit_fraction", "track_fraction"):
             fraction = getattr(generated, name)

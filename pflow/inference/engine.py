@@ -42,13 +42,7 @@ class Engine(ABC):
 
     @abstractmethod
     def encode(self, events: Events) -> Any:
-        """What the network reads of events.
-
-        Raises
-        ------
-        InputError
-            Events of another detector, or an event without a value that the network reads.
-        """
+        """What the network reads of events; InputError for another detector or a value that is missing."""
 
     @abstractmethod
     def run(self, encoded: Any, events: Events) -> tuple[Reconstruction, npt.NDArray[np.bool_]]:
@@ -140,13 +134,7 @@ class TorchEngine(TokenEngine):
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The device with a name; ``auto`` is a GPU where torch finds one, else the CPU.
-
-    Raises
-    ------
-    ConfigError
-        No such device here.
-    """
+    """The device with a name, ``auto``: a GPU where torch finds one, else the CPU; ConfigError if there is none."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -60,13 +60,10 @@ def reconstruct(
 
     Parameters
     ----------
-    events
-        Events of the detector that the model was trained on.
-    model
-        From `pflow.load_model`, or its argument.
+    events, model
+        Events of the detector that the model was trained on; the model from `pflow.load_model`, or its argument.
     decoding
-        Thresholds and largest number of particles; default: the model's own. Events that reach the latter are flagged
-        ``MAX_PARTICLES``.
+        Thresholds and largest number of particles, at which events are flagged ``MAX_PARTICLES``; default: the model's.
     max_particles
         Largest number of particles of any event, in place of that of `decoding`, which may grow with the event.
     sampler
@@ -82,9 +79,9 @@ def reconstruct(
     device
         ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
     on_error
-        For events with impossible hits or tracks, without a value that the model reads, or with more than `max_hits`
-        hits: ``raise``, or ``skip``: warn, with their number, and leave an empty entry flagged ``BAD_INPUT``. Likewise
-        for events for which the model gives numbers that are not finite; their flag is ``NOT_FINITE``.
+        ``raise``, or ``skip``: warn, and leave an empty entry. It is flagged ``BAD_INPUT`` for impossible hits or
+        tracks, a missing value that the model reads or more than `max_hits` hits, ``NOT_FINITE`` for numbers that are
+        not finite.
 
     Returns
     -------

@@ -130,38 +130,29 @@ def reconstruct_files(
 ) -> Summary:
     """Reconstruct files into one ROOT file, or into one each.
 
-    Outputs are those of `pflow.io.particles_root`, or for EDM4hep the input's collections and those of
-    `pflow.io.edm4hep.reco`. They appear only when they are complete. Not named below: as of `pflow.open_events` and
-    `pflow.reconstruct`.
+    Outputs appear only when they are complete. Options are those of `pflow reconstruct`; not named below: as of
+    `pflow.open_events` and `pflow.reconstruct`.
 
     Parameters
     ----------
-    inputs
-        Event files of any schema, or patterns of their names; truth is not read, but for `mc_links`.
-    checkpoint
-        Model, or the argument of `load_model`. Default: the model that comes with pflow for the first input's detector.
-    output
-        File to write, with the entries of the inputs one after the other; EDM4hep: of one input.
-    output_dir
-        In place of `output`: a folder for one output for each input, named as `output_paths` says. Outputs that are
-        there and whole, from the same input, model and settings, are left as they are.
-    format
-        Container of the output; ``edm4hep``: collections as podio writes them, with `mc_links` also links from
-        particles to the input's Monte Carlo particles.
+    inputs, checkpoint
+        Event files of any schema, or patterns of their names; a model, or the argument of `load_model`, by default the
+        one that comes with pflow for the first input's detector.
+    output, output_dir, format
+        One file of all entries, or a folder for one output for each input, named as `output_paths` says, where those
+        that are whole, from the same input, model and settings are left as they are. ``edm4hep``: collections as podio
+        writes them, of one input each, with `mc_links` also links to the Monte Carlo particles.
     detector
-        Read the files as this detector even if the model was trained on another one. Default: the model's, and files
-        whose ECAL hits lie elsewhere are refused.
+        Read the files as this detector, in place of the model's, which refuses ECAL hits elsewhere.
     on_error
-        What to do with an entry that cannot be used: ``raise``, or ``skip``: warn and leave an empty, flagged one. With
-        `output_dir` and ``skip`` a file that cannot be used is left out, with a warning in the end.
+        ``raise``, or ``skip``: warn and leave an empty, flagged entry; with `output_dir` also leave out bad files.
     chunk_size
         Entries read and reconstructed at once; up to twice as many where the baskets of a file then end.
     cluster
         ``local:N`` for N processes on this machine, a YAML file of a batch system, or the address of a dask scheduler
         (`pflow.inference.cluster`), whose processes each use `device`. Default: this process.
     force
-        Replace any file; without it, only an earlier output of a reconstruction, and in `output_dir` only one that is
-        not whole.
+        Replace any file; without it, only an earlier output of a reconstruction, in `output_dir` one that is not whole.
     on_progress
         Called with the number of entries done and of all; the latter is an estimate until all inputs are opened.
 
@@ -406,10 +397,7 @@ def _model_for(jobs: Sequence[Job], reading: FileOptions, *, skip: bool) -> tupl
 
 
 def shipped_model(file: EventFile) -> str:
-    """Name of the model that comes with pflow for the detector of an open file; an InputError if there is none.
-
-    Of several, the one that reads the most kinds of input: that of hits and tracks goes before that of hits alone.
-    """
+    """The model that comes with pflow for an open file's detector and reads most kinds of input; InputError if none."""
     tokenisers = {name: read_header(name).tokeniser for name in shipped_models()}
     fitting = {
         name: sum(map(bool, (tokeniser.config.track_features, tokeniser.config.tracker_hit_features)))

@@ -46,11 +46,7 @@ MAX_KEPT = 32
 
 
 class Graphs:
-    """Sessions of one thread each, of the graphs in a folder that `pflow export` wrote.
-
-    Raises an InputError for another folder, a graph whose SHA-256 is not that of the description, or one that cannot
-    be loaded.
-    """
+    """Sessions, of one thread each, of the graphs that `pflow export` wrote to a folder; InputError: a damaged one."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder, file = Path(folder), Path(folder) / TOKENS
@@ -121,15 +117,9 @@ _ready: WeakKeyDictionary[TrainedModel, tuple[Any, Graphs]] = WeakKeyDictionary(
 def graphs_of(model: TrainedModel) -> Graphs:
     """The graphs of a model: those that it is, or those in the cache, made where they are not there.
 
-    The cache is ``$PFLOW_CACHE`` or the user's cache folder. Graphs are named by the digest of all that they are made
-    of. Where nothing can be written they are made for this process alone.
-
-    Raises
-    ------
-    CannotExportError
-        There are no graphs of this architecture.
-    InputError
-        An exported folder that is damaged.
+    The cache is ``$PFLOW_CACHE`` or the user's cache folder; where nothing can be written they are made for this
+    process alone. CannotExportError: there are none of this architecture. InputError: an exported folder that is
+    damaged.
     """
     state = _state(model)
     known, graphs = _ready.get(model, (None, None))

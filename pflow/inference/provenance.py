@@ -100,11 +100,7 @@ def provenance(
 
 
 def command(made: Mapping[str, Any], output: str) -> list[str]:
-    """The words of the command line that makes a reconstruction again and writes `output`.
-
-    Paths are as they were given when it was made. Only what the provenance holds is set: files of earlier versions
-    hold less.
-    """
+    """The words of the command line that makes a reconstruction again and writes `output`, as far as they are known."""
     options = made.get("options", {})
     words = ["pflow", "reconstruct", *(str(one["path"]) for one in made.get("inputs", ()))]
     words += ["--checkpoint", str(made.get("checkpoint", {}).get("path")), "--output", output]
@@ -122,10 +118,7 @@ def changed_decoding(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_finished(output: Path, provenance: Mapping[str, Any], n_entries: int) -> bool:
-    """Whether an output is there and whole, with `n_entries`: from the same input, by the same model and settings.
-
-    Of a whole output with another provenance, a ConfigError names what differs.
-    """
+    """Whether an output of `n_entries` is there and whole; a ConfigError names what differs in its provenance."""
     if not output.is_file():
         return False
     try:

@@ -196,13 +196,7 @@ class Reconstructor(nn.Module, ABC):
         """
 
     def explain(self, batch: Batch) -> dict[str, Tensor]:
-        """What was computed at each step of decoding one event, by name; for `pflow.explain`.
-
-        Raises
-        ------
-        ConfigError
-            The architecture tells nothing of its steps.
-        """
+        """What was computed at each step of decoding one event, by name, for `pflow.explain`; ConfigError: nothing."""
         raise ConfigError(f"{type(self).__name__} does not explain its steps")
 
     def draw_shared(self, random: Random) -> None:

@@ -72,13 +72,7 @@ class TrainingRecipe:
                 raise ConfigError(f"calibrate: leave out '{name}', which the recipe gives itself")
 
     def first(self, stages: int) -> TrainingRecipe:
-        """The recipe of the first stages alone, which is not calibrated unless these are all.
-
-        Raises
-        ------
-        ConfigError
-            It has no such number of stages.
-        """
+        """The recipe of the first stages alone, calibrated only if these are all; ConfigError if there are fewer."""
         if not 1 <= stages <= len(self.stages):
             raise ConfigError(f"--stages {stages}: the recipe has {len(self.stages)}")
         calibrate = self.calibrate if stages == len(self.stages) else None
@@ -125,10 +119,7 @@ class TrainingRecipe:
 
 
 def load_recipe(source: str | Path) -> TrainingRecipe:
-    """Read a recipe from a YAML file, or by the name of one that comes with pflow.
-
-    InputError: no such recipe (with the nearest names), or a file that is not one.
-    """
+    """Read a recipe from a YAML file, or by the name of one that comes with pflow; InputError if it is none."""
     path = Path(source)
     if not path.is_file():
         known = {found.stem: found for found in sorted((config_dir() / "recipes").glob("*.yaml"))}
@@ -153,36 +144,26 @@ def run_recipe(
     options: Sequence[str] = (),
     ship: str | Path | None = None,
 ) -> int:
-    """Run a recipe: its stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
+    """Run a recipe below `output`: stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
 
     What is finished is not run again, and an interrupted stage is resumed from its last checkpoint, with the same
-    batches and random numbers as in one go.
+    batches and random numbers as in one go. Returns the exit code of the command that failed, else 0, or 3 if one of
+    them skipped entries.
 
     Parameters
     ----------
-    recipe
-        From `load_recipe`.
-    output
-        Folder of all that is written.
     pflow
         Runs a command, e.g. `pflow.cli.main.main`; returns its exit code.
     check
         Gets all commands that are to run, by the names that messages give them, before the first one runs; raises a
         ConfigError if one is wrong. The model that a later one takes is not there yet.
-    data_dir, variant
-        Folder of the samples and chosen variant, where the recipe names some.
-    options
-        More options of `pflow fit`, for every stage.
+    data_dir, variant, options
+        Folder of the samples and chosen variant, where the recipe names some; more options of `pflow fit`.
     ship
         Folder to copy the files of the final model to; what else is in it stays.
 
-    Returns
-    -------
-    int
-        Exit code of the command that failed, else 0, or 3 if one of them skipped entries.
-
-    ConfigError: the recipe needs a folder of samples, has no such variant, or makes no model to copy to `ship`, which
-    may be no file; or a command that `check` refuses. InputError: a file of the samples is missing.
+    ConfigError: no such variant, no folder of samples, or no model to copy to `ship`, which may be no file. InputError:
+    a file of the samples is missing.
     """
     if recipe.samples and data_dir is None:
         raise ConfigError("the recipe names samples: say where they are with --data-dir")

@@ -21,10 +21,7 @@ from pflow.io.atomic import check_output, disk_errors, replacing
 
 
 def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
-    """Check, before any work, that a training can write to a folder: new, empty, or of the checkpoint to continue.
-
-    ConfigError: the folder cannot be made, holds another run, or something that no run wrote and that would be lost.
-    """
+    """A ConfigError if a training cannot write to a folder: not new, empty, or of the checkpoint to continue."""
     there = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     if not there.is_dir():
         raise ConfigError(f"cannot write to folder {folder}: {there} is a file")
@@ -85,10 +82,7 @@ def writing_logs(folder: Path) -> Iterator[None]:
 
 
 def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:
-    """What a run logged, by name and epoch (from 1), of all the CSV logs in its folder: a continued run has several.
-
-    Names are those of the logs, e.g. ``val/loss``. Where an epoch was logged twice, the later log counts.
-    """
+    """What a run logged, by name and epoch (from 1), of all CSV logs in its folder; of two the later counts."""
     history: dict[str, dict[int, float]] = {}
     logs = sorted(Path(folder).glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
     for log in logs:

@@ -21,10 +21,7 @@ DISTANCES = frozenset({"log_r", "calo_log_r"})
 
 
 def transfer_checkpoint(checkpoint: Checkpoint, reconstructor: Reconstructor, detector: Detector) -> Checkpoint:
-    """A trained model with the tokeniser and the weights for events of another `detector`; the same for its own.
-
-    `reconstructor` is one of its architecture, for any detector.
-    """
+    """A trained model with tokeniser and weights for events of another `detector`; the same for its own."""
     tokeniser = checkpoint.header.tokeniser
     trained = tokeniser.detector
     columns = {f"{PREFIX}{name}": value for name, value in reconstructor.subdetector_columns.items()}
@@ -61,10 +58,7 @@ def _rescaled(scale: Normaliser, *, radius: float, length: float) -> Normaliser:
 
 
 def nearest_subdetectors(detector: Detector, trained: Detector) -> list[int | None]:
-    """For each calorimeter of a detector, the index of that of the trained one which it is most like.
-
-    The first of the same kind and region, else the first of the same kind; None: there is none of its kind.
-    """
+    """For each calorimeter the index of the trained one of the same kind, at best in the same region; None: none."""
     found: list[int | None] = []
     for calorimeter in detector.calorimeters:
         same_kind = [i for i, other in enumerate(trained.calorimeters) if other.kind == calorimeter.kind]

@@ -92,10 +92,7 @@ class RefinementGraph(nn.Module):
 
 
 class DenseMessages(nn.Module):
-    """`pflow.model.pointing.refiner.PairwiseMessages` between all particles of one event, without a list of pairs.
-
-    One particle has no pair, and an empty axis ends onnxruntime.
-    """
+    """`pflow.model.pointing.refiner.PairwiseMessages` of all particles of one event, without a list of pairs."""
 
     def __init__(self, messages: PairwiseMessages) -> None:
         super().__init__()
@@ -139,10 +136,7 @@ class DenseMessages(nn.Module):
 
 
 class PhysicalParticles(nn.Module):
-    """From the columns `inputs`, [P, ...], of decoded particles to the physical `outputs`, as `pflow.tokens.particles`.
-
-    Vocabulary and calibration are those of the model.
-    """
+    """From the columns `inputs`, [P, ...], to the physical `outputs`, as `pflow.tokens.particles`."""
 
     inputs = ("pdg", "charge", "log_energy", "direction", "pdg_logits", "energy_sigma", "direction_sigma", "by_track")
     outputs = (

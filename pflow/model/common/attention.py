@@ -162,10 +162,7 @@ class CrossAttention(nn.Module):
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
     ) -> Tensor:
-        """Attend from x, float [B, N, W] or packed with `lengths`, to a memory [B, S, W] or `project` of it.
-
-        The `mask` of the memory is bool [B, S].
-        """
+        """Attend from x, float [B, N, W] or packed with `lengths`, to a memory [B, S, W] or `project` of it."""
         if isinstance(memory, Tensor):
             memory = self.project(memory)
         query = split_heads(self.query(x), self.heads)
@@ -215,10 +212,7 @@ class AbsorbedCrossAttention(nn.Module):
         return KeyValue(key.transpose(2, 3), value.contiguous())
 
     def forward(self, x: Tensor, memory: Tensor | KeyValue, bias: Tensor) -> Tensor:
-        """Attend from x, float [B, N, W], or [B, W] of one query an event, to a memory [B, S, W] or `project` of it.
-
-        The `bias`, float [B, H, N, S], is added to the logits.
-        """
+        """Attend from x [B, N, W] or [B, W] to a memory [B, S, W] or `project` of it; `bias` [B, H, N, S] is added."""
         query, scale = self.query(x), self.head_width**-0.5
         value_bias = self.key_value.bias.chunk(2)[1]
         if isinstance(memory, KeyValue):

@@ -59,10 +59,7 @@ class Compaction(NamedTuple):
 
 
 def where(selected: Tensor, size: int) -> Tensor:
-    """Indices int64 [size] of the `size` entries of bool [N] that are true.
-
-    As `nonzero`, which asks a GPU for their number and waits for it; ``nonzero_static`` needs torch 2.7 there.
-    """
+    """Indices int64 [size] of the `size` true entries of bool [N], without the wait of `nonzero` on a GPU."""
     return torch.repeat_interleave(selected.long(), output_size=size)
 
 

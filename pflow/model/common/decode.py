@@ -16,22 +16,10 @@ from pflow.model.common.cache import Compaction
 
 
 class Sampler:
-    """Choose the most probable class, or draw one at a temperature.
+    """Choose the most probable class, or draw one at a temperature, with `generator` (default: torch's global one).
 
     Draws are made for all events of a batch at each step, including those that have ended, so that the particles of an
-    event do not depend on when others end.
-
-    Parameters
-    ----------
-    temperature
-        Divides the logits before drawing; None: the most probable class is chosen.
-    generator
-        Source of randomness, on any device; default: torch's global one.
-
-    Raises
-    ------
-    ValueError
-        If `temperature` is not positive, or `generator` is given without it.
+    event do not depend on when others end. ValueError: `temperature` not positive, or `generator` without it.
     """
 
     def __init__(self, *, temperature: float | None = None, generator: torch.Generator | None = None) -> None:
@@ -48,10 +36,7 @@ class Sampler:
         return self._temperature is not None
 
     def __call__(self, logits: Tensor, *, rows: Tensor | None = None, batch: int | None = None) -> Tensor:
-        """Choose a class for each event, int64 [B'], from logits float [B', V].
-
-        `rows`, int64 [B'], are the events' places in the batch of size `batch`; None: these are all.
-        """
+        """Choose a class int64 [B'] for the events at `rows` (None: all of `batch`), from logits float [B', V]."""
         if self._temperature is None:
             return logits.argmax(-1)
         device = logits.device if self._generator is None else self._generator.device

@@ -77,10 +77,7 @@ class ParticleAssignment(nn.Module):
 
 
 def selected(seed_unit: Tensor, tables: Tables, unassigned: Tensor) -> Tensor:
-    """The items that particles may be assigned, bool [B, T, M]: near the seed, and not assigned to others.
-
-    Of unit vectors of the seeds [B, T, 3] and the unassigned fraction of each item [B, T, M].
-    """
+    """Whether an item is near the seed [B, T, 3] and not assigned to others ([B, T, M]), bool [B, T, M]."""
     near = (cosines(seed_unit, tables.item_direction) > MIN_COSINE) & (unassigned >= MIN_UNASSIGNED)
     return near if tables.item_mask is None else near & tables.item_mask.view(len(near), 1, tables.n_items)
 
@@ -140,10 +137,7 @@ class AssignmentLogits(nn.Module):
 
 
 def delta_features(start: Tensor, end: Tensor) -> Tensor:
-    """Features of the differences in polar angle and in azimuth (as an arc) between unit vectors.
-
-    From [..., 3] to [..., N_DELTA_FEATURES].
-    """
+    """Features [..., N_DELTA_FEATURES] of the differences in theta and in phi (as an arc) of unit vectors [..., 3]."""
     # Of differences of the components, which are exact where the vectors are near each other.
     (x, y, z), (end_x, end_y, end_z) = start.unbind(-1), end.unbind(-1)
     dx, dy, dz = end_x - x, end_y - y, end_z - z

@@ -32,10 +32,7 @@ also be new pages of memory at each operation."""
 def generate(
     network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig, sampler: Sampler
 ) -> GeneratedParticles:
-    """Decode the particles of each event, and refine them where the network has a refiner.
-
-    ValueError: the network is in training mode, or the batch lacks a source that it reads.
-    """
+    """Decode the particles of each event, and refine them where there is a refiner; ValueError in training mode."""
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
     source = network.encode(batch)

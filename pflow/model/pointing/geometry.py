@@ -1,9 +1,7 @@
 """Tokens and items in space: what a network reads of an event beside the features of its tokens.
 
-An item is what a particle can be assigned: a hit or a track. A token is one or more hits, or a track.
-
-Letters: B batch, S source tokens (S_h of hits, then K of tracks), N hits, M = N + K items (hits, then tracks), R
-subdetectors, W width.
+An item is what a particle can be assigned: a hit or a track. A token is one or more hits, or a track. Letters: B batch,
+S source tokens (S_h of hits, then K of tracks), N hits, M = N + K items (hits, then tracks), R subdetectors, W width.
 """
 
 from __future__ import annotations

@@ -71,10 +71,7 @@ def _jet_axis(unit: Tensor) -> Tensor:
 
 
 def nearness_of(unit: Tensor, others: Tensor) -> Tensor:
-    """n_i . n_j - 1 = -|n_i - n_j|^2 / 2 of unit vectors double [..., R, 3] and double [..., S, 3].
-
-    float32 [..., R, S], computed in double precision.
-    """
+    """n_i . n_j - 1 of unit vectors double [..., R, 3] and [..., S, 3], computed in double; float32 [..., R, S]."""
     return (unit @ others.transpose(-1, -2) - 1.0).float()
 
 

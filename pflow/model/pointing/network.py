@@ -60,10 +60,7 @@ class PointingNetwork(nn.Module):
                 part.initialise()
 
     def encode(self, batch: Batch) -> EncodedSource:
-        """Encode the source of a batch.
-
-        ValueError: it has no readout, lacks the tracks that the network reads, or has tracks that it does not read.
-        """
+        """Encode a batch; ValueError: no readout, no tracks that the network reads, or tracks that it does not read."""
         self.encoder.check(batch)
         if batch.hits.mask.shape[1] == 0:
             batch = _with_padding(batch)

@@ -34,10 +34,7 @@ from pflow.model.pointing.teacher_forcing import SCHEDULED_SAMPLING_PROB, Teache
 
 
 class PointingReconstructor(Reconstructor):
-    """Network, decoding and losses of the pointing model.
-
-    ValueError: inputs that the network cannot read, or options that do not belong together.
-    """
+    """Network, decoding and losses of the pointing model; ValueError: inputs or options that do not belong together."""
 
     needs_readout: ClassVar[bool] = True
     exporter = "pflow.export.pointing.graphs:pointing_export"

@@ -2,7 +2,6 @@
 
 `pflow.model.pointing.refiner` reassigns the hits. Here the head predicts the particles of the new assignment, and the
 decoding options decide on identities, energies, directions and existence. In torch and in exported graphs alike.
-
 Letters: B batch, T particles.
 """
 

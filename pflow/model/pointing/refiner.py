@@ -157,10 +157,7 @@ class RefinedAssignment(NamedTuple):
 
 
 class Refiner(nn.Module):
-    """Reassign hits and tracks: attention among all decoded particles and to the source, and new logits of all items.
-
-    Initially the fractions are those of the first stage.
-    """
+    """Reassign hits and tracks; initially the fractions are those of the first stage."""
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
