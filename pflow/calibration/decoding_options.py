@@ -91,27 +91,11 @@ def calibrate(
 ) -> list[Calibrated]:
     """Score decoding configurations, and fit the uncertainties of each, in the order of `decodings`.
 
-    Parameters
-    ----------
-    model
-        An earlier calibration is not used.
-    inputs
-        Validation files with truth: neither training nor test files.
-    detector, schema, layout, truth_tracks
-        As for `pflow.open_events`. Files are read as `detector` even if the model was trained on another; without it,
-        files of another detector are refused.
-    on_error
-        For entries that cannot be used: ``raise``, or ``skip``: leave them out, with a warning. Particles of events for
-        which the model gives numbers that are not finite are dropped and count as not found.
-    batch_size, device
-        As for `pflow.reconstruct`.
-
-    Raises
-    ------
-    ConfigError
-        The model predicts no uncertainties, and there is one configuration: nothing to calibrate.
-    InputError
-        A file, or with ``raise`` an entry, that cannot be used.
+    `inputs` are validation files with truth, neither training nor test files, read with the options of
+    `pflow.open_events`; without `detector`, files of another than the model's are refused. With `on_error` ``skip``,
+    entries that cannot be used are left out, with a warning. Particles of events for which the model gives numbers that
+    are not finite count as not found. An earlier calibration of the model is not used. ConfigError: one configuration
+    of a model that predicts no uncertainties, nothing to calibrate; InputError: a file or entry that cannot be used.
     """
     reading: dict[str, Any] = {"detector": detector, "schema": schema, "layout": layout, "truth_tracks": truth_tracks}
     fits = [UncertaintyFit() for _ in decodings]

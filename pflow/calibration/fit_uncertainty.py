@@ -37,11 +37,7 @@ class UncertaintyFit:
         matches: Matches,
         by_track: npt.NDArray[np.bool_] | None,
     ) -> None:
-        """Add matched targets and particles, `records` with their covariances, by a model without calibration.
-
-        `by_track`, bool [particle], is True for charged ones with the momentum of a track; None: not known. Without
-        covariances nothing is added.
-        """
+        """Add matched targets and particles of a model without calibration; none without covariances are added."""
         covariance = covariances(records)
         if covariance is None:
             return
@@ -75,10 +71,7 @@ class UncertaintyFit:
 
 
 def fit_curve(sigma: Floats, values: Floats) -> Curve | None:
-    """Width of the pulls in up to `MAX_BINS` equally full bins of sigma; None for less than `MIN_PULLS`.
-
-    The width is half the narrowest interval that holds 68.3% of the pulls `values`, float64 [N, K].
-    """
+    """Half the narrowest interval of 68.3% of pulls [N, K] in up to `MAX_BINS` bins of sigma; None for too few."""
     if len(sigma) < MIN_PULLS:
         return None
     order = np.argsort(sigma, kind="stable")

@@ -37,8 +37,6 @@ class _Tensors:
 class TokenSet(_Tensors):
     """Source tokens of one type.
 
-    Parameters
-    ----------
     features : float32 [B, N, F], normalised
     mask : bool [B, N], True = real token
     full : bool or None
@@ -63,8 +61,6 @@ class TokenSet(_Tensors):
 class Readout(_Tensors):
     """What the detector measured, in physical units: what a particle can point at.
 
-    Parameters
-    ----------
     energy : float32 [B, N], energy of a hit, GeV
     position : float32 [B, N, 3], mm
     subdetector : int64 [B, N], index into the detector's calorimeters
@@ -105,8 +101,6 @@ class Readout(_Tensors):
 class Target(_Tensors):
     """Target particles, physical values only: special tokens are the model's business.
 
-    Parameters
-    ----------
     charge : int64 [B, T], index into the charge vocabulary, from 0
     pdg : int64 [B, T], index into the |PDG| vocabulary, from 0
     energy : float32 [B, T], log10(E / GeV), normalised

@@ -18,11 +18,7 @@ BATCH_COST = 0.1
 
 
 def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) -> list[Index]:
-    """Cut consecutive events with so many source tokens each into batches, in order.
-
-    A batch has at most `batch_size` events and `max_tokens` source tokens with padding; an event that alone has more
-    gets a batch of its own.
-    """
+    """Cut consecutive events into batches of up to `batch_size` events and `max_tokens` padded tokens, or one event."""
     _check(batch_size, max_tokens)
     batches: list[Index] = []
     start = longest = 0
@@ -41,11 +37,7 @@ def cut(lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None = None) 
 def bucket(
     lengths: npt.ArrayLike, batch_size: int, max_tokens: int | None, generator: np.random.Generator
 ) -> list[Index]:
-    """Batches of events of similar length, in random order; see `cut`.
-
-    Events are shuffled, sorted by length (so that equal lengths stay shuffled), cut, and the batches shuffled. With a
-    budget they are cut where the least is padded.
-    """
+    """Batches of events of similar length, as of `cut`, in random order; a budget is cut where the least is padded."""
     _check(batch_size, max_tokens)
     sizes = np.asarray(lengths)
     shuffled = generator.permutation(len(sizes))
@@ -67,11 +59,7 @@ def _check(batch_size: int, max_tokens: int | None) -> None:
 
 
 def _cut_with_least_padding(sizes: npt.NDArray[Any], batch_size: int, max_tokens: int) -> list[Index]:
-    """Cut rising lengths into batches so that their tokens with padding, and `BATCH_COST` for each, are fewest.
-
-    By dynamic programming over where the last batch begins. Filling batches greedily would put the longest of the short
-    events and the shortest of the long ones into one batch.
-    """
+    """Cut rising lengths so that padded tokens, and `BATCH_COST` for each batch, are fewest, by dynamic programming."""
     n = len(sizes)
     starts = [0] * n  # of the last batch of the first events
     fewest = np.zeros(n + 1)

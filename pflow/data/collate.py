@@ -41,11 +41,7 @@ class Padder:
         self._place = [(part, row) for part in range(len(parts)) for row in range(len(parts[part]))]
 
     def batch(self, rows: Sequence[int] | Index) -> Batch:
-        """Pad some events, in any order, counted through all parts, into a batch of one or more.
-
-        An event's row does not depend on the others but for trailing zeros. The batch has a target and a readout if the
-        events have them; masks are True for real tokens, padding is 0.
-        """
+        """Pad some events, counted through all parts, into a batch, with target and readout if the events have them."""
         if not len(rows):
             raise ConfigError("a batch needs at least one event")
         events = [self._place[row] for row in np.asarray(rows).tolist()]

@@ -101,10 +101,7 @@ class Chunk:
 
     @classmethod
     def of(cls, file: EventFile, size: int) -> list[Chunk]:
-        """All entries of a file, in order, in chunks of `size`, or up to twice as many where its baskets then end.
-
-        A basket that two chunks share is decompressed twice.
-        """
+        """All entries of a file, in order, in chunks of `size`, or up to twice as many where its baskets then end."""
         return [cls(file.path, start, stop) for start, stop in file.ranges(size, most=2 * size)]
 
     def __len__(self) -> int:
@@ -173,10 +170,7 @@ def matching(paths: Iterable[str | Path]) -> list[str]:
 def survey(
     paths: Sequence[str], options: FileOptions, size: int, *, num_workers: int = 0
 ) -> tuple[list[Chunk], FileOptions]:
-    """Open each file once: chunks of about `size` entries, in order, and options that know what the files are.
-
-    Where errors are skipped, files that cannot be used or have no entries are left out, with a warning.
-    """
+    """Open each file once: chunks of about `size` entries, and options that know the files; bad ones may be skipped."""
     looked = functools.partial(_look_at, options=options, size=size)
     found: dict[str, tuple[list[Chunk], FileOptions]] = {}
     errors: list[InputError] = []
@@ -230,10 +224,7 @@ def first_entries(chunks: Iterable[Chunk], n: int) -> list[Chunk]:
 
 
 def read_chunks(chunks: Iterable[Chunk], options: FileOptions, *, truth: bool = True) -> Iterator[Events]:
-    """Read chunks one after the other; the files used last stay open.
-
-    Where errors are skipped, a chunk that cannot be read gives no events and a warning.
-    """
+    """Read chunks, the files used last kept open; where errors are skipped, a bad one gives no events and a warning."""
     with contextlib.closing(OpenFiles(options.open_cached)) as files:
         for chunk in chunks:
             file = files.open(chunk.path)

@@ -19,11 +19,7 @@ __all__ = ["StepLoader", "StopRequest"]
 
 @dataclasses.dataclass
 class StopRequest:
-    """Whether a training is to stop before all batches are used.
-
-    `signal` is the number of the signal that this rank got (0: none); `agreed` the same, once all ranks know that one
-    got it, which they learn with the same batch.
-    """
+    """Whether to stop: the `signal` that this rank got (0: none); `agreed`, once all ranks know, at the same batch."""
 
     signal: int = 0
     agreed: int = 0

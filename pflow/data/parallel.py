@@ -37,11 +37,7 @@ def begin_worker(_: int = 0) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in this process for the next chunk; without glibc do nothing.
-
-    By default glibc gives the arrays of a chunk back to the kernel, which clears each page before it gives it out
-    again: up to a quarter of the time of making tokens.
-    """
+    """Keep freed memory for the next chunk: clearing pages anew takes up to a quarter of the time of making tokens."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, KEPT)
@@ -49,10 +45,7 @@ def keep_freed_memory() -> None:
 
 
 def in_order(work: Callable[[Item], Result], items: Sequence[Item], *, num_workers: int = 0) -> Iterator[Result]:
-    """Results of the items, in their order, made by `num_workers` processes (0: this one).
-
-    Errors and warnings are those of the work, which is pickled, as its results are.
-    """
+    """Results of items, in their order, by `num_workers` processes (0: this one), with their errors and warnings."""
     if num_workers == 0 or len(items) < 2:
         yield from map(work, items)
         return

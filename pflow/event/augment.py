@@ -1,8 +1,6 @@
-"""Augmentation of training events by the symmetries of the detector, by overlay and by disturbance.
+"""Augmentation of training events by the detector's symmetries, by overlay and by disturbance.
 
-Rotation about the beam axis and reflection in z are symmetries of a detector in a solenoid's field along z: the field
-is an axial vector, so a reflection leaves it, and the curvature of every track, unchanged. An overlay joins events of
-few particles into one of many.
+A solenoid's field along z is an axial vector: reflection in z leaves it, and the curvature of every track, unchanged.
 """
 
 from __future__ import annotations
@@ -89,10 +87,7 @@ class Augmentation:
 
 
 def augment(events: Events, options: Augmentation, generator: np.random.Generator) -> Events:
-    """Augment a chunk of events at random: as many events, with the same event numbers in the same order.
-
-    No event is in an overlay twice, so no overlay has more events than the chunk.
-    """
+    """Augment a chunk of events at random: the same event numbers in the same order; none is in an overlay twice."""
     groups = None if options.overlay is None else _random_groups(events, options.overlay, generator)
     phi = random_phi(events.detector, len(events), generator) if options.rotate else None
     reflected = generator.random(len(events)) < 0.5 if options.reflect else None
@@ -115,18 +110,12 @@ def random_phi(detector: Detector, n: int, generator: np.random.Generator) -> np
 
 
 def rotate(events: Events, phi: npt.ArrayLike) -> Events:
-    """Rotate events about the z axis by `phi` in rad, one angle for all events or one for each.
-
-    Vectors and the azimuth of tracks turn (see `pflow.event.schema`), in the precision of each field.
-    """
+    """Rotate events about the z axis by `phi` in rad, one angle for all or one for each, in each field's precision."""
     return _moved(events, phi=np.broadcast_to(np.asarray(phi, dtype=np.float64), len(events)))
 
 
 def reflect(events: Events, which: npt.ArrayLike = True) -> Events:
-    """Reflect `which` of the events (one answer for all, or one for each) in the plane z = 0.
-
-    z, pz, z0 and tan_lambda change sign, charge and curvature do not.
-    """
+    """Reflect `which` of the events in z = 0: z, pz, z0 and tan_lambda change sign, charge and curvature do not."""
     return _moved(events, reflected=np.broadcast_to(np.asarray(which, dtype=np.bool_), len(events)))
 
 

@@ -1,7 +1,4 @@
-"""Builders of the records of `pflow.event.events.Events` from jagged arrays of plain numbers.
-
-They set names, types and defaults as `pflow.event.schema` says, and compute fields that follow from others.
-"""
+"""Builders of the records of `pflow.event.events.Events` from jagged arrays, with the schema's types and defaults."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ __all__ = ["build", "make_hits", "make_links", "make_particles", "make_tracker_h
 
 
 def build(part: str, /, **quantities: Any) -> ak.Array:
-    """Records of a part of the events from jagged arrays [event, object], or None for the default, by quantity.
-
-    ValueError: a quantity that the part does not have, a required one that is missing, or an array of another length.
-    """
+    """Records of a part from arrays [event, object] or None (default) by quantity; ValueError if they do not fit."""
     given = {name: values for name, values in quantities.items() if values is not None}
     known = {name: field for field in SCHEMA[part] for name in field.quantities}
     wrong = [name for name in quantities if name not in known]
@@ -58,10 +52,7 @@ make_tracker_hits = functools.partial(build, "tracker_hits")
 
 
 def make_tracks(*, b_field: float, **quantities: Any) -> ak.Array:
-    """Tracks, given either as px, py, pz and charge or as omega, phi and tan_lambda, which follow from each other.
-
-    By the helix of unit charge in a field along z, `b_field` in T; ValueError where neither is complete.
-    """
+    """Tracks of unit charge from px, py, pz, charge or omega, phi, tan_lambda; `b_field` in T; else ValueError."""
     names = ("px", "py", "pz", "charge"), ("omega", "phi", "tan_lambda")
     by_momentum, by_helix = ([quantities.get(name) for name in group] for group in names)
     has_momentum, has_helix = (all(value is not None for value in group) for group in (by_momentum, by_helix))

@@ -1,8 +1,4 @@
-"""Disturbance of events: how a real detector differs from its simulation, for training and for tests of sturdiness.
-
-Calibration, hadronic response, position of the subdetectors, thresholds, dead cells and noise change the calorimeter
-hits; tracks are lost, found twice or invented. The truth particles stay; links follow the hits and tracks.
-"""
+"""Disturbance of events: how a real detector differs from its simulation, for training and for tests of sturdiness."""
 
 from __future__ import annotations
 
@@ -89,10 +85,7 @@ class Disturbance:
 
 
 def disturb(events: Events, options: Disturbance, generator: np.random.Generator) -> Events:
-    """Disturb events at random: as many, with the same truth.
-
-    Without truth the hadronic response is not changed. Noise and fake tracks need other events beside them.
-    """
+    """Disturb events at random, with the same truth; noise and fake tracks are taken from the other events."""
     chosen = generator.random(len(events)) < options.probability
     events = _disturb_hits(events, options, chosen, generator)
     if events.tracks is not None:

@@ -1,8 +1,6 @@
 """Between jagged arrays [event, object] and the flat list of all events' objects, which NumPy computes on.
 
-Used as ``jagged.flat(hits.energy)``; the way back is ``jagged.unflatten(values, counts)``. Of records, `columns` and
-`records` are the two directions. All of them do what functions of awkward do, without their dispatch, which takes
-longer than the work on the events of a chunk.
+Functions of awkward do the same, but their dispatch takes longer than the work on the events of a chunk.
 """
 
 from __future__ import annotations
@@ -190,10 +188,7 @@ def vectors(array: ak.Array, dtype: type[np.floating[Any]] = np.float64) -> npt.
 
 
 def take(array: ak.Array, events: slice | npt.NDArray[np.integer[Any]]) -> ak.Array:
-    """Some of the events [event, object] in another order, as ``array[events]``, whose objects are copied together.
-
-    `events`: int [n], from 0; an event may be there more than once. A slice is a view.
-    """
+    """Some of the events [event, object], int [n] from 0 in any order, objects copied; a slice is a view."""
     if isinstance(events, slice):
         return array[events]
     counts = count(array)

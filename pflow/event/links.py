@@ -123,10 +123,7 @@ class Links:
         return dataclasses.replace(self, weight=fractions)
 
     def summed(self, ancestor: Index, n_sources: Index, n_particles: Index) -> Links:
-        """Links to each particle's ancestor, int64 [all particles] over the flat list, -1 for none; by source.
-
-        One link for each pair of a source and an ancestor, with the sum of their weights, float64; none of weight 0.
-        """
+        """Links to each particle's ancestor, int64 [all particles], -1 none; weights of a source summed."""
         source, weight = self.flat_source(n_sources), self.weight.astype(np.float64)
         particle = ancestor.take(self.flat_particle(n_particles))
         if (source[1:] < source[:-1]).any():
@@ -189,10 +186,7 @@ def largest_weight(
 
 
 def assigned_particle(links: ak.Array, sources: ak.Array) -> ak.Array:
-    """Index of the particle with the largest weight of each source, int32 [event, source]; -1 for one without a link.
-
-    `links` are records [event, link], `sources` the hits or tracks [event, source] that they count.
-    """
+    """Particle with the largest weight of each of `sources`, int32 [event, source]; -1 for one without a link."""
     flat, n_sources = Links.of(links), jagged.count(sources)
     source = flat.flat_source(n_sources)
     largest = largest_weight(source, flat.particle, flat.weight)

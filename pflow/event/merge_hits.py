@@ -171,10 +171,7 @@ class _Grid:
 
 
 def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: _Grid) -> tuple[Numbers, ...]:
-    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number.
-
-    Positions in float64.
-    """
+    """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number."""
     subdetector = hits["subdetector"].astype(np.int64)
     size, barrel = grid.size.take(subdetector), grid.barrel.take(subdetector)
 

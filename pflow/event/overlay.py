@@ -58,18 +58,9 @@ def overlay(
     Objects follow one another in the order of the group, and indices are shifted. Hits of different events with the
     same subdetector, layer and position are one cell (`pflow.event.merge_hits.sum_hits`), in which the weights of the
     particles follow their energies and sum to 1. Hits of one event alone are never summed. Entry and event number are
-    the first event's.
-
-    The tolerances are the largest distance in mm of two hits in the same cell, in electromagnetic and in other
-    calorimeters. Above half the distance of neighbouring cells, a hit of another event between two neighbours joins
-    both.
-
-    Raises
-    ------
-    ConfigError
-        An empty group, or a tolerance that is not above 0.
-    IndexError
-        No such event.
+    the first event's. The tolerances are the largest distance in mm of two hits in the same cell, in electromagnetic
+    and in other calorimeters; above half the distance of neighbouring cells, a hit between two joins both.
+    ConfigError: an empty group, or a tolerance that is not above 0; IndexError: no such event.
     """
     for tolerance in (ecal_tolerance, hcal_tolerance):
         if not 0 < tolerance < np.inf:

@@ -1,7 +1,4 @@
-"""Targets: the truth particles that a rule selects, and the links with which hits and tracks are theirs.
-
-The rules: `pflow.event.truth`.
-"""
+"""Targets: the truth particles that a rule (`pflow.event.truth`) selects, and the links with their hits and tracks."""
 
 from __future__ import annotations
 
@@ -54,20 +51,13 @@ class Targets:
 
     @functools.cached_property
     def particles(self) -> ak.Array:
-        """[event, target]: the fields of ``events.truth``, in its order, and what the rule adds.
-
-        That is ``index`` (int64, into ``events.truth``), ``hit_energy`` (float64, energy of its hits by their weights,
-        GeV) and ``n_tracks`` (int64).
-        """
+        """[event, target]: fields of ``events.truth``, ``index`` in it, ``hit_energy`` in GeV, ``n_tracks``."""
         columns = {name: values.take(self.chosen) for name, values in jagged.columns(self.truth).items()}
         return jagged.records({**columns, **self.added}, self.counts)
 
     @functools.cached_property
     def hit_links(self) -> ak.Array:
-        """[event, link] records: source (hit), particle (index into `particles`), weight (fraction of the source).
-
-        Links to particles that are no targets are left out, so the weights of a source may sum to less than 1.
-        """
+        """[event, link]: source (hit), particle (index into `particles`), weight; none to what is no target."""
         return self.links_to(self.hits, jagged.local_index(self.counts)).records()
 
     @functools.cached_property

@@ -58,11 +58,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def assigned_ancestors(events: Events, *, rule: str) -> Index:
-    """The ancestor that each Monte Carlo particle is assigned to under a rule, whether it becomes a target or not.
-
-    int64 [N] over the flat list of all events' ``truth``: index into the same list, -1 for none. Errors as of
-    `select_targets`.
-    """
+    """Index of each particle's assigned ancestor, a target or not, int64 [N] over the flat list of truth; -1 none."""
     check_choice(rule, RULES, "truth rule")
     if events.truth is None:
         raise events.error(f"truth rule '{rule}' needs truth particles; the file holds none")

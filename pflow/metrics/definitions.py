@@ -1,8 +1,4 @@
-"""Definition and unit of each key of the results, for reports and metrics.json.
-
-They are computed in `pflow.metrics.particles` (matched pairs, classes), `pflow.metrics.event` (numbers of particles,
-visible energy, and ``energy_rank``: the first paper's) and `pflow.metrics.jets`, with `pflow.metrics.stats`.
-"""
+"""Definition and unit of each key of the results, for reports and metrics.json."""
 
 from __future__ import annotations
 

@@ -165,10 +165,7 @@ def _with_truth_tracks(reco: Sequence[str]) -> bool:
 
 
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
-    """Refuse reconstructions that were made from other files than those of the truth, or in another order.
-
-    Event numbers do not tell: each file may count its own. Files of other programs do not say what they were made from.
-    """
+    """Refuse reconstructions of other files than the truth's, or in another order, which event numbers do not tell."""
     made_from: list[tuple[str, Mapping[str, Any]]] = []
     for path in reco:
         provenance = provenance_of(path)
@@ -196,10 +193,7 @@ def zip_chunks(
     *,
     files: Mapping[str, str],
 ) -> Iterator[tuple[Events, dict[str, Reconstruction]]]:
-    """Add to each chunk of events the reconstructions of the same entries, from iterators with other chunk lengths.
-
-    `InputError` where a reconstruction has fewer or more entries than the events; it names its file and the entry.
-    """
+    """Add each chunk's reconstructions, from iterators of other chunks; InputError names an entry without one."""
     entry = 0
     queues = {name: _Queue(chunks) for name, chunks in reconstructions.items()}
     for chunk in events:

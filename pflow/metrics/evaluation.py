@@ -268,11 +268,9 @@ class Evaluation:
 
 
 def visible_truth(events: Events, targets: Targets) -> ParticleTable:
-    """The particles that make up the true visible energy and mass of each event.
+    """The particles of the true visible energy and mass: under ``stable`` all visible stable ones, else the targets.
 
-    Under ``stable`` all stable particles that are visible in principle, targets or not: the energy of soft particles
-    and of those in the beam pipe counts as lost. Under the other rules, for which stable does not mean visible (a tau,
-    say), the targets.
+    So the energy of soft particles and of those in the beam pipe counts as lost.
     """
     if targets.rule != "stable":
         return ParticleTable.from_records(targets.particles)

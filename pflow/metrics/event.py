@@ -81,11 +81,7 @@ MIN_MASS_FRACTION = 0.01
 
 
 class EventMetrics:
-    """Response of the visible energy and mass, reconstructed over true.
-
-    The truth is all that is visible in the event, target or not: the energy of soft particles and of those outside the
-    acceptance counts as lost.
-    """
+    """Response of the visible energy and mass to all that is visible in the event, target or not."""
 
     def __init__(self) -> None:
         self.energy = Distribution()

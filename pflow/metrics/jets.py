@@ -39,10 +39,7 @@ def available() -> bool:
 
 
 def find_jets(particles: ParticleTable, algorithm: str) -> ParticleTable:
-    """Cluster each event's particles into jets (E scheme), with PDG code and charge 0; `ConfigError` without fastjet.
-
-    Events with fewer particles than an exclusive algorithm makes jets have no jets.
-    """
+    """Each event's jets (E scheme), PDG and charge 0; none of fewer particles than jets; ConfigError: no fastjet."""
     check_choice(algorithm, ALGORITHMS, "jet algorithm")
     if not available():
         raise missing_package("fastjet", "jets", extra="jets")
@@ -87,10 +84,7 @@ def _table(counts: Ints, four_momenta: Floats) -> ParticleTable:
 
 
 class JetMetrics:
-    """Response E_reco / E_true of matched jets, and the fraction of true jets that are matched, for each algorithm.
-
-    True jets are made of all that is visible in the event, as for the visible energy.
-    """
+    """Response E_reco / E_true of matched jets, and the matched fraction of true jets, made of all that is visible."""
 
     def __init__(self) -> None:
         self.response = {name: Distribution() for name in ALGORITHMS}

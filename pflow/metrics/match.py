@@ -34,10 +34,7 @@ def angle(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats
 
 
 def pt_delta_r(truth: ParticleTable, reco: ParticleTable, i: Ints, j: Ints) -> Floats:
-    """Cost sqrt((dpt / pt_true)^2 + dR^2) of the pairs (i, j), float64 [P]; charged with neutral costs infinity.
-
-    The rule of Glow (arXiv:2508.20092) and HGPflow, without a cut.
-    """
+    """Cost sqrt((dpt / pt_true)^2 + dR^2), infinite for charged with neutral; Glow (arXiv:2508.20092), HGPflow."""
     relative = (reco.pt[j] - truth.pt[i]) / truth.pt[i]
     d_eta = truth.pseudorapidity[i] - reco.pseudorapidity[j]
     d_phi = (truth.phi[i] - reco.phi[j] + np.pi) % (2 * np.pi) - np.pi
@@ -120,11 +117,7 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
 
 
 def best_pairs(event: Ints, i: Ints, j: Ints, cost: Floats, cut: float | None) -> Matches:
-    """Choose among pairs (i, j), int64 [P], of any number of events, as `match` says.
-
-    `event` int64 [N] is of each true particle; pairs of one event are neighbours. The `cost`, float64 [P], is infinite
-    for impossible pairs.
-    """
+    """Choose among pairs (i, j), int64 [P], as `match` says, but none of infinite `cost`; `event` int64 [N], sorted."""
     possible = np.isfinite(cost) if cut is None else cost <= cut
     i, j, cost = i[possible], j[possible], cost[possible]
     # Partners without another possible partner need no solver.

@@ -52,11 +52,7 @@ class HitMatching:
 def overlaps(
     truth: Links, reco: Links, hit_energy: Floats, n_hits: Ints, n_true: Ints, n_reco: Ints
 ) -> tuple[Ints, Ints, Floats]:
-    """Pairs of particles that share a hit, and their overlap, each [P], sorted by the true particle.
-
-    From links of hits to the true and to the reconstructed particles, the energies of all hits, GeV, and the number of
-    hits and of particles of each event, int64 [event].
-    """
+    """Pairs of true and reconstructed particles that share a hit, and their overlap, [P]; energies of all hits, GeV."""
     hit, particle = truth.flat_source(n_hits), truth.flat_particle(n_true)
     other_hit, other_particle = reco.flat_source(n_hits), reco.flat_particle(n_reco)
     # All pairs of a true and a reconstructed link of one hit.

@@ -56,10 +56,7 @@ class Showers:
 
 
 def measure_showers(events: Events, *, rule: str = "entering") -> Showers:
-    """Showers of the particles that entered the calorimeter, with and without tracks.
-
-    `rule` is the truth rule that assigns hits to particles: ``entering`` or ``calo``.
-    """
+    """Showers of the particles that entered the calorimeter; `rule` assigns hits to them: ``entering`` or ``calo``."""
     truth, links = _truth(events), events.hit_links
     if links is None:
         raise events.error("the oracle needs links from hits to particles; there are none")

@@ -42,16 +42,10 @@ ANGLE_EDGES_DEG = np.logspace(-4, 2, 91)
 
 
 class ParticleMetrics:
-    """Metrics of a one-to-one assignment.
+    """Metrics of a one-to-one assignment in bins of energy [GeV] and polar angle [deg], the two `axes`.
 
     Efficiency, response and angle go by the true particle's class, energy and polar angle; fake rate and purity by the
-    reconstructed particle's. Particles outside the bins count in every number that is not binned. Five numbers are
-    kept for each matched pair (19 bytes).
-
-    Parameters
-    ----------
-    axes
-        Energy [GeV] and polar angle [deg], in this order.
+    reconstructed particle's. Particles outside the bins count in every number that is not binned.
     """
 
     def __init__(self, *, axes: tuple[Axis, Axis] = (ENERGY, THETA)) -> None:

@@ -116,10 +116,7 @@ class Row:
 
 
 def rows(result: EvaluationResult, classes: Sequence[str] = CLASSES, *, paper: bool = False) -> list[Row]:
-    """The rows of the table that have a number for any algorithm, first of all particles, then class by class.
-
-    `paper`: also those of the first paper, pairs by rank in energy, which say nothing of jets.
-    """
+    """Rows with a number for any algorithm, all particles, then by class; `paper`: also pairs by rank in energy."""
     flat = [dict(leaves(tree)) for tree in result.algorithms.values()]
     wanted = [("", key, label) for key, label in TABLE_ROWS.items() if paper or not key.startswith("energy_rank.")]
     for name in classes:

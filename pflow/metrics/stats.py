@@ -289,10 +289,7 @@ class Distribution:
 
 
 def merged(mine: Any, theirs: Any) -> Any:
-    """What two accumulators of different events have counted together; both stay as they are.
-
-    Numbers, arrays and `Counter` are added, lists joined, dicts, tuples and other objects merged part by part.
-    """
+    """Two accumulators in one: numbers, arrays and `Counter` added, lists joined, the rest part by part; both stay."""
     if mine is None or isinstance(mine, Axis):
         return mine
     if type(mine) is dict:

@@ -36,11 +36,7 @@ class ParticleTable:
     def from_records(
         cls, particles: ak.Array, *, name: str = "particles", file: str | None = None, entries: Ints | None = None
     ) -> ParticleTable:
-        """From records [event, particle] with pdg, charge, energy, px, py and pz.
-
-        A number that is not finite is an `InputError` with the `name` of the particles, their file and the entry of the
-        event.
-        """
+        """From records [event, particle]; `InputError` names the file and entry of a number that is not finite."""
         counts = jagged.count(particles)
         momentum = {axis: particles[axis] for axis in ("px", "py", "pz")}
         columns = {"charge": particles["charge"], "energy": particles["energy"], **momentum}

@@ -1,7 +1,4 @@
-"""Formulas that serve NumPy and torch: of operators, and of functions that both libraries name alike.
-
-So an exported graph is traced from the formulas that make the tokens and particles of events.
-"""
+"""Formulas for NumPy and torch alike: an exported graph has those that make tokens and particles of events."""
 
 from __future__ import annotations
 

@@ -103,11 +103,7 @@ def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelSha
 
 
 def fraction_on_layers(distance: Floats, layer: Layers | None = None) -> float:
-    """Fraction of hits that lie where their layer is; hits that are alone in their layer do not count as such.
-
-    `distance`, float64 [hit], is along the direction in which the layers follow each other, mm; `layer` as for
-    `barrel_shape`.
-    """
+    """Fraction of hits at their layer's `distance`, float64 [hit], mm; those alone in their layer do not count."""
     if not len(distance):
         return 0.0
     _, position, group, counts = _layers(distance, layer)
@@ -128,11 +124,7 @@ def layers_by_position(distance: Floats) -> npt.NDArray[np.int64]:
 
 
 def layer_range(distance: Floats, layer: Layers | None = None) -> LayerRange:
-    """Where layers begin and end.
-
-    Hits that are alone in their layer count only if all are; a calorimeter with one layer has no spacing (0). Arguments
-    as of `fraction_on_layers`, of at least one hit.
-    """
+    """Where layers begin and end; hits alone in their layer count only if all are, and a single layer has spacing 0."""
     number, position, _, counts = _layers(distance, layer)
     if (counts > 1).any():
         number, position = number[counts > 1], position[counts > 1]

@@ -27,10 +27,7 @@ class FieldEstimate:
 
 
 def field_from_momenta(pt: Floats, pt_per_tesla: Floats) -> FieldEstimate | None:
-    """Field in which tracks have the transverse momenta of their particles; None from fewer than three tracks.
-
-    `pt`, float64 [track], of the particle, GeV; `pt_per_tesla`: what the track's curvature means in a field of 1 T.
-    """
+    """Field, T, from the particles' `pt` [track], GeV, and `pt_per_tesla` of their tracks; None from less than 3."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return _median(pt / pt_per_tesla)
 

@@ -46,20 +46,13 @@ def energy(px: Array, py: Array, pz: Array, mass: Array) -> Array:
 
 
 def transverse_momentum(omega: Array, b_field: float, charge: Array | float = 1.0) -> Array:
-    """Transverse momentum of a helix, pt [GeV] = 0.299792458e-3 |q| B [T] / |omega [1/mm]|.
-
-    A straight track (omega 0) gives infinity. `b_field` in T; `charge` in units of e.
-    """
+    """Transverse momentum of a helix, pt [GeV] = 0.299792458e-3 |q| B [T] / |omega [1/mm]|; inf where omega is 0."""
     with np.errstate(divide="ignore"):
         return np.asarray(GEV_PER_TESLA_MM * np.abs(charge) * abs(b_field) / np.abs(omega))
 
 
 def momentum_from_track(omega: Array, phi: Array, tan_lambda: Array, b_field: float) -> tuple[Array, Array, Array]:
-    """Momentum (px, py, pz) in GeV of a track of unit charge, from EDM4hep track parameters.
-
-    `omega`: signed curvature, 1/mm; its sign is the charge for a field along +z. `phi`: azimuth of the momentum at the
-    reference point, rad. `tan_lambda` is pz / pt, `b_field` in T.
-    """
+    """Momentum (px, py, pz), GeV, of unit charge, from EDM4hep's omega (1/mm), phi and tan_lambda; `b_field` in T."""
     pt = transverse_momentum(omega, b_field)
     return pt * np.cos(phi), pt * np.sin(phi), pt * tan_lambda
 
@@ -124,10 +117,7 @@ def _circle(x: Any, y: Any, px: Any, py: Any, charge: Any, b_field: float) -> tu
 
 
 def angle_between(a: Array, b: Array) -> Array:
-    """Angle in rad between vectors, both of shape [..., 3]; accurate near 0 and pi. Null vectors give 0.
-
-    Uses atan2(|a x b|, a . b), which keeps full precision where arccos of the dot product loses half the digits.
-    """
+    """Angle in rad between vectors [..., 3] as atan2(|a x b|, a . b), accurate near 0 and pi; null vectors give 0."""
     cross = np.linalg.norm(np.cross(a, b), axis=-1)
     dot = np.sum(np.asarray(a) * np.asarray(b), axis=-1)
     return np.asarray(np.arctan2(cross, dot))
@@ -142,10 +132,7 @@ def unit_vector(vectors: Any, null: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 def tangent_basis(direction: Array) -> tuple[Array, Array]:
-    """Unit vectors across unit vectors [..., 3]: along rising polar angle, and along rising azimuth.
-
-    The azimuth of a direction along the z axis counts as 0.
-    """
+    """Unit vectors across unit vectors [..., 3]: along rising polar angle, and azimuth (0 along the z axis)."""
     x, y, z = np.moveaxis(np.asarray(direction), -1, 0)
     radius = np.hypot(x, y)
     with np.errstate(invalid="ignore"):

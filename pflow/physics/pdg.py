@@ -86,11 +86,7 @@ def name_of(pdg: int) -> str:
 
 @cache
 def class_of(pdg: int) -> str:
-    """Particle-flow class of a PDG code: one of `CLASSES`.
-
-    Leptons and the photon are themselves; everything else is a hadron by its charge. A tau, which no detector
-    sees, and an exotic charged code count as charged hadrons.
-    """
+    """Particle-flow class of a PDG code, one of `CLASSES`: electron, muon, photon; else a hadron by its charge."""
     absolute = abs(pdg)
     if absolute == 22:
         return "photon"

@@ -63,12 +63,7 @@ def caption(name: str) -> str:
 
 
 def figures(result: EvaluationResult, classes: Sequence[str] = ()) -> dict[str, Figure]:
-    """Figures by the name of their file; a metric without values has none.
-
-    Response, resolution, angle, efficiency and fake rate against energy and polar angle, of all particles and of each
-    of `classes`, against energy also of `CLASSES` side by side; residuals; jets; difference of counts; confusion
-    matrix; separation of two photons; visible energy and mass.
-    """
+    """Figures of a result by the name of their file; a metric without values has none."""
     trees = {result.titles.get(name, name): tree for name, tree in result.algorithms.items()}
     text = f"{result.n_events - result.n_bad_input} events, truth rule '{result.settings.rule}'"
     if result.n_truth_tracks:
@@ -170,11 +165,7 @@ def plot_binned(
     reference: float | None = None,
     log: bool = False,
 ) -> Figure:
-    """Points with their 68.3% intervals against a binned quantity, by algorithm; bins without a value are left out.
-
-    `limits` are those of the vertical axis (None: from the data), `reference` the height of a thin line, `text` the
-    title.
-    """
+    """Points with 68.3% intervals against a binned quantity, by algorithm; a thin line at the height of `reference`."""
     with styled():
         figure, axes = new_figure()
         _fill(axes, axis, series, limits=limits, reference=reference, log=log)

@@ -87,11 +87,7 @@ def event_page(scene: EventScene) -> str:
 
 
 def interactive_figure(scene: EventScene) -> go.Figure:
-    """The same as a plotly figure, e.g. to show in a notebook.
-
-    One trace per kind of lines and per group of hits; with more than `STRONGEST` hits two per group, and a button that
-    hides the weaker ones. An event of 10,000 hits has some 100 traces.
-    """
+    """The same as a plotly figure; with more than `STRONGEST` hits it has a button that hides the weaker ones."""
     figure = go.Figure(_outline(scene))
     for lines in scene.lines:
         figure.add_traces([_lines(lines), _legend_entry(lines)])

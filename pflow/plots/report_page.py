@@ -37,10 +37,7 @@ pre { background: #f6f6f6; padding: 1em; overflow-x: auto; font-size: .85em; }
 def report_page(
     result: EvaluationResult, content: Mapping[str, Any], images: Mapping[str, bytes], *, paper: bool = False
 ) -> str:
-    """HTML text of the page: the numbers, figures as PNG by name, provenance from `pflow.metrics.report.document`.
-
-    `paper` as of `pflow.metrics.report.rows`.
-    """
+    """HTML of the page: numbers, figures as PNG by name, provenance; `paper` as of `pflow.metrics.report.rows`."""
     origin = {key: content[key] for key in ("inputs", "settings", "oracle_calibration", "versions") if key in content}
     inputs = content.get("inputs", {})
     truth = [Path(path).name for path in inputs.get("truth", [])]

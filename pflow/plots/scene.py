@@ -111,28 +111,12 @@ def make_scene(
 ) -> EventScene:
     """Arrange event number `index` for drawing; truth, tracks and hits may each be absent.
 
-    Parameters
-    ----------
-    reconstruction
-        Particles of the same events. Without it, the reference particles of the file take its place; with it, they are
-        shown beside it.
-    colour_by
-        One of `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed particle with the
-        largest weight or, if the algorithm assigns no hits, the nearest in angle as seen from the origin (charged ones
-        where their helix meets the calorimeter); the energy; the subdetector. Default: the first that the event has.
-    rule
-        Truth rule that selects the true particles.
-    max_colours
-        Number of particles with a colour of their own, by energy; the others share one.
-
-    Raises
-    ------
-    IndexError
-        No event has this index.
-    ConfigError
-        Unknown `colour_by` or `rule`; a reconstruction of another number of events; no particles to colour by.
-    InputError
-        Colours by truth without links to truth particles, or by links to hits or tracks that do not exist.
+    The particles of `reconstruction` are shown beside the file's reference, or this takes their place. `colour_by` is
+    one of `COLOUR_BY`: the true particle with the largest weight of the hit; the reconstructed one or, if the algorithm
+    assigns no hits, the nearest in angle seen from the origin (charged ones where their helix meets the calorimeter);
+    the energy; the subdetector; by default the first that the event has. `rule` selects the true particles; the
+    `max_colours` particles of most energy have a colour of their own. IndexError: no such event; ConfigError: an
+    unknown choice, a reconstruction of other events, no particles to colour by; InputError: links missing or wrong.
     """
     event = events[index]
     if reconstruction is not None:

@@ -18,11 +18,7 @@ ERRORS = {"val/energy_error": (100.0, "Energy error [%]"), "val/angle_deg": (1.0
 
 
 def plot_training(history: Mapping[str, Mapping[int, float]], *, text: str = "") -> Figure:
-    """The loss of the training (dashed) and validation (solid) split, its parts, and the validation split's errors.
-
-    `history` has values by name (``train/loss``, ``val/energy`` ...) and epoch, as `train.run_folder.read_history`
-    gives; ValueError if it holds no losses. `text` is the title of the first panel.
-    """
+    """Training (dashed) and validation (solid) loss, parts and errors, from `history`; ValueError without losses."""
     names = {name.split("/")[1] for name in history if name not in ERRORS}
     if not names:
         raise ValueError("the history holds no losses")

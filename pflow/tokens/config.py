@@ -22,33 +22,15 @@ PARTS = ("hits", "tracks", "tracker_hits")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenConfig:
-    """Which tokens and targets are made from an event.
+    """Which tokens and targets are made from an event; ConfigError for an option that cannot be.
 
-    Parameters
-    ----------
-    rule, e_min
-        Truth rule (`pflow.event.truth.RULES`) and minimum energy of a target, GeV.
-    stable_status, invisible
-        Generator status of stable particles, and |PDG| of further invisible ones (`pflow.event.truth.select_targets`).
-    order
-        Order of the target sequence (`pflow.tokens.order.ORDERS`).
-    hit_features, track_features, tracker_hit_features
-        Names from `pflow.tokens.features.FEATURES`. Without track features the source has no tracks, and a track does
-        not make a particle a target; without tracker hit features the source has no tracker hits.
-    hit_energy_min
-        Hits with at most this energy, GeV, are dropped.
-    coarse
-        Whether the PDG vocabulary has one code for each of the five classes only.
-    merge
-        Size of the coarse cells into which the remaining hits are summed, one token each (or plain data for it). None:
-        one token for each hit.
-    readout
-        Whether the model also gets hits and tracks in physical units, and in training the targets' fractions of them.
-
-    Raises
-    ------
-    ConfigError
-        An unknown rule, order or feature, no hit features, a negative energy, or an impossible cell size.
+    `rule`, `e_min` [GeV], `stable_status` and `invisible` are as of `pflow.event.truth.select_targets`, `order` is one
+    of `pflow.tokens.order.ORDERS`, features are names of `pflow.tokens.features.FEATURES`. Without track features the
+    source has no tracks, and a track does not make a particle a target; without tracker hit features it has no tracker
+    hits. Hits with at most `hit_energy_min`, GeV, are dropped, the others summed into the cells of `merge` (or plain
+    data for it), one token each; None: one token for each hit. With `coarse` the PDG vocabulary has one code for each
+    of the five classes only, with `readout` the model also gets hits and tracks in physical units, and in training the
+    targets' fractions of them.
     """
 
     rule: str = "stable"

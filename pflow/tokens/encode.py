@@ -31,10 +31,7 @@ MOMENTUM = ("px", "py", "pz")
 
 
 def select_hits(events: Events, config: TokenConfig) -> Events:
-    """The events with the hits that become tokens: those that the configuration keeps, summed into its cells.
-
-    Links count hits and are dropped: select the targets before.
-    """
+    """The events with the hits that become tokens, without links, which count hits: select the targets before."""
     return _select(events, config).tokens
 
 

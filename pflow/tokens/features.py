@@ -1,7 +1,4 @@
-"""Named features of hits, tracks and tracker hits: the numbers of a source token, computed from events.
-
-A new feature is one entry of `FEATURES`.
-"""
+"""Named features of hits, tracks and tracker hits, numbers of source tokens; a new one is an entry of `FEATURES`."""
 
 from __future__ import annotations
 
@@ -185,11 +182,7 @@ def missing_part(events: Events, part: str) -> InputError:
 
 
 def feature_columns(events: Events, part: str, names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
-    """Physical values of the named features of all objects of a part, float64 [N] each, in the units of `FEATURES`.
-
-    `InputError` where the file does not hold the part, or a value is not finite; it names the file, the first such
-    entry and the field.
-    """
+    """Named features of all objects of a part, float64 [N]; InputError if the part is missing or one is not finite."""
     array = getattr(events, part)
     if array is None:
         raise missing_part(events, part)

@@ -17,11 +17,7 @@ decreasing energy."""
 
 
 def sort_targets(targets: Targets, order: str) -> Targets:
-    """The same targets, each event's in one of `ORDERS`.
-
-    Ties are broken by decreasing energy, then |PDG|, charge and momentum, so that the result does not depend on the
-    order of the file.
-    """
+    """The same targets in one of `ORDERS`; ties by energy (decreasing), |PDG|, charge and momentum, not by the file."""
     energy, charge = (targets.column(field).astype(np.float64) for field in ("energy", "charge"))
     keys = [jagged.event_index(targets.counts), -energy]
     if order == "tracks_first":

@@ -49,12 +49,10 @@ def decode(
     flags: npt.ArrayLike | None = None,
     name: str = "PFlow",
 ) -> Reconstruction:
-    """Turn target tokens, true or generated, into particles.
+    """Turn target tokens, true or generated, into particles, with the mass and signed PDG code of each.
 
-    The mass is the code's in the PDG tables, the sign of the code follows from the charge
-    (`pflow.tokens.vocab.signed_pdg`), and the momentum from `momentum_and_energy`. The particles' ``scores`` are sums
-    of `pdg_probability` over the codes of each class; `calibration` is applied to the standard deviations before they
-    become the ``covariance``.
+    Their ``scores`` are sums of `pdg_probability` over the codes of each class; `calibration` is applied to the
+    standard deviations before they become the ``covariance``.
     """
     real = np.asarray(tokens.mask, dtype=np.bool_)
     index = np.asarray(tokens.pdg)[real]

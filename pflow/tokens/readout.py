@@ -86,11 +86,7 @@ def _tracks(tracks: ak.Array | None) -> dict[str, Any]:
 
 
 def entry_of_tracks(momentum: Any, position: Any, at_calorimeter: Any) -> tuple[Any, Any]:
-    """Where tracks enter the calorimeter, and their unit vectors there, [K, 3] each; arrays or tensors.
-
-    From the momentum at the vertex, and position and momentum where they enter the calorimeter. Where one of these is
-    not finite the position is null, and the direction the momentum's at the vertex.
-    """
+    """Where tracks enter the calorimeter, null if unknown, and unit vectors there, else at the vertex; [K, 3] each."""
     xp = namespace(momentum)
     known = (xp.isfinite(position) & xp.isfinite(at_calorimeter)).all(axis=1, keepdims=True)
     direction = unit_vector(double(xp.where(known, at_calorimeter, momentum)))

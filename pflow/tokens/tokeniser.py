@@ -31,11 +31,7 @@ __all__ = ["Statistics", "Tokeniser"]
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Statistics:
-    """What a tokeniser is fitted on, chunk by chunk, of training events of one detector.
-
-    Moments of the features of each part of the source and of the energies [GeV] of the target particles, how often each
-    |PDG| is among these, and the number of events.
-    """
+    """What a tokeniser is fitted on: moments of features and of target energies [GeV], counts of |PDG|, and events."""
 
     detector: Detector
     moments: dict[str, Moments]
@@ -110,14 +106,8 @@ class Tokeniser:
     ) -> Tokeniser:
         """Fit on chunks of training events with truth, in one pass and constant memory.
 
-        `on_error` is for events without the values of a feature: ``raise``, or ``skip``: warn, and fit without them.
-
-        Raises
-        ------
-        ConfigError
-            No events, no target particle among them, or events of several detectors.
-        InputError
-            Events without truth or without the values of a feature.
+        With `on_error` ``skip``, events without the values of a feature are left out, with a warning. ConfigError: no
+        events, no target among them, or several detectors; InputError: no truth, or no values of a feature.
         """
         config = TokenConfig() if config is None else config
         return cls.from_statistics((Statistics.of(events, config, on_error=on_error) for events in chunks), config)
@@ -184,10 +174,7 @@ class Tokeniser:
         return [key for key in ours if ours[key] != theirs[key]]
 
     def check_detector(self, events: Events) -> None:
-        """Refuse events of another detector than the one of the training, by an error that names what differs.
-
-        Names of collections in the file may differ.
-        """
+        """Refuse events of another detector than the training's, by what differs; names of collections may."""
         differing = self.other_geometry(events.detector)
         if differing:
             raise events.error(

@@ -25,20 +25,11 @@ Part = TypeVar("Part", bound="Tokens | FlatReadout | Links")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FlatReadout:
-    """Hits and tracks in physical units: the N hits that become tokens, in the order of the events', and K tracks.
+    """The N hits that become tokens, in the order of the events', and K tracks, in physical units.
 
-    Parameters
-    ----------
-    energy : float32 [N], GeV
-    position : float32 [N, 3], mm
-    subdetector : int32 [N], index into the detector's calorimeters
-    layer : int32 [N], -1 unknown
-    token : int64 [N], index of the event's hit token that the hit is part of
-    track_momentum : float32 [K, 3], at the vertex, GeV
-    track_charge : float32 [K], e
-    track_position : float32 [K, 3], where the track enters the calorimeter, mm; null if unknown
-    track_direction : float32 [K, 3], unit vector of its momentum there; at the vertex if unknown
-    hit_assignment, track_assignment : links from the hits and tracks here to the target sequence, None without truth
+    The fields are those of `pflow.data.batch.Readout`, of all events one after the other: energy, position etc. [N]
+    and track_momentum etc. [K]; indices of tokens count within the event. A null `track_position` is unknown, with the
+    direction at the vertex. The assignments are links from hits and tracks to the target sequence, None without truth.
     """
 
     energy: Floats
@@ -72,8 +63,6 @@ OFFSETS = {
 class Tokens:
     """Encoded events, one after the other.
 
-    Parameters
-    ----------
     hits : float32 [S, F], normalised
     tracks, tracker_hits : float32 [K, F] and [R, F], normalised, or None where they are no part of the source
     charge : int64 [T], index into `pflow.tokens.vocab.CHARGES`, or None without truth
@@ -163,8 +152,6 @@ def _with(part: Part, arrays: Mapping[str, npt.NDArray[Any]], offsets: Mapping[s
 class ParticleTokens:
     """Particles of B events as a model gives them, padded to T: the input of `pflow.tokens.particles.decode`.
 
-    Parameters
-    ----------
     charge, pdg : int [B, T], indices into the vocabularies
     energy : float [B, T], log10(E / GeV), normalised
     direction : float [B, T, 3]; any length, a null vector becomes +z

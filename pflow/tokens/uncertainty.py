@@ -25,10 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A factor on a standard deviation, as a function of it.
-
-    `log_factor` is the logarithm of the factor at each increasing `log_sigma`: linear in between, constant outside.
-    """
+    """Factor on a standard deviation: `log_factor` at each increasing `log_sigma`, linear between, constant outside."""
 
     log_sigma: tuple[float, ...]
     log_factor: tuple[float, ...]
@@ -67,11 +64,7 @@ class UncertaintyCalibration:
         classes: npt.NDArray[np.int64],
         by_track: npt.NDArray[np.bool_] | None = None,
     ) -> tuple[Floats, Floats]:
-        """Calibrated standard deviations of ln E and of each angle, rad, [N] each.
-
-        `classes` int64 [N] are indices into `pflow.physics.pdg.CLASSES` of the predicted class; `by_track` bool [N] is
-        True for charged particles with the momentum of a track. Where it is None, each has the curve of its class.
-        """
+        """Calibrated sigmas of ln E and of each angle, rad, [N]; `classes` int64 [N], `by_track` bool [N] or None."""
         return self.apply_curves(energy_sigma, direction_sigma, curve_index(classes, by_track))
 
     def apply_curves(self, energy_sigma: Any, direction_sigma: Any, index: Any) -> tuple[Any, Any]:

@@ -99,9 +99,7 @@ class PdgVocabulary:
 def signed_pdg(absolute: npt.ArrayLike, charge: npt.ArrayLike) -> tuple[Index, npt.NDArray[np.float32]]:
     """Signed PDG code, int64, and charge in e, float32, from |PDG| and a predicted charge of the same shape.
 
-    The code gets the sign whose charge has the predicted sign (11 with charge +1 is -11). A neutral |PDG| stays
-    positive and has charge 0 whatever was predicted; a charged |PDG| with a predicted charge of 0 is the particle, not
-    the antiparticle.
+    The code gets the sign whose charge has the predicted sign; a neutral one stays positive, 0 is the particle.
     """
     codes, inverse = np.unique(np.asarray(absolute, dtype=np.int64), return_inverse=True)
     own = np.array([charge_of(int(code)) for code in codes], dtype=np.float64)[inverse]
