@@ -157,14 +157,6 @@ def test_an_entry_comes_out_for_each_that_goes_in(reconstruct, good, tmp_path, k
     assert kind != "with an event without hits" or len(got.particles[BAD]) == 0
 
 
-def test_checkpoint_of_another_detector(reconstruct, data_dir):
-    code, said, output = reconstruct(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
-    assert code == 1
-    assert "cld_rec.edm4hep.root" in said
-    assert "'ild_g4'" in said
-    assert not list(output.parent.iterdir())
-
-
 class TestTraining:
     """What training does with truth that cannot be right."""
 

@@ -83,11 +83,6 @@ def test_an_unknown_name_names_the_nearest():
         config.resolve("detector", "ild_g5")
 
 
-def test_a_mapping_is_read(tmp_path):
-    (tmp_path / "a.yaml").write_text("name: ä\nlist: [1, 2.5, true]\n", encoding="utf-8")
-    assert config.load_yaml(tmp_path / "a.yaml") == {"name": "ä", "list": [1, 2.5, True]}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -11,7 +11,6 @@ from pflow.errors import (
     check_choice,
     check_fields,
     first_line,
-    missing_package,
     nearest,
     reading,
 )
@@ -71,8 +70,3 @@ def test_our_own_errors_pass_unchanged(error):
 
 def read():
     return reading("damaged", file="a.root", entry=3, field="x")
-
-
-def test_a_missing_package_is_named_with_its_extra():
-    error = missing_package("fastjet", "jets", extra="jets")
-    assert str(error) == "the package fastjet, for jets, is not installed: pip install 'pflow[jets]'"

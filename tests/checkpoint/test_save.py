@@ -69,8 +69,3 @@ def test_a_model_that_cannot_be_loaded_is_not_written(save, tmp_path):
     with pytest.raises(InputError, match="do not fit"):
         write_weights(save(state_dict={}), tmp_path / "toy")
     assert not (tmp_path / "toy").exists()
-
-
-def test_a_folder_that_holds_something_is_refused(checkpoint, tmp_path):
-    with pytest.raises(ConfigError, match="not empty"):
-        write_weights(checkpoint, tmp_path)

@@ -7,11 +7,9 @@ import shutil
 import awkward as ak
 import numpy as np
 import pytest
-import uproot
 
 from pflow.checkpoint.load import load_model
 from pflow.cli import calibrate
-from pflow.config import config_dir
 from pflow.errors import ConfigError, InputError
 from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.events import reconstruct
@@ -112,25 +110,6 @@ def test_a_model_that_predicts_no_uncertainties_is_refused(sample_dir, tmp_path,
     with pytest.raises(ConfigError, match=r"predicts no uncertainties.*there is nothing to calibrate"):
         run(file, "--checkpoint", path, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_files_of_another_layout_calibrate_alike(calibrated, sample_dir, tmp_path):
-    """With another name and unit of the hits' energies."""
-    file, layout = tmp_path / "mine.root", tmp_path / "mine.yaml"
-    with uproot.open(sample_dir / "gamma1_val_small.root") as source:
-        columns = {name: branch.array() for name, branch in source["events"].items() if name[0] != "n"}
-    columns["hit_E"] = columns.pop("calo_hit.energy") * np.float32(1024)
-    with uproot.recreate(file) as target:
-        target.mktree("events", {name: array.type.content for name, array in columns.items()}).extend(columns)
-    text = (config_dir() / "layout" / "g4.yaml").read_text()
-    ours = "\n  energy: calo_hit.energy "
-    assert text.count(ours) == 1
-    layout.write_text(text.replace(ours, f"\n  energy: {{branch: hit_E, scale: {1 / 1024}}} "))
-    options = ["--checkpoint", "ild-g4-photon", "--detector", "ild_g4", "--schema", "flat", "--batch-size", 16]
-    assert run(file, "--layout", layout, *options, "-o", tmp_path / "out") == 0
-    found, expected = (load_model(folder).calibration for folder in (tmp_path / "out", calibrated))
-    assert set(found.energy) == set(expected.energy)
-    np.testing.assert_allclose(found.energy["photon"].log_sigma, expected.energy["photon"].log_sigma, rtol=1e-4)
 
 
 def test_files_of_another_detector_are_refused_unless_it_is_named(sample_dir, tmp_path):

@@ -58,23 +58,9 @@ def test_the_detector_can_be_chosen(tmp_path, sample_dir, capsys):
     assert flat(tmp_path / "new.root").detector.name == "ild"
 
 
-def test_a_layout_of_the_users_own(tmp_path, sample_dir):
-    layout = tmp_path / "mine.yaml"
-    names = ", ".join(f"{axis}: calo_hit.{axis}" for axis in ("energy", "x", "y", "z"))
-    layout.write_text(f"detector: ild_g4\nhits: {{{names}}}\n")
-    run(sample_dir / "multi_test_small.root", tmp_path / "new.root", "--layout", layout)
-    assert [name for name, _ in flat(tmp_path / "new.root").read(0, 1).parts()] == ["hits"]
-
-
 def test_an_unknown_ending(tmp_path, sample_dir):
     with pytest.raises(ConfigError, match=r"cannot write .*: expected a ROOT file"):
         run(sample_dir / "multi_test_small.root", tmp_path / "new.h5")
-
-
-def test_the_input_is_not_overwritten(sample_dir):
-    path = sample_dir / "multi_test_small.root"
-    with pytest.raises(ConfigError, match="it is the input"):
-        run(path, path)
 
 
 def test_a_damaged_input_leaves_no_output(tmp_path, sample_dir):

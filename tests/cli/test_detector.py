@@ -3,7 +3,6 @@ from __future__ import annotations
 import argparse
 
 import pytest
-import uproot
 
 from pflow.cli import detector
 from pflow.cli.main import main
@@ -32,16 +31,6 @@ def test_the_drafted_file_is_taken_by_inspect(data_dir, tmp_path, capsys):
         assert expected in text
     assert main(["inspect", path, "--detector", mine]) == 0
     assert "8,805" in capsys.readouterr().out
-
-
-def test_the_drafted_file_is_taken_by_reconstruct(data_dir, tmp_path, model, save_model):
-    path = str(data_dir / "edm4hep" / "cld_rec.edm4hep.root")
-    mine, out = str(tmp_path / "mine.yaml"), str(tmp_path / "reco.root")
-    checkpoint = str(save_model(model, tmp_path / "model.ckpt"))
-    assert main(["detector", path, "-o", mine]) == 0
-    assert main(["reconstruct", path, "--checkpoint", checkpoint, "--detector", mine, "-o", out, "--quiet"]) == 0
-    with uproot.open(out) as file:
-        assert file["events"].num_entries == 1
 
 
 def test_a_draft_that_is_there_is_kept(data_dir, tmp_path):

@@ -110,19 +110,17 @@ def test_an_entry_of_joined_inputs_is_found_by_its_own_number(sample, reco, tmp_
     assert "PFlow particles (1)" in path.read_text()
 
 
-def test_particles_of_another_event_are_refused(sample, reco, tmp_path):
-    with pytest.raises(InputError, match=r"reco\.root, entry 2: is event number 7, but the input's entry 2"):
-        run(sample, "--entry", 2, "--reco", reco, "-o", tmp_path / "event.png")
-
-
-def test_an_entry_that_the_reconstruction_lacks_is_refused(sample, reco, tmp_path):
-    with pytest.raises(InputError, match=r"reco\.root, entry 3: there is no such entry"):
-        run(sample, "--entry", 3, "--reco", reco, "--reco-entry", 3, "-o", tmp_path / "event.png")
-
-
-def test_an_entry_outside_the_file_is_refused(sample, tmp_path):
-    with pytest.raises(InputError, match=r"multi_test_small\.root, entry 25: there is no such entry; .* has 25"):
-        run(sample, "--entry", 25, "-o", tmp_path / "event.png")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--entry", 2, "--reco", "{reco}"], r"reco\.root, entry 2: is event number 7, but the input's entry 2"),
+        (["--entry", 3, "--reco", "{reco}", "--reco-entry", 3], r"reco\.root, entry 3: there is no such entry"),
+        (["--entry", 25], r"multi_test_small\.root, entry 25: there is no such entry; .* has 25"),
+    ],
+)
+def test_an_entry_that_is_another_event_or_not_there_is_refused(sample, reco, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        run(sample, *(str(option).format(reco=reco) for option in options), "-o", tmp_path / "event.png")
 
 
 def test_an_unknown_format_is_refused_before_any_work(tmp_path):

@@ -294,14 +294,6 @@ def test_a_training_is_not_continued_from_weights_alone(run, tmp_path):
         main(["fit", *config, f"--checkpoint={tmp_path / 'toy'}"])
 
 
-def test_weights_that_do_not_fit_are_a_clear_error(run, small, tmp_path):
-    content = torch.load(run / "best.ckpt", weights_only=True)
-    content["state_dict"]["reconstructor.extra"] = torch.zeros(1)
-    torch.save(content, tmp_path / "bad.ckpt")
-    with pytest.raises(InputError, match=r"bad\.ckpt, 'state_dict': its weights do not fit .*extra"):
-        main(["validate", f"--checkpoint={tmp_path / 'bad.ckpt'}", f"--data.val={small['val']}"])
-
-
 @pytest.fixture(scope="module")
 def averaged(tiny, small, tmp_path_factory):
     """Folder of a finished fit with averaged weights: two epochs."""
@@ -311,38 +303,12 @@ def averaged(tiny, small, tmp_path_factory):
     return folder
 
 
-def weights(path) -> dict[str, torch.Tensor]:
-    return torch.load(path, weights_only=True)["state_dict"]
-
-
 def test_checkpoints_of_averaged_weights_are_models_of_the_average(averaged):
     assert read_checkpoint(averaged / "best.ckpt").header.provenance["ema_decay"] == 0.9
     content = torch.load(averaged / "best.ckpt", weights_only=True)
     loaded = load_model(averaged / "best.ckpt").reconstructor.state_dict(prefix="reconstructor.")
     assert all(torch.equal(value, content["state_dict"][name]) for name, value in loaded.items())
     assert any(not torch.equal(value, content["current_model_state"][name]) for name, value in loaded.items())
-
-
-def test_the_logged_validation_is_that_of_the_averaged_weights(averaged, small, capsys):
-    options = ["--trainer.enable_progress_bar=false", "--data.batch_size=8", "--trainer.accelerator=cpu"]
-    main(["validate", f"--checkpoint={averaged / 'last.ckpt'}", f"--data.val={small['val']}", *options])
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "val/loss" in line)
-    (found,) = (float(word) for word in line.split() if word.replace(".", "").isdigit())
-    assert found == pytest.approx(logged(averaged, "val/loss")[-1], rel=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
-def test_a_fit_with_averaged_weights_in_two_parts_is_the_fit_in_one(tiny, small, tmp_path):
-    data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--model.schedule=constant"]
-    common = ["fit", *tiny, *data, "--ema.decay=0.9", "--model.warmup=0", f"--output={tmp_path / 'part'}"]
-    whole = tmp_path / "whole"
-    main([*common, f"--output={whole}", "--trainer.max_epochs=2"])
-    main([*common, "--trainer.max_epochs=1"])
-    main([*common, "--trainer.max_epochs=2", f"--checkpoint={tmp_path / 'part' / 'last.ckpt'}"])
-    expected, found = weights(whole / "last.ckpt"), weights(tmp_path / "part" / "last.ckpt")
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-    for key in ("train/loss", "val/loss", "val/angle_deg"):
-        assert logged(tmp_path / "part", key) + logged(tmp_path / "part", key, version=1) == logged(whole, key), key
 
 
 def test_continuing_without_the_average_is_an_error(averaged):
@@ -435,11 +401,6 @@ def test_wrong_usage_is_said_in_one_line(option, message, tmp_path, capsys):
     assert said.startswith("pflow fit: error: ")
     assert message in said
     assert said.count("\n") == 1
-
-
-def test_a_network_that_cannot_be_is_a_clear_error(tiny, data):
-    with pytest.raises(ConfigError, match="heads"):
-        main(["fit", *tiny, *data, "--model.reconstructor.network.heads=3"])
 
 
 @pytest.mark.parametrize(

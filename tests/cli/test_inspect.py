@@ -120,12 +120,6 @@ def test_bad_entries_are_shown_and_numbers_that_json_does_not_know_are_null(make
     assert len(json.loads(capsys.readouterr().out)["bad_entries"]) == 3
 
 
-def test_tracks_from_monte_carlo_particles_are_named(data_dir, capsys):
-    path = str(data_dir / "edm4hep" / "cld_sim.edm4hep.root")
-    assert run(path, "--truth-tracks") == 0
-    assert "made from Monte Carlo particles" in capsys.readouterr().out
-
-
 @pytest.fixture(scope="module")
 def output(sample_dir, tmp_path_factory) -> str:
     path = str(tmp_path_factory.mktemp("provenance") / "reco.root")

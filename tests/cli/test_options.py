@@ -51,15 +51,6 @@ def test_choices_are_those_of_what_runs(verb, option, choices):
     assert set(action.choices) == set(choices)
 
 
-def test_events_in_memory_are_as_many_by_default_where_nothing_speaks_against_it():
-    """Measured: what a chunk of `evaluate` costs beside its events, and the memory of the files of `overlay`."""
-    others = {"evaluate": 500, "overlay": 100}
-    for verb in sorted(set(VERBS) - set(LIGHTNING)):
-        for action in actions(verb):
-            if "--chunk-size" in action.option_strings and action.help != argparse.SUPPRESS:
-                assert action.default == others.get(verb, OPTIONS["chunk-size"]["default"])
-
-
 @pytest.mark.parametrize(
     ("verb", "words", "former", "option"),
     [

@@ -49,8 +49,3 @@ def test_facts_are_broken_between_words(capsys):
         "    AVeryLong-NameOfACollection",
         "bc",
     ]
-
-
-def test_facts_are_not_broken_where_the_output_is_no_terminal(capsys):
-    print_facts([("a", "word " * 100 + "end")])
-    assert len(capsys.readouterr().out.splitlines()) == 1

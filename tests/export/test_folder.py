@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from pflow.data.batch import Batch, TokenSet
-from pflow.errors import ConfigError
 from pflow.event.merge_hits import Merge
 from pflow.export import folder as folder_module
 from pflow.export.folder import export_model
 from pflow.inference.events import reconstruct
-from pflow.model.api import GeneratedParticles, ModelInputs
+from pflow.model.api import GeneratedParticles
 
 OPTIONS = {"embedder": "v2", "norm": "pre", "activation": "gelu", "dropout": 0.1, "target_position": True}
 VARIANTS = {
@@ -219,15 +218,3 @@ def test_the_model_is_not_changed_and_the_files_and_nothing_else_are_written(mak
     after = model.reconstructor.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], value) for name, value in before.items())
-
-
-def test_a_model_without_graphs_is_named(make_model, tmp_path):
-    model = make_model()
-
-    class OtherReconstructor(type(model.reconstructor)):
-        exporter = None
-
-    other = OtherReconstructor(ModelInputs(**model.tokeniser.model_inputs))
-    with pytest.raises(ConfigError, match="a OtherReconstructor cannot be exported"):
-        export_model(dataclasses.replace(model, reconstructor=other), tmp_path / "model")
-    assert not list(tmp_path.iterdir())

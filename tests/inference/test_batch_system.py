@@ -14,7 +14,6 @@ from pflow.inference.cluster import (
     BatchSystem,
     _dask_jobqueue,
     load_batch_system,
-    run_on_cluster,
 )
 
 dask_jobqueue = pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed (pflow[cluster])")
@@ -151,8 +150,3 @@ def test_a_file_that_cannot_work_is_refused(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_batch_system(path).start()
-
-
-def test_a_file_that_is_not_there():
-    with pytest.raises(ConfigError, match=r"none\.yaml"):
-        next(run_on_cluster("none.yaml", "model", None, []))

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ import pytest
 
 from pflow.data.files import Chunk, FileOptions
 from pflow.errors import ConfigError, InputError
-from pflow.inference.cluster import _outcome, _started, _Watch, _worker
+from pflow.inference.cluster import _outcome, _Watch, _worker
 from pflow.inference.files import Job, reconstruct_files
 from pflow.inference.worker import Settings
 from pflow.io.particles_root import read_reco
@@ -42,16 +41,6 @@ def test_processes_give_what_one_gives_in_order(checkpoint, sample_dir, tmp_path
     one, two = read_reco(tmp_path / "one.root"), read_reco(tmp_path / "two.root")
     assert one.event.tolist() == two.event.tolist()
     assert one.particles.tolist() == two.particles.tolist()
-
-
-def test_processes_of_this_machine_keep_their_memory_and_do_not_watch_themselves(monkeypatch):
-    """dask's default makes each array cost new pages from the system, and looks at the stack 100 times a second."""
-    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    with ExitStack() as stack:
-        client = stack.enter_context(distributed.Client(_started("local:1", stack)))
-        assert client.submit(os.environ.get, "MALLOC_TRIM_THRESHOLD_").result() is None
-        assert client.submit(os.environ.get, "OMP_NUM_THREADS").result() == "1"
-        assert client.submit(dask.config.get, "distributed.worker.profile.enabled").result() is False
 
 
 def test_a_bad_entry_leaves_nothing(checkpoint, sample_dir, tmp_path):

@@ -74,12 +74,6 @@ def test_columns_are_in_the_order_of_the_events(collector):
     assert collector.truncated.tolist() == [False, False, True, False, False]
 
 
-def test_optional_columns_may_be_absent(collector):
-    assert collector.links("track_fraction", INDEX) is None
-    assert collector.tokens().pdg_probability is None
-    assert collector.tokens().energy_sigma is None
-
-
 def test_without_fractions_or_any_batch_there_are_no_links():
     collector = ParticleCollector(2)
     collector.add(np.array([0, 1]), generated([1, 2], n_hits=2))

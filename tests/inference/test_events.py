@@ -41,13 +41,6 @@ def test_every_event_has_an_entry_in_order(model, events):
     assert np.count_nonzero(ak.num(got.particles)) > len(events) / 2
 
 
-def test_a_batch_of_one_equals_its_place_in_a_batch_of_all(model, events):
-    together = reconstruct(events, model, engine="torch", batch_size=64)
-    for i in range(0, len(events), 4):
-        alone = reconstruct(events[i], model, engine="torch", batch_size=1)
-        np.testing.assert_allclose(numbers(alone, 0), numbers(together, i), rtol=1e-4, atol=1e-4)
-
-
 def test_permuting_the_hits_changes_nothing(model, events):
     rng, events = np.random.default_rng(1), events[:8]
     shuffled = ak.Array([hits[rng.permutation(len(hits))] for hits in events.hits])

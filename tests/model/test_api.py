@@ -79,19 +79,6 @@ def test_a_class_that_is_no_reconstructor_is_an_error(path):
         reconstructor_class(path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"masses": (0.0,)}, "masses, charged: 1 and 4 values for 4 codes"),
-        ({"n_pdg": 0}, "n_pdg: 0 is not positive"),
-        ({"track_features": -1}, r"track_features: -1 is not in \[0, inf\)"),
-    ],
-)
-def test_inputs_that_do_not_belong_together_are_an_error(changes, message):
-    with pytest.raises(ValueError, match=message):
-        ModelInputs(**{**vars(INPUTS), **changes})
-
-
 def test_training_without_a_target_is_an_error(make_batch):
     for path in (POINTING, TRANSLATION):
         reconstructor = build_reconstructor({"class_path": path, "init_args": {"network": SMALL}}, INPUTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import awkward as ak
@@ -11,7 +10,6 @@ import pytest
 
 from pflow.checkpoint.load import load_model
 from pflow.cli.main import main
-from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_reco
 from pflow.train.run_folder import read_history
@@ -92,32 +90,3 @@ def test_the_links_are_those_of_the_hits_that_were_pointed_at(reco, sample):
         for t in np.unique(particle):
             mine = unit[particle == t]
             assert np.min(mine @ mine.T) > np.cos(0.6) - 1e-5
-
-
-def test_chunks_and_batches_do_not_change_what_is_reconstructed(checkpoint, sample, reco):
-    events, whole = read_events(sample), read_reco(reco)
-    again = reconstruct(events[5:12], checkpoint, batch_size=3, device="cpu")
-    assert ak.num(again.particles).to_list() == ak.num(whole.particles)[5:12].to_list()
-    expected = whole.hit_links[5:12]
-    assert again.hit_links.source.to_list() == expected.source.to_list()
-    assert again.hit_links.particle.to_list() == expected.particle.to_list()
-    np.testing.assert_allclose(ak.flatten(again.hit_links.weight), ak.flatten(expected.weight), rtol=1e-2, atol=1e-3)
-
-
-def test_evaluation_matches_by_shared_hits(reco, sample, tmp_path):
-    out = tmp_path / "evaluation"
-    assert main(["evaluate", reco, "--truth", sample, "--match", "hits", "-o", str(out), "--no-plots", "-q"]) == 0
-    assert "efficiency" in (out / "metrics.json").read_text()
-    assert json.loads((out / "metrics.json").read_text())["n_events_read"] == 25
-
-
-def test_validating_a_checkpoint_takes_its_own_network(checkpoint, sample, capsys):
-    assert main(["validate", f"--checkpoint={checkpoint}", f"--data.val={sample}", *QUIET]) == 0
-    assert "val/assignment" in capsys.readouterr().out
-
-
-def test_continuing_with_another_architecture_is_an_error(checkpoint, sample, tmp_path, capsys):
-    data = [f"--data.train={sample}", f"--data.val={sample}", f"--output={tmp_path / 'other'}"]
-    other = "--model.reconstructor=pflow.model.translation.TranslationReconstructor"
-    assert main(["fit", *DATA, *QUIET, *data, other, f"--checkpoint={checkpoint}"]) != 0
-    assert "to continue: model.reconstructor.class_path is" in capsys.readouterr().err

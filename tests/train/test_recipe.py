@@ -142,16 +142,13 @@ def test_a_variant_that_there_is_not_is_an_error(samples, pflow, tmp_path, varia
         run_recipe(load_recipe("paper"), output=tmp_path, variant=variant, data_dir=samples, pflow=pflow)
 
 
-@pytest.mark.parametrize("text", ["stages: []", "steps: []", "[", "- 1", "stages: [{}]\nvariants: [1]"])
-def test_a_file_that_is_no_recipe_is_an_error_that_names_it(tmp_path, text):
-    (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"mine\.yaml: not a recipe"):
-        load_recipe(tmp_path / "mine.yaml")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("[", ""),
+        ("- 1", ""),
+        ("stages: []", ""),
+        ("stages: [{}]\nvariants: [1]", ""),
         ("stage: [{}]", r"unknown field 'stage' \(nearest matches: stages"),
         ("samples: {}", "field 'stages' is missing"),
         ("stages: {lr: 1}", "'stages' must be a list, found"),
@@ -165,7 +162,7 @@ def test_a_file_that_is_no_recipe_is_an_error_that_names_it(tmp_path, text):
 )
 def test_an_error_in_a_recipe_says_what_is_wrong(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(InputError, match=rf"mine\.yaml: not a recipe: .*{message}"):
+    with pytest.raises(InputError, match=rf"mine\.yaml: not a recipe.*{message}"):
         load_recipe(tmp_path / "mine.yaml")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pflow.model.common.attention import CrossAttention, SelfAttention
-from pflow.model.common.layers import DecoderLayer, EncoderLayer, FullyConnected, LayerStyle
+from pflow.model.common.layers import DecoderLayer, EncoderLayer, LayerStyle
 from pflow.model.translation import TranslationNetworkConfig
 from pflow.model.translation.decoder import Decoder
 
@@ -104,10 +104,3 @@ def test_multi_projection_layer_is_its_description():
         assert first.out_features == 2 * 3 * W
         expected = layer.feedforward_residual.norm(joined + second(first(joined).relu()))
         torch.testing.assert_close(decoder(x, decoder.project(memory)), expected)
-
-
-@pytest.mark.parametrize(("sizes", "activations"), [((3, 5), 0), ((3, 4, 5), 1), ((3, 4, 4, 4, 5), 3)])
-def test_fully_connected_has_an_activation_between_maps(sizes, activations):
-    network = FullyConnected(sizes)
-    assert sum(isinstance(part, torch.nn.ReLU) for part in network) == activations
-    assert network(torch.zeros(2, 3)).shape == (2, 5)

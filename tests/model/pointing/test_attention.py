@@ -68,24 +68,6 @@ def test_under_autocast_directions_are_not_rounded(attention, inputs):
             torch.testing.assert_close(attention(x, unit=unit).float(), expected, rtol=0, atol=0.05)
 
 
-def test_a_permutation_of_tokens_permutes_the_output(attention, inputs):
-    order = torch.randperm(S, generator=torch.Generator().manual_seed(2))
-    x, unit = inputs
-    torch.testing.assert_close(attention(x[:, order], unit=unit[:, order]), attention(x, unit=unit)[:, order])
-
-
-def test_a_rotation_of_all_directions_changes_nothing(attention, inputs):
-    x, unit = inputs
-    turn, _ = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(3)))
-    torch.testing.assert_close(attention(x, unit=unit @ turn), attention(x, unit=unit), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(("width", "heads"), [(24, 5), (24, 8)])
-def test_heads_that_do_not_fit_are_an_error(width, heads):
-    with pytest.raises(ValueError, match=f"{heads} heads do not divide a width of {width}"):
-        DirectionalSelfAttention(width=width, heads=heads)
-
-
 def test_the_encoder_gives_the_same_packed_and_padded(inputs, monkeypatch):
     torch.manual_seed(0)
     style = LayerStyle(norm="pre", activation="gelu")

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pflow.model.pointing import nearby
-from pflow.model.pointing.nearby import Directions, attend_nearby, nearness_of
+from pflow.model.pointing.nearby import Directions, attend_nearby
 
 S, H, K, D = 2 * nearby.ROWS, 3, 5, 8
 STRENGTH = torch.tensor([2.0, 300.0, 20000.0])
@@ -76,9 +76,3 @@ def test_tokens_without_direction_are_as_far_from_all(rows):
 def test_one_token():
     query, key, value = (part[:1] for part in tensors())
     torch.testing.assert_close(attend(query, key, value, jets()[:1]), value)
-
-
-def test_nearness_is_minus_half_the_square_of_the_distance():
-    unit = normalize(jets().double(), dim=-1)
-    expected = -(unit[:, None] - unit).square().sum(-1) / 2.0
-    torch.testing.assert_close(nearness_of(unit, unit), expected.float(), rtol=1e-5, atol=1e-14)

@@ -109,16 +109,6 @@ def test_all_particles_are_refined_together_in_no_order(model, batch):
     assert (third.existence_logit[:, 0] - one.existence_logit[:, 0]).abs().min() > 1e-5
 
 
-def test_padding_has_no_effect(model, batch):
-    decoded, source = first_stage(model, batch)
-    two = refine(model, reordered(decoded, torch.tensor([0, 1])), source)
-    decoded.hit_fraction[:, 2] = 0.0
-    padded = refine(model, decoded._replace(mask=torch.tensor([[True, True, False]] * 4)), source)
-    assert (padded.pairs.particle % 3 < 2).all()
-    torch.testing.assert_close(padded.existence_logit[:, :2], two.existence_logit)
-    torch.testing.assert_close(padded.log_fraction, two.log_fraction)
-
-
 def test_fractions_of_far_items_rise_slowly(model, batch):
     """Of the fraction from which an item is in a pair, rounding must not decide."""
     decoded, source = first_stage(model, batch)
