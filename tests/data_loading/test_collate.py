@@ -150,11 +150,6 @@ def test_tensors_hold_the_memory_of_their_batch_alone(mixed):
     assert np.array_equal(tokens.hits, expected)
 
 
-@pytest.mark.parametrize("sizes", [(3, 3), (3, 2), (0, 0), (4,)])
-def test_a_token_set_is_full_where_nothing_is_padding(sizes):
-    assert padded(*(event(n) for n in sizes)).hits.full == (len(set(sizes)) == 1)
-
-
 def test_a_readout_is_padded_to_its_own_longest_event():
     batch = padded(read_out(6, 1), read_out(4, 3))
     assert batch.readout.energy.tolist() == [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 0, 0]]

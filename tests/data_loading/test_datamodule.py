@@ -29,23 +29,6 @@ def test_the_tokeniser_is_fitted_on_the_training_split_alone(data, train_files):
     assert 10 ** data.tokeniser.energy.mean[0] < 10
 
 
-def test_other_splits_are_not_even_read_in_fitting(train_files, val_file, monkeypatch):
-    from pflow.data import datamodule
-
-    read = []
-
-    def spy(chunks, options, **more):
-        chunks = list(chunks)
-        read.extend(chunk.path for chunk in chunks)
-        return real(chunks, options, **more)
-
-    real = datamodule.read_chunks
-    monkeypatch.setattr(datamodule, "read_chunks", spy)
-    data = ParticleFlowData(train=train_files, val=val_file, test="absent_test.root")
-    data.setup("fit")
-    assert set(read) == set(train_files)
-
-
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize("n", [20_000, 24])
 def test_the_tokeniser_is_the_same_for_any_number_of_workers(train_files, val_file, n):

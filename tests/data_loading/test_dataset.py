@@ -57,12 +57,6 @@ def test_in_order_events_come_as_the_files_have_them(dataset):
     assert [len(batch) for batch in numbers(dataset())] == [8] * 8 + [6]
 
 
-def test_shuffled_each_event_comes_once(dataset):
-    order = flat(dataset(shuffle=True))
-    assert sorted(order) == list(range(70))
-    assert order != list(range(70))
-
-
 @pytest.mark.parametrize("buffer", [8, 20])
 def test_shuffled_only_the_last_batch_is_short(dataset, buffer):
     sizes = sorted(len(batch) for batch in numbers(dataset(shuffle=True, buffer=buffer)))

@@ -71,10 +71,6 @@ def momenta(events: Events) -> np.ndarray:
 # Rotation
 
 
-def test_there_and_back_is_where_we_were(events, phi):
-    assert_same(rotate(rotate(events, phi), -phi), events, rtol=1e-6, atol=1e-3)
-
-
 def test_all_that_is_a_vector_turns_by_the_same_angle(events, phi):
     turned = rotate(events, phi)
     for part in ("hits", "tracks", "truth"):

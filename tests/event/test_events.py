@@ -38,11 +38,6 @@ def made(**parts: Any) -> Events:
 
 
 class TestRecords:
-    def test_hits_have_vector_behaviour(self):
-        hits = made().hits
-        assert hits.position.rho[0, 0] == 5.0  # 3, 4
-        assert hits.position.mag[0, 0] == 13.0  # 3, 4, 12
-
     def test_what_is_not_given_is_unknown(self):
         events = made()
         assert np.isnan(events.hits.time[0, 0])
@@ -57,13 +52,6 @@ class TestRecords:
         assert made().reference.mass[0].to_list() == [4.0, 8.0]
         space_like = make_particles(pdg=INDEX, charge=ONE, energy=ONE, px=ONE * 2, py=ONE, pz=ONE)
         assert space_like.mass.to_list() == [[0.0, 0.0], [], [0.0]]
-
-    def test_track_parameters_follow_from_the_momentum(self):
-        one = ak.Array([[1.0]])
-        track = make_tracks(b_field=2.0, px=one * 0, py=one * 2, pz=one, charge=-one)[0, 0]
-        assert track.omega == pytest.approx(-0.299792458e-3)  # 0.2998e-3 * 2 T / 2 GeV
-        assert track.phi == pytest.approx(np.pi / 2)
-        assert track.tan_lambda == 0.5
 
     def test_half_a_track_is_not_enough(self):
         with pytest.raises(ValueError, match="tracks need px, py, pz and charge, or omega, phi and tan_lambda"):
@@ -111,9 +99,6 @@ class TestSelection:
     def test_an_index_beyond_the_last(self):
         with pytest.raises(IndexError, match="event 3 of 3"):
             made()[3]
-
-    def test_its_text_says_what_it_holds(self):
-        assert repr(made(tracks=None)).startswith("<Events: 3 events of ild_g4, 3 hits, 3 tracker_hits, 3 truth")
 
 
 class TestEmptied:

@@ -9,11 +9,6 @@ from pflow.event import jagged
 LISTS = [[3.0, 1.0], [], [2.0]]
 
 
-def test_flat_and_back():
-    array = ak.Array(LISTS)
-    assert ak.unflatten(jagged.flat(array), jagged.count(array)).to_list() == LISTS
-
-
 def test_missing_values_are_refused():
     with pytest.raises(ValueError, match="None"):
         jagged.flat(ak.Array([[1.0, None]]))

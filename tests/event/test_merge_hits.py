@@ -97,14 +97,6 @@ def test_the_order_of_the_hits_does_not_change_the_cells(real):
     assert permuted.cell_of.tolist() == plain.cell_of[order].tolist()
 
 
-def test_an_event_does_not_depend_on_its_neighbours(real):
-    together = merge_hits(real, COARSE)
-    for i in (0, 5):
-        alone = merge_hits(real[i], COARSE)
-        assert alone.cell_of[0].tolist() == together.cell_of[i].tolist()
-        np.testing.assert_allclose(rows(alone.hits), rows(together.hits[i : i + 1]), rtol=1e-12)
-
-
 def test_subdetectors_layers_and_the_two_endcaps_stay_apart():
     events = one_event(
         energy=[1.0] * 6,

@@ -31,14 +31,6 @@ def test_refused_events_are_emptied_in_their_place_and_flagged(make_photons):
         without_refused(make_photons(5), fewer_than(5), on_error="raise")
 
 
-def test_an_error_that_is_of_no_entry_is_raised(make_photons):
-    def attempt(events):
-        raise InputError("another detector")
-
-    with pytest.raises(InputError, match="another detector"):
-        without_refused(make_photons(5), attempt)
-
-
 def test_an_error_of_no_entry_among_others_is_raised(make_photons):
     def attempt(events):
         raise InputError("refused", entry=0 if len(events) > 1 else None)

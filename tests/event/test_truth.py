@@ -231,9 +231,3 @@ def test_cld_every_generator_particle_is_a_target_or_named(cld):
     listed = sorted([*targets.particles.index[0].tolist(), *targets.dropped.index[0].tolist()])
     assert listed == np.flatnonzero(cld.truth.status[0] == 1).tolist()
     assert all(targets.dropped.reason[0])
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_cld_shares_of_a_hit_never_exceed_one(cld, rule):
-    links = select_targets(cld, rule=rule).hit_links[0]
-    assert np.bincount(ak.to_numpy(links.source), ak.to_numpy(links.weight)).max() < 1 + 1e-5

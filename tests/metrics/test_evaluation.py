@@ -89,18 +89,6 @@ def same(a, b) -> bool:
     return True
 
 
-def test_oracle_beside_it(make_records):
-    result = evaluate(events_of(TRUTH), answer(make_records(RECO)), oracle=True)
-    assert list(result.algorithms) == ["PFlow", "oracle"]
-    assert "gamma1_train" in result.calibrations["ild_g4"]
-
-
-def test_oracle_alone_needs_no_reconstruction():
-    evaluation = Evaluation(name="oracle", oracle=True)
-    evaluation.update(events_of(TRUTH), {})
-    assert evaluation.result().algorithms["oracle"]["count"]["exact_fraction"].value == 1
-
-
 def test_reference_of_the_file_is_evaluated_beside_it(make_records):
     records = make_records(RECO)
     result = evaluate(events_of(TRUTH, reference=records), answer(records))

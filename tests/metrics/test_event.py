@@ -90,14 +90,6 @@ def test_events_without_mass_reconstruction_or_truth(make_table, visible, reco, 
     assert result["visible_energy"]["response_median"].value == pytest.approx(response, nan_ok=True)
 
 
-def test_resolutions_by_hand(make_table):
-    # Responses 0 ... 8 / 10 and 100: seven of ten lie within 0.6, nine have variance 0.6 / 9
-    answers = [back_to_back(energy) for energy in (*range(9), 1000)]
-    result = result_of(make_table, [back_to_back(10.0)] * 10, answers)["visible_energy"]
-    assert result["resolution_68"].value == pytest.approx(0.3)
-    assert result["rms90"].value == pytest.approx(math.sqrt(0.6 / 9))
-
-
 # Pairs by rank in energy, on a hand-made sample.
 #
 # Event 0: truth 10 (photon) and 4 (pi+), answer 12 (photon) and 5 (pi-, 90 degrees off) and 1, in another order.

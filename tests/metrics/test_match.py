@@ -105,14 +105,6 @@ def test_total_is_the_best_of_all_assignments(make_table):
         assert total == pytest.approx(best_by_trying_all(np.where(cost <= 1.0, cost, 10.0), 1.0))
 
 
-def test_each_particle_is_matched_at_most_once_and_in_its_event(make_table):
-    truth, reco = random_events(make_table, 1, n=100, most=12)
-    found = match(truth, reco, RULE)
-    assert len(set(found.truth.tolist())) == len(found.truth)
-    assert len(set(found.reco.tolist())) == len(found.reco)
-    assert (truth.event[found.truth] == reco.event[found.reco]).all()
-
-
 def test_blocks_of_events_do_not_change_the_result(make_table, monkeypatch):
     truth, reco = random_events(make_table, 2)
     whole = pairs(truth, reco)

@@ -132,18 +132,6 @@ def test_oracle_is_better_than_pandora_on_full_events(data_dir):
     assert oracle.value == pytest.approx(0.03, abs=0.004)
 
 
-def test_links_are_the_true_ones(make_event):
-    events = make_event([(22, 10.0), (22, 5.0)], hits=[(4.0, {0: 1}), (5.0, {0: 0.25, 1: 0.75}, 9)])
-    links = perfect_reconstruction(events, select_targets(events), UNIT).hit_links
-    assert links.to_list() == [
-        [
-            {"source": 0, "particle": 0, "weight": 1.0},
-            {"source": 1, "particle": 0, "weight": 0.25},
-            {"source": 1, "particle": 1, "weight": 0.75},
-        ]
-    ]
-
-
 def test_links_count_the_targets_that_were_found(make_event):
     # The muon has a track and no hits: a target, but not found by the calorimeter alone.
     one = make_event([(13, 5.0), (22, 10.0)], hits=[(4.0, {1: 1})], tracks=[(0, 5.0)])

@@ -145,13 +145,6 @@ def test_table_shows_algorithms_side_by_side_and_how_it_was_made(result):
     assert "muon" not in text  # no algorithm has a number
 
 
-def test_table_of_nothing(result):
-    nothing = {"PFlow": AlgorithmMetrics().result()}
-    assert "tracks not used" in shown(
-        dataclasses.replace(result, settings=EvaluationSettings(use_tracks=False), algorithms=nothing)
-    )
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [

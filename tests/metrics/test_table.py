@@ -25,17 +25,6 @@ def test_falling_energy_within_each_event_and_ties_in_order(make_table):
     assert table.by_falling_energy().tolist() == [1, 2, 0, 3]
 
 
-def test_sum_by_event(make_table):
-    table = make_table(EVENTS)
-    assert table.sum_by_event(table.energy).tolist() == [6, 0, 3]
-
-
-def test_take_keeps_the_events(make_table):
-    taken = make_table(EVENTS).take(np.array([False, True, True]))
-    assert taken.counts.tolist() == [1, 0, 1]
-    assert taken.pdg.tolist() == [211, 130]
-
-
 @pytest.mark.parametrize(("field", "value"), [("energy", np.nan), ("charge", np.inf)])
 def test_numbers_that_are_not_finite_are_refused(make_records, field, value):
     records = make_records(EVENTS)

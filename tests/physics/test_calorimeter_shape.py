@@ -74,12 +74,3 @@ def test_layers_without_hits_do_not_change_the_spacing():
     distance = np.array([10.0, 10.0, 15.0, 15.0, 30.0, 30.0])
     found = layer_range(distance, np.array([0, 0, 1, 1, 4, 4]))
     assert (found.front, found.back, found.spacing, found.count) == (7.5, 32.5, 5.0, 3)
-
-
-@pytest.mark.parametrize("sides", [0, 8])
-def test_distances_do_not_change_with_the_side(sides):
-    x, y, layer = barrel(8)
-    if not sides:
-        np.testing.assert_allclose(distance_to_sides(x, y, 0), np.hypot(x, y))
-    else:
-        np.testing.assert_allclose(distance_to_sides(x, y, sides), 1002.5 + 5.0 * layer)

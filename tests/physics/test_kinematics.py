@@ -118,21 +118,6 @@ def test_covariance_by_hand(particle, wanted):
     assert found == pytest.approx(dict.fromkeys(kinematics.COVARIANCE, 0.0) | wanted)
 
 
-def some_particles(n: int = 200) -> tuple[np.ndarray, ...]:
-    rng = np.random.default_rng(5)
-    n_xyz = rng.normal(size=(n, 3))
-    n_xyz /= np.linalg.norm(n_xyz, axis=1, keepdims=True)
-    mass = rng.choice([0.0, 0.00051, 0.13957, 0.93827], n)
-    energy = mass + 10 ** rng.uniform(-2, 2, n)
-    return energy, mass, n_xyz, rng.uniform(0.001, 0.5, n), rng.uniform(0, 0.1, n)
-
-
-def test_covariance_has_no_negative_direction():
-    found = matrix(kinematics.four_momentum_covariance(*some_particles()))
-    eigenvalues = np.linalg.eigvalsh(found)
-    assert (eigenvalues >= -1e-12 * eigenvalues[:, -1:]).all()
-
-
 def test_covariance_is_that_of_particles_thrown_at_random():
     rng = np.random.default_rng(3)
     n = np.array([2.0, -1.0, 2.0]) / 3

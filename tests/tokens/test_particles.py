@@ -78,11 +78,6 @@ def test_covariance_of_the_four_momentum(tokeniser):
     assert made.covariance[0, 0].to_list() == pytest.approx(wanted, rel=1e-5, abs=1e-9)
 
 
-def test_covariance_of_an_energy_below_the_mass_is_finite(tokeniser):
-    made = one(tokeniser, code=321, energy=0.2, energy_sigma=[[0.1]], direction_sigma=[[0.1]]).particles
-    assert np.isfinite(made.covariance[0, 0].to_numpy()).all()
-
-
 def test_a_calibration_rescales_the_covariance(tokeniser):
     doubled = {"photon": Curve((0.0,), (np.log(2.0),))}
     calibration = UncertaintyCalibration(energy=doubled, direction=doubled)

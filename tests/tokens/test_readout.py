@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from pflow.event import jagged
-from pflow.event.augment import Augmentation, Overlay, augment
 from pflow.event.merge_hits import Merge
 from pflow.io.open import open_events
 from pflow.tokens.config import TokenConfig
@@ -120,26 +119,6 @@ def test_dropped_hits_are_not_assigned(events, config):
     assert event.readout.energy.tolist() == [12.0, 8.0]
     assert event.readout.hit_assignment.source.tolist() == [0, 1]
     assert event.readout.hit_assignment.particle.tolist() == [0, 0]  # the photon of 20 GeV comes first
-
-
-def test_rotation_and_reflection_keep_the_assignment(real, config):
-    turned = augment(real, Augmentation(rotate=True, reflect=True), np.random.default_rng(4))
-    one, other = encoded(real, config).readout, encoded(turned, config).readout
-    assert not np.allclose(one.position, other.position)
-    for kind in ("hit_assignment", "track_assignment"):
-        for name in ("source", "particle", "weight"):
-            assert np.array_equal(getattr(getattr(one, kind), name), getattr(getattr(other, kind), name))
-
-
-def test_an_overlay_is_assigned_to_its_targets(real, config):
-    joined = augment(real, Augmentation(overlay=Overlay(frequencies=(0.0, 1.0))), np.random.default_rng(4))
-    tokens, particles = encoded(joined, config), target_particles(joined, config)
-    assert len(tokens.charge) > len(encoded(real, config).charge)
-    for i in range(len(real)):
-        weights = dense(tokens[i])
-        assert weights.sum(axis=0).max() <= 1 + 1e-6
-        own = weights @ tokens[i].readout.energy
-        np.testing.assert_allclose(own, ak.to_numpy(particles.hit_energy[i]), rtol=1e-5, atol=1e-6)
 
 
 def test_an_event_does_not_depend_on_its_neighbours(real, config):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pflow.errors import ConfigError
-from pflow.physics.pdg import charge_of
 from pflow.tokens.vocab import CHARGES, PdgVocabulary, charge_index, signed_pdg
 
 SEEN = PdgVocabulary.from_counts({211: 50, 321: 7, 22: 90, 130: 4, 2112: 9})
@@ -85,9 +84,3 @@ def test_codes_that_make_no_vocabulary_are_an_error(codes, counts, message):
 )
 def test_code_and_charge_are_made_consistent(absolute, predicted, pdg, charge):
     assert [values.tolist() for values in signed_pdg([absolute], [predicted])] == [[pdg], [charge]]
-
-
-def test_code_and_charge_agree_for_every_combination():
-    absolute, predicted = np.meshgrid([11, 13, 22, 130, 211, 321, 2112, 2212], [-1, 0, 1])
-    pdg, charge = signed_pdg(absolute, predicted)
-    assert np.array_equal(np.vectorize(lambda code: charge_of(int(code)))(pdg), charge)
