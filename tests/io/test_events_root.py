@@ -131,13 +131,6 @@ def test_every_part_comes_back(tmp_path, cuts):
     assert read.reference_name == "PandoraPFOs"
 
 
-@pytest.mark.parametrize("sample", ["multi_test_small", "zqq_test_small", "gamma1_train_small"])
-def test_the_small_samples_come_back(tmp_path, sample_dir, sample):
-    events = read_all(sample_dir / f"{sample}.root")
-    write_events(tmp_path / "out.root", events)
-    assert_same(read_all(tmp_path / "out.root"), events)
-
-
 def test_no_events_keep_their_parts(tmp_path):
     assert write_events(tmp_path / "out.root", by_hand()[:0]) == 0
     assert_same(read_all(tmp_path / "out.root"), by_hand()[:0])
@@ -156,16 +149,6 @@ def test_a_detector_of_the_users_own_travels_in_the_file(tmp_path):
     mine = dataclasses.replace(events.detector, name="mine", b_field=1.25)
     write_events(tmp_path / "out.root", Events(detector=mine, hits=events.hits))
     assert read_all(tmp_path / "out.root").detector == mine
-
-
-def test_a_failure_leaves_nothing(tmp_path):
-    def chunks():
-        yield by_hand()
-        raise RuntimeError("half-way")
-
-    with pytest.raises(RuntimeError, match="half-way"):
-        write_events(tmp_path / "out.root", chunks())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_chunks_that_make_no_file(tmp_path):

@@ -47,6 +47,8 @@ def test_a_file_that_no_detector_fits_is_told_by_its_collections(write, content)
     }
     assert not any(fit.fits for fit in found.detectors)
     assert found.has_truth
+    (part,) = found.missing
+    assert part.reason.startswith("none of the built-in detectors fits; `pflow detector FILE")
 
 
 def test_an_empty_file_has_no_means(write, content, toy):
@@ -160,19 +162,6 @@ def test_tracks_that_the_detector_does_not_name(write, content, toy):
     renamed = {key.replace("Tracks", "Others"): values for key, values in without(content, "TrackLinks").items()}
     path = write(renamed, encodings={"A1": "layer:8", "A2": "layer:8"})
     assert missing(path, detector=toy) == {"tracks": "none that the detector names"}
-
-
-def test_without_a_fitting_detector_its_draft_is_named(write, content):
-    found = missing(write(content))
-    assert list(found) == ["detector"]
-    assert found["detector"].startswith("none of the built-in detectors fits; `pflow detector FILE")
-
-
-def test_tracks_without_states_are_refused_by_name_and_type(write, content):
-    stateless = {key: values for key, values in content.items() if "trackStates" not in key}
-    stateless["Tracks.charge"] = [[1.0, 1.0], []]
-    found = missing(write(stateless, types={"Tracks": "edm4eic::TrackCollection"}))
-    assert found["tracks"] == "Tracks (edm4eic::Track) has no trackStates_begin, no trackStates_end"
 
 
 def test_links_that_cannot_be_followed_leave_the_rest_readable(write, content, toy):

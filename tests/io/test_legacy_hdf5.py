@@ -8,7 +8,6 @@ from typing import Any
 import awkward as ak
 import h5py
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from pflow.errors import ConfigError, InputError
@@ -57,44 +56,25 @@ def two_events(folder: Path) -> Path:
     return stored(folder / "in.h5", features, labels)
 
 
-class TestTheSampleOfThePaper:
-    def test_events_are_what_the_columns_hold(self, data_dir):
-        path = data_dir / "legacy" / "gamma1_30.h5"
-        events = LegacyReader(path).read(0, 30).validate()
-        with h5py.File(path) as file:
-            arrays = {
-                name: ak.from_buffers(
-                    group.attrs["form"], int(group.attrs["length"]), {k: np.asarray(v) for k, v in group.items()}
-                )
-                for name, group in file.items()
-            }
-        feature, label = arrays["feature"], arrays["label"]
-        assert events.hits.energy.to_list() == feature[..., 0].to_list()
-        assert events.hits.position.z.to_list() == feature[..., 3].to_list()
-        assert events.hits.time.to_list() == feature[..., 4].to_list()
-        owner = events.truth[events.hit_links.particle]
-        for field, at in (("pdg", 2), ("charge", 3), ("mass", 4), ("status", 8)):
-            assert owner[field].to_list() == label[..., at].to_list()
-        for axis, at in (("px", 5), ("py", 6), ("pz", 7)):
-            assert owner.momentum[axis].to_list() == label[..., at].to_list()
-
-    def test_truth_is_one_particle_for_each_mcid(self, data_dir):
-        truth = LegacyReader(data_dir / "legacy" / "gamma1_30.h5").read(0, 30).truth
-        # Event 16 is the photon that converted before the calorimeter: mcid 1, 2, 3.
-        assert ak.num(truth).to_list() == [1] * 16 + [3] + [1] * 13
-        assert truth.pdg[16].to_list() == [-11, 22, 11]
-
-    def test_subdetectors_follow_from_the_geometry(self, data_dir):
-        hits = ak.flatten(LegacyReader(data_dir / "legacy" / "gamma1_30.h5").read(0, 30).hits)
-        # Counted independently: barrel below |z| = 2350 mm, HCAL from r = 2060 mm and |z| = 2650 mm.
-        radius, z = np.hypot(hits.position.x, hits.position.y), abs(hits.position.z)
-        barrel = z < 2350
-        assert [int(ak.sum(hits.subdetector == i)) for i in range(4)] == [
-            int(ak.sum(barrel & (radius < 2000))),
-            int(ak.sum(~barrel & (z < 2600))),
-            int(ak.sum(barrel & (radius > 2060))),
-            int(ak.sum(~barrel & (z > 2650))),
-        ]
+def test_events_are_what_the_columns_hold(data_dir):
+    path = data_dir / "legacy" / "gamma1_30.h5"
+    events = LegacyReader(path).read(0, 30).validate()
+    with h5py.File(path) as file:
+        arrays = {
+            name: ak.from_buffers(
+                group.attrs["form"], int(group.attrs["length"]), {k: np.asarray(v) for k, v in group.items()}
+            )
+            for name, group in file.items()
+        }
+    feature, label = arrays["feature"], arrays["label"]
+    assert events.hits.energy.to_list() == feature[..., 0].to_list()
+    assert events.hits.position.z.to_list() == feature[..., 3].to_list()
+    assert events.hits.time.to_list() == feature[..., 4].to_list()
+    owner = events.truth[events.hit_links.particle]
+    for field, at in (("pdg", 2), ("charge", 3), ("mass", 4), ("status", 8)):
+        assert owner[field].to_list() == label[..., at].to_list()
+    for axis, at in (("px", 5), ("py", 6), ("pz", 7)):
+        assert owner.momentum[axis].to_list() == label[..., at].to_list()
 
 
 class TestRowsByHand:
@@ -218,32 +198,28 @@ def test_rows_are_read_of_either_awkward(tmp_path, part, first_awkward):
     assert events.tracks.charge.to_list() == [[1.0], [], []][part]
 
 
-class TestSubdetectors:
-    @pytest.mark.parametrize(
-        ("position", "name"),
-        [
-            ((1805.0, 0.0, 0.0), "ecal_barrel"),
-            ((0.0, -1979.0, 2349.0), "ecal_barrel"),
-            ((1500.0, 1500.0, -100.0), "hcal_barrel"),  # r = 2121 mm
-            ((300.0, 0.0, -2412.0), "ecal_endcap"),
-            ((2500.0, 0.0, 2600.0), "ecal_endcap"),
-            ((300.0, 0.0, 2650.0), "hcal_endcap"),
-            ((0.0, 2900.0, -3000.0), "hcal_endcap"),
-        ],
-    )
-    def test_position_decides(self, position, name):
-        detector = load_detector("ild_g4")
-        x, y, z = (np.array([value]) for value in position)
-        (index,) = subdetectors(x, y, z, detector)
-        assert detector.calorimeters[index].name == name
+@pytest.mark.parametrize(
+    ("position", "name"),
+    [
+        ((1805.0, 0.0, 0.0), "ecal_barrel"),
+        ((0.0, -1979.0, 2349.0), "ecal_barrel"),
+        ((1500.0, 1500.0, -100.0), "hcal_barrel"),  # r = 2121 mm
+        ((300.0, 0.0, -2412.0), "ecal_endcap"),
+        ((2500.0, 0.0, 2600.0), "ecal_endcap"),
+        ((300.0, 0.0, 2650.0), "hcal_endcap"),
+        ((0.0, 2900.0, -3000.0), "hcal_endcap"),
+    ],
+)
+def test_the_position_of_a_hit_tells_its_calorimeter(position, name):
+    detector = load_detector("ild_g4")
+    x, y, z = (np.array([value]) for value in position)
+    (index,) = subdetectors(x, y, z, detector)
+    assert detector.calorimeters[index].name == name
 
-    def test_a_detector_that_does_not_say_where_its_hcal_begins(self, tmp_path):
-        with pytest.raises(ConfigError, match="'cld' does not say where its HCAL begins"):
-            LegacyReader(two_events(tmp_path), detector="cld")
 
-    def test_a_detector_without_one_of_the_four(self):
-        whole = load_detector("ild_g4")
-        detector = dataclasses.replace(whole, calorimeters=whole.calorimeters[:3])
-        nothing: npt.NDArray[np.float64] = np.array([])
-        with pytest.raises(ConfigError, match="'ild_g4' has no hcal endcap"):
-            subdetectors(nothing, nothing, nothing, detector)
+def test_a_detector_must_have_the_four_calorimeters_and_say_where_they_begin(tmp_path):
+    with pytest.raises(ConfigError, match="'cld' does not say where its HCAL begins"):
+        LegacyReader(two_events(tmp_path), detector="cld")
+    whole = load_detector("ild_g4")
+    with pytest.raises(ConfigError, match="'ild_g4' has no hcal endcap"):
+        subdetectors(*np.zeros((3, 0)), dataclasses.replace(whole, calorimeters=whole.calorimeters[:3]))

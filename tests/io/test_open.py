@@ -137,14 +137,17 @@ def test_several_files_follow_each_other(write, four, toy):
     ]
 
 
-def test_an_unknown_schema_names_the_known_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"no schema 'edm4hap'.*nearest matches: edm4hep"):
-        open_events(tmp_path / "a.root", schema="edm4hap")
-
-
-def test_a_layout_is_only_for_flat_files(write, content, toy):
-    with pytest.raises(ConfigError, match="a layout is for flat ntuples"):
-        open_events(write(content), detector=toy, schema="edm4hep", layout="g4")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schema": "edm4hap"}, r"no schema 'edm4hap'.*nearest matches: edm4hep"),
+        ({"schema": "edm4hep", "layout": "g4"}, "a layout is for flat ntuples"),
+        ({"schema": "flat", "truth_tracks": True}, "not of schema 'flat'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(sample_dir, options, message):
+    with pytest.raises(ConfigError, match=message):
+        open_events(sample_dir / "gamma1_test_small.root", **options)
 
 
 def test_a_damaged_file_without_entries_is_an_error_under_skip_too(make_photons, tmp_path, monkeypatch):

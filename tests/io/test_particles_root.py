@@ -211,12 +211,6 @@ class TestBothFormats:
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(before, earlier)
 
 
-def test_an_unknown_score_stays_unknown(write):
-    whole = made([[22]])
-    unscored = ak.with_field(whole.particles, np.float32([[np.nan]]), "score")
-    assert np.isnan(read_reco(write(dataclasses.replace(whole, particles=unscored))).particles.score[0, 0])
-
-
 @pytest.mark.parametrize(
     ("file", "options", "message"),
     [

@@ -26,11 +26,6 @@ def test_a_member_is_found_wherever_the_file_keeps_it(key):
     assert Columns(Tree(key), "f").key("X", "energy") == key
 
 
-def test_a_nested_member_is_named_with_dots():
-    columns = Columns(Tree("X", "X/X.position", "X/X.position/X.position.x"), "f")
-    assert columns.key("X", "position.x") == "X/X.position/X.position.x"
-
-
 def test_a_missing_member_names_the_nearest():
     with pytest.raises(InputError, match=r"has no member 'energi'.*nearest matches: energy") as caught:
         Columns(Tree("X.energy", "X.time"), "f.root").key("X", "energi")

@@ -9,7 +9,6 @@ import uproot
 
 from pflow.io.draft.draft import draft_detector
 from pflow.io.edm4hep.data_model import collection_id
-from pflow.io.edm4hep.podio import open_podio
 from pflow.io.inspect import inspect_file
 from pflow.io.open import read_events
 from pflow.physics.detector import load_detector
@@ -154,15 +153,3 @@ def test_tracks_of_edm4eic_are_refused_by_name(eic_file):
     assert draft.left_out == {"CentralCKFTracks": f"edm4eic::Track, {reason}"}
     missing = {part.name: part.reason for part in inspect_file(eic_file).missing}
     assert missing["tracks"] == f"CentralCKFTracks (edm4eic::Track) has {reason}"
-
-
-def test_a_file_without_metadata_lists_its_collections_by_members(renamed_cld):
-    path = renamed_cld(with_ids=False)
-    types = {own.name: own.type for own in inspect_file(path).collections}
-    assert types["Pole"] == "edm4hep::CalorimeterHit"
-    assert types["PoleSteps"] == "edm4hep::SimCalorimeterHit"
-    assert (types["Curves"], types["Bonds"]) == ("edm4hep::Track", "Link")
-    assert types["Objects"] == "edm4hep::ReconstructedParticle"
-    file = open_podio(path)
-    assert not file.ids_stored
-    file.close()

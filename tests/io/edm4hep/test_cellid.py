@@ -21,22 +21,8 @@ def test_a_field_is_where_the_encoding_says(encoding, field):
     assert bit_field(encoding, "layer") == field
 
 
-def test_the_first_of_the_names_that_is_there_counts():
-    assert bit_field("M:3,K-1:6", "layer", "K-1") == (3, 6, False)
-
-
 def test_what_is_not_an_encoding_is_refused():
-    for encoding in (
-        "layer",
-        "layer:x",
-        "layer:1:2:3",
-        ":4",
-        "layer:0",
-        "",
-        "layer:60:8",
-        "a:60,layer:8",
-        "layer:-1:4",
-    ):
+    for encoding in ("", ":4", "layer", *(f"layer:{bits}" for bits in ("x", "1:2:3", "0", "60:8", "-1:4"))):
         with pytest.raises(ValueError, match="is not name:offset:width or name:width within 64 bits"):
             bit_field(encoding, "layer")
 
@@ -69,11 +55,6 @@ def test_the_bits_of_the_layer_are_found_by_the_layers(offset, width):
     assert found is not None
     assert layer_from_cell_id(cells, f"layer:{found[0]}:{found[1]}").tolist() == layer.tolist()
     assert (found[0], found[1]) == (offset, 8)
-
-
-def test_layers_without_hits_and_layers_counted_from_one_are_no_trouble():
-    layer = np.array([0, 0, 2, 3, 3, 7, 12])
-    assert find_layer_bits((layer + 1).astype(np.uint64) << np.uint64(5), layer) == (5, 8)
 
 
 def test_bits_that_do_not_follow_the_layers_are_none():

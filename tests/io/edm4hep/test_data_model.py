@@ -36,11 +36,6 @@ def test_links_and_user_data_are_known_without_a_definition():
     assert fields("podio::UserDataCollection<float>", DataModel()) == {"X": "float"}
 
 
-def test_an_unknown_type_names_the_nearest():
-    with pytest.raises(KeyError, match=r"edm4hep::ClusterCollection"):
-        fields("edm4hep::ClustersCollection")
-
-
 def test_the_first_definition_of_a_type_wins():
     old = {"datatypes": {"edm4hep::Cluster": {"Members": ["float phi"]}}}
     assert DataModel(old, EDM4HEP).structs["edm4hep::ClusterData"] == (("phi", "float"),)

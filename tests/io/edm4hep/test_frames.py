@@ -104,17 +104,12 @@ def test_a_copy_equals_the_original(copied, tree):
             assert set(one[key].array()[0]) == set(other[key].array()[0])
 
 
-def test_a_file_that_does_not_say_its_types_is_refused(write, content):
-    file = open_podio(write(content, "rntuple"))
+@pytest.mark.parametrize("podio_1_0", [False, True])
+def test_a_file_that_does_not_say_its_types_is_refused(write, content, data_dir, podio_1_0):
+    """The table of types of podio 1.0 consists of tuples."""
+    path = data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root" if podio_1_0 else write(content, "rntuple")
+    file = open_podio(path)
     with pytest.raises(InputError, match=r"does not say the types.*later than 1\.0") as error:
         InputCopy(file)
     file.close()
     assert error.value.field == "podio_metadata"
-
-
-def test_a_file_of_podio_1_0_is_refused(data_dir):
-    """Its table of types consists of tuples."""
-    file = open_podio(data_dir / "edm4hep" / "cld_zuds100_sim.edm4hep.root")
-    with pytest.raises(InputError, match="does not say the types"):
-        InputCopy(file)
-    file.close()

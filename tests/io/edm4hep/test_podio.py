@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import awkward as ak
 import numpy as np
 import pytest
@@ -11,8 +8,6 @@ import uproot
 from pflow.errors import InputError
 from pflow.io.edm4hep.data_model import collection_id
 from pflow.io.edm4hep.podio import Joined, expand, open_podio
-
-Write = Callable[..., Path]
 
 IDS = {11: "A1", 4_000_000_000: "A2", 13: "B", 14: "Tracks", 15: "MCParticles", 16: "Other"}
 IDS |= {21: "SimAContributions", 22: "SimBContributions"}

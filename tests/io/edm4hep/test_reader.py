@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import awkward as ak
 import numpy as np
@@ -11,8 +9,6 @@ import pytest
 from pflow.errors import ConfigError, InputError
 from pflow.io.edm4hep.podio import open_podio
 from pflow.io.edm4hep.reader import Edm4hepReader, missing_collections
-
-Write = Callable[..., Path]
 
 
 def test_collections_are_joined_in_the_order_of_the_detector(read, content):
@@ -154,11 +150,6 @@ def test_a_range_of_no_events_has_all_parts(read, content):
 
 def test_without_truth_only_what_reconstruction_needs_is_read(read, content):
     assert [name for name, _ in read(content, truth=False).parts()] == ["hits", "tracks"]
-
-
-def test_links_without_a_table_of_ids_are_refused(read, content):
-    with pytest.raises(InputError, match="no table of collection ids"):
-        read(content, ids={})
 
 
 def test_optional_collections_that_are_not_there_are_reported(write, content, toy):

@@ -237,16 +237,6 @@ def test_simulated_hits_are_digitised_and_linked(data_dir, tmp_path, perfect):
         assert values[barrel].to_list() == theirs[links.index[barrel]].to_list()
 
 
-def test_emptied_events_have_no_objects(source, toy, perfect, tmp_path):
-    with open_events(source, detector=toy) as file:
-        made = perfect(file.read().emptied(np.array([True, False])))
-        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
-            writer.extend(made)
-    found = read_reco(tmp_path / "out.root")
-    assert same(found, made)
-    assert len(found.particles[0]) == 0
-
-
 def test_an_entry_that_cannot_be_decoded_is_empty_if_it_was_skipped(source, toy, perfect, tmp_path, monkeypatch):
     whole = Edm4hepReader.read_with_origins
 
