@@ -7,7 +7,6 @@ import socket
 import sys
 
 import pytest
-import uproot
 
 import pflow.model
 from pflow.checkpoint.load import load_model
@@ -45,12 +44,6 @@ def folder(tmp_path_factory, no_network, tiny, small):
 def test_fit_leaves_checkpoints_logs_and_its_configuration(folder):
     names = {path.name for path in (folder / "run").rglob("*")}
     assert {"best.ckpt", "last.ckpt", "config.yaml", "metrics.csv", "training.png", "training.pdf"} <= names
-
-
-def test_reconstruction_lines_up_with_its_input(folder, sample_dir):
-    ours = uproot.open(folder / "reco.root")["events"]
-    theirs = uproot.open(sample_dir / "gamma1_val_small.root")["events"]
-    assert ours["event"].array().tolist() == theirs["event"].array().tolist()
 
 
 def test_evaluation_holds_the_papers_quantities_and_matched_ones(folder):

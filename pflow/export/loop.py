@@ -1,7 +1,4 @@
-"""A step that a graph repeats: ONNX's operator Loop around what torch traced, which cannot trace one.
-
-ONNX Runtime then goes through all particles of an event in one call, which costs less than a call for each.
-"""
+"""ONNX's operator Loop around a step that torch traced: one call of ONNX Runtime for all particles of an event."""
 
 from __future__ import annotations
 

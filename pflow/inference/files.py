@@ -240,10 +240,7 @@ def _run_here(worker: Worker, tasks: Iterable[Task]) -> Generator[Outcome, None,
 
 
 class _Plan:
-    """Opens the inputs of jobs as their turn comes, cuts them into chunks, and writes the outputs.
-
-    `options` are those of the call that the provenance holds beside the settings.
-    """
+    """Opens the inputs of jobs in turn, cuts them into chunks, writes the outputs; `options` go into the provenance."""
 
     def __init__(
         self,

@@ -89,10 +89,7 @@ class Freeze(pl.Callback):  # type: ignore[misc]
         self._frozen: list[nn.Module] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: ParticleFlow, stage: str) -> None:
-        """Freeze, before there is an optimiser.
-
-        ConfigError: a module that the reconstructor does not have, or weights that are random.
-        """
+        """Freeze, before there is an optimiser; ConfigError: no such module, or random weights."""
         if stage != "fit":
             return
         pl_module.configure_model()

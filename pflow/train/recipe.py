@@ -79,11 +79,7 @@ class TrainingRecipe:
         return dataclasses.replace(self, stages=self.stages[:stages], calibrate=calibrate)
 
     def write(self, folder: str | Path, stage: int, variant: str | None = None) -> list[str]:
-        """Write the configurations of a stage (from 0), each of which changes those before it, to a folder.
-
-        Returns the options of `pflow fit` that name them. ConfigError: a variant that the recipe does not have, or none
-        where it has some.
-        """
+        """Write a stage's (from 0) configurations; returns options of `pflow fit`. ConfigError: no such variant."""
         chosen = list(self.stages[: stage + 1])
         if self.variants or variant is not None:
             if variant is None or variant not in self.variants:
@@ -222,11 +218,7 @@ def run_recipe(
 
 
 def training_summary(run: str | Path) -> dict[str, Any]:
-    """Time, steps and machine of a finished training, for ``training.json``; to be called where it was trained.
-
-    The time is the sum over the logs, of which a resumed training has several, each from its beginning (in the name of
-    TensorBoard's file) to its last entry.
-    """
+    """Time, steps and machine of a finished training, for ``training.json``; the time is the sum over its logs."""
     logs = sorted(Path(run).glob("logs/version_*/events.out.tfevents.*"))
     seconds = [part for log in logs if (part := log.stat().st_mtime - int(log.name.split(".")[3])) > 1]
     return {

@@ -38,11 +38,7 @@ def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
-    """Writes a checkpoint so that the one before stays until the new one is whole.
-
-    Lightning's own copies the finished file from the temporary folder where that is on another file system: a full disk
-    or an interruption would leave half a checkpoint under its final name.
-    """
+    """Writes a checkpoint so that the one before stays until the new one is whole, also across file systems."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write a checkpoint; OutputError if it could not be written."""

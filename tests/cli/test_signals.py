@@ -70,10 +70,3 @@ def test_other_exceptions_of_deleted_objects_are_shown_as_before(monkeypatch):
         thing = Failing()
         del thing
     assert shown == [RuntimeError]
-
-
-def test_handlers_are_those_of_before():
-    before = signal.getsignal(signal.SIGTERM), sys.unraisablehook
-    with raised_signals():
-        assert signal.getsignal(signal.SIGTERM) != before[0]
-    assert (signal.getsignal(signal.SIGTERM), sys.unraisablehook) == before

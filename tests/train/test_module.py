@@ -58,13 +58,6 @@ def test_a_notebook_trains_without_the_command_line(small, tmp_path):
     assert data.tokeniser.config.readout  # what the pointing model needs
 
 
-def test_another_data_module_is_an_error():
-    module = ParticleFlow()
-    module.trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    with pytest.raises(ConfigError, match="needs a ParticleFlowData"):
-        _ = module.data
-
-
 def test_a_cosine_needs_to_know_the_number_of_steps(tiny, small, tmp_path):
     data = [f"--data.train={small['val']}", f"--data.val={small['val']}", "--data.max_tokens=4000"]
     with pytest.raises(ConfigError, match=r"set trainer\.max_steps"):

@@ -77,16 +77,3 @@ def test_reconstruction_says_which_hits_and_tracks_particles_are_made_of(reco, s
         assert ak.all((links.weight > 0) & (links.weight <= 1))
         for event in links:
             assert np.bincount(ak.to_numpy(event.source), ak.to_numpy(event.weight)).max(initial=0) < 1.0 + 1e-4
-
-
-def test_the_links_are_those_of_the_hits_that_were_pointed_at(reco, sample):
-    """The hits of a particle with links lie within the cone of its seed, 0.3 rad: all are near each other."""
-    found, events = read_reco(reco), read_events(sample)
-    xyz = [events.hits.position[key][found.hit_links.source] for key in "xyz"]
-    length = np.sqrt(sum(component**2 for component in xyz))
-    for i in range(len(events)):
-        unit = np.stack([ak.to_numpy(component[i] / length[i]) for component in xyz], axis=-1)
-        particle = ak.to_numpy(found.hit_links.particle[i])
-        for t in np.unique(particle):
-            mine = unit[particle == t]
-            assert np.min(mine @ mine.T) > np.cos(0.6) - 1e-5

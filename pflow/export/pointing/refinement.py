@@ -1,7 +1,4 @@
-"""The last graph: from the decoded particles to physical ones, with the refinement where the network has one.
-
-Letters: T decoded particles, P kept ones, M items (hits, then tracks), V codes, W width.
-"""
+"""From the decoded particles to physical ones. Letters: T decoded, P kept particles, M items, V codes, W width."""
 
 from __future__ import annotations
 

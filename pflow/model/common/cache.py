@@ -1,7 +1,4 @@
-"""Keys and values that are kept between decoder steps, and rows of a batch that leave it.
-
-Letters: B batch, H heads, S sequence length, D width of a head.
-"""
+"""Keys and values kept between decoder steps. Letters: B batch, H heads, S sequence length, D width of a head."""
 
 from __future__ import annotations
 

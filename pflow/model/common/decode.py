@@ -1,7 +1,4 @@
-"""Autoregressive decoding: particles are decoded one by one, and events that have ended leave the batch.
-
-Letters: B batch, B' events that go on, T particles, V classes.
-"""
+"""Autoregressive decoding; events that end leave. Letters: B batch, B' events that go on, T particles, V classes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Transformer blocks: residual connections, feed-forward networks, encoder and decoder layers, stacks of them.
-
-Letters: B batch, N tokens (S padded), M memory tokens, W width.
-"""
+"""Transformer blocks and stacks of them. Letters: B batch, N tokens (S padded), M memory tokens, W width."""
 
 from __future__ import annotations
 
@@ -187,10 +184,7 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of layers without causal mask. No token has a position, so the result does not depend on their order.
-
-    Layers are called with ``mask`` or, packed, ``lengths``, and with the other keyword arguments of `forward`.
-    """
+    """A stack of layers without causal mask, called with ``mask`` or ``lengths``; no token has a position."""
 
     def __init__(self, layers: Iterable[EncoderLayer | DecoderLayer], *, width: int, style: LayerStyle) -> None:
         super().__init__()

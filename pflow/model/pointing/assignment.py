@@ -1,7 +1,4 @@
-"""Assignment of hits and tracks to a particle, given its seed.
-
-Letters: N particles, S source tokens, M items (hits, then tracks), P pairs of a particle and an item, W width.
-"""
+"""Hits and tracks to a particle, given its seed. Letters: N particles, S tokens, M items, P pairs, W width."""
 
 from __future__ import annotations
 

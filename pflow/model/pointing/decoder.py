@@ -1,7 +1,4 @@
-"""The decoder's modules: from the particles so far to the next decoder state, its seed, and whether there is one.
-
-Letters: B batch, T particles, N = B * T, S source tokens, W width.
-"""
+"""The decoder's modules: states, seeds and the end. Letters: B batch, T particles, N = B * T, S tokens, W width."""
 
 from __future__ import annotations
 

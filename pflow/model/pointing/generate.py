@@ -1,7 +1,4 @@
-"""The whole way from a batch to its particles: encode, decode the first stage, refine.
-
-Letters: B batch, T particles, M items (hits, then tracks).
-"""
+"""From a batch to particles: encode, decode, refine. Letters: B batch, T particles, M items (hits, then tracks)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""From a seed and its assigned hits and tracks to a particle: identity, energy, direction and their uncertainties.
-
-Letters: B batch, T particles, N = B * T, P pairs, V |PDG| codes or charges, W width.
-"""
+"""From seed and assignment to a particle. Letters: B batch, T particles, N = B * T, P pairs, V classes, W width."""
 
 from __future__ import annotations
 

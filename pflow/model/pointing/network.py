@@ -84,10 +84,7 @@ class PointingNetwork(nn.Module):
         pdg: Tensor | None = None,
         electron_log_odds: float = 0.0,
     ) -> tuple[Particles, Proxies]:
-        """Particles [B, T, ...] of a refined assignment, whose fractions are detached, and their proxies.
-
-        `seed` is int64 [B, T]; `pdg`, int64 [B, T], and `electron_log_odds` are as for the head.
-        """
+        """Particles [B, T, ...] of a refined assignment (fractions detached), and proxies; the rest as for the head."""
         assert self.refiner is not None
         particles, proxies = self.head(
             refined.query.flatten(0, 1),

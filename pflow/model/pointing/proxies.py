@@ -1,7 +1,4 @@
-"""Proxies (HGPflow's word): estimates of energy and direction from the hits and tracks of a particle.
-
-Letters: N particles, P pairs of a particle and an item, R subdetectors.
-"""
+"""Proxies (HGPflow's word): energy and direction by hits and tracks. Letters: N particles, P pairs, R subdetectors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Training of the refinement: decode, match decoded particles to target particles, refine.
-
-Letters: B batch, T decoded particles, R target particles, M items (hits, then tracks), S source tokens, P pairs.
-"""
+"""Training of the refinement. Letters: B batch, T decoded, R target particles, M items, S source tokens, P pairs."""
 
 from __future__ import annotations
 

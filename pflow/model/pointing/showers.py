@@ -1,7 +1,4 @@
-"""Hits of showers with their weights, from which proxies, slopes and directions are computed.
-
-Letters: N particles, P pairs of a particle and an item, R subdetectors.
-"""
+"""Hits of showers with their weights. Letters: N particles, P pairs of a particle and an item, R subdetectors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Teacher forcing: all target particles at once, after the true particles or after the network's own predictions.
-
-Letters: B batch, S source tokens, M items (hits, then tracks), T particles, P pairs, W width.
-"""
+"""All target particles at once. Letters: B batch, S source tokens, M items, T particles, P pairs, W width."""
 
 from __future__ import annotations
 

@@ -31,13 +31,6 @@ def unpacked(monkeypatch):
     return switch_off
 
 
-def test_pack_keeps_the_real_tokens_in_order_and_unpack_undoes_it(x):
-    packing = Packing.of(MASK)
-    assert packing.lengths == (3, 1, 2)
-    assert torch.equal(packing.pack(x)[0], torch.stack([x[0, 0], x[0, 2], x[0, 3], x[1, 0], x[2, 1], x[2, 2]]))
-    assert torch.equal(packing.unpack(packing.pack(x)), x * MASK[..., None])
-
-
 def test_nothing_is_packed_without_padding_or_off_the_cpu():
     assert Packing.of(None) is None
     assert Packing.of(MASK.to("meta")) is None

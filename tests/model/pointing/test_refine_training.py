@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -169,11 +167,6 @@ def test_events_without_tokens_have_finite_losses(make_model, make_event, collat
     losses["total"].backward()
     assert all(value.isfinite() for value in losses.values())
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_a_target_without_fractions_is_an_error(model, batch):
-    with pytest.raises(ValueError, match="target: it has no fractions"):
-        model.losses(dataclasses.replace(batch, target=dataclasses.replace(batch.target, hit_fraction=None)))
 
 
 def test_a_few_steps_find_what_is_false_and_whose_hits_are(make_model, batch, monkeypatch):

@@ -77,19 +77,6 @@ def test_initially_fractions_are_those_of_the_first_stage(make_model, batch):
     torch.testing.assert_close(refined.log_unassigned[e, i].exp(), rest / (strength.sum() + rest))
 
 
-def test_initially_refined_particles_are_those_of_the_head(make_model, batch):
-    model = make_model(refine_layers=1)
-    decoded, source = first_stage(model, batch)
-    refined = refine(model, decoded, source)
-    fraction, query = refined.log_fraction.exp(), refined.query.flatten(0, 1)
-    with torch.no_grad():
-        seed = source.in_tables(decoded.seed).flatten()
-        expected, _ = model.network.head(query, seed, fraction, refined.pairs, source.tables())
-        found, _ = model.network.predict_refined(refined, decoded.seed, source)
-    for name in ("pdg", "charge", "log_energy"):
-        torch.testing.assert_close(getattr(found, name).flatten(0, 1), getattr(expected, name))
-
-
 def test_fractions_of_an_item_sum_to_one(model, batch):
     decoded, source = first_stage(model, batch)
     refined = refine(model, decoded, source)
