@@ -131,14 +131,6 @@ def test_an_empty_file_is_an_error_that_names_it(tmp_path, make_photons):
         survey([str(tmp_path / "empty.root")], FileOptions(), 16)[0]
 
 
-def test_tracks_from_monte_carlo_particles_are_made_when_asked_for(data_dir):
-    path = str(data_dir / "edm4hep" / "cld_sim.edm4hep.root")
-    with FileOptions(truth_tracks=True).open(path) as file:
-        assert file.truth_tracks
-    with FileOptions().open(path) as file:
-        assert not file.truth_tracks
-
-
 def test_patterns_and_paths_may_name_a_file_twice(tmp_path):
     for name in ("b.root", "a.root", "c[1].root"):
         (tmp_path / name).touch()

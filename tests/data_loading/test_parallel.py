@@ -1,11 +1,7 @@
 from __future__ import annotations
 
 import os
-import platform
-import resource
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 
@@ -48,26 +44,3 @@ def test_a_signal_to_all_processes_of_a_job_does_not_end_those_that_load(number)
     assert worker != os.getpid()
     os.kill(worker, number)
     assert list(batches) == [worker] * 8
-
-
-CODE = """
-import resource, sys
-import numpy as np
-from pflow.data.parallel import keep_freed_memory
-if sys.argv[1] == "keep":
-    keep_freed_memory()
-for _ in range(30):
-    arrays = [np.ones(500_000) for _ in range(4)]
-    del arrays
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
-def test_freed_memory_is_not_asked_for_again():
-    def faults(word: str) -> int:
-        done = subprocess.run([sys.executable, "-c", CODE, word], capture_output=True, text=True, check=True)
-        return int(done.stdout)
-
-    page = resource.getpagesize()
-    assert faults("give back") - faults("keep") > 10 * 4 * 500_000 * 8 / page

@@ -34,11 +34,6 @@ def test_radius_decides(make_table):
     assert find_jets(make_table([pair]), "genkt_r07").counts.tolist() == [1]
 
 
-def test_two_exclusive_jets_whatever_the_event(make_table):
-    three = [(22, 30.0, 90, 0), (22, 30.0, 90, 120), (22, 30.0, 90, 240)]
-    assert find_jets(make_table([three, DIJET]), "durham_2").counts.tolist() == [2, 2]
-
-
 def test_events_with_too_few_particles_have_no_exclusive_jets(make_table):
     jets = find_jets(make_table([[], DIJET, DIJET[:1]]), "durham_2")
     assert jets.counts.tolist() == [0, 2, 0]

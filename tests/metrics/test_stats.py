@@ -69,28 +69,23 @@ def test_quantiles_are_numpys(q):
     assert Distribution(values).quantile(q).value == pytest.approx(np.quantile(values, q), rel=1e-14)
 
 
-def test_resolution_by_hand():
-    # 7 of 10 values: the narrowest run of seven is 1.0 ... 1.6; the median is 1.25
-    values = np.array([0.0, 0.5, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 9.0])
-    assert Distribution(values).resolution_68().value == pytest.approx(0.3)
-    assert Distribution(2 * values).resolution_68_over_median().value == pytest.approx(0.3 / 1.25)
+RUN = [0.0, 0.5, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 9.0]
 
 
-def test_iqr_by_hand():
-    # quartiles of 0 ... 4 are 1 and 3
-    assert Distribution([4.0, 0.0, 2.0, 1.0, 3.0]).resolution_iqr().value == pytest.approx(2 / 1.349)
-    assert Distribution([4.0, 0.0, 2.0, 1.0, 3.0]).iqr_over_median().value == pytest.approx(1)
-
-
-def test_rms90_by_hand():
-    # nine of ten: 0 ... 8, whose variance is 60 / 9
-    assert Distribution([*range(9), 1000.0]).rms90().value == pytest.approx(math.sqrt(60 / 9))
-
-
-def test_equal_values_have_no_width():
-    distribution = Distribution([2.0] * 5)
-    assert [getattr(distribution, name)().value for name in WIDTHS] == [0, 0, 0]
-    assert distribution.median().value == 2
+@pytest.mark.parametrize(
+    ("name", "values", "wanted"),
+    [
+        ("resolution_68", RUN, 0.3),  # 7 of 10 values: the narrowest run is 1.0 ... 1.6
+        ("resolution_68_over_median", RUN, 0.3 / 1.25),
+        ("resolution_iqr", [4.0, 0.0, 2.0, 1.0, 3.0], 2 / 1.349),  # quartiles 1 and 3
+        ("iqr_over_median", [4.0, 0.0, 2.0, 1.0, 3.0], 1),
+        ("rms90", [*range(9), 1000.0], math.sqrt(60 / 9)),  # nine of ten: 0 ... 8
+        ("median", [2.0] * 5, 2),
+        *((name, [2.0] * 5, 0) for name in WIDTHS),
+    ],
+)
+def test_widths_by_hand(name, values, wanted):
+    assert getattr(Distribution(values), name)().value == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("name", ["mean", "median", "iqr_over_median", "resolution_68_over_median", *WIDTHS])

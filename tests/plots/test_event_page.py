@@ -62,13 +62,6 @@ def test_lines_are_apart_and_say_what_they_are(event):
     assert lines.text[0].startswith("true: pi+ 5 GeV (PDG 211)<br>")
 
 
-def test_energy_has_a_colour_bar(event):
-    figure = interactive_figure(make_scene(event, colour_by="energy"))
-    hits = traces(figure, mode="markers")[0]
-    assert figure.layout[hits.marker.coloraxis].colorbar.title.text == "log10(E / GeV)"
-    np.testing.assert_allclose(hits.marker.color, np.log10([3, 2, 1, 0.5, 0.25, 0.125]), atol=1e-6)
-
-
 def test_the_reference_beside_a_reconstruction_is_hidden_at_first(event, reconstruction):
     both = dataclasses.replace(event, reference=reconstruction.particles, reference_name="Other")
     figure = interactive_figure(make_scene(both, reconstruction=reconstruction))

@@ -13,8 +13,7 @@ from pflow.event.build import make_hits, make_links, make_particles
 from pflow.event.events import Events, concatenate
 from pflow.event.particles import concatenate as join
 from pflow.io.open import read_events
-from pflow.physics.detector import load_detector
-from pflow.plots.scene import COLOUR_BY, arrow_points, make_scene, outline_points
+from pflow.plots.scene import COLOUR_BY, arrow_points, make_scene
 
 
 def contents(scene):
@@ -185,24 +184,8 @@ def test_links_are_those_of_the_event_that_is_drawn(event, linked):
     assert contents(scene) == {"pi+ 5.1 GeV": [0], "no reconstructed particle": [1, 2, 3, 4, 5]}
 
 
-@pytest.mark.parametrize("name", ["hit_links", "track_links"])
-def test_links_to_absent_hits_or_tracks_are_refused(event, linked, name):
-    wrong = dataclasses.replace(linked, **{name: make_links(source=[[6]], particle=[[0]])})
-    with pytest.raises(InputError, match=rf"hand\.root, entry 0, '{name}\.source': PFlow: points outside"):
-        make_scene(event, reconstruction=wrong, colour_by="reco")
-
-
 @pytest.mark.parametrize(("energy", "units"), [(1.0, 1.0), (10.0, 1.5), (0.1, 0.5), (1e5, 2.5), (0.0, 0.2)])
 def test_an_arrow_grows_by_half_a_unit_a_decade(energy, units):
     arrow = arrow_points([[1.0, 2.0, 3.0]], [[0.0, 0.6, 0.8]], [energy], 100.0)[0]
     np.testing.assert_allclose(arrow[0], [1, 2, 3])
     np.testing.assert_allclose(arrow[1] - arrow[0], np.array([0.0, 0.6, 0.8]) * units * 100.0, atol=1e-9)
-
-
-def test_the_outline_lies_on_the_inner_surface():
-    detector = load_detector("ild_g4")
-    circles, bars = outline_points(detector)
-    for points in (circles, bars):
-        np.testing.assert_allclose(np.hypot(points[..., 0], points[..., 1]), 1805.0)
-        assert np.abs(points[..., 2]).max() == 2412.0
-    np.testing.assert_allclose(circles[:, 0], circles[:, -1], atol=1e-9)

@@ -41,14 +41,13 @@ def test_a_track_gives_its_momentum_and_where_it_meets_the_calorimeter(events):
     assert matrix.tolist() == [pytest.approx([p, 2.9, 2.9 / p, -1, 1805])]
 
 
-def test_an_unknown_name_is_an_error_with_the_nearest_match():
-    with pytest.raises(ConfigError, match=r"no hits feature 'log_enery'.*log_energy"):
-        feature_transforms("hits", ("log_enery",))
-
-
-def test_a_feature_named_twice_is_an_error():
-    with pytest.raises(ConfigError, match="named twice"):
-        feature_transforms("hits", ("x", "y", "x"))
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(("log_enery",), r"no hits feature 'log_enery'.*log_energy"), (("x", "y", "x"), "named twice")],
+)
+def test_unknown_names_and_those_given_twice_are_errors(names, message):
+    with pytest.raises(ConfigError, match=message):
+        feature_transforms("hits", names)
 
 
 def test_a_part_that_the_file_does_not_hold_is_an_error_that_names_the_file(events):
