@@ -43,11 +43,9 @@ MAX_CLASS_LOSS = 0.001
 class Calibrated:
     """A decoding configuration with its score, and the uncertainties calibrated for it.
 
-    `score`: energy-weighted efficiency less fake energy fraction, averaged over the files, as is what follows; no
-    particles count as no fakes. `number_right`: fraction of events with as many particles as targets. `angle`: 68%
-    quantile of the angles between matched particles, degrees. `class_right`, `class_right_mean`: fraction of matched
-    particles with the right class, and the mean of the fractions of the classes. `uncertainty` has no curves for a
-    model that predicts none.
+    All are averages over files: `score`, energy-weighted efficiency less fake energy fraction; `number_right`, fraction
+    of events with the right number of particles; `angle`, 68% quantile, degrees; `class_right`, fraction of matched
+    particles with the right class, and `class_right_mean`, its mean over the classes.
     """
 
     decoding: DecodingConfig

@@ -26,11 +26,7 @@ LARGEST = 2**25
 
 
 def begin_worker(_: int = 0) -> None:
-    """Prepare a worker process, e.g. as the ``worker_init_fn`` of a `DataLoader`.
-
-    Terminals and batch systems send their signals to all processes of a job. A worker that they ended would be an error
-    in the middle of a step; workers end when the training closes them or is gone.
-    """
+    """Prepare a worker process: signals, which batch systems send to all processes, are for the training to handle."""
     keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

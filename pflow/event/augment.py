@@ -179,7 +179,7 @@ def _joined(
 def _any_others(sizes: Index, generator: np.random.Generator) -> tuple[Index, Index]:
     """Members [event, largest size] of each event's group, itself first, and the sizes that the chunk allows.
 
-    Neighbours at random distances on a random circle: all different, and each event is equally often in a group.
+    Neighbours on a random circle: all different, and each event is equally often in a group.
     """
     n = len(sizes)
     sizes = np.minimum(sizes, n)

@@ -42,9 +42,8 @@ class LeftOutWarning(UserWarning):
 def leave_out(events: Events) -> tuple[Events, dict[str, npt.NDArray[np.bool_]]]:
     """The events without single objects that have impossible numbers, flagged; and which of each part are left out.
 
-    A calorimeter hit keeps its place, with energy 0 at the origin: links and outputs count hits as the file does, and
-    hits without energy make no tokens. Others are removed, with their links. An event of which more than half of the
-    hits cannot be used is left as it is, for `Events.validate` to refuse.
+    A calorimeter hit keeps its place, with energy 0 at the origin, as links and outputs count hits; others are removed
+    with their links. An event with more than half of its hits bad is left for `Events.validate` to refuse.
     """
     masks = {name: unusable_objects(name, part) for name, part in events.parts() if name in LEFT_OUT}
     masks = {name: mask for name, mask in masks.items() if mask.any()}
@@ -84,8 +83,7 @@ def refused_message(errors: Sequence[InputError], n_events: int) -> str:
 def without_refused(events: Events, attempt: Callable[[Events], T], on_error: str = "skip") -> tuple[T, Events]:
     """Result of `attempt` for events, without those for which it raises an `InputError` that names an entry.
 
-    `on_error` is ``skip``, or ``raise`` the first error; one that names no entry is raised in either case. Also returns
-    the same events, those that were refused emptied, flagged ``Flag.BAD_INPUT``, and told in a `BadEntriesWarning`.
+    Also the events, those refused emptied and flagged ``Flag.BAD_INPUT``, with a `BadEntriesWarning`.
     """
     try:
         return attempt(events), events

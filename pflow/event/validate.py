@@ -28,10 +28,9 @@ class Violation:
 def validate_part(
     part: str, records: ak.Array, sizes: Mapping[str, npt.NDArray[np.int64]], *, name: str | None = None
 ) -> list[Violation]:
-    """Find impossible numbers in a part of the events, as the schema says.
+    """Find impossible numbers in a part of the events, which violations call `name`, as the schema says.
 
-    `sizes` has, for each part (or ``calorimeters``) that indices may point into, how many are there, int64 [event];
-    without an entry the index is not checked. `name` is what violations call the part, if not by its own.
+    `sizes`, int64 [event], is how many of each part (or ``calorimeters``) there are; indices without are not checked.
     """
     found: list[Violation] = []
     columns, counts = jagged.columns(records), jagged.count(records)

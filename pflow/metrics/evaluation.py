@@ -132,9 +132,8 @@ class EvaluationResult:
 class Evaluation:
     """Accumulates chunks of events; evaluations of different events merge to the result of one pass.
 
-    With `oracle` the algorithm ``oracle``, perfect pattern recognition (`pflow.metrics.oracle`), is added; with the
-    `name` ``oracle`` it is the one under evaluation. Memory grows with the number of matched particles, as quantiles
-    are taken on all values: about 40 bytes a particle and algorithm.
+    `oracle` adds the algorithm ``oracle``, perfect pattern recognition; with the `name` ``oracle`` it is the one under
+    evaluation. Memory grows by about 40 bytes for each matched particle and algorithm, as quantiles are exact.
     """
 
     def __init__(

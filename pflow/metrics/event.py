@@ -121,8 +121,7 @@ def _energy_and_mass(table: ParticleTable) -> tuple[Floats, Floats]:
 class IndexedMetrics:
     """Count, energy, charge, identity and direction of pairs by rank in energy.
 
-    True and reconstructed particles of an event are sorted by falling energy and paired by index over the overlap;
-    additional particles on either side enter the count alone. Pairs of all events weigh the same.
+    Particles are paired by falling energy in each event; additional ones enter the count alone.
     """
 
     def __init__(self) -> None:

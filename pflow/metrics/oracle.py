@@ -122,10 +122,9 @@ def perfect_reconstruction(
 
 
 def _ancestry(truth: ak.Array, targets: Targets, tracked_particles: Ints) -> tuple[Ints, Ints]:
-    """For each particle, -1 for none, int64 [N] each, in the flat list of all events' truth.
+    """Each particle's target (itself or the nearest ancestor that is one), index into the targets, int64 [N]; -1 none.
 
-    First its target (itself or the nearest ancestor that is one), as an index into the flat targets; then the first
-    particle with a track on the way down from the target to the particle.
+    And the first particle with a track on the way down from the target to the particle, int64 [N].
     """
     counts = jagged.count(truth)
     size = int(counts.sum())

@@ -65,9 +65,8 @@ CLASS_ROWS = {
 def document(result: EvaluationResult, *, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All numbers of a result as plain data for JSON, with the keys of ``metrics.json``.
 
-    The algorithm under evaluation is at the top level, ``oracle`` and ``reference`` under their names, any other under
-    ``compare``. A number `x` has its 68.3% interval beside it as ``x_interval``: [low, high]. NaN becomes null.
-    `inputs` names the files.
+    The algorithm under evaluation is at the top level, ``oracle`` and ``reference`` under their names, others under
+    ``compare``; a number `x` has its 68.3% interval in ``x_interval``: [low, high]. NaN becomes null.
     """
     settings = result.settings
     trees = {name: _plain(tree) for name, tree in result.algorithms.items()}

@@ -149,10 +149,7 @@ def fraction(passed: float, total: float) -> Number:
 
 
 class WeightedFraction:
-    """Share of a total weight (an energy, say) that passes.
-
-    The interval is Clopper-Pearson's for the effective number of entries, n = (sum of w)^2 / (sum of w^2).
-    """
+    """Share of a total weight that passes; Clopper-Pearson interval for n = (sum of w)^2 / (sum of w^2) entries."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -246,10 +243,9 @@ class Distribution:
         return self.resolution_iqr() * (IQR_TO_SIGMA / median) if median > 0 else Number.undefined()
 
     def rms90(self) -> Number:
-        """Standard deviation of the values in the narrowest interval that holds 90% of them; needs two.
+        """Standard deviation in the narrowest interval with 90% of at least two values; Thomson, NIM A 611 (2009) 25.
 
-        M. A. Thomson, NIM A 611 (2009) 25. The interval is the standard error, from the influence function with both
-        ends of the narrowest interval taken as equally far from the mean.
+        The interval is the standard error from the influence function, both ends taken as equally far from the mean.
         """
         if self.count < 2:
             return Number.undefined()

@@ -20,11 +20,7 @@ __all__ = ["ParticleTable"]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTable:
-    """The particles of consecutive events in flat columns.
-
-    `counts` int64 [event] is the number of each event; `pdg` int64 [N]; `charge` and `energy` float64 [N], e and GeV;
-    `momentum` float64 [N, 3], GeV.
-    """
+    """Particles of consecutive events: `counts` int64 [event]; pdg int64, charge [e], energy [GeV], momentum [N, 3]."""
 
     counts: Ints
     pdg: Ints

@@ -60,11 +60,7 @@ class BarrelShape:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerRange:
-    """Where the layers of a calorimeter begin and end, along the direction in which they follow each other; mm.
-
-    `front` and `back` are half the spacing of layers before the first layer with hits, and behind the last; `spacing`
-    is the median distance of consecutive layers, `count` the number of layers with hits.
-    """
+    """Where layers begin and end, half a `spacing` (the median) beyond the first and last of `count` with hits; mm."""
 
     front: float
     back: float
@@ -86,11 +82,7 @@ def distance_to_sides(x: Floats, y: Floats, sides: int, phase: float = 0.0) -> F
 
 
 def barrel_shape(x: Floats, y: Floats, layer: Layers | None = None) -> BarrelShape | None:
-    """The shape on whose layers most hits lie; None if for no shape they lie on layers.
-
-    `x`, `y`: float64 [hit], mm. `layer`: int [hit], from the cell ids; without it, hits that are close to each other
-    count as one layer.
-    """
+    """The shape on whose layers most hits lie, or None; without `layer`, hits close to each other are one layer; mm."""
     step = -(-len(x) // MAX_HITS) or 1
     x, y, layer = x[::step], y[::step], None if layer is None else layer[::step]
     shapes = [(0, 0.0)] + [(sides, phase) for sides in range(3, MAX_SIDES + 1) for phase in (0.0, math.pi / sides)]

@@ -21,8 +21,7 @@ Floats = npt.NDArray[np.float64]
 def plot_steps(steps: Sequence[tuple[str, ak.Array, npt.NDArray[Any]]], *, columns: int = 4) -> Figure:
     """Draw steps of `pflow.explain`, a panel each: hits by azimuth and polar angle, the darker the more they count.
 
-    Angles are relative to the mean direction of the energy, so that no shower is cut at 180 degrees. What is drawn has
-    99% of the energy.
+    Angles are from the mean direction of the energy; 99% of the energy is drawn.
     """
     columns = min(columns, max(1, len(steps)))
     rows = -(-len(steps) // columns)

@@ -61,10 +61,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Lines:
-    """Polylines that are switched on and off together: tracks, or particles as arrows; a colour and a text for each.
-
-    `kind` is ``tracks``, ``truth``, ``reco`` or ``reference``; `points` are float32 [line, point, 3], mm.
-    """
+    """Polylines [line, point, 3], mm, that are switched together: ``tracks``, ``truth``, ``reco`` or ``reference``."""
 
     name: str
     kind: str

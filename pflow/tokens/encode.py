@@ -58,10 +58,9 @@ def encode(
     truth: bool = True,
     warn: bool = True,
 ) -> Tokens:
-    """Turn events into tokens, the target sequence too unless `truth` is False; see `pflow.tokens.tokeniser.Tokeniser`.
+    """Turn events into tokens, with the target sequence unless `truth` is False; InputError for what they lack.
 
     With `warn`, PDG codes that are not in the vocabulary are warned of; the result counts them in either case.
-    `InputError`: the events lack truth although it is asked for, or the values of a feature.
     """
     flags = events.flags.copy()
     offsets: dict[str, npt.NDArray[np.int64]] = {}

@@ -27,10 +27,9 @@ Compute = Callable[[Columns, Detector], Values]
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One number of a source token, computed from a `field` of the events.
+    """One number of a source token, computed from a `field` of the events; `transform`: ``identity`` or ``log10``.
 
-    `compute` takes the columns of a part (`pflow.event.jagged.columns`), [N] each, to which it may add what several
-    features need, and the detector; it returns float64 [N]. `transform` is the normaliser's: ``identity`` or ``log10``.
+    `compute` takes a part's columns [N], to which it may add what several features need, and the detector: float64 [N].
     """
 
     field: str

@@ -78,8 +78,7 @@ class Statistics:
 class Tokeniser:
     """Token configuration, detector, vocabulary and scales, fitted on training events (`fit`) or from a checkpoint.
 
-    `scales` has the normaliser of each part of the source (``hits``, ``tracks``, ``tracker_hits``) that the
-    configuration asks for, `energy` that of the particles' energy, GeV, as log10. Charges are always -1, 0, +1.
+    `scales` has the normaliser of each part of the source, `energy` that of the particles' energy, log10(E / GeV).
     """
 
     config: TokenConfig
