@@ -1,7 +1,4 @@
-"""How functions of torch become ONNX operators where torch has no translation, or one that a CPU runtime cannot run.
-
-ONNX Runtime computes some operators on a CPU in single precision only: in double precision they are composed of others.
-"""
+"""ONNX operators for functions of torch that it cannot translate, or that CPU runtimes have in single precision."""
 
 from __future__ import annotations
 

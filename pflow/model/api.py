@@ -48,10 +48,7 @@ ENTRY_POINTS = "pflow.reconstructors"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """Sizes and scales of a model that follow from the tokeniser (`pflow.tokens.tokeniser.Tokeniser.model_inputs`).
-
-    ValueError: sizes that are too small or do not belong together.
-    """
+    """Sizes and scales of a model that follow from its tokeniser; ValueError: they do not belong together."""
 
     n_charge: int  # number of charges (-1, 0, +1)
     n_pdg: int  # number of |PDG| codes

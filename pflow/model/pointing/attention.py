@@ -1,7 +1,4 @@
-"""The attentions of the pointing network: to tokens in similar directions, and to what is not assigned yet.
-
-Letters: B batch, S source tokens, T target particles, W width, H heads, D = W / H.
-"""
+"""Attentions of the pointing network. Letters: B batch, S source, T target tokens, W width, H heads, D = W / H."""
 
 from __future__ import annotations
 
