@@ -12,14 +12,12 @@ LENGTHS = ("ecal_inner_radius", "ecal_outer_radius", "ecal_inner_z")
 
 
 @pytest.mark.parametrize(
-    ("sides", "radius", "z", "b_field", "encoded"),
-    [(8, 1600.0, 2000.0, 3.0, True), (16, 1250.0, 1800.0, 3.8, False), (0, 900.0, 1700.0, 1.7, False)],
+    ("sides", "phase", "radius", "z", "b_field"),
+    [(8, np.pi / 8, 1600.0, 2000.0, 3.0), (16, 0.0, 1250.0, 1800.0, 3.8), (0, 0.0, 900.0, 1700.0, 1.7)],
 )
-def test_another_geometry_is_measured(made_up, write_made_up, sides, radius, z, b_field, encoded):
-    path = write_made_up(
-        made_up(sides=sides, radius=radius, z=z, b_field=b_field), **({} if encoded else {"encodings": None})
-    )
-    draft = draft_detector(path)
+def test_another_geometry_is_measured(made_up, write_made_up, sides, phase, radius, z, b_field):
+    content = made_up(sides=sides, phase=phase, radius=radius, z=z, b_field=b_field)
+    draft = draft_detector(write_made_up(content, **({} if phase else {"encodings": None})))
     detector = draft.detector
     assert [getattr(detector, field) for field in LENGTHS] == pytest.approx([radius, radius + 120, z], abs=3.0)
     assert [detector.hcal_inner_radius, detector.hcal_inner_z] == pytest.approx([radius + 180, z + 180], abs=15.0)
@@ -27,12 +25,6 @@ def test_another_geometry_is_measured(made_up, write_made_up, sides, radius, z, 
     assert detector.b_field == pytest.approx(b_field, rel=0.01)
     assert {draft.notes[field].how for field in (*LENGTHS, "phi_symmetry", "b_field")} == {"measured"}
     assert draft.entries == 4
-
-
-def test_sides_may_be_turned(made_up, write_made_up):
-    draft = draft_detector(write_made_up(made_up(sides=8, phase=np.pi / 8)))
-    assert draft.detector.phi_symmetry == 8
-    assert draft.detector.ecal_inner_radius == pytest.approx(1600.0, abs=3.0)
 
 
 def test_hits_on_no_layers_leave_the_symmetry_open(made_up, write_made_up):
@@ -119,22 +111,16 @@ def test_endcaps_that_begin_at_different_z_are_said_to(made_up, write_made_up):
     assert (note.how, "z = -2003 and 2403 mm" in note.text) == ("guessed", True)
 
 
-def test_without_barrel_hits_its_radii_must_be_filled_in(made_up, write_made_up):
-    content = made_up()
-    for key in content:
-        if key.startswith("ECALBarrel"):
-            content[key] = [[], [], [], []]
+@pytest.mark.parametrize(
+    ("region", "unknown"),
+    [("Barrel", {"ecal_inner_radius", "ecal_outer_radius", "phi_symmetry"}), ("Endcap", {"ecal_inner_z"})],
+)
+def test_without_hits_of_a_region_its_lengths_must_be_filled_in(made_up, write_made_up, region, unknown):
+    content = {key: [[]] * 4 if key.startswith(f"ECAL{region}") else values for key, values in made_up().items()}
     draft = draft_detector(write_made_up(content))
-    assert {"ecal_inner_radius", "ecal_outer_radius", "phi_symmetry"} <= set(draft.to_fill_in())
-    assert draft.detector.phi_symmetry == 1
-    assert draft.detector.ecal_inner_z == pytest.approx(2000.0, abs=3.0)
-
-
-def test_without_endcap_hits_their_front_must_be_filled_in(made_up, write_made_up):
-    content = {key: values for key, values in made_up().items() if "Endcap" not in key}
-    draft = draft_detector(write_made_up(content))
-    assert "ecal_inner_z" in draft.to_fill_in()
-    assert [own.name for own in draft.detector.calorimeters] == ["ecal_barrel", "hcal_barrel"]
+    lengths = {"ecal_inner_radius": 1600.0, "ecal_inner_z": 2000.0}
+    assert unknown <= set(draft.to_fill_in())
+    assert all(getattr(draft.detector, name) == pytest.approx(lengths[name], abs=3.0) for name in {*lengths} - unknown)
 
 
 def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
@@ -150,13 +136,19 @@ def test_a_copy_of_a_collection_is_left_out(made_up, write_made_up):
     assert draft.left_out == {"EcalBarrelMerged": "holds mostly the cells of ECALBarrel"}
 
 
-def test_layers_are_found_in_the_cell_ids_of_a_file_without_encodings(made_up, write_made_up):
-    path = write_made_up(made_up(), encodings=None)
+@pytest.mark.parametrize("encoded", [True, False])
+def test_the_draft_reads_the_file_it_was_made_from(made_up, write_made_up, encoded):
+    """Where the file has no cell encodings, layers are found in the cell ids."""
+    path = write_made_up(made_up(), **({} if encoded else {"encodings": None}))
     draft = draft_detector(path)
-    assert {own.cell_encoding for own in draft.detector.calorimeters} == {"layer:5:8"}
-    assert draft.notes["calorimeters.hcal_barrel.cell_encoding"].how == "measured"
-    layers = np.concatenate(read_events(path, detector=draft.detector).hits.layer.to_list())
+    events = read_events(path, detector=draft.detector)
+    assert np.bincount(np.concatenate(events.hits.subdetector.to_list())).tolist() == [1200] * 4
+    assert events.has_truth is False  # links from tracks only
+    layers = np.concatenate(events.hits.layer.to_list())
     assert (layers.min(), layers.max()) == (0, 24)
+    if not encoded:
+        assert {own.cell_encoding for own in draft.detector.calorimeters} == {"layer:5:8"}
+        assert draft.notes["calorimeters.hcal_barrel.cell_encoding"].how == "measured"
 
 
 def test_cell_ids_without_layers_must_be_described(made_up, write_made_up):
@@ -166,16 +158,6 @@ def test_cell_ids_without_layers_must_be_described(made_up, write_made_up):
             content[key] = [list(range(len(event))) for event in content[key]]
     draft = draft_detector(write_made_up(content, encodings=None))
     assert "calorimeters.ecal_barrel.cell_encoding" in draft.to_fill_in()
-
-
-def test_the_draft_reads_the_file_it_was_made_from(made_up, write_made_up):
-    path = write_made_up(made_up())
-    events = read_events(path, detector=draft_detector(path).detector)
-    assert events.detector.calorimeters[3].name == "hcal_endcap"
-    assert np.bincount(np.concatenate(events.hits.subdetector.to_list())).tolist() == [1200] * 4
-    assert events.has_truth is False  # links from tracks only
-    layers = np.concatenate(events.hits.layer.to_list())
-    assert (layers.min(), layers.max()) == (0, 24)
 
 
 @pytest.fixture(scope="module")

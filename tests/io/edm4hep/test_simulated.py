@@ -53,26 +53,25 @@ def test_the_time_is_the_earliest_contribution_s(read, sim_content):
     assert times[1].to_list() == [1.0]
 
 
-def test_a_contribution_of_an_unknown_particle_makes_no_link(read, sim_content, links):
-    sim_content["_SimAContributions_particle.collectionID"] = [[15, 99, 15], [15, 15]]
-    assert links(read(sim_content).hit_links)[0] == [(0, 1, 1.0), (1, 1, 1.0)]
+@pytest.mark.parametrize(
+    ("member", "values", "expected"),
+    [
+        ("_SimAContributions_particle.collectionID", [[15, 99, 15], [15, 15]], [(0, 1, 1.0), (1, 1, 1.0)]),
+        ("_SimA_contributions.index", [[1, 5, 2], [0, 1]], [(0, 2, 1.0), (1, 1, 1.0)]),
+    ],
+    ids=["an unknown particle", "a contribution that is not there"],
+)
+def test_references_to_what_is_not_there_make_no_link(read, sim_content, links, member, values, expected):
+    sim_content[member] = values
+    assert links(read(sim_content).hit_links)[0] == expected
 
 
-def test_contributions_without_particles_make_no_links(read, sim_content, links):
-    less = {key: values for key, values in sim_content.items() if "_particle" not in key}
-    events = read(less)
+def test_without_contributions_or_their_particles_there_are_no_times_or_links(read, sim_content, links):
+    events = read({key: values for key, values in sim_content.items() if "_particle" not in key})
     assert links(events.hit_links) == [[], []]
     assert events.hits.time[1].to_list() == [1.0]
-
-
-def test_hits_whose_contributions_are_not_in_the_file_have_no_time(read, sim_content):
     less = {key: values for key, values in sim_content.items() if not key.startswith("_SimA")}
     assert np.isnan(read(less).hits.time[1, 0])
-
-
-def test_a_reference_to_a_contribution_that_is_not_there_is_left_out(read, sim_content, links):
-    sim_content["_SimA_contributions.index"] = [[1, 5, 2], [0, 1]]
-    assert links(read(sim_content).hit_links)[0] == [(0, 2, 1.0), (1, 1, 1.0)]
 
 
 def test_cells_that_digitisation_drops_leave_no_hits_and_no_links(read, toy, sim_content, links):

@@ -34,10 +34,12 @@ def source(write_podio, content):
 def reconstruct(toy, perfect, tmp_path) -> Callable[..., tuple[Path, Reconstruction, Events]]:
     """Writes perfect particles of a file in chunks, with the writer's options."""
 
-    def run(path: Path, *, chunk: int = 1, change: Any = None, **options: Any) -> tuple[Path, Any, Any]:
+    def run(
+        path: Path, *, detector: Any = toy, stop: int | None = None, chunk: int = 1, change: Any = None, **options: Any
+    ) -> tuple[Path, Any, Any]:
         out = tmp_path / "out.root"
-        with open_events(path, detector=toy) as file:
-            events = file.read()
+        with open_events(path, detector=detector) as file:
+            events = file.read(0, stop)
             made = perfect(events)
             made = made if change is None else change(made)
             with Edm4hepRecoWriter(out, file, provenance={"who": "me"}, **options) as writer:
@@ -193,14 +195,10 @@ def test_where_the_input_cannot_be_copied_its_hits_and_tracks_are_written(write,
         reconstruct(path, mc_links=True)
 
 
-def test_hits_and_tracks_of_another_schema_are_written_as_collections(tmp_path, perfect, sample_dir):
-    with open_events(sample_dir / "multi_test_small.root") as file:
-        events = file.read(0, 3)
-        made = perfect(events)
-        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
-            writer.extend(made)
-    assert same(read_reco(tmp_path / "out.root"), made)
-    written = uproot.open(tmp_path / "out.root")
+def test_hits_and_tracks_of_another_schema_are_written_as_collections(reconstruct, sample_dir):
+    out, made, events = reconstruct(sample_dir / "multi_test_small.root", detector=None, stop=3)
+    assert same(read_reco(out), made)
+    written = uproot.open(out)
     hits, tracks = (written["events"][name].array() for name in ("PFlowCaloHits", "PFlowTracks"))
     assert hits.energy.to_list() == events.hits.energy.to_list()
     assert hits.position.x.to_list() == events.hits.position.x.to_list()
@@ -217,15 +215,11 @@ def test_hits_and_tracks_of_another_schema_are_written_as_collections(tmp_path, 
     assert set(ak.flatten(ids).to_list()) == {collection_id("PFlowCaloHits")}
 
 
-def test_simulated_hits_are_digitised_and_linked(data_dir, tmp_path, perfect):
+def test_simulated_hits_are_digitised_and_linked(data_dir, reconstruct):
     path = data_dir / "edm4hep" / "cld_sim.edm4hep.root"
-    with open_events(path, detector="cld") as file:
-        events = file.read(0, 1)
-        made = perfect(events)
-        with Edm4hepRecoWriter(tmp_path / "out.root", file, provenance={}) as writer:
-            writer.extend(made)
-    assert same(read_reco(tmp_path / "out.root"), made)
-    written, original = uproot.open(tmp_path / "out.root")["events"], uproot.open(path)["events"]
+    out, made, events = reconstruct(path, detector="cld")
+    assert same(read_reco(out), made)
+    written, original = uproot.open(out)["events"], uproot.open(path)["events"]
     ours = written["PFlowCaloHits"].array()[0]
     assert ours.energy.to_list() == events.hits.energy[0].to_list()
     links = written["_PFlowCaloHitSimLinks_to"].array()[0]
