@@ -104,8 +104,6 @@ class EvaluationResult:
 
     Parameters
     ----------
-    settings, name
-        As given to `Evaluation`.
     n_events, n_bad_input, n_max_particles, n_truth_tracks
         All events; those left out because of bad input; those that reached the maximum number of particles; those whose
         tracks were made from Monte Carlo particles, in the truth file or for a reconstruction.

@@ -22,8 +22,6 @@ class Calorimeter:
 
     Parameters
     ----------
-    name
-        Name in pflow, e.g. ``ecal_barrel``.
     kind, region
         One of ``ecal hcal muon lumi`` and of ``barrel endcap other``.
     collections
@@ -120,8 +118,6 @@ class Detector:
 
     Parameters
     ----------
-    name, description
-        Short name, and one sentence.
     b_field
         Solenoid field along +z, T.
     calorimeters

@@ -73,8 +73,8 @@ TRUTH = [[(22, 10.0, 0, 1), (211, 5.0, 90, 1)], [(22, 20.0, 0, 1)], [], [(130, 4
 RECO = [[(22, 10.5, 90, 0)], [(22, 20.0, 90, 0)], [], [(130, 3.0, 90, 0)]]
 
 
-def evaluate(events: Events, reco: Reconstruction, *, oracle: bool = False, **options):
-    return evaluate_any(reco, events, oracle=oracle, **options)
+def evaluate(events: Events, reco: Reconstruction, **options):
+    return evaluate_any(reco, events, oracle=False, **options)
 
 
 def same(a, b) -> bool:
