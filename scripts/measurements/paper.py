@@ -2,7 +2,7 @@
 
 Which treatment of the special tokens, decoder and norm is the better one: recipe `paper`, its first stage, for each
 variant and seed. Trainings that are finished are not repeated, and interrupted ones are resumed. The results are means
-over the seeds, with the standard error of the mean.
+over the seeds, with the standard error of the mean. Beside them stands the shipped model, of all stages of the recipe.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from measurements.rows import DATA, REPORT, Row, fill, read_rows, table, write_rows
-from measurements.shipped import Sample, measure
+from measurements.shipped import TRANSLATION, Sample, measure
 from pflow.cli.main import main
 from pflow.metrics.stats import leaves
 from pflow.train.recipe import load_recipe
 
-SAMPLES = ("gamma1", "gammasep")
 QUANTITIES = {
     "gamma1": {
-        "energy, mean |dE|/E [%]": "energy.mean_abs_rel_error",
+        "energy, mean abs(dE) / E [%]": "energy.mean_abs_rel_error",
         "angle, mean [deg]": "angle.mean_deg",
         "exactly one particle [%]": "count.exact_fraction",
     },
@@ -48,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Train and evaluate; prints the table."""
-    trained: dict[str, list[Path]] = {}
+    trained: dict[str, list[str]] = {}
     for seed in args.seeds:
         for variant in args.variants:
             folder = args.output / f"{variant}_{seed}"
@@ -56,25 +55,26 @@ def run(args: argparse.Namespace) -> None:
             words = ["recipe", "paper", "--stages", "1", "--variant", variant, "--data-dir", str(args.data_dir)]
             if code := main([*words, "--output", str(folder), *fit]):
                 raise SystemExit(code)
-            trained.setdefault(variant, []).append(folder / "stage_1" / "last.ckpt")
-    rows = [row for variant, models in trained.items() for row in of_variant(variant, models, args)]
+            trained.setdefault(variant, []).append(str(folder / "stage_1" / "last.ckpt"))
+    whole = {f"{TRANSLATION}, all stages": [TRANSLATION]}
+    rows = [row for name, models in {**trained, **whole}.items() for row in of_variant(name, models, args)]
     print(paper_table(rows))
     if args.save:
         write_rows(rows)
         fill(REPORT, {"paper": paper_table(read_rows())})
 
 
-def of_variant(variant: str, models: Sequence[Path], args: argparse.Namespace) -> Iterator[Row]:
+def of_variant(name: str, models: Sequence[str], args: argparse.Namespace) -> Iterator[Row]:
     """Means and standard errors over the models."""
-    for name, quantities in QUANTITIES.items():
-        sample = Sample(f"g4/{name}", ())
-        results = measure(sample, args.data_dir / f"{name}_{args.split}.root", [str(model) for model in models])
+    for sample, quantities in QUANTITIES.items():
+        path = args.data_dir / f"{sample}_{args.split}.root"
+        results = measure(Sample(f"g4/{sample}", ()), path, models)
         found = [dict(leaves(result.algorithms[model])) for model, result in results.items()]
         for quantity, key in quantities.items():
             values = np.array([one[key].value for one in found]) * (100.0 if quantity.endswith("[%]") else 1.0)
             error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
             mean = values.mean()
-            yield Row(f"{PREFIX}{variant}", sample.name, quantity, mean, mean - error, mean + error)
+            yield Row(f"{PREFIX}{name}", f"g4/{sample}", quantity, mean, mean - error, mean + error)
 
 
 def paper_table(rows: Sequence[Row]) -> str:

@@ -26,6 +26,7 @@ from pflow.metrics.stats import Number
 SAMPLES = {
     "cld-general": ("cld_multi_test_small.root",),
     "ild-g4-photon": ("gamma1_test_small.root", "gammasep_test_small.root"),
+    "ild-g4-translation": ("gamma1_test_small.root", "gammasep_test_small.root"),
     "ild-g4-general": ("gamma1_test_small.root", "multi_test_small.root", "zqq_test_small.root"),
 }
 FIGURES = (

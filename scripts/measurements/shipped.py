@@ -23,7 +23,8 @@ from pflow.metrics.stats import Number, leaves
 from pflow.plots.evaluation import figures
 from pflow.plots.style import rendered
 
-PHOTON, GENERAL, CLD = "ild-g4-photon", "ild-g4-general", "cld-general"
+PHOTON, TRANSLATION = "ild-g4-photon", "ild-g4-translation"
+GENERAL, CLD = "ild-g4-general", "cld-general"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Sample:
 
 SAMPLES = {
     "flagship": (
-        *(Sample(f"g4/{name}", (PHOTON, GENERAL)) for name in ("gamma1", "gammasep")),
+        *(Sample(f"g4/{name}", (PHOTON, TRANSLATION, GENERAL)) for name in ("gamma1", "gammasep")),
         *(Sample(f"g4/{name}", (GENERAL,)) for name in ("single", "multi", "zqq", "zh")),
         Sample("g4/tau10", (GENERAL,), rule="entering"),
     ),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from measurements.cards import training_table
+from measurements.paper import paper_table
 from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
-from measurements.shipped import CLD, GENERAL, PHOTON
+from measurements.shipped import CLD, GENERAL, PHOTON, TRANSLATION
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import weights_dir
 
@@ -57,6 +58,7 @@ def report_tables(rows: Sequence[Row]) -> dict[str, str]:
         "fine_tuning": wide_table(rows, "cld_g4/zqq, ", "start, events", models=False),
         "robustness": robustness_table(rows),
         "speed": speed_table(rows),
+        "paper": paper_table(rows),
     }
 
 
@@ -142,7 +144,8 @@ def write_tables() -> None:
 
 def fill_cards(rows: Sequence[Row]) -> None:
     """The tables of the cards: how the weights were trained, and what they reach."""
-    for model, samples in ((PHOTON, ILD_SAMPLES[:2]), (GENERAL, ILD_SAMPLES), (CLD, CLD_SAMPLES)):
+    photons = ILD_SAMPLES[:2]
+    for model, samples in ((PHOTON, photons), (TRANSLATION, photons), (GENERAL, ILD_SAMPLES), (CLD, CLD_SAMPLES)):
         folder = weights_dir() / model
         tables = {
             "training": training_table(read_checkpoint(folder).header, folder / "training.json"),

@@ -52,7 +52,7 @@ def test_runs_from_top_to_bottom(path, kernel, tmp_path):
 
 
 def test_all_are_there():
-    assert [path.stem[:3] for path in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_", "06_", "07_"]
+    assert [path.stem[:3] for path in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_", "06_", "07_", "08_"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)

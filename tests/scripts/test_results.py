@@ -67,7 +67,7 @@ def test_the_shipped_models_are_measured(sample_dir, tmp_path):
     before = CSV.read_bytes(), REPORT.read_bytes()
     results.main(["flagship", "--split", "val", "--data-dir", str(tmp_path), "--output", str(tmp_path)])
     found = read_rows(tmp_path / "val" / "results.csv")
-    assert {row.model for row in found} == {shipped.PHOTON, shipped.GENERAL}
+    assert {row.model for row in found} == {shipped.PHOTON, shipped.TRANSLATION, shipped.GENERAL}
     assert all(row.low <= row.value <= row.high and row.oracle == 100 for row in found)
     assert (tmp_path / "val" / "figures" / "gammasep_two_found.png").is_file()
     assert (CSV.read_bytes(), REPORT.read_bytes()) == before
