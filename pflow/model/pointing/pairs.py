@@ -143,4 +143,5 @@ def lengths(rows: Tensor) -> Tensor:
     """Lengths [1, P] of the vectors in rows [F, P]; torch's norm along them takes fifty times as long on a CPU."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return torch.linalg.vector_norm(rows, dim=0, keepdim=True)
-    return rows.square().sum(0, keepdim=True).sqrt()
+    length: Tensor = rows.square().sum(0, keepdim=True).sqrt()
+    return length
