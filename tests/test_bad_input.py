@@ -112,8 +112,6 @@ def huge(path, good):
 
 
 FILES = {
-    "a NaN": (spoilt("energy", np.nan), [f"entry {BAD}, 'hits.energy'"], [BAD]),
-    "a position": (spoilt("x", np.nan), [f"entry {BAD}, 'hits.position.x'"], [BAD]),
     "too many hits": (huge, ["entry 2, 'hits': 100000 hits, expected at most 32768"], [2]),
     "an output of pflow": (output, ["an output of pflow, which holds no hits: give the file that it was made"], None),
     "text": (lambda path, good: path.write_text("energy 1 2 3\n"), [], None),
@@ -122,6 +120,17 @@ FILES = {
     "another branch": (misnamed, ["calo_hit.energy", "calo_hit.energie"], None),
 }
 """What is written, what must be said of it, and the entries that can be skipped; None: the file is of no use."""
+
+
+@pytest.mark.parametrize("field", ["energy", "x"])
+def test_a_bad_hit_costs_neither_the_file_nor_its_event(reconstruct, good, tmp_path, field):
+    spoilt(field, np.nan)(tmp_path / "given.root", good)
+    code, said, output = reconstruct(tmp_path / "given.root")
+    got = read_reco(output)
+    assert code == 0
+    assert f"entry {BAD}, 'hits." in said
+    assert np.flatnonzero(got.flags).tolist() == [BAD]
+    assert len(got.particles[BAD])
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -141,7 +141,9 @@ def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
 
 def lengths(rows: Tensor) -> Tensor:
     """Lengths [1, P] of the vectors in rows [F, P]; torch's norm along them takes fifty times as long on a CPU."""
+    length: Tensor
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return torch.linalg.vector_norm(rows, dim=0, keepdim=True)
-    length: Tensor = rows.square().sum(0, keepdim=True).sqrt()
+        length = torch.linalg.vector_norm(rows, dim=0, keepdim=True)
+    else:
+        length = rows.square().sum(0, keepdim=True).sqrt()
     return length
