@@ -149,11 +149,11 @@ def shipped_models() -> ModelNames:
     """The sorted names of the trained models that come with pflow, for `pflow.load_model`; they show as a table.
 
     >>> shipped_models()
-    name            detector  reads         for
-    cld-general     cld       hits, tracks  All particles of an event of CLD from calorimeter hits and tracks
+    name                detector  reads         for
+    cld-general         cld       hits, tracks  All particles of an event of CLD from calorimeter hits and tracks
     ...
     >>> list(shipped_models())
-    ['cld-general', 'ild-g4-general', 'ild-g4-photon']
+    ['cld-general', 'ild-g4-general', 'ild-g4-photon', 'ild-g4-translation']
     """
     return ModelNames(sorted(path.parent.name for path in weights_dir().glob("*/model.safetensors")))
 
