@@ -133,10 +133,10 @@ def test_options_are_checked(bare, model, tmp_path, options, message):
 
 
 def broken(path, events):
-    """The events with a NaN energy in entry 4."""
+    """The events, of which entry 4 has NaN energies alone."""
     energy = ak.to_numpy(ak.flatten(events.hits.energy)).copy()
     counts = ak.num(events.hits)
-    energy[int(ak.sum(counts[:4]))] = np.nan
+    energy[int(ak.sum(counts[:4])) : int(ak.sum(counts[:5]))] = np.nan
     hits = ak.with_field(events.hits, ak.unflatten(energy, counts), "energy")
     write_events(path, dataclasses.replace(events, hits=hits))
     return path
