@@ -105,7 +105,7 @@ def test_targets_are_those_of_the_evaluation(sample_dir, capsys):
 def test_truth_lists_each_dropped_particle_with_its_reason(cld, capsys):
     assert run(cld, "--targets") == 0
     text = capsys.readouterr().out
-    assert "dropped: neutrino" in text
+    assert "dropped: invisible" in text
     assert "61 targets" in text
     assert "7 dropped" in text
 
