@@ -71,7 +71,7 @@ def test_events_joined_with_a_bad_entry_are_left_without_content(sample_dir, tmp
     with uproot.open(sample_dir / "multi_test_small.root") as file:
         columns = {name: branch.array(entry_stop=4) for name, branch in file["events"].items() if name[0] != "n"}
     energy = ak.to_list(columns["calo_hit.energy"])
-    energy[2][0] = -1.0
+    energy[2] = [-1.0] * len(energy[2])
     columns["calo_hit.energy"] = ak.values_astype(ak.Array(energy), np.float32)
     with uproot.recreate(bad) as file:
         file.mktree("events", {name: array.type.content for name, array in columns.items()}).extend(columns)
