@@ -177,7 +177,8 @@ def test_one_device_resumes_a_training_of_two(fitted, options, tmp_path):
 def test_an_entry_that_the_other_device_skips_is_in_the_exit_code(options, small, tmp_path):
     events = read_events(small["val"])
     energy = jagged.columns(events.hits)["energy"].copy()
-    energy[jagged.offsets(jagged.count(events.hits))[20]] = np.nan  # in the second chunk, that of rank 1
+    start, stop = jagged.offsets(jagged.count(events.hits))[20:22]
+    energy[start:stop] = np.nan  # in the second chunk, that of rank 1
     write_events(
         tmp_path / "bad.root", dataclasses.replace(events, hits=jagged.replaced(events.hits, {"energy": energy}))
     )
