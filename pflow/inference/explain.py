@@ -13,7 +13,6 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.data.collate import collate
 from pflow.errors import ConfigError, InputError, nearest
 from pflow.event.events import Events
-from pflow.inference.engine import TorchEngine
 from pflow.physics.pdg import name_of
 from pflow.tokens.encode import kept_hits, select_hits
 from pflow.tokens.vocab import CHARGES
@@ -121,7 +120,7 @@ def explain(model: TrainedModel, event: Events) -> Explanation:
         raise InputError(f"expected one event, e.g. events[3:4], found {len(event)}")
     if model.graphs is not None:
         raise ConfigError(f"{model.path} holds graphs and no weights: graphs tell nothing of their steps")
-    tokens = TorchEngine(model, device="cpu").encode(event)
+    tokens = model.tokeniser.encode(event, truth=False)
     if not tokens.n_source[0]:
         raise InputError("the event has no hits or tracks that the model reads")
     reconstructor, tokeniser = model.reconstructor.cpu().eval(), model.tokeniser

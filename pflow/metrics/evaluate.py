@@ -158,33 +158,36 @@ def provenance_of(path: FilePath) -> dict[str, Any] | None:
         return None
 
 
+def _inputs(path: FilePath) -> list[dict[str, Any]] | None:
+    """What an output of pflow says of the files that it was made from; None: it does not say, or is none."""
+    inputs = (provenance_of(path) or {}).get("inputs")
+    return inputs if isinstance(inputs, list) else None
+
+
 def _with_truth_tracks(reco: Sequence[str]) -> bool:
     """Whether a reconstruction was made with tracks from Monte Carlo particles: its truth then needs the same ones."""
-    inputs = [one for path in reco for one in (provenance_of(path) or {}).get("inputs", ())]
-    return any(one.get("truth_tracks") for one in inputs)
+    return any(one.get("truth_tracks") for path in reco for one in _inputs(path) or ())
 
 
 def check_order(reco: Sequence[str], truth: Sequence[str]) -> None:
     """Refuse reconstructions of other files than the truth's, or in another order, which event numbers do not tell."""
     made_from: list[tuple[str, Mapping[str, Any]]] = []
     for path in reco:
-        provenance = provenance_of(path)
-        if provenance is None or not isinstance(provenance.get("inputs"), list):
+        inputs = _inputs(path)
+        if inputs is None:
             return
-        made_from += [(path, entry) for entry in provenance["inputs"]]
+        made_from += [(path, entry) for entry in inputs]
     for (path, entry), expected in zip(made_from, truth, strict=False):
-        uuid = file_uuid(expected)
-        if uuid and entry.get("uuid") and entry["uuid"] not in (uuid, *_origins(expected)):
+        known, uuid = file_uuid(expected), entry.get("uuid")
+        if not known or not uuid or uuid == known:
+            continue
+        # An output of pflow that holds the truth of its input is the truth of what was made from that input, too.
+        if uuid not in [one.get("uuid") for one in _inputs(expected) or ()]:
             raise InputError(
                 f"was made from {entry.get('path')}, and in its place in the truth is {expected}: give both in the "
                 "same order",
                 file=path,
             )
-
-
-def _origins(path: str) -> list[Any]:
-    """UUIDs of the files that an output of pflow, which has its input's truth too, was made from."""
-    return [one.get("uuid") for one in (provenance_of(path) or {}).get("inputs", ())]
 
 
 def zip_chunks(
