@@ -41,12 +41,12 @@ class EncoderGraph(nn.Module):
 
     def __init__(self, model: TrainedModel, network: PointingNetwork, decoding: PointingDecodingConfig) -> None:
         super().__init__()
-        recipe = model.tokeniser.config
+        config = model.tokeniser.config
         self.tokeniser = model.tokeniser
         self.network, self.decoding = network, decoding
-        times = ("time",) if "time" in recipe.hit_features else ()
+        times = ("time",) if "time" in config.hit_features else ()
         self.hit_fields = ("energy", "position", "subdetector", "layer", *times)
-        names = recipe.track_features
+        names = config.track_features
         self.track_fields = (*TRACK_FIELDS, *(one for one in ("d0", "z0", "omega") if one in names)) if names else ()
         self.inputs = (*(f"hit_{name}" for name in self.hit_fields), *(f"track_{name}" for name in self.track_fields))
         self.outputs: tuple[str, ...] = ()

@@ -96,10 +96,10 @@ def _metadata(model: TrainedModel, inputs: tuple[str, ...]) -> dict[str, str]:
 
 def _known(model: TrainedModel, inputs: tuple[str, ...]) -> list[str]:
     """The inputs whose numbers must be known: what cells and momenta are made of, and what features read."""
-    recipe = model.tokeniser.config
+    config = model.tokeniser.config
     needed = {"hit_energy", "hit_position", "hit_subdetector", "track_momentum", "track_charge"}
     for part in ("hits", "tracks"):
-        fields = [FEATURES[part][name].field.split(".") for name in recipe.features(part)]
+        fields = [FEATURES[part][name].field.split(".") for name in config.features(part)]
         needed |= {f"{part.removesuffix('s')}_{field}" for _, field, *_ in fields}
     return [name for name in inputs if name in needed]
 
