@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from measurements.cards import training_table
 from measurements.paper import paper_table
 from measurements.rows import REPORT, ROOT, Row, fill, read_rows, table
-from measurements.shipped import CLD, GENERAL, PHOTON, TRANSLATION
+from measurements.shipped import CLD, GENERAL, PHOTON, QUANTITIES, TRANSLATION
 from pflow.checkpoint.load import read_checkpoint
 from pflow.config import weights_dir
 
-ILD_SAMPLES = ("gamma1", "gammasep", "single", "multi", "zqq", "zh", "tau10")
+PHOTON_SAMPLES = ("gamma1", "gammasep")
+ILD_SAMPLES = ("single", "multi", "zqq", "zh", "tau10")
 CLD_SAMPLES = ("gammasep", "single", "multi", "zqq", "zh")
 MAIN = (
     "energy-weighted efficiency [%]",
@@ -20,7 +21,7 @@ MAIN = (
     "visible energy, resolution_68 / median [%]",
 )
 """Of the tables of fine-tuning and of disturbed events."""
-LEFT_OUT = ("jets (kt R = 0.7), IQR / median [%]", "photons found [%]")
+LEFT_OUT = ("jets (kt R = 0.4), IQR / median [%]", "jets (kt R = 0.7), IQR / median [%]", "photons found [%]")
 """Quantities that stand in results.csv alone."""
 CARD = (
     "energy, resolution_68 / median [%]",
@@ -52,28 +53,40 @@ NAMES = {
 def report_tables(rows: Sequence[Row]) -> dict[str, str]:
     """The tables of RESULTS.md by the name of their place."""
     return {
+        "photons": photon_table(rows),
         "ild": sample_table(rows, "g4", ILD_SAMPLES),
         "cld": sample_table(rows, "cld_g4", CLD_SAMPLES),
         "full": sample_table(rows, "edm4hep", ("cld_rec", "cld_zuds100_sim")),
-        "fine_tuning": wide_table(rows, "cld_g4/zqq, ", "start, events", models=False),
+        "fine_tuning": fine_tuning_table(rows),
         "robustness": robustness_table(rows),
         "speed": speed_table(rows),
         "paper": paper_table(rows),
     }
 
 
-def sample_table(rows: Iterable[Row], folder: str, samples: Sequence[str]) -> str:
-    """All quantities of samples of a folder, one line for each model."""
-    found = [row for sample in samples for row in rows if row.sample == f"{folder}/{sample}"]
-    found = [row for row in found if row.quantity not in LEFT_OUT]
-    several = len({row.model for row in found}) > 1
+def photon_table(rows: Iterable[Row]) -> str:
+    """Photons of the ILD, a column for each model; the oracle is the one without tracks."""
+    models = (PHOTON, GENERAL, TRANSLATION)
+    found = {row.key: row for row in rows}
     lines = []
-    for row in found:
-        model = [row.model.rpartition("-")[2]] if several else []
-        name = row.sample.rpartition("/")[2]
-        lines.append([name, row.quantity, *model, row.text, row.beside(row.reference), row.beside(row.oracle)])
-    head = ["sample", "quantity", *(["model"] if several else []), "pflow", "Pandora", "oracle"]
-    return table(head, lines, left=3 if several else 2)
+    for name in PHOTON_SAMPLES:
+        for quantity in QUANTITIES[name]:
+            of_models = [found[model, f"g4/{name}", quantity] for model in models]
+            first = of_models[0]
+            numbers = [*(row.text for row in of_models), first.beside(first.reference), first.beside(first.oracle)]
+            lines.append([name, quantity, *numbers])
+    return table(["sample", "quantity", *(f"`{model}`" for model in models), "Pandora", "oracle"], lines, left=2)
+
+
+def sample_table(rows: Iterable[Row], folder: str, samples: Sequence[str]) -> str:
+    """All quantities of samples of a folder, which one model was evaluated on."""
+    found = [row for name in samples for row in rows if row.sample == f"{folder}/{name}"]
+    lines = (
+        [row.sample.rpartition("/")[2], row.quantity, row.text, row.beside(row.reference), row.beside(row.oracle)]
+        for row in found
+        if row.quantity not in LEFT_OUT
+    )
+    return table(["sample", "quantity", "pflow", "Pandora", "oracle"], lines, left=2)
 
 
 def card_table(rows: Iterable[Row], samples: Sequence[str]) -> str:
@@ -100,22 +113,38 @@ def short_table(rows: Iterable[Row]) -> str:
     return table(["sample", "quantity", "pflow", "Pandora", "oracle"], lines, left=2)
 
 
+DISTURBED = {
+    "efficiency [%]": "energy-weighted efficiency [%]",
+    "fakes [%]": "fake energy fraction [%]",
+    "visible energy [%]": "visible energy, resolution_68 / median [%]",
+}
+"""Of the table of disturbed events: short names of quantities."""
+
+
 def robustness_table(rows: Iterable[Row]) -> str:
-    """Disturbed events of both detectors."""
-    return wide_table(rows, ("g4/zqq disturbed, ", "cld_g4/zqq disturbed, "), "disturbance")
+    """Disturbed events of both detectors, a line for each disturbance."""
+    found = {row.key: row.text for row in rows}
+    names = dict.fromkeys(sample.partition(", ")[2] for _, sample, _ in found if "zqq disturbed, " in sample)
+    detectors = (("ILD", GENERAL, "g4"), ("CLD", CLD, "cld_g4"))
+    lines = [
+        [name]
+        + [
+            found[model, f"{folder}/zqq disturbed, {name}", quantity]
+            for _, model, folder in detectors
+            for quantity in DISTURBED.values()
+        ]
+        for name in names
+    ]
+    return table(["disturbance", *(f"{detector}: {name}" for detector, *_ in detectors for name in DISTURBED)], lines)
 
 
-def wide_table(rows: Iterable[Row], prefix: str | tuple[str, ...], title: str, *, models: bool = True) -> str:
-    """Samples whose names begin with a prefix, a line each, with the quantities of `MAIN` as columns."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    for row in rows:
-        if row.sample.startswith(prefix):
-            found.setdefault((row.model, row.sample), {})[row.quantity] = row.text
-    lines = []
-    for (model, sample), numbers in found.items():
-        name = sample.partition(", ")[2]
-        lines.append([*([model] if models else []), name, *(numbers.get(quantity, "-") for quantity in MAIN)])
-    return table([*(["model"] if models else []), title, *MAIN], lines, left=1 + models)
+def fine_tuning_table(rows: Iterable[Row]) -> str:
+    """Training sets and starts, a line each."""
+    prefix = "cld_g4/zqq, "
+    found = {(row.sample, row.quantity): row.text for row in rows if row.sample.startswith(prefix)}
+    samples = dict.fromkeys(sample for sample, _ in found)
+    lines = ([name.removeprefix(prefix), *(found[name, quantity] for quantity in MAIN)] for name in samples)
+    return table(["start, events", *MAIN], lines)
 
 
 ENGINES = ("torch", "ONNX Runtime", "C++")
@@ -144,8 +173,8 @@ def write_tables() -> None:
 
 def fill_cards(rows: Sequence[Row]) -> None:
     """The tables of the cards: how the weights were trained, and what they reach."""
-    photons = ILD_SAMPLES[:2]
-    for model, samples in ((PHOTON, photons), (TRANSLATION, photons), (GENERAL, ILD_SAMPLES), (CLD, CLD_SAMPLES)):
+    of_model = {PHOTON: PHOTON_SAMPLES, TRANSLATION: PHOTON_SAMPLES, GENERAL: PHOTON_SAMPLES + ILD_SAMPLES}
+    for model, samples in {**of_model, CLD: CLD_SAMPLES}.items():
         folder = weights_dir() / model
         tables = {
             "training": training_table(read_checkpoint(folder).header, folder / "training.json"),
