@@ -90,7 +90,7 @@ class ToyReconstructor(Reconstructor):
         return TrainingOutput({"energy": error, "total": loss}, prediction, batch.target)
 
     @torch.no_grad()
-    def generate(self, batch, *, decoding=None, sampler=None):
+    def generate(self, batch, *, decoding=None):
         found = self.predict(batch)
         B = len(found["energy"])
         return GeneratedParticles(

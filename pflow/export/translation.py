@@ -19,7 +19,6 @@ from pflow.data.batch import Batch, TokenSet
 from pflow.export.graphs import Export, Graph, specs
 from pflow.export.loop import Loop
 from pflow.model.common.cache import KeyValue
-from pflow.model.common.decode import Sampler
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
@@ -109,7 +108,7 @@ class _Step(nn.Module):
         x = self.target(last, first=past[0].known.key.shape[2])
         x = self.decoder(x, memory, memory_mask=mask, caches=past)
         prediction = {name: value[:, 0] for name, value in self.heads(x).items()}
-        token = self.special.choose(prediction, Sampler(), eos_threshold=self.eos_threshold)
+        token = self.special.choose(prediction, eos_threshold=self.eos_threshold)
         energy, direction = prediction["energy"], prediction["direction"]
         stop = token.ended & energy.isfinite()  # as in torch: NaN goes on, so that who decodes sees it
         following = (token.charge, token.pdg, energy, direction, torch.full_like(token.pdg, SAMPLE))

@@ -19,7 +19,7 @@ from pflow.event import jagged
 from pflow.event.events import Events, Flag
 from pflow.event.particles import Reconstruction
 from pflow.inference.collect import ParticleCollector
-from pflow.model.api import DecodingConfig, GeneratedParticles, Sampler
+from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.tokens.encode import kept_hits
 from pflow.tokens.tokens import Tokens
 
@@ -102,7 +102,7 @@ class TokenEngine(Engine):
 
 
 class TorchEngine(TokenEngine):
-    """The network in torch, by default with the model's own decoding and the most probable classes."""
+    """The network in torch, by default with the model's own decoding."""
 
     name = "torch"
 
@@ -112,13 +112,12 @@ class TorchEngine(TokenEngine):
         *,
         device: str | torch.device = "auto",
         decoding: DecodingConfig | None = None,
-        sampler: Sampler | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> None:
         super().__init__(model)
         if model.graphs is not None:
             raise ConfigError(f"{model.path} holds graphs for ONNX Runtime and no weights: torch cannot run it")
-        self._device, self._sampler, self.batch_size = pick_device(device), sampler, batch_size
+        self._device, self.batch_size = pick_device(device), batch_size
         self._decoding = model.reconstructor.decoding if decoding is None else decoding
 
     @torch.inference_mode()
@@ -130,7 +129,7 @@ class TorchEngine(TokenEngine):
         first = next(reconstructor.parameters(), None)
         if first is not None and first.device != self._device:
             reconstructor.to(self._device)
-        return reconstructor.generate(batch.to(self._device), decoding=self._decoding, sampler=self._sampler)
+        return reconstructor.generate(batch.to(self._device), decoding=self._decoding)
 
 
 def pick_device(device: str | torch.device) -> torch.device:

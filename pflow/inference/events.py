@@ -22,7 +22,7 @@ from pflow.event.skipped import BadEntriesWarning, refused_message, without_refu
 from pflow.export.folder import CannotExportError
 from pflow.inference.engine import BATCH_SIZE, Engine, TorchEngine, pick_device
 from pflow.inference.onnx import OnnxEngine, OnnxTokenEngine, graphs_of
-from pflow.model.api import DecodingConfig, Sampler
+from pflow.model.api import DecodingConfig
 from pflow.physics.detector import Calorimeter, Detector
 
 __all__ = [
@@ -49,7 +49,6 @@ def reconstruct(
     *,
     decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
-    sampler: Sampler | None = None,
     max_hits: int = MAX_HITS,
     engine: Literal["auto", "torch", "onnxruntime"] = "auto",
     batch_size: int = BATCH_SIZE,
@@ -66,13 +65,11 @@ def reconstruct(
         Thresholds and largest number of particles, at which events are flagged ``MAX_PARTICLES``; default: the model's.
     max_particles
         Largest number of particles of any event, in place of that of `decoding`, which may grow with the event.
-    sampler
-        Chooses classes from logits; default: the most probable.
     max_hits
         Largest number of hits of an event.
     engine
         ``torch``; ``onnxruntime``, on the CPU, one event at a time, with graphs that are made once and kept; or
-        ``auto``: ONNX Runtime on a CPU, torch on a GPU and where `decoding` or `sampler` is given. Both give the same
+        ``auto``: ONNX Runtime on a CPU, torch on a GPU and where `decoding` is given. Both give the same
         particles.
     batch_size
         Events in one pass of the network in torch.
@@ -104,13 +101,7 @@ def reconstruct(
     if not isinstance(model, TrainedModel):
         model = load_model(model)
     ready = pick_engine(
-        model,
-        engine,
-        device=device,
-        decoding=decoding,
-        max_particles=max_particles,
-        sampler=sampler,
-        batch_size=batch_size,
+        model, engine, device=device, decoding=decoding, max_particles=max_particles, batch_size=batch_size
     )
     return reconstruct_valid(usable_events(events, max_hits, on_error), ready, on_error)
 
@@ -129,14 +120,13 @@ def pick_engine(
     device: str | torch.device = "auto",
     decoding: DecodingConfig | None = None,
     max_particles: int | None = None,
-    sampler: Sampler | None = None,
     batch_size: int = BATCH_SIZE,
 ) -> Engine:
     """The engine that runs a model; parameters and errors as of `reconstruct`."""
     check_choice(engine, ENGINES, "engine")
-    on_cpu, changed = pick_device(device).type == "cpu", decoding is not None or sampler is not None
+    on_cpu, changed = pick_device(device).type == "cpu", decoding is not None
     if engine == "onnxruntime" and (changed or not on_cpu):
-        limit = "with the model's own decoding and no sampler" if changed else f"on the CPU, not on device '{device}'"
+        limit = "with the model's own decoding" if changed else f"on the CPU, not on device '{device}'"
         raise ConfigError(f"the engine onnxruntime runs {limit}: choose the engine torch")
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, found {batch_size}")
@@ -154,7 +144,7 @@ def pick_engine(
         else:
             kind = OnnxTokenEngine if "hits" in graphs.inputs else OnnxEngine
             return kind(model, graphs, max_particles=max_particles)
-    return TorchEngine(model, device=device, decoding=decoding, sampler=sampler, batch_size=batch_size)
+    return TorchEngine(model, device=device, decoding=decoding, batch_size=batch_size)
 
 
 def usable_events(events: Events, max_hits: int, on_error: str, *, valid: bool = False) -> Events:

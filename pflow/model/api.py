@@ -23,7 +23,6 @@ from pflow.config import from_plain
 from pflow.data.batch import Batch, Target
 from pflow.errors import ConfigError, check_fields
 from pflow.model.common.checks import check_positive, check_range
-from pflow.model.common.decode import Sampler
 from pflow.model.common.losses import LossConfig
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "LossConfig",
     "ModelInputs",
     "Reconstructor",
-    "Sampler",
     "TrainingOutput",
     "build_reconstructor",
     "describe",
@@ -183,13 +181,11 @@ class Reconstructor(nn.Module, ABC):
         """Losses of a batch; ValueError if it has no target, or lacks a source that the model reads."""
 
     @abstractmethod
-    def generate(
-        self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
-    ) -> GeneratedParticles:
-        """Decode the particles of each event of a batch on the model's device; its targets are not used.
+    def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
+        """Decode the particles of each event of a batch on the model's device, each of the most probable class.
 
-        By default `decoding` is ``self.decoding``, and `sampler` chooses the most probable class. ValueError: the model
-        is in training mode, or the batch lacks a source that it reads.
+        By default `decoding` is ``self.decoding``; targets are not used. ValueError: the model is in training mode, or
+        the batch lacks a source that it reads.
         """
 
     def explain(self, batch: Batch) -> dict[str, Tensor]:

@@ -10,14 +10,12 @@ import dataclasses
 import torch
 
 from pflow.data.batch import Batch, Target
-from pflow.model.api import GeneratedParticles, Sampler
+from pflow.model.api import GeneratedParticles
 from pflow.model.translation.network import TranslationNetwork
 
 
 @torch.inference_mode()
-def generate_naively(
-    network: TranslationNetwork, batch: Batch, *, max_particles: int, sampler: Sampler | None = None
-) -> GeneratedParticles:
+def generate_naively(network: TranslationNetwork, batch: Batch, *, max_particles: int) -> GeneratedParticles:
     """Decode the particles of each event of a batch."""
     B, scores, goes_on = len(batch), [], []
     none, ended = torch.zeros(B, 0, dtype=torch.int64), torch.zeros(B, dtype=torch.bool)
@@ -26,7 +24,7 @@ def generate_naively(
         everything = torch.ones(B, step, dtype=torch.bool)  # events that have ended are decoded on
         prediction = network(dataclasses.replace(batch, target=Target(**parts, mask=everything)))
         last = {name: value[:, step] for name, value in prediction.items()}
-        pick = network.special.choose(last, sampler or Sampler())
+        pick = network.special.choose(last)
         ended = ended | pick.ended
         if step == max_particles or ended.all():
             break

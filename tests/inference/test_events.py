@@ -15,7 +15,7 @@ from pflow.event.skipped import BadEntriesWarning
 from pflow.inference.engine import pick_device
 from pflow.inference.events import reconstruct
 from pflow.io.open import read_events
-from pflow.model.api import DecodingConfig, Sampler
+from pflow.model.api import DecodingConfig
 from pflow.model.pointing import PointingDecodingConfig, PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.tokens.config import TokenConfig
@@ -189,13 +189,6 @@ def test_an_energy_that_overflows_is_flagged(model, events):
     with_particles = ak.to_numpy(ak.num(reconstruct(events, model).particles)) > 0
     assert ((got.flags & Flag.NOT_FINITE) != 0).tolist() == with_particles.tolist()
     assert ak.sum(ak.num(got.particles)) == 0
-
-
-def test_the_same_seed_draws_the_same_particles(model, events):
-    samplers = [Sampler(temperature=1.5, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
-    drawn = [reconstruct(events, model, sampler=sampler).particles.energy.tolist() for sampler in samplers]
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
 
 
 def test_events_of_another_detector_are_refused(model, events):

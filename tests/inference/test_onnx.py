@@ -24,7 +24,7 @@ from pflow.inference.files import reconstruct_files
 from pflow.inference.onnx import Graphs, OnnxEngine, graphs_of
 from pflow.io.open import read_events
 from pflow.io.particles_root import read_provenance, read_reco
-from pflow.model.api import DecodingConfig, Sampler
+from pflow.model.api import DecodingConfig
 from pflow.model.translation import TranslationNetworkConfig, TranslationReconstructor
 from pflow.tokens.config import TokenConfig
 from pflow.tokens.tokeniser import Tokeniser
@@ -180,11 +180,10 @@ def test_events_without_tracks_are_refused_where_the_model_reads_them(general, t
 
 
 def test_what_graphs_cannot_do_is_done_by_torch_or_refused(model, events, make_model):
-    choices = {"decoding": DecodingConfig(max_particles=2), "sampler": Sampler(temperature=1.0)}
-    for name, value in choices.items():
-        assert pick_engine(model, **{name: value}).name == "torch"
-        with pytest.raises(ConfigError, match="choose the engine torch"):
-            pick_engine(model, "onnxruntime", **{name: value})
+    decoding = DecodingConfig(max_particles=2)
+    assert pick_engine(model, decoding=decoding).name == "torch"
+    with pytest.raises(ConfigError, match="choose the engine torch"):
+        pick_engine(model, "onnxruntime", decoding=decoding)
 
     class Other(TranslationReconstructor):
         exporter = None

@@ -13,7 +13,6 @@ from pflow.checkpoint.load import TrainedModel
 from pflow.event.links import MIN_HIT_FRACTION
 from pflow.export.pointing.encoder import SOURCE, source_of
 from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
-from pflow.model.common.decode import Sampler
 from pflow.model.pointing.assignment import delta_features
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.network import PointingNetwork
@@ -83,7 +82,7 @@ class RefinementGraph(nn.Module):
         source = source_of(values)
         rows = {name: values[name][None] for name in ROWS}
         decoded = DecodedParticles.of(rows, torch.ones_like(rows["seed"], dtype=torch.bool))
-        particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, self.decoding, Sampler())
+        particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, self.decoding)
         columns = {"is_particle": is_particle, **particles.columns(pdg, charge)}
         return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()
 

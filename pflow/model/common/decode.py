@@ -1,4 +1,4 @@
-"""Autoregressive decoding; events that end leave. Letters: B batch, B' events that go on, T particles, V classes."""
+"""Autoregressive decoding; events that end leave. Letters: B batch, B' events that go on, T particles."""
 
 from __future__ import annotations
 
@@ -12,44 +12,11 @@ from torch import Tensor
 from pflow.model.common.cache import Compaction
 
 
-class Sampler:
-    """Choose the most probable class, or draw one at a temperature, with `generator` (default: torch's global one).
-
-    Draws are made for all events of a batch at each step, including those that have ended, so that the particles of an
-    event do not depend on when others end. ValueError: `temperature` not positive, or `generator` without it.
-    """
-
-    def __init__(self, *, temperature: float | None = None, generator: torch.Generator | None = None) -> None:
-        if temperature is not None and not 0.0 < temperature < float("inf"):
-            raise ValueError(f"temperature: {temperature} is not a positive number")
-        if generator is not None and temperature is None:
-            raise ValueError("generator: without a temperature the most probable classes are chosen")
-        self._temperature = temperature
-        self._generator = generator
-
-    @property
-    def draws(self) -> bool:
-        """Whether classes are drawn at random."""
-        return self._temperature is not None
-
-    def __call__(self, logits: Tensor, *, rows: Tensor | None = None, batch: int | None = None) -> Tensor:
-        """Choose a class int64 [B'] for the events at `rows` (None: all of `batch`), from logits float [B', V]."""
-        if self._temperature is None:
-            return logits.argmax(-1)
-        device = logits.device if self._generator is None else self._generator.device
-        size = len(logits) if batch is None else batch
-        uniform = torch.rand(size, logits.shape[-1], generator=self._generator, device=device)
-        uniform = uniform.clamp(min=torch.finfo(uniform.dtype).tiny).to(logits.device)
-        # Gumbel noise: the argmax of logits + noise is a draw from the softmax of the logits.
-        noise = -torch.log(-torch.log(uniform))
-        return (logits.float() / self._temperature + (noise if rows is None else noise[rows])).argmax(-1)
-
-
 class Decoder(Protocol):
     """What an architecture supplies: the state of the decoding of a batch, one step at a time."""
 
-    def advance(self, rows: Tensor) -> Tensor:
-        """Compute the next decoder state of the events `rows` int64 [B']; bool [B'], True = one more particle."""
+    def advance(self) -> Tensor:
+        """Compute the next decoder state of each event; bool [B'], True = one more particle."""
 
     def sizes(self, goes_on: Tensor) -> Tensor:
         """Numbers that `emit` needs on the host for the events that go on, bool [B']; int64 [K]."""
@@ -57,8 +24,8 @@ class Decoder(Protocol):
     def compact(self, compaction: Compaction) -> None:
         """Drop the events that have ended, after `advance`."""
 
-    def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
-        """Decode one particle of each event `rows`, int64 [B'], and make it the next input; columns [B', ...] by name.
+    def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
+        """Decode one particle of each event, and make it the next input; columns [B', ...] by name.
 
         `sizes` is what `sizes` returned, on the host.
         """
@@ -82,7 +49,7 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
     limits = torch.as_tensor(max_particles, device=device).expand(batch)
     steps: list[tuple[Tensor, dict[str, Tensor]]] = []
     for position in itertools.count():
-        goes_on = decoder.advance(rows)
+        goes_on = decoder.advance()
         may_go_on = limits[rows] > position
         truncated[rows] = goes_on & ~may_go_on
         goes_on = goes_on & may_go_on
@@ -95,9 +62,9 @@ def decode(decoder: Decoder, *, batch: int, max_particles: int | Tensor, device:
             decoder.compact(compaction)
         if remaining == 0:
             break
-        steps.append((rows, decoder.emit(rows, sizes)))
+        steps.append((rows, decoder.emit(sizes)))
     # Without a step the columns of a batch without events give the shapes.
-    shapes = steps[0][1] if steps else decoder.emit(rows[:0], sizes)
+    shapes = steps[0][1] if steps else decoder.emit(sizes)
     columns = {name: value.new_zeros(batch, len(steps), *value.shape[1:]) for name, value in shapes.items()}
     mask = torch.zeros(batch, len(steps), dtype=torch.bool, device=device)
     for position, (events, values) in enumerate(steps):

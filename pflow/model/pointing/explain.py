@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pflow.data.batch import Batch
-from pflow.model.common.decode import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
-from pflow.model.pointing.generate import decode_first_stage, generate
+from pflow.model.pointing.generate import decode_first_stage, finish
 from pflow.model.pointing.network import PointingNetwork
 
 
@@ -31,11 +30,13 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
     def record(module: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         logits.append(torch.cat(output[1:], dim=1))
 
+    source = network.encode(batch)
     handle = network.decoder.register_forward_hook(record)
     try:
-        columns, _, _ = decode_first_stage(network, network.encode(batch).copy(), decoding, Sampler())
+        decoded = decode_first_stage(network, source.copy(), decoding)
     finally:
         handle.remove()
+    columns = decoded.columns
     found = {
         "probability.seed": torch.cat(logits).softmax(-1),
         "seed": columns["seed"][0],
@@ -45,7 +46,7 @@ def explain(network: PointingNetwork, batch: Batch, decoding: PointingDecodingCo
         "direction": columns["direction"][0],
     }
     if network.refiner is not None:
-        refined = generate(network, batch, decoding, Sampler())
+        refined = finish(network, batch, source, decoded, decoding)
         parts = [part[0] for part in (refined.hit_fraction, refined.track_fraction) if part is not None]
         found["refined_assignment"] = torch.cat(parts, dim=-1)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from pflow.data.batch import Batch
 from pflow.model.api import GeneratedParticles
 from pflow.model.common.cache import Compaction, KVCache
-from pflow.model.common.decode import DecodedSequence, Sampler, decode
+from pflow.model.common.decode import DecodedSequence, decode
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource, gather
 from pflow.model.pointing.network import PointingNetwork
@@ -26,55 +25,55 @@ also be new pages of memory at each operation."""
 
 
 @torch.inference_mode()
-def generate(
-    network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig, sampler: Sampler
-) -> GeneratedParticles:
+def generate(network: PointingNetwork, batch: Batch, decoding: PointingDecodingConfig) -> GeneratedParticles:
     """Decode the particles of each event, and refine them where there is a refiner; ValueError in training mode."""
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
     source = network.encode(batch)
-    if network.refiner is None:
-        columns, _, truncated = decode_first_stage(network, source, decoding, sampler)
-    else:
-        columns, mask, truncated = decode_first_stage(network, source.copy(), decoding, sampler)
-        if mask.shape[1]:
-            columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding, sampler)
-    return _without_gaps(columns, truncated, batch, network)
+    decoded = decode_first_stage(network, source if network.refiner is None else source.copy(), decoding)
+    return finish(network, batch, source, decoded, decoding)
 
 
 def decode_first_stage(
-    network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler
+    network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig
 ) -> DecodedSequence:
     """Decode without refinement. The source is changed in place. Call without gradients."""
-    decoder = BatchDecoder(network, source, decoding, sampler)
+    decoder = BatchDecoder(network, source, decoding)
     return decode(decoder, batch=len(source.states), max_particles=decoder.limits, device=source.states.device)
+
+
+def finish(
+    network: PointingNetwork,
+    batch: Batch,
+    source: EncodedSource,
+    decoded: DecodedSequence,
+    decoding: PointingDecodingConfig,
+) -> GeneratedParticles:
+    """Particles of what was decoded, refined where there is a refiner, which reads the source."""
+    columns, mask, truncated = decoded
+    if network.refiner is not None and mask.shape[1]:
+        columns = _refined_in_parts(network, source, DecodedParticles.of(columns, mask), decoding)
+    return _without_gaps(columns, truncated, batch, network)
 
 
 class BatchDecoder:
     """Decoder steps of a batch of events (`pflow.model.common.decode.Decoder`); changes its source in place."""
 
-    def __init__(
-        self, network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig, sampler: Sampler
-    ) -> None:
-        batch = len(source.states)
-        self.network, self.decoding, self.sampler = network, decoding, sampler
+    def __init__(self, network: PointingNetwork, source: EncodedSource, decoding: PointingDecodingConfig) -> None:
+        self.network, self.decoding = network, decoding
         is_hit = source.items.mask & ~source.items.is_track
         self.limits = decoding.limits(is_hit.sum(1), source.items.mask.sum(1) - is_hit.sum(1))  # [B]
         self.caches = [KVCache() for _ in network.decoder.stack.layers]
         self.on_cpu = source.states.device.type == "cpu"
         self.memory = network.decoder.project(source.states) if self.on_cpu else None
         self.source, self.tables = source, source.tables()
-        self.state = State.first(network, self.tables, batch)
-        self.batch = batch
+        self.state = State.first(network, self.tables, len(source.states))
         self.pointed: Pointed
         self.selected: Tensor | None = None  # [B', 1, M]
 
-    def advance(self, rows: Tensor) -> Tensor:
+    def advance(self) -> Tensor:
         """Next decoder state and seed; bool [B'], True = one more particle."""
-        choose = functools.partial(self.sampler, rows=rows, batch=self.batch)
-        self.pointed = point(
-            self.network, self.tables, self.state, self.caches, self.memory, self.decoding, choose=choose
-        )
+        self.pointed = point(self.network, self.tables, self.state, self.caches, self.memory, self.decoding)
         return ~self.pointed.stop
 
     def sizes(self, goes_on: Tensor) -> Tensor:
@@ -95,12 +94,11 @@ class BatchDecoder:
         for cache in self.caches:
             cache.compact(compaction)
 
-    def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
+    def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """Decode one particle of each event."""
         chosen = self._candidates() if self.selected is None else self.selected
         pairs = PairList.where(chosen, *sizes)
-        choose = functools.partial(self.sampler, rows=rows, batch=self.batch) if self.sampler.draws else None
-        self.state, row = emit(self.network, self.tables, self.state, self.pointed, pairs, self.decoding, choose=choose)
+        self.state, row = emit(self.network, self.tables, self.state, self.pointed, pairs, self.decoding)
         return row
 
     def _candidates(self) -> Tensor:
@@ -108,30 +106,22 @@ class BatchDecoder:
 
 
 def _refined_in_parts(
-    network: PointingNetwork,
-    source: EncodedSource,
-    decoded: DecodedParticles,
-    decoding: PointingDecodingConfig,
-    sampler: Sampler,
+    network: PointingNetwork, source: EncodedSource, decoded: DecodedParticles, decoding: PointingDecodingConfig
 ) -> dict[str, Tensor]:
     """Columns of the refined particles, on a CPU of as many events at a time as its caches hold."""
     batch, n_particles, n_items = decoded.hit_fraction.shape
-    whole = sampler.draws or source.states.device.type != "cpu"  # draws are made for a whole batch
-    size = batch if whole else max(1, CACHED_FRACTIONS // (n_particles * max(1, n_items)))
+    on_cpu = source.states.device.type == "cpu"
+    size = max(1, CACHED_FRACTIONS // (n_particles * max(1, n_items))) if on_cpu else batch
     rows = [slice(start, start + size) for start in range(0, batch, size)]
-    parts = [_refined(network, source.events(at), decoded.events(at), decoding, sampler) for at in rows]
+    parts = [_refined(network, source.events(at), decoded.events(at), decoding) for at in rows]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _refined(
-    network: PointingNetwork,
-    source: EncodedSource,
-    decoded: DecodedParticles,
-    decoding: PointingDecodingConfig,
-    sampler: Sampler,
+    network: PointingNetwork, source: EncodedSource, decoded: DecodedParticles, decoding: PointingDecodingConfig
 ) -> dict[str, Tensor]:
     """Columns of the refined particles."""
-    particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, decoding, sampler)
+    particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, decoding)
     hit_fraction = assignment.pairs.dense(assignment.log_fraction.exp())
     return {"is_particle": is_particle, "hit_fraction": hit_fraction, **particles.columns(pdg, charge)}
 

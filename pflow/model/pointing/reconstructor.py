@@ -15,7 +15,6 @@ from pflow.model.api import (
     LossConfig,
     ModelInputs,
     Reconstructor,
-    Sampler,
     TrainingOutput,
 )
 from pflow.model.pointing.config import (
@@ -97,11 +96,9 @@ class PointingReconstructor(Reconstructor):
         """Draw whether the next step trains after the network's own particles, see `Reconstructor.draw_shared`."""
         self.own_particles = random.random() < SCHEDULED_SAMPLING_PROB
 
-    def generate(
-        self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
-    ) -> GeneratedParticles:
+    def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
         """Decode the particles of each event, and refine them; see `Reconstructor.generate`."""
-        return generate(self.network, batch, self._decoding(decoding), sampler or Sampler())
+        return generate(self.network, batch, self._decoding(decoding))
 
     def explain(self, batch: Batch) -> dict[str, Tensor]:
         """Seeds, probabilities and assignment of each step; see `pflow.model.pointing.explain`."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from pflow.data.batch import Target
-from pflow.model.common.decode import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.geometry import EncodedSource, gather
@@ -57,7 +56,7 @@ def decode_and_match(
         precise = source.change(
             lambda part: part.to(torch.float32 if part.is_floating_point() else part.dtype, copy=True)
         )
-        columns, mask, _ = decode_first_stage(network, precise, decoding, Sampler())
+        columns, mask, _ = decode_first_stage(network, precise, decoding)
     if mask.shape[1] == 0:  # one row of padding
         columns = {name: values.new_zeros(len(mask), 1, *values.shape[2:]) for name, values in columns.items()}
         mask = functional.pad(mask, (0, 1))

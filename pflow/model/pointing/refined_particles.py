@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pflow.model.common.decode import Sampler
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.geometry import EncodedSource
 from pflow.model.pointing.head import Particles
@@ -34,11 +33,7 @@ class RefinedParticles(NamedTuple):
 
 
 def refine(
-    network: PointingNetwork,
-    decoded: DecodedParticles,
-    source: EncodedSource,
-    decoding: PointingDecodingConfig,
-    sampler: Sampler,
+    network: PointingNetwork, decoded: DecodedParticles, source: EncodedSource, decoding: PointingDecodingConfig
 ) -> RefinedParticles:
     """Reassign the hits of decoded particles, choose identities, and decide which particles are kept.
 
@@ -50,11 +45,7 @@ def refine(
     head, seed, log_odds = network.head, decoded.seed, decoding.electron_log_odds
     refined = network.refiner(decoded, source, existence_threshold=decoding.existence_threshold)
     particles, proxies = network.predict_refined(refined, seed, source, electron_log_odds=log_odds)
-    logits = head.with_electron_log_odds(particles.pdg, log_odds)
-    pdg = logits.argmax(-1)
-    if sampler.draws:
-        pdg = torch.stack([sampler(logits[:, t]) for t in range(seed.shape[1])], dim=1)
-        particles, proxies = network.predict_refined(refined, seed, source, pdg=pdg)
+    pdg = head.with_electron_log_odds(particles.pdg, log_odds).argmax(-1)
     charge = head.choose_charge(particles, pdg)
     is_photon, by_track = head.is_photon(pdg), particles.by_track
 

@@ -11,7 +11,7 @@ item, W width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,8 +31,6 @@ MAX_EMPTY_STEPS = 3
 
 MIN_DEPOSIT_FRACTION = 0.5
 """A particle is empty if it has no track and hits of less than this fraction of the smallest energy of a target."""
-
-Choose = Callable[[Tensor], Tensor]
 
 
 class State(NamedTuple):
@@ -91,9 +89,8 @@ def point(
     caches: Sequence[Cache],
     memory: Memory | None,
     decoding: PointingDecodingConfig,
-    choose: Choose | None = None,
 ) -> Pointed:
-    """Decode the next state of each event, and choose the seed of its particle, by default the most probable.
+    """Decode the next state of each event, and choose the most probable seed of its particle.
 
     Decoding stops when the probability of the end reaches ``eos_threshold``; with ``require_all_tracks`` it then goes
     on with seeds at the tracks of which less than half is assigned.
@@ -108,8 +105,7 @@ def point(
         is_open = ((unassigned > 0.5) & tables.token_is_track).view(batch, tables.n_tokens)
         forced = ended & is_open.any(1)
         logits = torch.where(forced[:, None] & ~is_open, MASKED_LOGIT, logits)
-    seed = logits.argmax(-1) if choose is None else choose(logits)
-    return Pointed(states, seed, forced, ended & ~forced)
+    return Pointed(states, logits.argmax(-1), forced, ended & ~forced)
 
 
 def candidates(tables: Tables, state: State, pointed: Pointed) -> Tensor:
@@ -129,7 +125,6 @@ def emit(
     pointed: Pointed,
     pairs: Pairs,
     decoding: PointingDecodingConfig,
-    choose: Choose | None = None,
 ) -> tuple[State, dict[str, Tensor]]:
     """The particle that starts at the seed of each event, as columns [B, ...], and the state after it.
 
@@ -138,9 +133,7 @@ def emit(
     batch, seed = len(pointed.seed), _in_tables(pointed.seed, tables)
     unassigned = pairs.of_items(state.unassigned)
     assignment, particles = particles_of(network, tables, pointed.states, seed, unassigned, pairs)
-    pdg = particles.pdg.argmax(-1) if choose is None else choose(particles.pdg)
-    if choose is not None:
-        particles, _ = network.predict(assignment, seed, tables, pdg=pdg)
+    pdg = particles.pdg.argmax(-1)
     charge = network.head.choose_charge(particles, pdg)
     fraction = taken = assignment.hit_fraction
     if decoding.require_all_tracks:  # the seed's track is the particle's in any case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from pflow.data.batch import Batch
 from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.model.common.cache import Compaction, KeyValue, KVCache
-from pflow.model.common.decode import Sampler, decode
+from pflow.model.common.decode import decode
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
@@ -23,9 +22,8 @@ class TranslationDecoder:
     Keys and values of the source are projected once, and those of the decoded tokens are kept.
     """
 
-    def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler) -> None:
+    def __init__(self, network: TranslationNetwork, batch: Batch, decoding: DecodingConfig) -> None:
         self.network = network
-        self.choose = functools.partial(sampler, batch=len(batch))
         self.eos_threshold = decoding.eos_threshold
         states, self.memory_mask = network.encode(batch)
         self.memory = [KeyValue(*(part.contiguous() for part in pair)) for pair in network.decoder.project(states)]
@@ -33,13 +31,12 @@ class TranslationDecoder:
         self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
         self.next: dict[str, Tensor] = {}
 
-    def advance(self, rows: Tensor) -> Tensor:
+    def advance(self) -> Tensor:
         """Predict the next token of each event; bool [B'], True = it is a particle."""
         x = self.network.target(self.tokens, first=len(self.caches[0]))
         x = self.network.decoder(x, self.memory, memory_mask=self.memory_mask, caches=self.caches)
         prediction = {name: value[:, 0] for name, value in self.network.heads(x).items()}
-        choose = functools.partial(self.choose, rows=rows)
-        token = self.network.special.choose(prediction, choose, eos_threshold=self.eos_threshold)
+        token = self.network.special.choose(prediction, eos_threshold=self.eos_threshold)
         self.next = {
             "charge": token.charge,
             "pdg": token.pdg,
@@ -63,7 +60,7 @@ class TranslationDecoder:
             cache.compact(compaction)
         self.next = {name: compaction.apply(value) for name, value in self.next.items()}
 
-    def emit(self, rows: Tensor, sizes: Sequence[int]) -> dict[str, Tensor]:
+    def emit(self, sizes: Sequence[int]) -> dict[str, Tensor]:
         """The predicted particles, which become the next input."""
         inputs = {name: value[:, None] for name, value in self.next.items() if name != "score"}
         self.tokens = TargetTokens(**inputs, kind=torch.full_like(inputs["pdg"], SAMPLE))
@@ -71,13 +68,11 @@ class TranslationDecoder:
 
 
 @torch.inference_mode()
-def generate(
-    network: TranslationNetwork, batch: Batch, decoding: DecodingConfig, sampler: Sampler
-) -> GeneratedParticles:
+def generate(network: TranslationNetwork, batch: Batch, decoding: DecodingConfig) -> GeneratedParticles:
     """Decode the particles of each event; ValueError in training mode, or without a source that the network reads."""
     if network.training:
         raise ValueError("model: it is in training mode; call model.eval() first")
-    decoder = TranslationDecoder(network, batch, decoding, sampler)
+    decoder = TranslationDecoder(network, batch, decoding)
     device = batch.hits.mask.device
     columns, mask, truncated = decode(decoder, batch=len(batch), max_particles=decoding.max_particles, device=device)
     return GeneratedParticles(**columns, mask=mask, truncated=truncated)

@@ -11,7 +11,6 @@ from pflow.model.api import (
     LossConfig,
     ModelInputs,
     Reconstructor,
-    Sampler,
     TrainingOutput,
 )
 from pflow.model.translation.config import TranslationNetworkConfig
@@ -51,11 +50,9 @@ class TranslationReconstructor(Reconstructor):
             losses, {name: prediction[name][:, :-1] for name in ("energy", "direction")}, batch.target
         )
 
-    def generate(
-        self, batch: Batch, *, decoding: DecodingConfig | None = None, sampler: Sampler | None = None
-    ) -> GeneratedParticles:
+    def generate(self, batch: Batch, *, decoding: DecodingConfig | None = None) -> GeneratedParticles:
         """Decode the particles of each event; see `Reconstructor.generate`."""
-        return generate(self.network, batch, self.decoding if decoding is None else decoding, sampler or Sampler())
+        return generate(self.network, batch, self.decoding if decoding is None else decoding)
 
     def explain(self, batch: Batch) -> dict[str, Tensor]:
         """Probabilities and attention of each step; see `pflow.model.translation.explain`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -19,8 +19,6 @@ from pflow.data.batch import Target
 
 PAD, BOS, EOS, SAMPLE = range(4)
 IGNORE = -100  # the label that torch's cross-entropy ignores
-
-Choose = Callable[[Tensor], Tensor]  # logits [B, V] -> int64 [B]
 
 
 class NextToken(NamedTuple):
@@ -76,8 +74,8 @@ class SpecialTokens(ABC):
             **{name: kind.masked_fill(kind == PAD, IGNORE) for name in self.heads},
         }
 
-    def choose(self, prediction: Mapping[str, Tensor], choose: Choose, *, eos_threshold: float = 0.5) -> NextToken:
-        """Next tokens from the heads' logits [B, V], each chosen by `choose`.
+    def choose(self, prediction: Mapping[str, Tensor], *, eos_threshold: float = 0.5) -> NextToken:
+        """Next tokens from the heads' logits [B, V], each the most probable.
 
         The sequence ends where eos is chosen. A threshold other than 0.5 moves its logit by the logit of the threshold,
         so that of eos and one other class eos is the most probable if its probability is above the threshold.
@@ -86,13 +84,13 @@ class SpecialTokens(ABC):
         if eos_threshold != 0.5:
             shift = -math.inf if eos_threshold == 1 else math.log1p(-eos_threshold) - math.log(eos_threshold)
             logits = torch.cat([logits[:, :1] + shift, logits[:, 1:]], dim=-1)
-        end = choose(logits)  # 0: the sequence ends
+        end = logits.argmax(-1)  # 0: the sequence ends
         pdg_logits = prediction["pdg"][:, self.offset :]
         if self.end == "charge":  # its physical classes follow eos
             charge = (end - 1).clamp(min=0)
         else:
-            charge = choose(prediction["charge"][:, self.offset :])
-        pdg = choose(pdg_logits)
+            charge = prediction["charge"][:, self.offset :].argmax(-1)
+        pdg = pdg_logits.argmax(-1)
         score = pdg_logits.float().softmax(-1).gather(-1, pdg[:, None]).squeeze(-1)
         return NextToken(end == 0, charge, pdg, score)
 

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from pflow.data.batch import Batch, Readout, Target, TokenSet
-from pflow.model.api import GeneratedParticles, LossConfig, ModelInputs, Sampler
+from pflow.model.api import GeneratedParticles, LossConfig, ModelInputs
 from pflow.model.pointing import (
     PointingDecodingConfig,
     PointingNetworkConfig,
@@ -162,9 +162,8 @@ EVENTS = ((PHOTON, PION), (NEUTRON,), (PION, ELECTRON, PHOTON, NEUTRON), (PHOTON
 class Model(PointingReconstructor):
     """With shorthands for tests."""
 
-    def decode(self, batch: Batch, *, max_particles: int = 8, **sampling: Any) -> GeneratedParticles:
-        decoding = self.decoding.limited(max_particles)
-        return self.generate(batch, decoding=decoding, sampler=Sampler(**sampling))
+    def decode(self, batch: Batch, *, max_particles: int = 8) -> GeneratedParticles:
+        return self.generate(batch, decoding=self.decoding.limited(max_particles))
 
     def set_decoding(self, **options: Any) -> None:
         self.decoding = dataclasses.replace(self.decoding, **options)

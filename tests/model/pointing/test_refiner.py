@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pflow.model.common.decode import Sampler
 from pflow.model.pointing.generate import decode_first_stage
 from pflow.model.pointing.refined_particles import refine as refined_particles
 from pflow.model.pointing.refiner import (
@@ -42,7 +41,7 @@ def first_stage(model, batch, n=3):
     decoding = dataclasses.replace(model.decoding.limited(n), eos_threshold=1.0)
     with torch.no_grad():
         source = model.network.encode(batch)
-        columns, mask, _ = decode_first_stage(model.network, source.copy(), decoding, Sampler())
+        columns, mask, _ = decode_first_stage(model.network, source.copy(), decoding)
     assert mask.all()
     return DecodedParticles.of(columns, mask), source
 
@@ -189,9 +188,7 @@ def run(stage):
 
     def with_options(**options):
         with torch.no_grad():
-            return refined_particles(
-                model.network, decoded, source, dataclasses.replace(model.decoding, **options), Sampler()
-            )
+            return refined_particles(model.network, decoded, source, dataclasses.replace(model.decoding, **options))
 
     return with_options
 
@@ -260,14 +257,6 @@ def test_photons_alone_get_directions_of_their_fronts(run, stage):
     moved = (found.particles.direction != before.particles.direction).any(-1)
     assert moved.any()
     assert not (moved & ~model.network.head.is_photon(before.pdg)).any()
-
-
-def test_drawn_identities_have_the_log_odds_too(stage):
-    model, decoded, source = stage
-    decoding = dataclasses.replace(model.decoding, electron_log_odds=50.0)
-    with torch.no_grad():
-        found = refined_particles(model.network, decoded, source, decoding, Sampler(temperature=1.0))
-    assert (found.pdg == 3).all()
 
 
 def test_small_changes_of_direction_are_not_made(run, stage):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pflow.model.common.decode import Sampler
 from pflow.model.pointing import step as decoder_step
 from pflow.model.pointing.assignment import selected
 from pflow.model.pointing.generate import decode_first_stage
@@ -165,7 +164,7 @@ def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate
         limits = [max(2, len(event.charge) + len(event.energy) // 2) for event in chosen]
         with torch.inference_mode():
             source = model.network.encode(collate(chosen))
-            decoded = decode_first_stage(model.network, source, model.decoding, Sampler())
+            decoded = decode_first_stage(model.network, source, model.decoding)
         assert decoded.truncated.all()
         assert decoded.mask.sum(1).tolist() == limits
 
@@ -189,7 +188,7 @@ def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, ev
     network, decoding = model.network, model.decoding
     with torch.inference_mode():
         source = network.encode(collate([events[i]]))
-        expected = decode_first_stage(network, source.copy(), decoding.limited(8), Sampler())
+        expected = decode_first_stage(network, source.copy(), decoding.limited(8))
         tables = Tables(*source.tables()._replace(token_mask=None, item_mask=None))
         memory, caches = network.decoder.project(source.states), [Past(one) for one in network.decoder.stack.layers]
         state, rows = State.first(network, tables, 1), []

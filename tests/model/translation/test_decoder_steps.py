@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.naive import generate_naively
 from pflow.data.batch import Batch, TokenSet
-from pflow.model.api import DecodingConfig, GeneratedParticles, Sampler
+from pflow.model.api import DecodingConfig, GeneratedParticles
 from pflow.model.translation.special import EOS, SPECIAL
 
 UNEQUAL = [40, 0, 3, 17, 1, 25, 0, 9]
@@ -15,8 +15,8 @@ CONTINUOUS = ("energy", "direction", "score")
 FIELDS = ("charge", "pdg", *CONTINUOUS, "mask", "truncated")
 
 
-def generate(model, batch, *, max_particles, **sampling):
-    return model.generate(batch, decoding=DecodingConfig(max_particles=max_particles), sampler=Sampler(**sampling))
+def generate(model, batch, *, max_particles):
+    return model.generate(batch, decoding=DecodingConfig(max_particles=max_particles))
 
 
 def assert_same(a: GeneratedParticles, b: GeneratedParticles) -> None:
@@ -87,14 +87,6 @@ def test_cached_equals_naive_on_trained_weights_and_gives_what_was_learned(speci
     assert_same(cached, generate_naively(models[special].network, batch, max_particles=12))
 
 
-def test_cached_equals_naive_with_sampling(variant, make_batch, make_model):
-    batch, model = make_batch(UNEQUAL), make_model(**variant)
-    first, second = (Sampler(temperature=5.0, generator=torch.Generator().manual_seed(3)) for _ in range(2))
-    cached = model.generate(batch, decoding=DecodingConfig(max_particles=8), sampler=first)
-    assert len(set(cached.mask.sum(1).tolist())) > 1
-    assert_same(cached, generate_naively(model.network, batch, max_particles=8, sampler=second))
-
-
 def event(batch, i):
     """Event i alone, without padding."""
 
@@ -161,46 +153,12 @@ def test_fields_have_their_types_unit_directions_and_zeros_in_the_padding(make_b
         assert not getattr(decoded, name)[blank].any()
 
 
-def test_the_same_seed_gives_the_same_tokens_and_a_low_temperature_the_most_probable(make_batch, make_model):
-    model, batch = make_model(), make_batch(UNEQUAL)
-    a, b, c, cold = (
-        generate(model, batch, max_particles=6, temperature=t, generator=torch.Generator().manual_seed(seed))
-        for seed, t in ((1, 1.0), (1, 1.0), (2, 1.0), (0, 1e-6))
-    )
-    assert_same(a, b)
-    assert a.pdg.shape != c.pdg.shape or not torch.equal(a.pdg, c.pdg)
-    assert_same(cold, generate(model, batch, max_particles=6))
-
-
-def test_draws_follow_the_softmax():
-    """Probabilities 1/2, 1/3, 1/6 at temperature 1; at temperature 1/2 their squares: 9/14, 4/14, 1/14."""
-    logits = torch.tensor([1 / 2, 1 / 3, 1 / 6]).log().expand(200_000, 3)
-    for temperature, expected in ((1.0, [1 / 2, 1 / 3, 1 / 6]), (0.5, [9 / 14, 4 / 14, 1 / 14])):
-        generator = torch.Generator().manual_seed(0)
-        drawn = Sampler(temperature=temperature, generator=generator)(logits).bincount() / len(logits)
-        torch.testing.assert_close(drawn, torch.tensor(expected), atol=0.005, rtol=0)
-
-
 def test_generation_under_bfloat16_autocast(variant, make_batch, make_model):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         decoded = generate(make_model(**variant), make_batch(UNEQUAL), max_particles=4)
     weights = generate(make_model(**variant).bfloat16(), make_batch(UNEQUAL), max_particles=4)
     assert decoded.energy.dtype == weights.energy.dtype == torch.float32
     assert decoded.energy.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"max_particles": 0}, "max_particles"),
-        ({"max_particles": 2, "temperature": 0.0}, "temperature"),
-        ({"max_particles": 2, "temperature": float("nan")}, "temperature"),
-        ({"max_particles": 2, "generator": torch.Generator()}, "generator"),
-    ],
-)
-def test_arguments_that_make_no_sense(arguments, name, make_batch, make_model):
-    with pytest.raises(ValueError, match=name):
-        generate(make_model(), make_batch([3]), **arguments)
 
 
 def test_training_mode_is_rejected(make_batch, make_model):

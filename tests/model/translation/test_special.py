@@ -16,7 +16,7 @@ FLAGS, KIND = Flags(), Kind()
 
 def choose(special, *, eos_threshold=0.5, **prediction):
     logits = {name: torch.tensor(rows, dtype=torch.float32) for name, rows in prediction.items()}
-    return special.choose(logits, lambda values: values.argmax(-1), eos_threshold=eos_threshold)
+    return special.choose(logits, eos_threshold=eos_threshold)
 
 
 @pytest.mark.parametrize(
