@@ -138,7 +138,8 @@ class ModelNames(list[str]):
         return rows
 
     def __repr__(self) -> str:
-        return text_table(self.rows())
+        heads, *rows = self.rows()
+        return text_table(heads, rows)
 
     def _repr_html_(self) -> str:
         heads, *rows = self.rows()

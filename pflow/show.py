@@ -1,11 +1,18 @@
-"""Tables of a few rows, as text and as HTML."""
+"""Tables of a few rows and facts, as text and as HTML."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["html_table", "text_table"]
+__all__ = ["html_table", "text_facts", "text_table"]
+
+Row = Sequence[str | Sequence[str]]
+"""Cells, the last of which may have several lines."""
 
 
 def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, caption: str = "") -> str:
@@ -16,12 +23,43 @@ def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, caption: 
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, two spaces apart.
+def text_table(heads: Row, rows: Iterable[Row | None]) -> str:
+    """Columns two spaces apart, numbers to the right; None is an empty line. What a terminal cannot hold goes below.
 
-    >>> print(text_table([("name", "GeV"), ("photon", "10")]))
-    name    GeV
-    photon  10
+    >>> print(text_table(("name", "GeV", "hits"), [("photon", "10.5", ["HCAL", "ECAL"]), ("pi+", "1.5", "ECAL")]))
+    name     GeV  hits
+    photon  10.5  HCAL
+                  ECAL
+    pi+      1.5  ECAL
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    table = [heads, *rows]
+    columns = list(zip(*(row[:-1] for row in table if row is not None), strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numbers = [all(re.match(r"-?\d|$", str(cell)) for cell in column[1:]) for column in columns]
+    lines = []
+    for row in table:
+        cells = zip(() if row is None else row[:-1], widths, numbers, strict=False)
+        begin = "".join(f"{cell:>{width}}  " if number else f"{cell:<{width}}  " for cell, width, number in cells)
+        last = [""] if row is None or not row[-1] else [row[-1]] if isinstance(row[-1], str) else row[-1]
+        if len(begin) + max(map(len, last)) > _width():
+            lines += [begin, *(f"    {text}" for text in last)]
+        else:
+            lines += [begin + last[0], *(" " * len(begin) + text for text in last[1:])]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def text_facts(facts: Iterable[tuple[str, str]]) -> str:
+    """Labels and what belongs to them; in a terminal long texts are broken, between words only."""
+    facts = list(facts)
+    indent = max(len(label) for label, _ in facts) + 2
+    width = max(_width(), indent + 20)
+    lines = []
+    for label, text in facts:
+        begin = {"initial_indent": f"{label:<{indent}}", "subsequent_indent": " " * indent}
+        lines.append(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False, **begin) or label)
+    return "\n".join(lines)
+
+
+def _width() -> int:
+    """Columns of the terminal; where the output is none, lines of any length."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize

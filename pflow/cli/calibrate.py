@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from pflow.cli.options import add_file_options, add_option, add_options, file_options
 
 if TYPE_CHECKING:
-    from pflow.model.api import DecodingConfig
     from pflow.tokens.uncertainty import UncertaintyCalibration
 
-__all__ = ["add_arguments", "compared", "run"]
-
+__all__ = ["add_arguments", "run"]
 
 CHOICES: dict[str, tuple[type, str, str]] = {
     "eos_threshold": (float, "P", "probabilities of the end of the sequence from which decoding stops"),
@@ -25,10 +23,7 @@ CHOICES: dict[str, tuple[type, str, str]] = {
     "min_direction_change": (float, "RAD", "smallest changes of directions that the refinement makes"),
     "photon_depth": (float, "MM", "depths over which the weights of hits fall in the directions of photons of 1 GeV"),
 }
-"""Decoding options that are compared."""
-
-REFINEMENT = tuple(name for name in CHOICES if name != "eos_threshold")
-"""Those that only a model with a refinement has."""
+"""Decoding options that are compared: all but the first are of models with a refinement."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,19 +69,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the decoding options, fit the uncertainties of the best, and write the model."""
-    from pflow.calibration.decoding_options import best, calibrate
+    from pflow.calibration.decoding_options import best, calibrate, decoding_grid
     from pflow.checkpoint.load import load_model
     from pflow.checkpoint.save import FILES, write_weights
     from pflow.data.files import matching
+    from pflow.errors import ConfigError
     from pflow.io.atomic import check_folder
 
     check_folder(args.output, inputs=[args.checkpoint], replace=FILES, force=args.force)
     model = load_model(args.checkpoint)
-    refined = bool(model.reconstructor.first_stage_modules)
-    decodings = compared(args, model.reconstructor.decoding, refined=refined)
+    choices = {name: getattr(args, name) for name in CHOICES}
+    for name in CHOICES:
+        if name != "eos_threshold" and choices[name] and not model.reconstructor.first_stage_modules:
+            raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
+    decodings = decoding_grid(model.reconstructor.decoding, **choices)
     options = {name: getattr(args, name) for name in ("on_error", "batch_size", "chunk_size", "device")}
     trials = calibrate(model, matching(args.inputs), decodings, **file_options(args), **options)
-    shown = [name for name in CHOICES if getattr(args, name) or name in ("eos_threshold", "existence_threshold")]
+    shown = [name for name in CHOICES if choices[name] or name in ("eos_threshold", "existence_threshold")]
     for trial in trials:
         plain = dataclasses.asdict(trial.decoding)
         values = [f"{name} {plain[name]}" for name in shown if name in plain]
@@ -104,18 +103,6 @@ def run(args: argparse.Namespace) -> int:
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     return 0
-
-
-def compared(args: argparse.Namespace, decoding: DecodingConfig, *, refined: bool) -> list[DecodingConfig]:
-    """The decoding options that are compared; a ConfigError names one that is unknown to the model or out of range."""
-    from pflow.calibration.decoding_options import decoding_grid
-    from pflow.errors import ConfigError
-
-    choices = {name: getattr(args, name) for name in CHOICES}
-    for name in REFINEMENT:
-        if choices[name] and not refined:
-            raise ConfigError(f"--{name.replace('_', '-')}: {args.checkpoint} has no refinement")
-    return decoding_grid(decoding, **choices)
 
 
 def _print_curves(calibration: UncertaintyCalibration) -> None:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pflow.cli.options import add_option, at_least
-from pflow.cli.text import print_facts, print_table
+from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
     from pflow.io.draft.draft import DetectorDraft
@@ -63,17 +63,15 @@ def _print(draft: DetectorDraft, output: str, fitting: list[str]) -> None:
         note = draft.notes[f"calorimeters.{calorimeter.name}.kind"]
         names = (*calorimeter.collections, *calorimeter.sim_collections)
         places.append((calorimeter.name, note.how, note.text.split(" (")[0], names))
-    print_table(("calorimeter", "how", "from", "collections"), places)
+    print(text_table(("calorimeter", "how", "from", "collections"), places))
     values = []
     for field in SHOWN:
         if field in draft.notes:
             value, note = getattr(detector, field), draft.notes[field]
             values.append((field, ", ".join(value) if isinstance(value, tuple) else str(value), *note))
-    print()
-    print_table(("value", "", "how", "from"), values)
+    print(f"\n{text_table(('value', '', 'how', 'from'), values)}\n")
     facts = [("left out", f"{name} ({reason})") for name, reason in sorted(draft.left_out.items())]
     missing = dict.fromkeys(re.sub(r"^calorimeters\.\w+", "calorimeters", field) for field in draft.to_fill_in())
     facts += [("to fill in", f"{', '.join(missing)} (FILL IN in the file)")] if missing else []
     facts += [("fits as well", f"built-in {', '.join(fitting)}, with nominal values")] if fitting else []
-    print()
-    print_facts([*facts, ("written", f"{output}; try it with pflow inspect {draft.path} --detector {output}")])
+    print(text_facts([*facts, ("written", f"{output}; try it with pflow inspect {draft.path} --detector {output}")]))

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflow.cli.options import add_file_options, add_options, add_renamed, at_least, file_options
-from pflow.cli.text import print_facts, print_table
+from pflow.cli.options import add_file_options, add_options, at_least, file_options
+from pflow.show import text_facts, text_table
 
 if TYPE_CHECKING:
     from pflow.io.edm4hep.collections import Collection
@@ -38,10 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_file_options(parser, detector="built-in name or YAML file (default: the one that fits)")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    add_renamed(
-        parser,
+    parser.add_argument(
         "--targets",
-        former="--truth",
         action="store_true",
         help="list the targets and the dropped particles of each event, as `pflow evaluate` chooses them",
     )
@@ -81,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_content(content: FileContent) -> None:
-    print_facts(_facts(content))
+    print(text_facts(_facts(content)))
     title = f"means over the first {content.entries_read:,} of {content.num_entries:,} entries"
     title = title if content.entries_read < content.num_entries else "means over all entries"
     if content.parts:
@@ -90,7 +88,7 @@ def _print_content(content: FileContent) -> None:
         _print_collections(content, title)
     for table in content.tables:
         columns = [(typename, name) for name, typename in table.columns.items()]
-        print_table(("type", "branch"), columns, title=f"{table.name}: {table.type}, {table.num_entries:,} entries")
+        print(f"\n{table.name}: {table.type}, {table.num_entries:,} entries\n{text_table(('type', 'branch'), columns)}")
 
 
 def _facts(content: FileContent) -> Iterator[tuple[str, str]]:
@@ -128,7 +126,7 @@ def _print_parts(content: FileContent, title: str) -> None:
     )
     rows.insert(len(calorimeters), ("all calorimeters", *total, ()))
     header = ("part", "objects", "per entry", "GeV per entry", "collections")
-    print_table(header, rows, title=f"{content.detector}: {title}")
+    print(f"\n{content.detector}: {title}\n{text_table(header, rows)}")
 
 
 def _print_collections(content: FileContent, title: str) -> None:
@@ -140,7 +138,7 @@ def _print_collections(content: FileContent, title: str) -> None:
         rows += [(f"{own.mean:,.1f}", _number(own.mean_energy), own.type, [own.name, *_remarks(own)]) for own in mine]
         rows += [None] if mine else []
     header = ("per entry", "GeV per entry", "type", "collection")
-    print_table(header, rows, title=f"all collections: {title}")
+    print(f"\nall collections: {title}\n{text_table(header, rows)}")
     by_encoding: dict[str, list[str]] = {}
     for own in shown:
         by_encoding.setdefault(own.cell_encoding, []).append(own.name)
@@ -153,7 +151,7 @@ def _print_collections(content: FileContent, title: str) -> None:
         text = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
         facts += [(what, f"{text} (--json lists them)")] if counts else []
     if facts:
-        print_facts(facts)
+        print(text_facts(facts))
 
 
 def _remarks(own: Collection) -> Iterator[str]:
@@ -179,7 +177,7 @@ def _print_targets(event: Mapping[str, Any], rule: str) -> None:
     for name, energy in (("targets", "target_energy"), ("dropped", "dropped_energy")):
         rows.append(("", "", f"{event[energy]:.4f}", f"{len(event[name])} {name}"))
     header = ("particle", "PDG", "energy [GeV]", "")
-    print_table(header, rows, title=f"entry {event['entry']}, event {event['event']}, rule {rule}")
+    print(f"\nentry {event['entry']}, event {event['event']}, rule {rule}\n{text_table(header, rows)}")
 
 
 def _provenance(file: str) -> dict[str, Any] | None:
@@ -213,15 +211,15 @@ def _print_provenance(made: Mapping[str, Any]) -> None:
 
     if made["kind"] == "model":
         training = [(name, str(value)) for name, value in made["training"].items()]
-        print_facts([*_of_checkpoint(made), ("made by", f"pflow {made['pflow_version']}"), *training])
+        print(text_facts([*_of_checkpoint(made), ("made by", f"pflow {made['pflow_version']}"), *training]))
     elif made["kind"] == "evaluation":
-        print_facts([("truth", ", ".join(made["truth"])), *made["reco"].items()])
+        print(text_facts([("truth", ", ".join(made["truth"])), *made["reco"].items()]))
         for name, one in made.get("provenance", {}).items():
             if one is not None:
                 print(f"\n{name}")
                 _print_provenance({"kind": "reconstruction", **one})
     else:
-        print_facts(_of_reconstruction(made))
+        print(text_facts(_of_reconstruction(made)))
         print("again with: ", shlex.join(command(made, "OUT.root")))
 
 

@@ -6,15 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = [
-    "OPTIONS",
-    "add_file_options",
-    "add_option",
-    "add_options",
-    "add_renamed",
-    "at_least",
-    "file_options",
-]
+__all__ = ["OPTIONS", "add_file_options", "add_option", "add_options", "at_least", "file_options"]
 
 N = TypeVar("N", int, float)
 
@@ -120,25 +112,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 _SHORT = {"output": "-o", "quiet": "-q", "verbose": "-v"}
 
-_FORMER = {"collection": "name", "ignore-tracks": "no-tracks", "min-energy": "e-min"}
-"""Names that options had in earlier versions."""
-
 
 def add_option(parser: argparse._ActionsContainer, name: str, **settings: Any) -> None:
     """Declare one of `OPTIONS`, of a parser or of a group; `settings` replace those of the table."""
     short = [_SHORT[name]] if name in _SHORT else []
-    names, settings = [*short, f"--{name}"], {**OPTIONS[name], **settings}
-    if name in _FORMER:
-        add_renamed(parser, *names, former=f"--{_FORMER[name]}", **settings)
-    else:
-        parser.add_argument(*names, **settings)
-
-
-def add_renamed(parser: argparse._ActionsContainer, *names: str, former: str, **settings: Any) -> None:
-    """Declare an option that had another name in earlier versions, which is accepted and not in the help."""
-    option = parser.add_argument(*names, **settings)
-    hidden = {"dest": option.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-    parser.add_argument(former, **{**settings, **hidden})
+    parser.add_argument(*short, f"--{name}", **{**OPTIONS[name], **settings})
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from pflow.cli.options import add_option
-
-if TYPE_CHECKING:
-    from pflow.cli.fit import TrainingCLI
 
 __all__ = ["add_arguments", "check", "run"]
 
@@ -56,52 +52,29 @@ def check(commands: Mapping[str, Sequence[str]]) -> None:
     `commands` are the words of `pflow fit` for each stage that is to be run, in order, and of `pflow calibrate`, by the
     names that messages give them. Of the models that they take, only that of the first one need be there.
     """
+    from pflow.cli import calibrate
     from pflow.cli.fit import TrainingCLI
     from pflow.config import to_plain
     from pflow.errors import ConfigError
     from pflow.train.model_spec import differences
 
-    first = stage = None
-    for name, words in commands.items():
+    first = None
+    for name, (verb, *words) in commands.items():
         try:
-            if words[0] == "calibrate":
-                _check_calibration(words[1:], stage)
-                continue
-            if first is None:
-                first = stage = TrainingCLI(words[0], words[1:])
+            if verb == "calibrate":
+                parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+                calibrate.add_arguments(parser)
+                _, unknown = parser.parse_known_args(words)
+                if unknown:
+                    raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}")
+            elif first is None:
+                first = TrainingCLI(verb, words)
             else:
                 # In place of the model of the stage before, which is not there yet: its options are those of the model
                 # that the first stage begins with, but for those that stages set, and these come again here.
-                begins_with = first.config["start_from"] or "null"
-                stage = TrainingCLI(words[0], [*words[1:], "--start-from", begins_with])
+                stage = TrainingCLI(verb, [*words, "--start-from", first.config["start_from"] or "null"])
                 ours, theirs = (to_plain(one.datamodule.token_config) for one in (stage, first))
                 if changed := differences("data", ours, theirs, whose="the stages before"):
                     raise ConfigError("; ".join(changed))
-        except ConfigError as error:
+        except (ConfigError, argparse.ArgumentError) as error:
             raise ConfigError(f"{name}: {error}") from error
-
-
-class _CheckingParser(argparse.ArgumentParser):
-    """A parser whose errors do not end the program."""
-
-    def error(self, message: str) -> NoReturn:
-        from pflow.errors import ConfigError
-
-        raise ConfigError(message)
-
-
-def _check_calibration(words: Sequence[str], stage: TrainingCLI | None) -> None:
-    """Refuse options that `pflow calibrate` does not have, or not for the model of the last stage."""
-    from pflow.cli import calibrate
-    from pflow.model.api import DecodingConfig
-
-    parser = _CheckingParser(allow_abbrev=False)
-    calibrate.add_arguments(parser)
-    args = parser.parse_args([*words])
-    if stage is None:  # all are finished
-        return
-    options: Mapping[str, Any] = getattr(stage.model.make_reconstructor, "keywords", {})
-    decoding = options.get("decoding")
-    if isinstance(decoding, DecodingConfig):
-        refined = getattr(options.get("network"), "refine_layers", 1) > 0
-        calibrate.compared(args, decoding, refined=refined)

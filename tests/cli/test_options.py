@@ -24,10 +24,9 @@ def actions(verb: str) -> list[argparse.Action]:
 def test_options_are_named_alike_in_all_verbs(verb):
     reference = argparse.ArgumentParser()
     add_options(reference, *OPTIONS)
-    shown = [action for action in reference._actions if action.help != argparse.SUPPRESS]
-    common = {option: action for action in shown for option in action.option_strings}
+    common = {option: action for action in reference._actions for option in action.option_strings}
     for action in actions(verb):
-        for option in action.option_strings if action.help != argparse.SUPPRESS else ():
+        for option in action.option_strings:
             assert "_" not in option
             if option in common:
                 assert action.dest == common[option].dest
@@ -49,26 +48,6 @@ def test_choices_are_those_of_what_runs(verb, option, choices):
     """They are written out where options are declared, so that ``--help`` need not import what runs."""
     (action,) = (action for action in actions(verb) if action.dest == option)
     assert set(action.choices) == set(choices)
-
-
-@pytest.mark.parametrize(
-    ("verb", "words", "former", "option"),
-    [
-        ("display", ["in.root"], ["--name", "Mine"], ["--collection", "Mine"]),
-        ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--name", "Mine"], ["--collection", "Mine"]),
-        ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--e-min", "0.5"], ["--min-energy", "0.5"]),
-        ("evaluate", ["in.root", "--truth", "a", "-o", "b"], ["--no-tracks"], ["--ignore-tracks"]),
-        ("inspect", ["in.root"], ["--truth"], ["--targets"]),
-    ],
-)
-def test_a_renamed_option_keeps_its_former_name_which_no_help_shows(verb, words, former, option):
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    import_module(f"pflow.cli.{verb}").add_arguments(parser)
-    assert parser.parse_args([*words, *former]) == parser.parse_args([*words, *option])
-    assert parser.parse_args(words) != parser.parse_args([*words, *option])
-    shown = {name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings}
-    assert option[0] in shown
-    assert former[0] not in shown
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ def test_a_stage_that_would_fail_is_told_before_the_first_one_runs(stage, messag
     [
         ({"eos-treshold": 0.9}, "unrecognized arguments: --eos-treshold 0.9"),
         ({"eos-threshold": "high"}, "argument --eos-threshold: invalid float value: 'high'"),
-        ({"eos-threshold": 7}, "eos_threshold: 7"),
         ({"on-error": ["skip", "raise"]}, "unrecognized arguments: raise"),
     ],
 )
@@ -92,13 +91,6 @@ def test_wrong_options_of_the_calibration_are_told_before_the_first_stage(option
     assert "pflow recipe: error: calibrate: " in shown.err
     assert message in shown.err
     assert "== stage 1" not in shown.out
-
-
-def test_options_of_a_refinement_need_one(tmp_path):
-    options = {"existence-threshold": [0.1, 0.5]}
-    with pytest.raises(ValueError, match=r"calibrate: --existence-threshold: .* has no refinement"):
-        run_checked(TrainingRecipe(stages=STAGES[:1], samples=SAMPLES, calibrate=options), tmp_path)
-    assert run_checked(TrainingRecipe(stages=STAGES, samples=SAMPLES, calibrate=options), tmp_path)
 
 
 def test_a_model_to_begin_with_counts_for_the_stages_behind(tmp_path):

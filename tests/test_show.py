@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import os
+import sys
+
+from pflow.show import text_facts
+
+
+def test_facts_are_broken_between_words_in_a_terminal(monkeypatch):
+    facts = [("a", "some words and AVeryLong-NameOfACollection"), ("bc", "")]
+    assert text_facts(facts) == "a   some words and AVeryLong-NameOfACollection\nbc"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((30, 24)))
+    assert text_facts(facts) == "a   some words and\n    AVeryLong-NameOfACollection\nbc"
