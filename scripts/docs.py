@@ -1,8 +1,8 @@
 """Build the documentation as a site: the API, the notebooks with their outputs, README, RESULTS and other documents.
 
-    pip install --group docs && python scripts/docs.py [--quick]    # into build/docs
+    pip install -e '.[docs]' && python scripts/docs.py [--quick]    # into build/docs
 
-Needs pip 25.1 for `--group`. Without --quick the notebooks are run, which takes minutes. A broken link is an error.
+Without --quick the notebooks are run, which takes minutes. A broken link is an error.
 """
 
 from __future__ import annotations

@@ -14,12 +14,14 @@ if [ "${1:-}" = --lowest ]; then
     exec pytest --numprocesses=auto --dist=loadfile -m "not slow" --ignore=tests/notebooks \
         -W ignore::DeprecationWarning -W ignore::FutureWarning "$@"
 fi
-source scripts/environment.sh test
+source scripts/environment.sh test,docs
 
 echo "== ruff"
 ruff check .
 ruff format --check .
 echo "== mypy"
 mypy
+echo "== documents, as a site"
+python scripts/docs.py --quick
 echo "== pytest"
 pytest --numprocesses=auto --dist=loadfile "$@"

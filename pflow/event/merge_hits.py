@@ -65,7 +65,7 @@ class Merge:
             if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < np.inf:
                 raise ConfigError(f"merge: {name} must be a length in mm above 0, found {size!r}")
             object.__setattr__(self, name, float(size))
-        if isinstance(self.layers, bool) or not isinstance(self.layers, int) or self.layers < 1:
+        if type(self.layers) is not int or self.layers < 1:
             raise ConfigError(f"merge: layers must be a whole number of at least 1, found {self.layers!r}")
 
 

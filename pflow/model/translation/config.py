@@ -77,7 +77,7 @@ class TranslationNetworkConfig:
         if (self.decoder == "multi_projection") != (self.n_projections is not None):
             needs = "needs it" if self.n_projections is None else "has none"
             raise ValueError(f"n_projections: the '{self.decoder}' decoder {needs}")
-        assert self.style  # checks dropout, norm and activation
+        _ = self.style  # checks dropout, norm and activation
 
     @property
     def decoder_width(self) -> int:
