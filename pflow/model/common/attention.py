@@ -1,4 +1,4 @@
-"""Multi-head attention on torch's fused scaled-dot-product attention, and with absorbed key and value projections.
+"""Multi-head attention, on torch's fused scaled-dot-product attention unless queries are few.
 
 Letters: B batch, N query tokens, S key tokens, W width, H heads, D = W / H. Masks: True = real token; None: no padding,
 which keeps the kernels that know no mask. Packed events (`pflow.model.common.layers`) stand side by side in one row,
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 from pflow.model.common.cache import Cache, KeyValue
@@ -62,10 +61,10 @@ def attend(
 def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """What `scaled_dot_product_attention` weights its values with, float [B, H, N, S]; each row sums to 1.
 
-    Of queries [B, H, N, D] and keys [B, H, S, D] with `mask` bool [B, S]; `causal`: a query sees the keys up to its
-    place.
+    Of scaled queries [B, H, N, D] and keys [B, H, S, D] with `mask` bool [B, S]; `causal`: a query sees the keys up to
+    its place.
     """
-    logits = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    logits = query @ key.transpose(-1, -2)
     if causal:
         logits = logits.masked_fill(logits.new_ones(logits.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
     if mask is not None:
@@ -92,14 +91,14 @@ class SelfAttention(nn.Module):
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         check_heads(width, heads)
-        self.heads, self.head_width = heads, width // heads
+        self.heads, self.scale = heads, (width // heads) ** -0.5
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def weights(self, x: Tensor, *, mask: Tensor | None = None, causal: bool = False, **_: object) -> Tensor:
         """Attention weights float [B, H, N, N] of a call of `forward` with the same arguments, without cache."""
         query, key, _values = (split_heads(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
-        return attention_weights(query, key, mask=mask, causal=causal)
+        return attention_weights(query * self.scale, key, mask=mask, causal=causal)
 
     def forward(
         self,
@@ -126,9 +125,9 @@ class SelfAttention(nn.Module):
         if cache is not None:
             if query.shape[2] != 1:
                 raise ValueError(f"cache: one token at a time, got {query.shape[2]}")
-            key, value = cache.update(key, value)
-            weight = (query * self.head_width**-0.5 @ key.transpose(2, 3)).softmax(-1)  # the last token attends to all
-            return self.out((weight @ value).view(x.shape))  # type: ignore[no-any-return]
+            key, value = cache.update(key, value)  # the last token attends to all
+            attended = (query * self.scale @ key.transpose(2, 3)).softmax(-1) @ value  # [B, H, 1, D]
+            return self.out(attended.view(x.shape))  # type: ignore[no-any-return]
         attended = scaled_dot_product_attention(query, key, value, is_causal=causal)
         return self.out(_join(attended))  # type: ignore[no-any-return]
 
@@ -139,7 +138,7 @@ class CrossAttention(nn.Module):
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         check_heads(width, heads)
-        self.heads = heads
+        self.heads, self.scale = heads, (width // heads) ** -0.5
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
@@ -152,7 +151,7 @@ class CrossAttention(nn.Module):
     def weights(self, x: Tensor, memory: KeyValue | Tensor, *, mask: Tensor | None = None, **_: object) -> Tensor:
         """Attention weights float [B, H, N, S] of a call of `forward` with the same arguments."""
         key = (self.project(memory) if isinstance(memory, Tensor) else memory).key
-        return attention_weights(split_heads(self.query(x), self.heads), key, mask=mask)
+        return attention_weights(split_heads(self.query(x), self.heads) * self.scale, key, mask=mask)
 
     def forward(
         self,
@@ -161,70 +160,23 @@ class CrossAttention(nn.Module):
         *,
         mask: Tensor | None = None,
         lengths: Sequence[int] | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """Attend from x, float [B, N, W] or packed with `lengths`, to a memory [B, S, W] or `project` of it."""
+        """Attend from x, float [B, N, W] or packed with `lengths`, to a memory [B, S, W] or `project` of it.
+
+        A `bias`, float [B, H, N, S], is added to the logits, in place of the mask; x may then be [B, W].
+        """
         if isinstance(memory, Tensor):
             memory = self.project(memory)
         query = split_heads(self.query(x), self.heads)
         real = _broadcast(mask)
+        if bias is not None:
+            weight = (query * self.scale @ memory.key.transpose(2, 3) + bias).softmax(-1)
+            attended = weight @ memory.value  # [B, H, N, D]
+            return self.out(attended.view(x.shape) if x.ndim == 2 else _join(attended))  # type: ignore[no-any-return]
         if lengths is None:
             attended = scaled_dot_product_attention(query, memory.key, memory.value, attn_mask=real)
         else:
             queries, keys, values = torch.split(query, list(lengths), dim=2), memory.key[:, None], memory.value[:, None]
             attended = _event_by_event(queries, keys, values, [None] * len(lengths) if real is None else real[:, None])
         return self.out(_join(attended))  # type: ignore[no-any-return]
-
-
-def absorbed_products(query: Tensor, key: Tensor, memory: Tensor, added: Tensor) -> Tensor:
-    """Products of queries with linear maps of a memory, without computing the maps, float [B, H, T, S].
-
-    With M A the mapped memory, q (M A)^T = (q A^T) M^T: the few queries [B, T, H, D] are mapped by the weights `key`
-    [H, D, W] instead of the memory [B, S, W], which all maps read (absorbed projections, as in DeepSeek-V2's multi-head
-    latent attention, arXiv:2405.04434). `added`, [B, H, T, S] or [B, H, T, 1], is added to the products.
-    """
-    mapped = torch.einsum("bthd,hdw->bhtw", query, key).flatten(1, 2)
-    products = torch.baddbmm(added.flatten(1, 2), mapped, memory.transpose(1, 2))  # [B, H * T, S]
-    return products.view(*added.shape[:3], memory.shape[1])
-
-
-class AbsorbedCrossAttention(nn.Module):
-    """Attention of few queries to a long memory with absorbed key and value projections (`absorbed_products`).
-
-    The values are absorbed alike: w (M B) = (w M) B. The bias of the keys adds the same to all logits of a query and is
-    left out.
-    """
-
-    def __init__(self, *, width: int, heads: int) -> None:
-        super().__init__()
-        check_heads(width, heads)
-        self.heads, self.head_width = heads, width // heads
-        self.query = nn.Linear(width, width)
-        self.key_value = nn.Linear(width, 2 * width)
-        self.out = nn.Linear(width, width)
-
-    def project(self, memory: Tensor) -> KeyValue:
-        """Keys and values [B, H, S, D] of a memory float [B, S, W]: for many calls with few queries each on a CPU."""
-        key_weight, value_weight = self.key_value.weight.chunk(2)  # [W, W] each
-        size, length, width = memory.shape
-        shape = (size, self.heads, width // self.heads, length)
-        key = torch.matmul(key_weight, memory.transpose(1, 2)).view(shape)  # [B, H, D, S], as products want it
-        value = torch.matmul(memory, value_weight.t()).view(size, length, *shape[1:3]).transpose(1, 2)
-        return KeyValue(key.transpose(2, 3), value.contiguous())
-
-    def forward(self, x: Tensor, memory: Tensor | KeyValue, bias: Tensor) -> Tensor:
-        """Attend from x [B, N, W] or [B, W] to a memory [B, S, W] or `project` of it; `bias` [B, H, N, S] is added."""
-        query, scale = self.query(x), self.head_width**-0.5
-        value_bias = self.key_value.bias.chunk(2)[1]
-        if isinstance(memory, KeyValue):
-            weight = (split_heads(query, self.heads) * scale @ memory.key.transpose(2, 3) + bias).softmax(
-                -1
-            )  # [B, H, N, S]
-            attended = weight @ memory.value
-            attended = attended.view(x.shape) if x.ndim == 2 else _join(attended)
-            return functional.linear(attended, self.out.weight, self.out.bias + self.out.weight @ value_bias)
-        query = query.view(len(x), bias.shape[2], self.heads, self.head_width) * scale
-        key, value = self.key_value.weight.view(2, self.heads, -1, x.shape[-1]).unbind()  # [H, D, W]
-        weight = absorbed_products(query, key, memory, bias).softmax(-1).flatten(1, 2)  # [B, H * N, S]
-        mean = (weight @ memory).view(len(x), self.heads, bias.shape[2], -1)  # [B, H, N, W]
-        attended = torch.einsum("bhtw,hdw->bthd", mean, value).reshape(x.shape)
-        return self.out(attended + value_bias)  # type: ignore[no-any-return]

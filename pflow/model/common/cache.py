@@ -18,6 +18,10 @@ class KeyValue(NamedTuple):
     key: Tensor
     value: Tensor
 
+    def contiguous(self) -> KeyValue:
+        """For many products with few queries: keys lie in memory as [B, H, D, S], values as [B, H, S, D]."""
+        return KeyValue(self.key.transpose(2, 3).contiguous().transpose(2, 3), self.value.contiguous())
+
     def compact(self, compaction: Compaction) -> KeyValue:
         """The rows that stay, moved in place."""
         return KeyValue(compaction.apply(self.key), compaction.apply(self.value))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from pflow.model.common.attention import AbsorbedCrossAttention, attend
+from pflow.model.common.attention import CrossAttention, attend
 from pflow.model.common.cache import KeyValue
 from pflow.model.pointing.nearby import Directions, attend_nearby, nearness_of
 
@@ -119,27 +119,26 @@ def _attend_to_all(
     return torch.cat(attended, dim=2)
 
 
-class CoverageMemory(NamedTuple):
-    """Encoder states to attend to, and which fraction of each token no particle has yet."""
+class Coverage(NamedTuple):
+    """Which fraction of each token of the source no particle has yet."""
 
-    states: Tensor | KeyValue  # float [B, S, W], or their keys and values
     log_unassigned: Tensor  # float [B, 1, T, S], of the unassigned fraction and `EPS_UNASSIGNED`
     padding: Tensor | None  # float [B, S], `PADDING_LOGIT` for padding, else 0
 
     @classmethod
-    def of(cls, states: Tensor, assigned: Tensor, mask: Tensor | None) -> CoverageMemory:
-        """From the states, the assigned fraction float [B, 1, T, S] of each token, and the mask bool [B, S]."""
+    def of(cls, assigned: Tensor, mask: Tensor | None) -> Coverage:
+        """From the assigned fraction float [B, 1, T, S] of each token, and the mask bool [B, S]."""
         log_unassigned = ((1.0 + EPS_UNASSIGNED) - assigned).clamp(min=EPS_UNASSIGNED).log()
         padding = None if mask is None else torch.where(mask, 0.0, PADDING_LOGIT).to(log_unassigned.dtype)
-        return cls(states, log_unassigned, padding)
+        return cls(log_unassigned, padding)
 
 
 class CoverageAttention(nn.Module):
-    """Attention to a `CoverageMemory`: a head's logits gain s_h ln(unassigned fraction), with s_h learned."""
+    """Attention to the source: a head's logits gain s_h ln(unassigned fraction), with s_h learned."""
 
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
-        self.attention = AbsorbedCrossAttention(width=width, heads=heads)
+        self.attention = CrossAttention(width=width, heads=heads)
         self.strength = nn.Parameter(torch.ones(heads))
 
     @property
@@ -152,13 +151,10 @@ class CoverageAttention(nn.Module):
         """Set the initial strengths."""
         self.strength.fill_(1.0)
 
-    def forward(
-        self, x: Tensor, memory: CoverageMemory, *, mask: Tensor | None = None, lengths: Sequence[int] | None = None
-    ) -> Tensor:
-        """Attend from x float [B, T, W] or [B, W]; the memory knows its mask, and nothing is packed."""
-        if mask is not None or lengths is not None:
-            raise ValueError("mask, lengths: a CoverageMemory holds its own mask and is not packed")
-        bias = self.strength[:, None, None] * memory.log_unassigned  # [B, H, T, S]
-        if memory.padding is not None:
-            bias = bias + memory.padding[:, None, None]
-        return self.attention(x, memory.states, bias)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, memory: tuple[KeyValue, Coverage], **_: None) -> Tensor:
+        """Attend from x float [B, T, W] or [B, W] to keys and values of the source; its coverage knows the mask."""
+        known, coverage = memory
+        bias = self.strength[:, None, None] * coverage.log_unassigned  # [B, H, T, S]
+        if coverage.padding is not None:
+            bias = bias + coverage.padding[:, None, None]
+        return self.attention(x, known, bias=bias)  # type: ignore[no-any-return]

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pflow.model.api import ModelInputs
-from pflow.model.common.attention import SelfAttention, absorbed_products, split_heads
+from pflow.model.common.attention import SelfAttention, split_heads
 from pflow.model.common.cache import Cache, Compaction, KeyValue
 from pflow.model.common.layers import DecoderLayer, FullyConnected, LayerStyle, final_norm, gelu, stack
-from pflow.model.pointing.attention import CoverageAttention, CoverageMemory
+from pflow.model.pointing.attention import Coverage, CoverageAttention
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.geometry import Tables, TokenTracks
 
@@ -69,28 +69,29 @@ class CoverageDecoder(nn.Module):
         for layer in self.layers:
             layer.memory_attention.initialise()
 
+    def project(self, states: Tensor) -> list[KeyValue]:
+        """Keys and values of the source for each layer, of encoder states float [B, S, W]."""
+        return [layer.memory_attention.attention.project(states).contiguous() for layer in self.layers]
+
     def forward(
         self,
         x: Tensor,
-        memory: CoverageMemory,
+        memory: Sequence[KeyValue],
+        coverage: Coverage,
         *,
         mask: Tensor | None = None,
         caches: Sequence[Cache] | None = None,
-        projected: Sequence[KeyValue] | None = None,
     ) -> Tensor:
         """Decode x, float [B, T, W]: the whole sequence, or with `caches`, one a layer, its newest token, [B, W].
 
         With `mask`, bool [B, T], True = real particle, each token attends to all; else to itself and to earlier ones.
-        `projected` are keys and values of the memory for each layer, where they are at hand.
+        The memory is from `project`.
         """
         if mask is not None:  # attention to nothing is not defined: the first token is attended to in any case
             mask = functional.pad(mask[:, 1:], (1, 0), value=True)
         past: Sequence[Cache | None] = caches if caches is not None else [None] * len(self.layers)
-        memories = [memory] * len(self.layers)
-        if projected is not None:
-            memories = [memory._replace(states=states) for states in projected]
-        for layer, of_layer, cache in zip(self.layers, memories, past, strict=True):
-            x = layer(x, of_layer, mask=mask, causal=mask is None, cache=cache)
+        for layer, known, cache in zip(self.layers, memory, past, strict=True):
+            x = layer(x, (known, coverage), mask=mask, causal=mask is None, cache=cache)
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -121,21 +122,15 @@ class SeedPointer(nn.Module):
         return keys.view(len(memory), 3, self.hidden_width, memory.shape[1])
 
     def forward(
-        self, state: Tensor, memory: Tensor, assigned: Tensor, unassigned_energy: Tensor
+        self, state: Tensor, keys: Tensor, assigned: Tensor, unassigned_energy: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits of each token, float [B, T, S] or [B, S], and of the end, float [B, T, 1] or [B, 1].
 
-        Of decoder states [B, T, W] or [B, W], the memory [B, S, W] or `project` of it, and of each token the assigned
-        fraction and the unassigned energy in GeV, [B, 1, T, S].
+        Of decoder states [B, T, W] or [B, W], `project` of the memory, and of each token the assigned fraction and the
+        unassigned energy in GeV, [B, 1, T, S].
         """
-        query, scale = self.state(state), self.hidden_width**-0.5
-        if memory.ndim == 4:
-            products = split_heads(query, 3) * scale @ memory + self.offset[:, None, None]  # [B, 3, T, S]
-        else:
-            query = query.view(len(state), assigned.shape[2], 3, self.hidden_width) * scale
-            key, shift = self.token.weight.view(3, self.hidden_width, -1), self.token.bias.view(3, -1)
-            constant = torch.einsum("btch,ch->bct", query, shift) + self.offset[:, None]
-            products = absorbed_products(query, key, memory, constant[..., None])
+        query = split_heads(self.state(state), 3) * self.hidden_width**-0.5
+        products = query @ keys + self.offset[:, None, None]  # [B, 3, T, S]
         plain, of_assigned, of_energy = torch.split(products, 1, dim=1)  # [B, 1, T, S] each
         logits = plain + of_assigned * assigned + of_energy * (unassigned_energy + 1e-3).log()
         return logits.view(*state.shape[:-1], -1 if len(state) else assigned.shape[3]), self.eos(state)
@@ -185,9 +180,8 @@ class ParticleDecoder(nn.Module):
         return self.bos.expand(batch, 1, -1)
 
     def project(self, states: Tensor) -> Memory:
-        """Of encoder states float [B, S, W]; on a CPU, products with few queries take a third of the time with it."""
-        layers = [layer.memory_attention.attention.project(states) for layer in self.stack.layers]
-        return Memory(layers, self.pointer.project(states))
+        """Of encoder states float [B, S, W]."""
+        return Memory(self.stack.project(states), self.pointer.project(states))
 
     def forward(
         self,
@@ -208,10 +202,10 @@ class ParticleDecoder(nn.Module):
         assigned_energy = assigned_energy.view(batch, 1, steps, tables.n_tokens)
         assigned = assigned_energy / energy.clamp(min=1e-9)
         mask = None if tables.token_mask is None else tables.token_mask.view(batch, tables.n_tokens)
-        states = tables.states.view(batch, tables.n_tokens, x.shape[-1]) if memory is None else memory.pointer
-        coverage = CoverageMemory.of(states, assigned, mask)
-        decoded = self.stack(x, coverage, caches=caches, projected=None if memory is None else memory.layers)
-        logits, eos_logit = self.pointer(decoded, states, assigned, (energy - assigned_energy).clamp(min=0.0))
+        if memory is None:
+            memory = self.project(tables.states.view(batch, tables.n_tokens, x.shape[-1]))
+        decoded = self.stack(x, memory.layers, Coverage.of(assigned, mask), caches=caches)
+        logits, eos_logit = self.pointer(decoded, memory.pointer, assigned, (energy - assigned_energy).clamp(min=0.0))
         if mask is not None:
             logits = logits.masked_fill(~(mask if x.ndim == 2 else mask[:, None]), MASKED_LOGIT)
         return decoded, logits, eos_logit

@@ -65,7 +65,7 @@ class BatchDecoder:
         self.limits = decoding.limits(is_hit.sum(1), source.items.mask.sum(1) - is_hit.sum(1))  # [B]
         self.caches = [KVCache() for _ in network.decoder.stack.layers]
         self.on_cpu = source.states.device.type == "cpu"
-        self.memory = network.decoder.project(source.states) if self.on_cpu else None
+        self.memory = network.decoder.project(source.states)
         self.source, self.tables = source, source.tables()
         self.state = State.first(network, self.tables, len(source.states))
         self.pointed: Pointed
@@ -90,7 +90,7 @@ class BatchDecoder:
             self.selected = compaction.apply(self.selected)
         self.source, self.state = self.source.compact(compaction), self.state.compact(compaction)
         self.tables = self.source.tables()
-        self.memory = None if self.memory is None else self.memory.compact(compaction)
+        self.memory = self.memory.compact(compaction)
         for cache in self.caches:
             cache.compact(compaction)
 

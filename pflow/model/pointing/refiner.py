@@ -20,7 +20,7 @@ from torch.nn import functional
 from pflow.model.api import ModelInputs
 from pflow.model.common.layers import FullyConnected, gelu
 from pflow.model.pointing.assignment import N_DELTA_FEATURES, AssignmentLogits, delta_features
-from pflow.model.pointing.attention import CoverageMemory
+from pflow.model.pointing.attention import Coverage
 from pflow.model.pointing.config import PointingNetworkConfig
 from pflow.model.pointing.decoder import CoverageDecoder
 from pflow.model.pointing.geometry import EncodedSource, gather
@@ -201,9 +201,8 @@ class Refiner(nn.Module):
         assigned = fraction.sum(1)  # [B, M]
         x, item_sums = particles.embedded, tables.item_sums
         x = x + self.messages(x, particles.log_energy, particles.direction, mask, particles.hit_fraction, item_sums)
-        memory = CoverageMemory.of(states, source.assigned(assigned[:, None])[:, None], source.tokens.mask)
-        memory = memory._replace(log_unassigned=memory.log_unassigned.expand(-1, -1, seed.shape[1], -1))
-        x = self.stack(x + self.embed_query(particles.query), memory, mask=mask)
+        coverage = Coverage.of(source.assigned(assigned[:, None])[:, None], source.tokens.mask)
+        x = self.stack(x + self.embed_query(particles.query), self.stack.project(states), coverage, mask=mask)
         query = particles.query + self.query_update(torch.cat([x, gather(states, seed)], dim=-1))
         existence_logit = self.existence(x).squeeze(-1)
         probability = existence_logit.sigmoid()

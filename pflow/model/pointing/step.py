@@ -87,7 +87,7 @@ def point(
     tables: Tables,
     state: State,
     caches: Sequence[Cache],
-    memory: Memory | None,
+    memory: Memory,
     decoding: PointingDecodingConfig,
 ) -> Pointed:
     """Decode the next state of each event, and choose the most probable seed of its particle.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pflow.data.batch import Batch
 from pflow.model.api import DecodingConfig, GeneratedParticles
-from pflow.model.common.cache import Compaction, KeyValue, KVCache
+from pflow.model.common.cache import Compaction, KVCache
 from pflow.model.common.decode import decode
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
@@ -26,7 +26,7 @@ class TranslationDecoder:
         self.network = network
         self.eos_threshold = decoding.eos_threshold
         states, self.memory_mask = network.encode(batch)
-        self.memory = [KeyValue(*(part.contiguous() for part in pair)) for pair in network.decoder.project(states)]
+        self.memory = [known.contiguous() for known in network.decoder.project(states)]
         self.caches = [KVCache() for _ in self.memory]
         self.tokens = TargetTokens.bos(len(batch), batch.hits.mask.device)
         self.next: dict[str, Tensor] = {}
