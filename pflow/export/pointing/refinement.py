@@ -7,26 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pflow.checkpoint.load import TrainedModel
 from pflow.event.links import MIN_HIT_FRACTION
 from pflow.export.pointing.encoder import SOURCE, source_of
 from pflow.export.pointing.step import ROWS, UNREFINED, UNREFINED_ROWS
-from pflow.model.pointing.assignment import delta_features
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.network import PointingNetwork
 from pflow.model.pointing.pairs import PairList
 from pflow.model.pointing.refined_particles import refine
-from pflow.model.pointing.refiner import (
-    MIN_SLOPE_FRACTION,
-    RANGE,
-    SLOPE_FRACTION_WIDTH,
-    DecodedParticles,
-    PairwiseMessages,
-)
-from pflow.model.pointing.shower_directions import SLOPE_UNIT, shower_slopes
-from pflow.model.pointing.showers import Showers, ramp_up
+from pflow.model.pointing.refiner import DecodedParticles
 from pflow.physics.kinematics import four_momentum_covariance, unit_vector
 from pflow.physics.pdg import CLASSES, charges, class_index, masses
 from pflow.tokens.particles import NULL_DIRECTION, momentum_and_energy
@@ -44,8 +34,6 @@ class RefinementGraph(nn.Module):
         super().__init__()
         self.network, self.decoding = network, decoding
         self.physics = PhysicalParticles(model)
-        if network.refiner is not None:
-            network.refiner.messages = DenseMessages(network.refiner.messages)  # type: ignore[assignment]
         of_event = ("hit_index", *SOURCE) if network.refiner is not None else ("hit_index",)
         self.inputs = (*of_event, *(ROWS if network.refiner is not None else (*ROWS, *UNREFINED_ROWS)))
         self.outputs = (*self.physics.outputs, *LINKS)
@@ -85,50 +73,6 @@ class RefinementGraph(nn.Module):
         particles, pdg, charge, assignment, is_particle = refine(network, decoded, source, self.decoding)
         columns = {"is_particle": is_particle, **particles.columns(pdg, charge)}
         return {name: column[0] for name, column in columns.items()}, assignment.pairs, assignment.log_fraction.exp()
-
-
-class DenseMessages(nn.Module):
-    """`pflow.model.pointing.refiner.PairwiseMessages` of all particles of one event, without a list of pairs."""
-
-    def __init__(self, messages: PairwiseMessages) -> None:
-        super().__init__()
-        self.messages = messages
-
-    def forward(
-        self, x: Tensor, log_energy: Tensor, direction: Tensor, mask: Tensor, hit_fraction: Tensor, item_sums: Tensor
-    ) -> Tensor:
-        """The sum of the messages to each particle, float [1, T, W]; `mask` is True."""
-        messages = self.messages
-        direction = direction[0].double()
-        start, end = direction[:, None], direction[None]  # receivers and senders
-        angle = (end - start).square().sum(-1).clamp(min=1e-12).sqrt()  # [T, T], rad
-        half = log_energy[0].double() / 2.0
-        to, by = half[:, None].expand_as(angle), half[None].expand_as(angle)
-        features = [
-            delta_features(start, end),
-            torch.stack([(angle + 1e-3).log() / 2.0, to, by], dim=-1),
-            self._slopes(hit_fraction, item_sums, start, end),
-        ]
-        geometry = messages.geometry(torch.cat(features, dim=-1).float())
-        message = messages.receiver(x[0])[:, None] + messages.sender(x[0])[None] + geometry
-        order = torch.cumsum(torch.ones_like(log_energy[0], dtype=torch.int64), 0)
-        weight = torch.where(order[:, None] == order, 0.0, (angle / -RANGE).exp().float())
-        total = (functional.gelu(message) * weight[..., None]).sum(1)
-        return messages.out(total)[None]  # type: ignore[no-any-return]
-
-    def _slopes(self, hit_fraction: Tensor, item_sums: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """Features of the slopes of both showers, double [T, T, 4]."""
-        full = MIN_SLOPE_FRACTION + SLOPE_FRACTION_WIDTH
-        pairs = PairList.where(hit_fraction > MIN_SLOPE_FRACTION)
-        fraction = pairs.values(hit_fraction)
-        fraction = fraction * ramp_up(fraction, full, width=SLOPE_FRACTION_WIDTH)
-        slope = shower_slopes(Showers.of(fraction.double(), pairs, item_sums), pairs)
-        theta, phi = (slope.double() / SLOPE_UNIT).asinh().unbind(-1)  # [T]
-        side = (start[..., 0] * end[..., 1] - start[..., 1] * end[..., 0]).sign()  # [T, T]
-        theta = theta.abs()
-        return torch.stack(
-            [phi[:, None] * side, -phi * side, theta[:, None].expand_as(side), theta.expand_as(side)], dim=-1
-        )
 
 
 class PhysicalParticles(nn.Module):

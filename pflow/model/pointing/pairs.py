@@ -133,17 +133,10 @@ Pairs = PairList | PairsOfOne
 
 def _rows(values: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     """Values [N, F] at an index [P], each of the F in a row of its own: [F, P]."""
-    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return values.index_select(0, index).to(dtype).t()
     # Row by row into place: a copy of [P, F] that is then transposed takes ten times as long on a CPU.
     return values.t().gather(1, index.expand(values.shape[1], -1)).to(dtype)
 
 
 def lengths(rows: Tensor) -> Tensor:
     """Lengths [1, P] of the vectors in rows [F, P]; torch's norm along them takes fifty times as long on a CPU."""
-    length: Tensor
-    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        length = torch.linalg.vector_norm(rows, dim=0, keepdim=True)
-    else:
-        length = rows.square().sum(0, keepdim=True).sqrt()
-    return length
+    return rows.square().sum(0, keepdim=True).sqrt()
