@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import pkgutil
 import re
 import signal
 import sys
@@ -20,6 +21,7 @@ from jsonargparse import ActionConfigFile, Namespace
 from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
+import pflow.model
 from pflow.cli.main import VERBS
 from pflow.config import config_dir, load_yaml
 from pflow.data.datamodule import ParticleFlowData
@@ -56,7 +58,11 @@ SAVE_EVERY = timedelta(minutes=5)
 LIGHTNING = ("trainer", "model_checkpoint", "early_stopping")
 """Groups of options that are Lightning's own."""
 
-ARCHITECTURES = {name: f"pflow.model.{name}.{name.capitalize()}Reconstructor" for name in ("pointing", "translation")}
+ARCHITECTURES = {
+    one.name: f"pflow.model.{one.name}.{one.name.capitalize()}Reconstructor"
+    for one in pkgutil.iter_modules(pflow.model.__path__)
+    if one.ispkg and one.name != "common"
+}
 """Classes of networks by the short names that ``--model.reconstructor`` takes."""
 
 MODEL = {

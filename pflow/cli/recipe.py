@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stages", type=int, metavar="N", help="only the first N stages, without calibration (default: all)"
     )
-    parser.add_argument("--ship", metavar="DIR", help="copy the final model to this folder; what else is in it stays")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
         data_dir=args.data_dir,
         variant=args.variant,
         options=args.options,
-        ship=args.ship,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
 import inspect
 import typing
 from abc import ABC, abstractmethod
@@ -39,9 +38,6 @@ __all__ = [
 
 MAX_PARTICLES = 2**14
 """Largest `DecodingConfig.max_particles`: far above any event of an e+e- collider."""
-
-ENTRY_POINTS = "pflow.reconstructors"
-"""Group of entry points by which installed packages offer architectures."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,28 +235,18 @@ def build_reconstructor(spec: Mapping[str, Any], inputs: ModelInputs) -> Reconst
 
 
 def reconstructor_class(class_path: str) -> type[Reconstructor]:
-    """The class that a configuration or file names.
+    """The class below ``pflow.model`` that a configuration or file names: reading a file imports no other module.
 
-    Only classes below ``pflow.model`` and installed entry points of the group ``pflow.reconstructors`` can be named:
-    reading a file imports no other module. ValueError: another place, no such class, or not a `Reconstructor`.
+    ValueError: another place, no such class, or not a `Reconstructor`.
     """
     found: Any = None
-    if class_path.startswith("pflow.model.") and all(part.isidentifier() for part in class_path.split(".")):
-        module, _, name = class_path.rpartition(".")
+    module, _, name = class_path.rpartition(".")
+    if module.startswith("pflow.model."):
         try:
             found = getattr(importlib.import_module(module), name, None)
         except ModuleNotFoundError as error:
             if error.name is None or not class_path.startswith(error.name):
                 raise
-    else:
-        entries = importlib.metadata.entry_points(group=ENTRY_POINTS)
-        entry = next((entry for entry in entries if entry.value.replace(":", ".") == class_path), None)
-        if entry is None:
-            raise ValueError(
-                f"class_path: '{class_path}' is neither below pflow.model nor an installed entry point of "
-                f"{ENTRY_POINTS}"
-            )
-        found = entry.load()
     if not (isinstance(found, type) and issubclass(found, Reconstructor)):
-        raise ValueError(f"class_path: there is no Reconstructor '{class_path}'")
+        raise ValueError(f"class_path: there is no Reconstructor '{class_path}' below pflow.model")
     return found

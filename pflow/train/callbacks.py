@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import torch
 from pytorch_lightning.callbacks import RichProgressBar, WeightAveraging
 from torch import Tensor, nn
 
-from pflow.errors import ConfigError, nearest
+from pflow.errors import ConfigError
 
 if TYPE_CHECKING:
     from pflow.train.module import ParticleFlow
@@ -79,31 +78,22 @@ class AveragedWeights(WeightAveraging):  # type: ignore[misc]
 
 
 class Freeze(pl.Callback):  # type: ignore[misc]
-    """Trains a part of a trained model: the other modules get no gradients and stay in evaluation mode.
+    """Trains the second stage of a trained model: its ``first_stage_modules`` get no gradients and are evaluated."""
 
-    `modules` are names of sub-modules of the reconstructor; default: its ``first_stage_modules``.
-    """
-
-    def __init__(self, modules: Sequence[str] | None = None) -> None:
-        self.modules = modules
+    def __init__(self) -> None:
         self._frozen: list[nn.Module] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: ParticleFlow, stage: str) -> None:
-        """Freeze, before there is an optimiser; ConfigError: no such module, or random weights."""
+        """Freeze, before there is an optimiser; ConfigError: random weights."""
         if stage != "fit":
             return
         pl_module.configure_model()
         reconstructor = pl_module.reconstructor
         assert reconstructor is not None
-        names = reconstructor.first_stage_modules if self.modules is None else self.modules
-        known = dict(reconstructor.named_modules())
-        for name in names:
-            if name not in known:
-                hint = ", ".join(nearest(name, known)) or ", ".join(dict(reconstructor.named_children()))
-                raise ConfigError(f"Freeze: the model has no module '{name}' (nearest matches: {hint})")
         if pl_module.spec.purpose == "fresh":
             raise ConfigError("Freeze: the weights are random; name a trained model with --start-from")
-        self._frozen = [known[name].requires_grad_(False) for name in names]
+        names = reconstructor.first_stage_modules
+        self._frozen = [reconstructor.get_submodule(name).requires_grad_(False) for name in names]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Keep what is frozen in evaluation mode, e.g. without dropout."""

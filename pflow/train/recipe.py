@@ -138,7 +138,6 @@ def run_recipe(
     data_dir: str | Path | None = None,
     variant: str | None = None,
     options: Sequence[str] = (),
-    ship: str | Path | None = None,
 ) -> int:
     """Run a recipe below `output`: stages in ``stage_1``, ``stage_2`` ..., then the calibrated model in ``weights``.
 
@@ -155,18 +154,11 @@ def run_recipe(
         ConfigError if one is wrong. The model that a later one takes is not there yet.
     data_dir, variant, options
         Folder of the samples and chosen variant, where the recipe names some; more options of `pflow fit`.
-    ship
-        Folder to copy the files of the final model to; what else is in it stays.
 
-    ConfigError: no such variant, no folder of samples, or no model to copy to `ship`, which may be no file. InputError:
-    a file of the samples is missing.
+    ConfigError: no such variant, or no folder of samples. InputError: a file of the samples is missing.
     """
     if recipe.samples and data_dir is None:
         raise ConfigError("the recipe names samples: say where they are with --data-dir")
-    if ship is not None and recipe.calibrate is None:
-        raise ConfigError("--ship: there is no final model to copy, as the recipe has no 'calibrate'")
-    if ship is not None and Path(ship).exists() and not Path(ship).is_dir():
-        raise ConfigError(f"cannot write to {ship}: expected a folder, found a file")
     files = {} if data_dir is None else recipe.files(data_dir)
     data = [word for split, paths in files.items() for word in (f"--data.{split}", json.dumps(paths))]
     folders = [Path(output) / f"stage_{number}" for number in range(1, len(recipe.stages) + 1)]
@@ -212,8 +204,6 @@ def run_recipe(
     if code not in (0, SKIPPED):
         return code
     shutil.copy(folders[-1] / SUMMARY, weights)
-    if ship is not None:
-        shutil.copytree(weights, ship, dirs_exist_ok=True)
     return SKIPPED if skipped or code else 0
 
 

@@ -149,20 +149,14 @@ def module():
     return SimpleNamespace(reconstructor=Twice(), spec=ModelSpec(purpose="start"), configure_model=lambda: None)
 
 
-@pytest.mark.parametrize("modules", [None, ["first"]])
-def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode(module, modules):
-    callback = Freeze(modules)
+def test_frozen_modules_have_no_gradients_and_stay_in_evaluation_mode(module):
+    callback = Freeze()
     callback.setup(None, module, "fit")
     model = module.reconstructor.train()
     callback.on_train_batch_start(None, module)
     assert not any(parameter.requires_grad for parameter in model.first.parameters())
     assert all(parameter.requires_grad for parameter in model.second.parameters())
     assert (model.first.training, model.second.training) == (False, True)
-
-
-def test_a_module_to_freeze_that_there_is_not_is_an_error_with_the_nearest_match(module):
-    with pytest.raises(ConfigError, match=r"no module 'frist' \(nearest matches: first"):
-        Freeze(["frist"]).setup(None, module, "fit")
 
 
 def test_the_average_is_on_the_device_of_the_training_and_taken_at_once(monkeypatch):

@@ -62,12 +62,9 @@ def test_a_missing_sample_or_folder_is_named_before_any_training(samples, pflow,
     assert pflow.calls == []
 
 
-def test_a_model_is_trained_in_stages_then_calibrated_and_shipped(samples, pflow, tmp_path):
-    out, ship = tmp_path / "out", tmp_path / "ship"
-    ship.mkdir()
-    for name in ("README.md", "model.json"):
-        (ship / name).write_text("old")
-    assert run_recipe(load_recipe("general"), output=out, data_dir=samples, pflow=pflow, ship=ship) == 0
+def test_a_model_is_trained_in_stages_then_calibrated(samples, pflow, tmp_path):
+    out = tmp_path / "out"
+    assert run_recipe(load_recipe("general"), output=out, data_dir=samples, pflow=pflow) == 0
     *stages, calibrate = pflow.calls
     assert [words[0] for words in stages] == ["fit"] * 3
     for number, words in enumerate(stages, 1):
@@ -83,10 +80,10 @@ def test_a_model_is_trained_in_stages_then_calibrated_and_shipped(samples, pflow
     assert calibrate[1:4] == [str(samples / f"{name}_val.root") for name in ("single", "multi", "zqq")]
     assert option(calibrate, "--checkpoint") == str(out / "stage_3" / "last.ckpt")
     assert (option(calibrate, "--eos-threshold"), option(calibrate, "--existence-threshold")) == ("0.97", "0.12")
-    texts = {path.name: path.read_text() for path in ship.iterdir()}
+    texts = {path.name: path.read_text() for path in (out / "weights").iterdir()}
     summary = {"run": "stage_3", "before": {"run": "stage_2", "before": {"run": "stage_1"}}}
     assert json.loads(texts.pop("training.json")) == summary
-    assert texts == {"README.md": "old", "model.json": "new", "model.safetensors": "new"}
+    assert texts == {"model.json": "new", "model.safetensors": "new"}
 
 
 def test_an_interrupted_stage_is_resumed_and_a_finished_one_is_not_run_again(samples, pflow, tmp_path, capsys):
@@ -190,17 +187,6 @@ def test_all_that_is_to_run_is_checked_before_it_runs(samples, pflow, tmp_path):
     assert [[*commands] for commands in checked] == [["stage 1", "stage 2", "stage 3", "calibrate"]] * 2 + [
         ["calibrate"]
     ]
-
-
-def test_a_final_model_that_cannot_be_shipped_is_told_before_any_training(samples, pflow, tmp_path):
-    with pytest.raises(ConfigError, match="--ship: there is no final model"):
-        run_recipe(
-            load_recipe("photon").first(1), output=tmp_path, data_dir=samples, pflow=pflow, ship=tmp_path / "ship"
-        )
-    (tmp_path / "ship").touch()
-    with pytest.raises(ConfigError, match=r"ship: expected a folder, found a file"):
-        run_recipe(load_recipe("photon"), output=tmp_path, data_dir=samples, pflow=pflow, ship=tmp_path / "ship")
-    assert pflow.calls == []
 
 
 def test_the_time_of_a_training_is_that_of_its_parts(model, save_model, tmp_path):

@@ -7,8 +7,8 @@ from torch import nn
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw all weights of `module` from `generator`, on the weights' device; default: torch's global one.
+def initialise(module: nn.Module) -> None:
+    """Draw all weights of `module` from torch's global generator, then let its parts `set_initial_values`.
 
     Linear maps: uniform with variance 1 / (number of inputs) (LeCun et al. 1998; independent of whether maps are
     fused), biases 0. Norms: 1 and 0. Other parameters, which are token vectors: normal with standard deviation 1.
@@ -18,7 +18,7 @@ def initialise(module: nn.Module, generator: torch.Generator | None = None) -> N
     for part in module.modules():
         if isinstance(part, nn.Linear):
             bound = (3.0 / part.in_features) ** 0.5
-            part.weight.uniform_(-bound, bound, generator=generator)
+            part.weight.uniform_(-bound, bound)
             if part.bias is not None:
                 part.bias.zero_()
         elif isinstance(part, nn.LayerNorm):
@@ -26,4 +26,8 @@ def initialise(module: nn.Module, generator: torch.Generator | None = None) -> N
         else:
             for parameter in part.parameters(recurse=False):
                 if not parameter.is_meta:
-                    parameter.normal_(generator=generator)
+                    parameter.normal_()
+    for part in module.modules():
+        set_initial_values = getattr(part, "set_initial_values", None)
+        if set_initial_values is not None:
+            set_initial_values()

@@ -59,7 +59,7 @@ class DirectionalSelfAttention(nn.Module):
         self.attend_nearby = attend_nearby  # an export has another
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def set_initial_values(self) -> None:
         """Set the initial strengths."""
         self.log_strength.zero_()
 
@@ -147,7 +147,7 @@ class CoverageAttention(nn.Module):
         return self.attention.out
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def set_initial_values(self) -> None:
         """Set the initial strengths."""
         self.strength.fill_(1.0)
 

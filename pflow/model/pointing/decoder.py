@@ -64,11 +64,6 @@ class CoverageDecoder(nn.Module):
         )
         self.norm = final_norm(width=config.width, style=style)
 
-    def initialise(self) -> None:
-        """Set the initial strengths of the attention."""
-        for layer in self.layers:
-            layer.memory_attention.initialise()
-
     def project(self, states: Tensor) -> list[KeyValue]:
         """Keys and values of the source for each layer, of encoder states float [B, S, W]."""
         return [layer.memory_attention.attention.project(states).contiguous() for layer in self.layers]
@@ -112,7 +107,7 @@ class SeedPointer(nn.Module):
         self.eos = FullyConnected((width, width, 1), activation="gelu")
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def set_initial_values(self) -> None:
         """Set the initial offsets: small logits, smaller ones for assigned tokens."""
         self.offset.copy_(torch.tensor([-3.0, -3.0, 0.5]))
 
@@ -150,11 +145,6 @@ class ParticleDecoder(nn.Module):
         self.embed_pooled = nn.Linear(width, width, bias=False)
         self.stack = CoverageDecoder(config, layers=config.decoder_layers)
         self.pointer = SeedPointer(width=width, hidden_width=config.hidden_width)
-
-    def initialise(self) -> None:
-        """Set the initial values that differ from those of `pflow.model.common.initialise`."""
-        self.stack.initialise()
-        self.pointer.initialise()
 
     def embed(self, particles: PreviousParticles, tables: Tables) -> Tensor:
         """Embedded particles float [N, W]."""

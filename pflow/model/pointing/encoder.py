@@ -39,11 +39,6 @@ class SourceEncoder(nn.Module):
             style=style,
         )
 
-    def initialise(self) -> None:
-        """Set the initial strengths of the attention."""
-        for layer in self.stack.layers:
-            layer.attention.initialise()
-
     def check(self, batch: Batch) -> None:
         """Raise ValueError if the batch lacks tracks that the network reads, or has tracks that it does not read."""
         if (batch.tracks is None) != (self.embed_track is None):

@@ -113,7 +113,7 @@ class ParticleHead(nn.Module):
         self.correct = nn.Linear(width, 8)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def set_initial_values(self) -> None:
         """Set the initial corrections to none."""
         self.correct.weight.zero_()
         self.correct.bias.copy_(torch.tensor([0.0, -3.0, 0.0, 0.0, -2.0, -4.0, -3.0, -3.0]))

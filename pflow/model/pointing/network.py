@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -50,14 +49,7 @@ class PointingNetwork(nn.Module):
         self.assignment = ParticleAssignment(config, n_subdetectors=inputs.n_subdetectors)
         self.head = ParticleHead(inputs, config)
         self.refiner = Refiner(inputs, config) if config.refine_layers else None
-        self.initialise()
-
-    def initialise(self, generator: torch.Generator | None = None) -> None:
-        """Draw all weights from `generator` or from torch's global one; the initial corrections are none."""
-        initialise(self, generator)
-        for part in (self.encoder, self.decoder, self.head, self.refiner):
-            if part is not None:
-                part.initialise()
+        initialise(self)
 
     def encode(self, batch: Batch) -> EncodedSource:
         """Encode a batch; ValueError: no readout, no tracks that the network reads, or tracks that it does not read."""

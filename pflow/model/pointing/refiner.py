@@ -74,7 +74,7 @@ class PairwiseMessages(nn.Module):
         self.out = nn.Linear(width, width)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def set_initial_values(self) -> None:
         """Set the initial messages to none."""
         self.out.weight.zero_()
 
@@ -176,15 +176,12 @@ class Refiner(nn.Module):
         self.direction_correction = ConversionDirectionCorrection(features=features, hidden_width=hidden_width)
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def set_initial_values(self) -> None:
         """Set the initial result to that of the first stage, with large existence probabilities."""
-        self.stack.initialise()
         last = (self.query_update[-1], self.pair_logits.out[-1], self.unassigned, self.existence[-1], self.describe[-1])
         for layer in last:
             layer.weight.zero_()  # type: ignore[operator]
         self.existence[-1].bias.fill_(3.0)  # type: ignore[operator]
-        self.messages.initialise()
-        self.direction_correction.initialise()
 
     def forward(
         self, particles: DecodedParticles, source: EncodedSource, *, existence_threshold: float = 0.0

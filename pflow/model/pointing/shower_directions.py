@@ -124,7 +124,7 @@ class ConversionDirectionCorrection(nn.Module):
         self.fraction = FullyConnected((features + 2, hidden_width, 1), activation="gelu")
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def set_initial_values(self) -> None:
         """Set the initial fraction."""
         self.fraction[-1].weight.zero_()  # type: ignore[operator]
         self.fraction[-1].bias.fill_(-4.0)  # type: ignore[operator]

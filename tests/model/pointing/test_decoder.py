@@ -26,7 +26,7 @@ def test_steps_with_caches_equal_the_whole_sequence():
 def pointer():
     torch.manual_seed(0)
     pointer = SeedPointer(width=12, hidden_width=4)
-    pointer.initialise()
+    pointer.set_initial_values()
     return pointer
 
 

@@ -160,7 +160,7 @@ def test_the_output_is_the_refinement(make_model, events, batch, collate):
 def test_initially_there_are_no_messages(make_model, batch):
     model = awake(make_model(refine_layers=1))
     messages = model.network.refiner.messages
-    messages.initialise()
+    messages.set_initial_values()
     one = model.decode(batch, max_particles=6)
     with torch.no_grad():
         messages.receiver.weight.normal_()

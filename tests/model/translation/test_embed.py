@@ -26,7 +26,8 @@ def test_versions_of_the_embedder(version, expected):
 def target(special=Flags, width=W, position=True):
     config = TranslationNetworkConfig(width=width, target_position=position)
     embedder = TargetEmbedder(n_charge=3, n_pdg=6, special=special(), config=config)
-    initialise(embedder, torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    initialise(embedder)
     return embedder
 
 
