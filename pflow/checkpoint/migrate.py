@@ -10,69 +10,56 @@ __all__ = ["migrate_state_dict", "without_removed"]
 
 _T = TypeVar("_T")
 
-CLASS_PATHS = {
-    "translation": "pflow.model.translation.TranslationReconstructor",
-    "pointing": "pflow.model.pointing.PointingReconstructor",
-}
+ANY: tuple[Any, ...] = ()
+"""Any value: the option matters in training only."""
 
-REMOVED = {
-    "embedder_feedforward": (None,),
-    "embedder_hidden_layers": (None, 2),
-    "target_width": (None,),
-    "head_feedforward": (None,),
-    "bias": (True,),
-    "energy_width": (False,),
-    "energy_sigma": (False,),
-}
-"""Options of translation networks that are gone, and the values with which a model is read all the same."""
-
-POINTING_CONSTANTS: dict[str, dict[str, Any]] = {
-    "network": {
-        "local_attention": True,
-        "cone_angle": 0.3,
-        "use_proxies": True,
-        "coverage": True,
-        "delta_theta_phi_features": True,
-        "pairwise_messages": True,
-        "refine_delta_theta_phi_features": True,
+REMOVED: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
+    "pflow.model.translation.TranslationReconstructor": {
+        "network": {
+            "embedder_feedforward": (None,),
+            "embedder_hidden_layers": (None, 2),
+            "target_width": (None,),
+            "head_feedforward": (None,),
+            "bias": (True,),
+            "energy_width": (False,),
+            "energy_sigma": (False,),
+        },
+        "loss": {"energy": ANY, "direction": ANY, "label_smoothing": ANY},
     },
-    "decoding": {"max_empty_steps": 3, "min_deposit_fraction": 0.5},
-    "training": {"scheduled_sampling_prob": None, "order_noise_std": None},
+    "pflow.model.pointing.PointingReconstructor": {
+        "network": {
+            "local_attention": (True,),
+            "cone_angle": (0.3,),
+            "use_proxies": (True,),
+            "coverage": (True,),
+            "delta_theta_phi_features": (True,),
+            "pairwise_messages": (True,),
+            "refine_delta_theta_phi_features": (True,),
+        },
+        "decoding": {"max_empty_steps": (3,), "min_deposit_fraction": (0.5,)},
+        "training": {"scheduled_sampling_prob": ANY, "order_noise_std": ANY},
+    },
 }
-"""Options of the pointing network, by part, that are constants now, and their values; None: it matters in training
-only, and a model with any value is read."""
+"""Options that are gone, by class and part, and the values with which a model is read all the same."""
 
-TRANSLATION_LOSSES = ("energy", "direction", "label_smoothing")
-"""Options of the translation models' losses that are gone. They matter in training only."""
+OF_REFINEMENT = ("pairwise_messages", "refine_delta_theta_phi_features")
+"""Options that have no effect without ``refine_layers``."""
 
 
 def without_removed(model: Mapping[str, Any]) -> dict[str, Any]:
     """``class_path`` and ``init_args`` without the options that are gone; a ValueError if one had an effect."""
-    if model.get("class_path") == CLASS_PATHS["pointing"]:
-        return _without_constants(model)
-    if model.get("class_path") != CLASS_PATHS["translation"]:
+    removed = REMOVED.get(model["class_path"])
+    if removed is None:
         return dict(model)
-    parts = {"network": {}, "loss": {}, **(model.get("init_args") or {})}
-    network = dict(parts["network"])
-    for name, harmless in REMOVED.items():
-        if network.pop(name, harmless[0]) not in harmless:
-            raise ValueError(f"'{name}' is no longer an option: use the version of pflow that wrote the model")
-    loss = {name: value for name, value in parts["loss"].items() if name not in TRANSLATION_LOSSES}
-    return {**model, "init_args": {**parts, "network": network, "loss": loss}}
-
-
-def _without_constants(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A pointing network without the options that are constants."""
     parts = {part: dict(options) for part, options in (model.get("init_args") or {}).items()}
-    refined = bool(parts.get("network", {}).get("refine_layers"))
-    for part, constants in POINTING_CONSTANTS.items():
-        for name, value in constants.items():
-            found = parts.get(part, {}).pop(name, value)
-            matters = refined or name not in ("pairwise_messages", "refine_delta_theta_phi_features")
-            if value is not None and found != value and matters:
+    refined = parts.get("network", {}).get("refine_layers", 0) > 0
+    for part, options in removed.items():
+        for name in options.keys() & parts.get(part, {}).keys():
+            found, harmless = parts[part].pop(name), options[name]
+            if harmless and found not in harmless and (refined or name not in OF_REFINEMENT):
                 raise ValueError(
-                    f"'{name}' is no longer an option: it is {value}, and the model was made with {found}; use the "
-                    "version of pflow that wrote it"
+                    f"'{name}' is no longer an option: it is {harmless[0]}, and the model was made with {found}; use "
+                    "the version of pflow that wrote it"
                 )
     return {**model, "init_args": parts}
 

@@ -26,13 +26,13 @@ from pflow.cli.main import VERBS
 from pflow.config import config_dir, load_yaml
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError, PflowError, nearest
-from pflow.io.atomic import replacing
+from pflow.io.atomic import disk_errors, replacing
 from pflow.plots.style import rendered
 from pflow.plots.training import plot_training
 from pflow.train.callbacks import AveragedWeights, EpochLine, Interrupted, ProgressBar, StopOnSignal, release_ranks
 from pflow.train.model_spec import ModelSpec
 from pflow.train.module import ParticleFlow
-from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history, writing_logs
+from pflow.train.run_folder import AtomicCheckpointIO, check_run_folder, make_loggers, read_history
 from pflow.train.transfer import transfer_tokeniser
 
 __all__ = ["TrainingCLI", "main"]
@@ -259,7 +259,7 @@ class TrainingCLI(LightningCLI):  # type: ignore[misc]
             n = self.datamodule.tokeniser_events
             first = "" if self.spec.tokeniser else f"; first scales and vocabulary, from up to {n:,} training events"
             print(f"checkpoints, logs and configuration: {self.folder}{first}", flush=True)
-        with writing_logs(self.folder):
+        with disk_errors(self.folder):
             # No code from files.
             self.trainer.fit(self.model, self.datamodule, ckpt_path=self.config["checkpoint"], weights_only=True)
         release_ranks(self.trainer)  # they do not draw

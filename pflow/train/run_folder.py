@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from pflow.errors import ConfigError
-from pflow.io.atomic import check_output, disk_errors, replacing
+from pflow.io.atomic import check_output, replacing
 
 
 def check_run_folder(folder: Path, *, continued: str | None = None) -> None:
@@ -54,27 +52,6 @@ def make_loggers(folder: Path) -> list[Any]:
     number = max(used, default=-1) + 1
     kinds = [CSVLogger] + [TensorBoardLogger] * (find_spec("tensorboard") is not None)
     return [logger(save_dir=folder, name="logs", version=number) for logger in kinds]
-
-
-@contextmanager
-def writing_logs(folder: Path) -> Iterator[None]:
-    """Say once, and with the run's folder, that logs cannot be written: the disk is full, or the folder vanished.
-
-    TensorBoard writes in a thread, which keeps its error for the next call and prints a traceback besides. OutputError:
-    they could not be written.
-    """
-    before = threading.excepthook
-
-    def show(args: threading.ExceptHookArgs) -> None:
-        if not issubclass(args.exc_type, OSError):
-            before(args)
-
-    threading.excepthook = show
-    try:
-        with disk_errors(folder):
-            yield
-    finally:
-        threading.excepthook = before
 
 
 def read_history(folder: str | Path) -> Mapping[str, dict[int, float]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import threading
 
 import pytest
 import torch
 
 from pflow.errors import OutputError
-from pflow.train.run_folder import AtomicCheckpointIO, make_loggers, read_history, writing_logs
+from pflow.train.run_folder import AtomicCheckpointIO, make_loggers, read_history
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, largest_file):
@@ -20,38 +18,6 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, largest_file):
         writer.save_checkpoint({"x": torch.ones(5000)}, tmp_path / "best.ckpt")
     assert os.listdir(tmp_path) == ["best.ckpt"]
     assert torch.load(tmp_path / "best.ckpt")["x"].tolist() == [1, 1, 1]
-
-
-def failing(error: Exception) -> None:
-    def run() -> None:
-        raise error
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-
-
-FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def write_on_a_full_disk() -> None:
-    failing(FULL)
-    raise FULL
-
-
-def test_a_full_disk_is_said_once_and_names_the_folder(tmp_path, capfd):
-    with pytest.raises(OutputError, match=rf"cannot write {tmp_path}: No space left on device"), writing_logs(tmp_path):
-        write_on_a_full_disk()
-    assert capfd.readouterr().err == ""
-
-
-def test_other_errors_of_threads_are_shown(tmp_path, monkeypatch):
-    shown = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_type))
-    with writing_logs(tmp_path):
-        failing(ZeroDivisionError())
-    failing(FULL)
-    assert shown == [ZeroDivisionError, OSError]
 
 
 def test_both_logs_go_to_the_next_free_version(tmp_path):
