@@ -121,7 +121,7 @@ def calibrate(
                 reco = ParticleTable.from_records(particles)
                 matches = match(truth, reco, Matching())
                 of_files[number].update(truth, reco, matches)
-                fit.update(truth, reco, particles, matches, generated.flat("by_track"))
+                fit.update(truth, reco, particles, matches, generated.by_track)
                 counts[number].update(truth, reco)
     return [
         Calibrated(decoding=decoding, uncertainty=fit.result(), **_scores(of_files, counts))

@@ -8,11 +8,9 @@ import json
 from pathlib import Path
 
 from safetensors.torch import save
-from torch import Tensor
 
 from pflow.checkpoint.format import HEADER_FILE, WEIGHTS_FILE
 from pflow.checkpoint.load import load_model, read_checkpoint
-from pflow.errors import ConfigError
 from pflow.io.atomic import check_folder, replacing_folder
 from pflow.model.api import DecodingConfig
 from pflow.tokens.uncertainty import UncertaintyCalibration
@@ -27,7 +25,6 @@ def write_weights(
     checkpoint: str | Path,
     folder: str | Path,
     *,
-    half: bool = False,
     calibration: UncertaintyCalibration | None = None,
     decoding: DecodingConfig | None = None,
     force: bool = False,
@@ -35,16 +32,15 @@ def write_weights(
     """Write a model as ``model.safetensors`` and ``model.json``, the paths; `pflow.load_model` takes the folder.
 
     The folder appears only when it is complete; one that exists must be empty, or with `force` hold nothing but these
-    files. The same checkpoint gives the same bytes. With `half`, matrices are stored in half precision (each weight
-    changed by up to 0.05%). `calibration` and `decoding` replace the model's own. ConfigError: the folder cannot be
-    made, or a weight is too large for half precision. InputError: not a model that can be loaded.
+    files. The same checkpoint gives the same bytes. `calibration` and `decoding` replace the model's own. ConfigError:
+    the folder cannot be made. InputError: not a model that can be loaded.
     """
     check_folder(folder, inputs=[checkpoint], replace=FILES, force=force)
     load_model(checkpoint)  # the model must be usable
     trained = read_checkpoint(checkpoint)
     # A copy of each: tensors that share memory are stored like all others.
     tensors = {name: value.contiguous().clone() for name, value in sorted(trained.state_dict.items())}
-    content = save({name: _halved(name, value) for name, value in tensors.items()} if half else tensors)
+    content = save(tensors)
     old = trained.header
     init_args = dict(old.model["init_args"])
     if decoding is not None:
@@ -60,13 +56,3 @@ def write_weights(
         (partial / WEIGHTS_FILE).write_bytes(content)
         (partial / HEADER_FILE).write_text(json.dumps(text, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return Path(folder) / WEIGHTS_FILE, Path(folder) / HEADER_FILE
-
-
-def _halved(name: str, value: Tensor) -> Tensor:
-    """A matrix in half precision, anything else as it is."""
-    if value.ndim < 2 or not value.is_floating_point():
-        return value
-    halved = value.half()
-    if bool((halved.isinf() & ~value.isinf()).any()):
-        raise ConfigError(f"'{name}' has weights up to {value.abs().max():g}, too large for half precision")
-    return halved

@@ -20,23 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "says how to use them; weights: model.safetensors and model.json; pflow takes both as a checkpoint (default: "
         "onnx)",
     )
-    parser.add_argument(
-        "--half", action="store_true", help="weights: store matrices in half precision, which halves the size"
-    )
     add_option(parser, "output", metavar="DIR", help="folder to make")
     add_option(parser, "force", help="replace the folder of an earlier export in the same format")
 
 
 def run(args: argparse.Namespace) -> int:
     """Export the model; the folder appears only when whole."""
-    from pflow.errors import ConfigError
-
-    if args.half and args.format != "weights":
-        raise ConfigError("--half is an option of --format weights")
     if args.format == "weights":
         from pflow.checkpoint.save import write_weights
 
-        written = write_weights(args.checkpoint, args.output, half=args.half, force=args.force)
+        written = write_weights(args.checkpoint, args.output, force=args.force)
     else:
         from pflow.checkpoint.format import EXPORT_FILES
         from pflow.checkpoint.load import load_model

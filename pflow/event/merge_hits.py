@@ -22,7 +22,7 @@ from pflow.event.events import Events
 from pflow.event.schema import fields_of
 from pflow.physics.detector import Detector
 
-__all__ = ["Merge", "Merged", "merge_hits", "sum_hits"]
+__all__ = ["Grid", "Merge", "Merged", "merge_hits", "sum_hits"]
 
 Index = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -87,7 +87,7 @@ def merge_hits(events: Events, merge: Merge, *, with_time: bool = True) -> Merge
     columns = _checked(events, counts)
     hits = columns | {name: columns[name].astype(np.float64) for name in CHECKED}
     event = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    group, first_hit = _groups(event, *_cells(hits, _Grid.of(events.detector, merge)))
+    group, first_hit = _groups(event, *_cells(hits, Grid.of(events.detector, merge)))
     n_cells = np.bincount(event[first_hit], minlength=len(counts))
     cell_of = group - np.repeat(jagged.offsets(n_cells)[:-1], counts)
     sums = sum_hits(hits, group, first_hit, with_time)
@@ -143,7 +143,7 @@ def _checked(events: Events, counts: Index) -> dict[str, npt.NDArray[Any]]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Grid:
+class Grid:
     """The coarse cells of each subdetector of a detector, [subdetector] each."""
 
     size: Values  # of a cell, mm
@@ -153,7 +153,8 @@ class _Grid:
     layers: int  # summed together
 
     @classmethod
-    def of(cls, detector: Detector, merge: Merge) -> _Grid:
+    def of(cls, detector: Detector, merge: Merge) -> Grid:
+        """The cells of `merge` in a detector."""
         sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
         radii = {
             "ecal": detector.ecal_inner_radius,
@@ -170,7 +171,7 @@ class _Grid:
         )
 
 
-def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: _Grid) -> tuple[Numbers, ...]:
+def _cells(hits: Mapping[str, npt.NDArray[Any]], grid: Grid) -> tuple[Numbers, ...]:
     """Coarse cell of each hit: subdetector, depth, two numbers in the surface; where hits stay alone, their number."""
     subdetector = hits["subdetector"].astype(np.int64)
     size, barrel = grid.size.take(subdetector), grid.barrel.take(subdetector)

@@ -42,7 +42,6 @@ def translations(opset: int) -> Iterator[None]:
         "log10": _log10,
         "flatten": _flatten,
         "linalg_cross": _cross,
-        "masked_select": _masked_select,
         "index_add": _index_add,
         "index_select": _index_select,
         "scatter_add": _scatter_add,
@@ -153,13 +152,6 @@ def _index_select(g: Any, x: Any, dim: int, index: Any) -> Any:
     if symbolic_helper._get_tensor_rank(x) == symbolic_helper._get_tensor_rank(index) == 1:
         return g.op("GatherElements", x, index, axis_i=0)
     return g.op("Gather", x, index, axis_i=dim)
-
-
-def _masked_select(g: Any, x: Any, mask: Any) -> Any:
-    """Torch's own translation first finds where the mask is true."""
-    if symbolic_helper._get_tensor_rank(x) != 1 or symbolic_helper._get_tensor_rank(mask) != 1:
-        return symbolic_helper._unimplemented("masked_select", "of more than one axis")
-    return g.op("Compress", x, mask, axis_i=0)
 
 
 @symbolic_helper.parse_args("v", "i", "v", "v")

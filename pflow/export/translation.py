@@ -18,7 +18,7 @@ from pflow.config import to_plain
 from pflow.data.batch import Batch, TokenSet
 from pflow.export.graphs import Export, Graph, specs
 from pflow.export.loop import Loop
-from pflow.model.common.cache import KeyValue
+from pflow.model.common.cache import KeyValue, Past
 from pflow.model.translation.embed import TargetTokens
 from pflow.model.translation.network import TranslationNetwork
 from pflow.model.translation.special import SAMPLE
@@ -78,18 +78,6 @@ class _Encoder(nn.Module):
         return (memory.mask, *known, *(value[:, 0] for value in first), *past, limit)
 
 
-class _Past:
-    """A cache of keys and values of the earlier particles, as inputs of the graph, whose outputs are longer by one."""
-
-    def __init__(self, known: KeyValue) -> None:
-        self.known = known
-
-    def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        key, value = self.known
-        self.known = KeyValue(torch.cat([key, k_val], dim=2), torch.cat([value, v_val], dim=2))
-        return self.known
-
-
 class _Step(nn.Module):
     """From the last token, the encoder's output and the past to the next token: the step of torch's decoder."""
 
@@ -103,7 +91,7 @@ class _Step(nn.Module):
         [1] each), keys and values of the past [1, H, P, D]; gives stop, the next token and past, and the particle."""
         n = (len(tensors) - len(TOKEN)) // 2
         memory = [KeyValue(*pair) for pair in _pairs(tensors[:n])]
-        past = [_Past(KeyValue(*pair)) for pair in _pairs(tensors[-n:])]
+        past = [Past(KeyValue(*pair)) for pair in _pairs(tensors[-n:])]
         last = TargetTokens(*(value[:, None] for value in tensors[n:-n]))
         x = self.target(last, first=past[0].known.key.shape[2])
         x = self.decoder(x, memory, memory_mask=mask, caches=past)

@@ -19,6 +19,9 @@ __all__ = ["ParticleCollector"]
 
 Index = npt.NDArray[np.int64]
 
+COLUMNS = tuple(field.name for field in dataclasses.fields(ParticleTokens) if field.name != "counts")
+"""Of generated particles, those that are kept."""
+
 
 class ParticleCollector:
     """Joins the generated particles of batches of `n_events` events; if `linked`, there are links even of no batch."""
@@ -39,23 +42,21 @@ class ParticleCollector:
                 values = _numpy(fraction)  # [B, T, N]
                 row, particle, source = np.nonzero(values >= MIN_HIT_FRACTION)
                 self._links.setdefault(name, []).append((rows[row], particle, source, values[row, particle, source]))
-        columns = {field.name: getattr(generated, field.name) for field in dataclasses.fields(ParticleTokens)}
-        self._parts.append((rows, {name: _numpy(value) for name, value in columns.items() if value is not None}))
+        event = np.repeat(rows, _numpy(generated.mask.sum(1)))
+        columns = {name: getattr(generated, name) for name in COLUMNS}
+        real = {name: _numpy(value[generated.mask]) for name, value in columns.items() if value is not None}
+        self._parts.append((event, real))
 
     def tokens(self) -> ParticleTokens:
-        """The particles of all events, padded to the longest."""
+        """The particles of all events, one event after the other."""
         if not self._parts:
-            none = np.zeros((self._n_events, 0))
-            return ParticleTokens(
-                charge=none, pdg=none.astype(int), energy=none, direction=none[..., None].repeat(3, 2), mask=none
-            )
-        longest = max(part["mask"].shape[1] for _, part in self._parts)
-        joined: dict[str, Any] = {}
-        for name, first in self._parts[0][1].items():
-            joined[name] = np.zeros((self._n_events, longest, *first.shape[2:]), dtype=first.dtype)
-            for rows, part in self._parts:
-                joined[name][rows, : part[name].shape[1]] = part[name]
-        return ParticleTokens(**joined)
+            none, index = np.zeros(0), np.zeros(0, dtype=np.int64)
+            counts = np.zeros(self._n_events, dtype=np.int64)
+            return ParticleTokens(counts=counts, charge=index, pdg=index, energy=none, direction=np.zeros((0, 3)))
+        event = np.concatenate([event for event, _ in self._parts])
+        order = np.argsort(event, kind="stable")
+        columns = {name: np.concatenate([part[name] for _, part in self._parts])[order] for name in self._parts[0][1]}
+        return ParticleTokens(counts=np.bincount(event, minlength=self._n_events), **columns)
 
     def links(self, name: str, index: ak.Array) -> ak.Array | None:
         """Links [event, link] by source and then particle; None if the network gives no fractions of this name.

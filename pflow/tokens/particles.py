@@ -54,13 +54,10 @@ def decode(
     Their ``scores`` are sums of `pdg_probability` over the codes of each class; `calibration` is applied to the
     standard deviations before they become the ``covariance``.
     """
-    real = np.asarray(tokens.mask, dtype=np.bool_)
-    index = np.asarray(tokens.pdg)[real]
-    code, charge = signed_pdg(pdg.decode(index), np.asarray(CHARGES)[np.asarray(tokens.charge, dtype=np.int64)[real]])
+    code, charge = signed_pdg(pdg.decode(tokens.pdg), np.asarray(CHARGES)[tokens.charge])
     mass = masses(code)
-    total = energy.invert(np.asarray(tokens.energy)[real][:, np.newaxis])[:, 0]
-    momentum, total = momentum_and_energy(total, mass)
-    unit = unit_vector(np.asarray(tokens.direction, dtype=np.float64)[real], null=NULL_DIRECTION)
+    momentum, total = momentum_and_energy(energy.invert(tokens.energy[:, np.newaxis])[:, 0], mass)
+    unit = unit_vector(tokens.direction.astype(np.float64), null=NULL_DIRECTION)
     fields = {
         "pdg": code,
         "charge": charge,
@@ -70,26 +67,23 @@ def decode(
         "score": np.full(len(code), np.nan),
     }
     if tokens.pdg_probability is not None:
-        probability = np.asarray(tokens.pdg_probability, dtype=np.float64)
-        if probability.shape != (*real.shape, len(pdg)):
-            raise ValueError(f"pdg_probability has shape {probability.shape}, expected {(*real.shape, len(pdg))}")
-        probability = probability[real]  # [N, V]
-        fields["score"] = probability[np.arange(len(code)), index]
+        probability = tokens.pdg_probability.astype(np.float64)
+        fields["score"] = probability[np.arange(len(code)), tokens.pdg]
         fields["scores"] = probability @ np.eye(len(CLASSES))[class_index(pdg.codes)]  # [N, V] x [V, 5]
     if tokens.score is not None:
-        fields["score"] = np.asarray(tokens.score)[real]
+        fields["score"] = tokens.score
     if tokens.energy_sigma is not None and tokens.direction_sigma is not None:
-        energy_sigma = np.asarray(tokens.energy_sigma, dtype=np.float64)[real]
-        direction_sigma = np.asarray(tokens.direction_sigma, dtype=np.float64)[real]
+        energy_sigma, direction_sigma = (
+            sigma.astype(np.float64) for sigma in (tokens.energy_sigma, tokens.direction_sigma)
+        )
         if calibration is not None:
             energy_sigma, direction_sigma = calibration.apply(
-                energy_sigma, direction_sigma, class_index(code), tokens.flat("by_track")
+                energy_sigma, direction_sigma, class_index(code), tokens.by_track
             )
         fields["covariance"] = four_momentum_covariance(total, mass, unit, energy_sigma, direction_sigma)
-    counts = real.sum(axis=1)
-    n = len(counts)
+    n = len(tokens.counts)
     return Reconstruction(
-        particles=make_particles(**{key: jagged.unflatten(value, counts) for key, value in fields.items()}),
+        particles=make_particles(**{key: jagged.unflatten(value, tokens.counts) for key, value in fields.items()}),
         event=np.arange(n) if event is None else np.asarray(event, dtype=np.int64),
         flags=np.zeros(n, dtype=np.uint32) if flags is None else np.asarray(flags, dtype=np.uint32),
         name=name,

@@ -150,40 +150,33 @@ def _with(part: Part, arrays: Mapping[str, npt.NDArray[Any]], offsets: Mapping[s
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ParticleTokens:
-    """Particles of B events as a model gives them, padded to T: the input of `pflow.tokens.particles.decode`.
+    """The N particles of B events as a model gives them, one event after the other; input of `tokens.particles.decode`.
 
-    charge, pdg : int [B, T], indices into the vocabularies
-    energy : float [B, T], log10(E / GeV), normalised
-    direction : float [B, T, 3]; any length, a null vector becomes +z
-    mask : bool [B, T], True = real particle
-    score : float [B, T], probability of the code; None: the one of `pdg` in `pdg_probability`, or unknown (NaN)
-    pdg_probability : float [B, T, V], of each |PDG| of the vocabulary
-    energy_sigma, direction_sigma : float [B, T], of ln E, and of each of the two angles across the direction, rad
-    by_track : bool [B, T], True = charged, with the momentum of a track
+    counts : int64 [B], number of particles of each event
+    charge, pdg : int [N], indices into the vocabularies
+    energy : float [N], log10(E / GeV), normalised
+    direction : float [N, 3]; any length, a null vector becomes +z
+    score : float [N], probability of the code; None: the one of `pdg` in `pdg_probability`, or unknown (NaN)
+    pdg_probability : float [N, V], of each |PDG| of the vocabulary
+    energy_sigma, direction_sigma : float [N], of ln E, and of each of the two angles across the direction, rad
+    by_track : bool [N], True = charged, with the momentum of a track
     """
 
-    charge: npt.ArrayLike
-    pdg: npt.ArrayLike
-    energy: npt.ArrayLike
-    direction: npt.ArrayLike
-    mask: npt.ArrayLike
-    score: npt.ArrayLike | None = None
-    pdg_probability: npt.ArrayLike | None = None
-    energy_sigma: npt.ArrayLike | None = None
-    direction_sigma: npt.ArrayLike | None = None
-    by_track: npt.ArrayLike | None = None
-
-    def flat(self, name: str) -> npt.NDArray[Any] | None:
-        """A column of the real particles alone, [particle, ...]; None where there is none."""
-        values = getattr(self, name)
-        return None if values is None else np.asarray(values)[np.asarray(self.mask, dtype=np.bool_)]
+    counts: Ints
+    charge: npt.NDArray[np.integer[Any]]
+    pdg: npt.NDArray[np.integer[Any]]
+    energy: npt.NDArray[np.floating[Any]]
+    direction: npt.NDArray[np.floating[Any]]
+    score: npt.NDArray[np.floating[Any]] | None = None
+    pdg_probability: npt.NDArray[np.floating[Any]] | None = None
+    energy_sigma: npt.NDArray[np.floating[Any]] | None = None
+    direction_sigma: npt.NDArray[np.floating[Any]] | None = None
+    by_track: npt.NDArray[np.bool_] | None = None
 
     def finite(self) -> npt.NDArray[np.bool_]:
         """Whether all numbers of each event's particles are finite, bool [B]."""
-        real = np.asarray(self.mask, dtype=np.bool_)
-        good = np.ones(real.shape, dtype=np.bool_)
-        for name in ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma"):
-            if (values := getattr(self, name)) is not None:
-                numbers = np.isfinite(np.asarray(values))
-                good &= numbers if numbers.ndim == 2 else numbers.all(axis=2)
-        return np.asarray((good | ~real).all(axis=1))
+        names = ("energy", "direction", "score", "pdg_probability", "energy_sigma", "direction_sigma")
+        finite = [np.isfinite(values) for name in names if (values := getattr(self, name)) is not None]
+        bad = ~np.all([known if known.ndim == 1 else known.all(axis=1) for known in finite], axis=0)
+        n_bad = np.bincount(jagged.event_index(self.counts)[bad], minlength=len(self.counts))
+        return np.equal(n_bad, 0)

@@ -7,7 +7,7 @@ import torch
 
 from pflow.checkpoint.load import PREFIX, load_model, read_checkpoint
 from pflow.checkpoint.save import write_weights
-from pflow.errors import ConfigError, InputError
+from pflow.errors import InputError
 from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 
@@ -48,21 +48,6 @@ def test_a_calibration_and_decoding_options_take_the_place_of_the_models_own(che
     write_weights(checkpoint, tmp_path / "toy", calibration=calibration, decoding=decoding)
     assert load_model(tmp_path / "toy").reconstructor.decoding == decoding
     assert read_checkpoint(tmp_path / "toy").header.calibration == calibration
-
-
-def test_half_precision_halves_matrices_and_nothing_else(checkpoint, tmp_path):
-    whole, half = (write_weights(checkpoint, tmp_path / str(half), half=half)[0] for half in (False, True))
-    expected, found = (read_checkpoint(source).state_dict for source in (checkpoint, tmp_path / "True"))
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name].float(), value, rtol=5e-4 if value.ndim > 1 else 0, atol=1e-7)
-    assert half.stat().st_size < 0.7 * whole.stat().st_size
-    assert {value.dtype for value in load_model(tmp_path / "True").reconstructor.parameters()} == {torch.float32}
-
-
-def test_weights_too_large_for_half_precision_are_an_error(save, model, tmp_path):
-    weights = {**model.reconstructor.state_dict(prefix=PREFIX), "other.large": torch.full((2, 2), 1e6)}
-    with pytest.raises(ConfigError, match=r"'other\.large' has weights up to 1e\+06, too large"):
-        write_weights(save(state_dict=weights), tmp_path / "toy", half=True)
 
 
 def test_a_model_that_cannot_be_loaded_is_not_written(save, tmp_path):

@@ -32,14 +32,9 @@ def test_a_checkpoint_becomes_a_folder(checkpoint, tmp_path, capsys):
     assert all(str(tmp_path / "model" / name) in output for name in written)
 
 
-def test_half_precision_is_for_weights(checkpoint, tmp_path):
-    run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights", "--half")
-    run("--checkpoint", checkpoint, "-o", tmp_path / "whole", "--format", "weights")
-    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("model", "whole")]
-    assert sizes[0] < sizes[1]
-    assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == ["model.json", "model.safetensors"]
-    with pytest.raises(ConfigError, match="--half is an option of --format weights"):
-        run("--checkpoint", checkpoint, "-o", tmp_path / "onnx", "--half")
+def test_a_checkpoint_becomes_a_folder_of_weights(checkpoint, tmp_path):
+    run("--checkpoint", checkpoint, "-o", tmp_path / "model", "--format", "weights")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.safetensors"]
 
 
 def test_a_folder_of_weights_becomes_onnx(checkpoint, tmp_path):

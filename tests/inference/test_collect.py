@@ -68,9 +68,9 @@ def test_dense_fractions_are_freed():
 
 def test_columns_are_in_the_order_of_the_events(collector):
     tokens = collector.tokens()
-    assert tokens.mask.sum(axis=1).tolist() == [1, 0, 3, 2, 1]
-    assert tokens.energy[tokens.mask].tolist() == [2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 0.0]
-    assert tokens.direction.shape == (5, 3, 3)
+    assert tokens.counts.tolist() == [1, 0, 3, 2, 1]
+    assert tokens.energy.tolist() == [2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 0.0]
+    assert tokens.direction.shape == (7, 3)
     assert collector.truncated.tolist() == [False, False, True, False, False]
 
 
@@ -79,6 +79,6 @@ def test_without_fractions_or_any_batch_there_are_no_links():
     collector.add(np.array([0, 1]), generated([1, 2], n_hits=2))
     assert collector.links("hit_fraction", ak.Array([[0, 1], [0, 1]])).to_list() == [[], []]
     collector = ParticleCollector(3)
-    assert collector.tokens().mask.shape == (3, 0)
-    assert collector.tokens().direction.shape == (3, 0, 3)
+    assert collector.tokens().counts.tolist() == [0, 0, 0]
+    assert collector.tokens().direction.shape == (0, 3)
     assert collector.links("hit_fraction", INDEX) is None

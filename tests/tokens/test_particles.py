@@ -11,14 +11,14 @@ from pflow.tokens.uncertainty import Curve, UncertaintyCalibration
 
 def one(tokeniser, *, code, charge=1, energy=10.0, direction=(0.0, 0.0, 1.0), options=None, **more):
     """An event of one particle, decoded; `more` are fields of `ParticleTokens`, `options` those of `decode`."""
-    index, _ = tokeniser.pdg.encode([[code]])
+    index, _ = tokeniser.pdg.encode([code])
     tokens = ParticleTokens(
-        charge=[[charge + 1]],
+        counts=np.array([1]),
+        charge=np.array([charge + 1]),
         pdg=index,
-        energy=tokeniser.energy.apply([[energy]]),
-        direction=[[direction]],
-        mask=[[True]],
-        **more,
+        energy=tokeniser.energy.apply([[energy]])[0],
+        direction=np.array([direction]),
+        **{name: np.array(values) for name, values in more.items()},
     )
     return decode(tokens, pdg=tokeniser.pdg, energy=tokeniser.energy, **(options or {}))
 
@@ -53,10 +53,10 @@ def test_event_numbers_and_flags_are_kept_else_events_are_counted_and_unflagged(
 
 
 def probabilities(tokeniser, **by_code):
-    """One particle's probability of each code of the vocabulary, [1, 1, V]."""
-    values = np.zeros((1, 1, len(tokeniser.pdg)))
+    """One particle's probability of each code of the vocabulary, [1, V]."""
+    values = np.zeros((1, len(tokeniser.pdg)))
     for code, value in by_code.items():
-        values[0, 0, tokeniser.pdg.codes.index(int(code[1:]))] = value
+        values[0, tokeniser.pdg.codes.index(int(code[1:]))] = value
     return values
 
 
@@ -67,12 +67,12 @@ def test_scores_are_probabilities_of_the_code_given_and_of_each_class(tokeniser)
     assert str(particles.scores.type) == "1 * var * 5 * float32"
     assert particles.scores[0, 0].to_list() == pytest.approx([0.9, 0.0, 0.1, 0.0, 0.0])
     assert particles.score[0, 0] == pytest.approx(0.2)
-    assert one(tokeniser, code=321, pdg_probability=given, score=[[0.5]]).particles.score[0, 0] == pytest.approx(0.5)
+    assert one(tokeniser, code=321, pdg_probability=given, score=[0.5]).particles.score[0, 0] == pytest.approx(0.5)
 
 
 def test_covariance_of_the_four_momentum(tokeniser):
     # Along z: var(px) = (10 * 0.01)^2, var(pz) = cov(pz, E) = var(E) = (10 * 0.05)^2
-    made = one(tokeniser, code=22, charge=0, energy_sigma=[[0.05]], direction_sigma=[[0.01]]).particles
+    made = one(tokeniser, code=22, charge=0, energy_sigma=[0.05], direction_sigma=[0.01]).particles
     assert str(made.covariance.type) == "1 * var * 10 * float32"
     wanted = [0.01, 0.0, 0.01, 0.0, 0.0, 0.25, 0.0, 0.0, 0.25, 0.25]
     assert made.covariance[0, 0].to_list() == pytest.approx(wanted, rel=1e-5, abs=1e-9)
@@ -81,7 +81,7 @@ def test_covariance_of_the_four_momentum(tokeniser):
 def test_a_calibration_rescales_the_covariance(tokeniser):
     doubled = {"photon": Curve((0.0,), (np.log(2.0),))}
     calibration = UncertaintyCalibration(energy=doubled, direction=doubled)
-    sigmas = {"energy_sigma": [[0.05]], "direction_sigma": [[0.01]]}
+    sigmas = {"energy_sigma": [0.05], "direction_sigma": [0.01]}
     before, after = (
         one(tokeniser, code=22, charge=0, options={"calibration": each}, **sigmas).particles.covariance[0, 0]
         for each in (None, calibration)
@@ -89,21 +89,19 @@ def test_a_calibration_rescales_the_covariance(tokeniser):
     np.testing.assert_allclose(ak.to_numpy(after), 4.0 * ak.to_numpy(before), rtol=1e-5)
 
 
-def tokens(tokeniser, mask) -> ParticleTokens:
-    shape = np.shape(mask)
-    return ParticleTokens(
-        charge=np.ones(shape, int),
-        pdg=np.zeros(shape, int),
-        energy=np.zeros(shape),
-        direction=np.ones((*shape, 3)),
-        mask=np.array(mask, bool),
-        pdg_probability=np.arange(np.size(mask) * len(tokeniser.pdg)).reshape(*shape, len(tokeniser.pdg)),
-        energy_sigma=np.full(shape, 0.1),
-        direction_sigma=np.full(shape, 0.1),
+def test_particles_belong_to_their_events(tokeniser):
+    n, n_codes = 2, len(tokeniser.pdg)
+    tokens = ParticleTokens(
+        counts=np.array([0, n, 0]),
+        charge=np.ones(n, int),
+        pdg=np.zeros(n, int),
+        energy=np.zeros(n),
+        direction=np.ones((n, 3)),
+        pdg_probability=np.arange(n * n_codes).reshape(n, n_codes),
+        energy_sigma=np.array([0.1, np.nan]),
+        direction_sigma=np.full(n, 0.1),
     )
-
-
-def test_padding_is_never_a_particle(tokeniser):
-    particles = tokeniser.decode(tokens(tokeniser, [[True, False, True], [False, False, False]])).particles
-    assert particles.score.to_list() == [[0.0, 2.0 * len(tokeniser.pdg)], []]
-    assert ak.num(particles.scores).to_list() == ak.num(particles.covariance).to_list() == [2, 0]
+    assert tokens.finite().tolist() == [True, False, True]
+    particles = tokeniser.decode(tokens).particles
+    assert particles.score.to_list() == [[], [0.0, n_codes], []]
+    assert ak.num(particles.scores).to_list() == ak.num(particles.covariance).to_list() == [0, 2, 0]

@@ -64,13 +64,9 @@ def test_events_of_another_detector_are_refused_with_both_names(tokeniser):
 
 
 def test_decode_of_encode_gives_the_targets_back(events, tokeniser):
-    tokens = list(tokeniser.encode(events))
-    columns = {
-        name: np.stack([np.resize(getattr(event, name), (2, *getattr(event, name).shape[1:])) for event in tokens])
-        for name in ("charge", "pdg", "energy", "direction")
-    }
-    mask = np.arange(2) < np.array([[len(event.charge)] for event in tokens])
-    particles = tokeniser.decode(ParticleTokens(**columns, mask=mask)).particles
+    tokens = tokeniser.encode(events)
+    columns = {name: getattr(tokens, name) for name in ("charge", "pdg", "energy", "direction")}
+    particles = tokeniser.decode(ParticleTokens(counts=np.diff(tokens.offsets["target"]), **columns)).particles
     # Decreasing energy: the 20 GeV photon first; the pion (p^2 = 2.9^2 + 0.75^2) has 2.999 GeV, the kaon 3.0004 GeV.
     assert particles.pdg.to_list() == [[22, 22], [321, -211], []]
     assert particles.charge.to_list() == [[0, 0], [1, -1], []]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pflow.event.merge_hits import Merge
+from pflow.event.merge_hits import Grid, Merge
 from pflow.physics.detector import Detector
 
 __all__ = ["Cells", "Hits", "merge_hits"]
@@ -67,17 +68,9 @@ def _count(values: Tensor) -> Tensor:
 
 def _cell_numbers(hits: Hits, merge: Merge, detector: Detector) -> Tensor:
     """One number for each cell, int64 [N]; see `pflow.event.merge_hits`."""
-    sizes = {"ecal": merge.ecal_mm, "hcal": merge.hcal_mm}
-    radii = {
-        "ecal": detector.ecal_inner_radius,
-        "hcal": detector.ecal_outer_radius if detector.hcal_inner_radius is None else detector.hcal_inner_radius,
-    }
-    kinds = [calorimeter.kind for calorimeter in detector.calorimeters]
-    n_phi = [max(1, round(2 * math.pi * radii.get(kind, 1.0) / sizes.get(kind, 1.0))) for kind in kinds]
-    table = torch.tensor([[sizes.get(kind, 1.0), n] for kind, n in zip(kinds, n_phi, strict=True)], dtype=torch.float64)
-    flags = torch.tensor([[one.region == "barrel", one.kind not in sizes] for one in detector.calorimeters])
-    size, turn = table[hits.subdetector].unbind(1)
-    barrel, alone = flags[hits.subdetector].unbind(1)
+    grid = Grid.of(detector, merge)
+    size, turn = torch.from_numpy(np.stack([grid.size, grid.sectors], axis=1))[hits.subdetector].unbind(1)
+    barrel, alone = torch.from_numpy(np.stack([grid.barrel, grid.alone], axis=1))[hits.subdetector].unbind(1)
 
     x, y, z = hits.position.unbind(1)
     in_phi = torch.remainder(torch.floor(torch.atan2(y, x) / (2 * math.pi) * turn), turn)

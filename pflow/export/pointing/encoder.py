@@ -28,7 +28,7 @@ __all__ = ["EVENT", "SOURCE", "EncoderGraph", "source_of"]
 EVENT = tuple(name for name in Tables._fields if name not in Tables._field_defaults)
 """Outputs that all steps read beside the memory: `Tables` without masks, as there is no padding."""
 
-SOURCE = (*(name for name in EVENT if name != "item_hidden"), "item_features")
+SOURCE = tuple(name for name in EVENT if name != "item_hidden")
 """Outputs that the refinement reads."""
 
 
@@ -88,7 +88,6 @@ class EncoderGraph(nn.Module):
         return {
             "hit_index": hit_index,
             **{name: getattr(tables, name) for name in EVENT},
-            "item_features": items.features[0],
             **named,
             "limit": self.decoding.limits(is_hit.long().sum(1), items.is_track.long().sum(1)),
             **{f"initial_{name}": value for name, value in first.items()},

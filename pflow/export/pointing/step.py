@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pflow.export.pointing.encoder import EVENT
-from pflow.model.common.cache import KeyValue
+from pflow.model.common.cache import KeyValue, Past
 from pflow.model.pointing.config import PointingDecodingConfig
 from pflow.model.pointing.decoder import Memory
 from pflow.model.pointing.geometry import Tables
@@ -46,7 +45,7 @@ class DecoderStepGraph(nn.Module):
     def forward(self, *arrays: Tensor) -> tuple[Tensor, ...]:
         """Decode."""
         values = dict(zip(self.inputs, arrays, strict=True))
-        caches = [_Past(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"]) for i in self.layers]
+        caches = [Past(KeyValue(values[f"last_past_key_{i}"], values[f"last_past_value_{i}"])) for i in self.layers]
         layers = [KeyValue(values[f"memory_key_{i}"].transpose(2, 3), values[f"memory_value_{i}"]) for i in self.layers]
         event: dict[str, Any] = {name: values[name] for name in EVENT}
         tables = Tables(**event)
@@ -56,20 +55,8 @@ class DecoderStepGraph(nn.Module):
         )
         found = {"stop": stop, **{f"next_{name}": value for name, value in state._asdict().items()}}
         for i, cache in enumerate(caches):
-            found |= {f"next_past_key_{i}": cache.key, f"next_past_value_{i}": cache.value}
+            found |= {f"next_past_key_{i}": cache.known.key, f"next_past_value_{i}": cache.known.value}
         found |= {f"row_{name}": value for name, value in row.items()}
         found |= {f"row_{UNREFINED}{name}": value for name, value in row.items()}
         found["row_embedded"] = row["embedded"] + 0.0  # another output of the same name is not possible
         return tuple(found[name] for name in self.outputs)
-
-
-class _Past:
-    """Keys and values of the earlier particles, [1, H, T, D]."""
-
-    def __init__(self, key: Tensor, value: Tensor) -> None:
-        self.key, self.value = key, value
-
-    def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """With those of the newest particle."""
-        self.key, self.value = torch.cat([self.key, k_val], dim=2), torch.cat([self.value, v_val], dim=2)
-        return KeyValue(self.key, self.value)

@@ -69,7 +69,7 @@ def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None,
         logits = logits.masked_fill(logits.new_ones(logits.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
     if mask is not None:
         logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
-    return logits.softmax(-1)  # type: ignore[no-any-return]
+    return logits.softmax(-1)
 
 
 def _event_by_event(
@@ -113,23 +113,16 @@ class SelfAttention(nn.Module):
 
         With `cache`, x [B, W] is one new token of each event, whose key and value are appended. Where `causal`, a token
         attends to itself and to earlier ones; padding behind it is never attended to, so that there is no `mask` (bool
-        [B, N]). Packed events have `lengths` and none of the others. Other combinations are a ValueError.
+        [B, N]). Packed events have `lengths` and none of the others.
         """
-        if causal and mask is not None:
-            raise ValueError("mask: a causal sequence has its padding at the end and takes no mask")
-        if lengths is not None and (causal or mask is not None or cache is not None):
-            raise ValueError("lengths: packed events take no mask, no cache and are not causal")
         query, key, value = torch.split(split_heads(self.query_key_value(x), 3 * self.heads), self.heads, dim=1)
-        if not causal and cache is None:
-            return self.out(attend(query, key, value, mask=mask, lengths=lengths))  # type: ignore[no-any-return]
         if cache is not None:
-            if query.shape[2] != 1:
-                raise ValueError(f"cache: one token at a time, got {query.shape[2]}")
             key, value = cache.update(key, value)  # the last token attends to all
             attended = (query * self.scale @ key.transpose(2, 3)).softmax(-1) @ value  # [B, H, 1, D]
             return self.out(attended.view(x.shape))  # type: ignore[no-any-return]
-        attended = scaled_dot_product_attention(query, key, value, is_causal=causal)
-        return self.out(_join(attended))  # type: ignore[no-any-return]
+        if causal:
+            return self.out(_join(scaled_dot_product_attention(query, key, value, is_causal=True)))  # type: ignore[no-any-return]
+        return self.out(attend(query, key, value, mask=mask, lengths=lengths))  # type: ignore[no-any-return]
 
 
 class CrossAttention(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,13 +64,6 @@ def where(selected: Tensor, size: int) -> Tensor:
     return torch.repeat_interleave(selected.long(), output_size=size)
 
 
-class Cache(Protocol):
-    """What attention calls; an exported graph, whose past are input tensors, has its own."""
-
-    def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
-        """Append the keys and values of new tokens, float [B, H, S, D]; return those of all tokens so far."""
-
-
 class KVCache:
     """Keys and values of the tokens decoded so far, in storage that doubles when it is full."""
 
@@ -107,3 +100,20 @@ class KVCache:
         compaction.apply(self._value[:, :, : self._length])
         self._key = self._key[: compaction.size]
         self._value = self._value[: compaction.size]
+
+
+class Past:
+    """Keys and values of the tokens decoded so far, in an exported graph: tensors that it reads and hands on."""
+
+    def __init__(self, known: KeyValue) -> None:
+        self.known = known
+
+    def update(self, k_val: Tensor, v_val: Tensor) -> KeyValue:
+        """As of `KVCache`."""
+        key, value = self.known
+        self.known = KeyValue(torch.cat([key, k_val], dim=2), torch.cat([value, v_val], dim=2))
+        return self.known
+
+
+Cache = KVCache | Past
+"""Either one, for attention."""

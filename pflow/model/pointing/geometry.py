@@ -7,7 +7,7 @@ S source tokens (S_h of hits, then K of tracks), N hits, M = N + K items (hits, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -144,6 +144,7 @@ class Tables(NamedTuple):
     token_item: Tensor
     item_token: Tensor
     item_weight: Tensor
+    item_features: Tensor
     item_hidden: Tensor
     item_places: Tensor
     item_sums: Tensor
@@ -190,26 +191,15 @@ class EncodedSource(NamedTuple):
 
     def tables(self) -> Tables:
         """Tables of all tokens and of all items."""
-        tokens, items = self.tokens, self.items
-        first_item = torch.arange(len(self.states), device=self.states.device)[:, None] * items.mask.shape[1]
-        return Tables(
-            states=self.states.flatten(0, 1),
-            token_frames=tokens.frames.flatten(0, 1),
-            token_tracks=tokens.tracks.flatten(0, 1),
-            token_energy=tokens.energy.flatten(),
-            token_is_track=tokens.is_track.flatten(),
-            token_item=(tokens.item + first_item).flatten(),
-            token_mask=tokens.mask.flatten(),
-            item_token=self.in_tables(items.token).flatten(),
-            item_weight=items.weight.flatten(),
-            item_hidden=self.hidden.flatten(0, 1),
-            item_places=items.places.flatten(0, 1),
-            item_sums=items.sums.flatten(0, 1),
-            item_direction=items.direction,
-            item_mask=items.mask.flatten(),
-            n_tokens=tokens.mask.shape[1],
-            n_items=items.mask.shape[1],
-        )
+        first_item = torch.arange(len(self.states), device=self.states.device)[:, None] * self.items.mask.shape[1]
+        tokens = self.tokens._replace(item=self.tokens.item + first_item)
+        items = self.items._replace(token=self.in_tables(self.items.token))
+        flat = {"states": self.states, "item_hidden": self.hidden}
+        flat |= {f"token_{name}": values for name, values in tokens._asdict().items()}
+        flat |= {f"item_{name}": values for name, values in items._asdict().items()}
+        fields: dict[str, Any] = {name: values.flatten(0, 1) for name, values in flat.items()}
+        fields |= {"item_direction": items.direction, "n_tokens": tokens.mask.shape[1], "n_items": items.mask.shape[1]}
+        return Tables(**fields)
 
     def on_tokens(self, values: Tensor) -> Tensor:
         """Energy of the fractions of items on each token, float [B, T, M] to [B, T, S], GeV."""

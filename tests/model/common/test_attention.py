@@ -89,18 +89,6 @@ def test_attention_with_a_bias_is_that_of_the_fused_kernel(generator):
     torch.testing.assert_close(attention(x[:, 1], memory, bias=bias[:, :, 1:2]), expected[:, 1])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"causal": True, "mask": torch.ones(1, 2, dtype=torch.bool)}, "mask"),
-        ({"causal": True, "cache": KVCache()}, "cache"),  # takes one token
-        ({"lengths": [2], "mask": torch.ones(1, 2, dtype=torch.bool)}, "lengths"),
-        ({"lengths": [2], "causal": True}, "lengths"),
-        ({"lengths": [2], "cache": KVCache()}, "lengths"),
-    ],
-)
-def test_what_does_not_belong_together_is_an_error(options, message):
-    with pytest.raises(ValueError, match=message):
-        SelfAttention(width=W, heads=H)(torch.zeros(1, 2, W), **options)
+def test_heads_that_do_not_divide_the_width_are_an_error():
     with pytest.raises(ValueError, match="3 heads do not divide a width of 8"):
         SelfAttention(width=W, heads=3)

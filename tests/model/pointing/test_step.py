@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pflow.model.common.cache import KeyValue, Past
 from pflow.model.pointing import step as decoder_step
 from pflow.model.pointing.assignment import selected
 from pflow.model.pointing.generate import decode_first_stage
@@ -169,17 +170,6 @@ def test_each_event_is_cut_at_its_own_largest_number(make_model, events, collate
         assert decoded.mask.sum(1).tolist() == limits
 
 
-class Past:
-    """Keys and values, joined at each step."""
-
-    def __init__(self, layer):
-        self.key, self.value = torch.zeros(2, 1, layer.attention.heads, 0, 24 // layer.attention.heads)
-
-    def update(self, k_val, v_val):
-        self.key, self.value = torch.cat([self.key, k_val], dim=2), torch.cat([self.value, v_val], dim=2)
-        return self.key, self.value
-
-
 @pytest.mark.parametrize("all_tracks", [False, True])
 @pytest.mark.parametrize("i", range(4))
 def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, events, collate, i, all_tracks):
@@ -190,7 +180,9 @@ def test_a_step_of_one_event_without_lists_equals_that_of_batches(make_model, ev
         source = network.encode(collate([events[i]]))
         expected = decode_first_stage(network, source.copy(), decoding.limited(8))
         tables = Tables(*source.tables()._replace(token_mask=None, item_mask=None))
-        memory, caches = network.decoder.project(source.states), [Past(one) for one in network.decoder.stack.layers]
+        layers = network.decoder.stack.layers
+        none = torch.zeros(1, layers[0].attention.heads, 0, 24 // layers[0].attention.heads)
+        memory, caches = network.decoder.project(source.states), [Past(KeyValue(none, none)) for _ in layers]
         state, rows = State.first(network, tables, 1), []
         for _ in range(8):
             state, row, stop = step(network, tables, state, caches, memory, decoding)
