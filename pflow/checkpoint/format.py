@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,44 +90,40 @@ class Header:
 
         `prefix` goes before the names of fields in errors.
         """
-        number = content.get("format") if isinstance(content, dict) else None
-        if not isinstance(number, int) or number < 1:
-            raise InputError("the header states no format", file=file, field=f"{prefix}format")
-        if number != FORMAT:
+        content = content if isinstance(content, Mapping) else {}
+        if content.get("format") != FORMAT:
             raise InputError(
-                f"written by pflow {content.get('version', '(unknown version)')} in format {number}; this version "
-                f"reads format {FORMAT}",
+                f"expected a header of format {FORMAT}, found {content.get('format', 'none')}, written by pflow "
+                f"{content.get('version', '(unknown version)')}",
                 file=file,
                 field=f"{prefix}format",
             )
-        field = "model"
-        try:
-            if not isinstance(content.get("model"), dict) or "class_path" not in content["model"]:
-                raise InputError("missing from the header, or not a class_path with init_args")
-            model = without_removed(content["model"])
-            field = "tokeniser"
-            if not isinstance(content.get("tokeniser"), dict):
-                raise InputError("missing from the header, or not of the expected type")
-            stored = {
-                "config" if name == "recipe" else name: part for name, part in content["tokeniser"].items()
-            }  # 0.2
-            tokeniser = from_plain(Tokeniser, stored, where="tokeniser")
-            field = "calibration"
-            found = content.get("calibration")
-            calibration = None if found is None else from_plain(UncertaintyCalibration, found, where="calibration")
-        except ValueError as error:
-            raise InputError(str(error), file=file, field=f"{prefix}{field}") from error
-        except Exception as error:  # what is built from any values fails in any way
-            raise InputError(
-                f"values that cannot be used: {first_line(error)}", file=file, field=f"{prefix}{field}"
-            ) from error
+
+        def part(name: str, build: Callable[[Any], Any]) -> Any:
+            try:
+                return build(content.get(name))
+            except Exception as error:  # what is built from any values fails in any way
+                known = isinstance(error, ValueError)
+                reason = str(error) if known else f"values that cannot be used: {first_line(error)}"
+                raise InputError(reason, file=file, field=f"{prefix}{name}") from error
+
         return cls(
             version=str(content.get("version", "")),
-            tokeniser=tokeniser,
-            model=model,
-            calibration=calibration,
+            tokeniser=part("tokeniser", _tokeniser),
+            model=part("model", without_removed),
+            calibration=part("calibration", _calibration),
             provenance=content.get("provenance") or {},
         )
+
+
+def _tokeniser(content: Mapping[str, Any]) -> Tokeniser:
+    """A tokeniser, also from 0.2, which called its configuration a recipe."""
+    named = {"config" if name == "recipe" else name: part for name, part in content.items()}
+    return from_plain(Tokeniser, named, where="tokeniser")
+
+
+def _calibration(content: Any) -> UncertaintyCalibration | None:
+    return None if content is None else from_plain(UncertaintyCalibration, content, where="calibration")
 
 
 def read_checked(path: Path, digest: str, *, stated_in: str) -> bytes:

@@ -222,7 +222,7 @@ class ParticleFlowData(pl.LightningDataModule):  # type: ignore[misc]
             sample = spread_sample(chunks["train"], self.tokeniser_events)
             measured = functools.partial(_statistics, options=self.options, config=self.token_config)
             statistics = in_order(measured, sample, num_workers=self.num_workers)
-            self.tokeniser = Tokeniser.from_statistics(statistics, self.token_config)
+            self.tokeniser = Tokeniser.fit(statistics, self.token_config)
         elif stage == "fit" and self.transfer is not None:
             with self.options.open(chunks["train"][0].path) as file:
                 if self.tokeniser.other_geometry(file.detector):

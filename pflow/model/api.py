@@ -42,7 +42,7 @@ MAX_PARTICLES = 2**14
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """Sizes and scales of a model that follow from its tokeniser; ValueError: they do not belong together."""
+    """Sizes and scales of a model that follow from its tokeniser."""
 
     n_charge: int  # number of charges (-1, 0, +1)
     n_pdg: int  # number of |PDG| codes
@@ -55,16 +55,6 @@ class ModelInputs:
     energy_mean: float  # mean and standard deviation of log10(E / GeV) of the targets
     energy_std: float
     min_energy: float = 0.0  # smallest energy of a target, GeV
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "masses", tuple(self.masses))
-        object.__setattr__(self, "charged", tuple(self.charged))
-        check_positive(self, "n_charge", "n_pdg", "hit_features", "n_subdetectors")
-        check_range(self, "[0, inf)", "track_features", "tracker_hit_features")
-        if len(self.masses) != self.n_pdg or len(self.charged) != self.n_pdg:
-            raise ValueError(
-                f"masses, charged: {len(self.masses)} and {len(self.charged)} values for {self.n_pdg} codes"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,13 +183,6 @@ class Reconstructor(nn.Module, ABC):
 
         `random` gives the same numbers on each rank. Without this call each rank draws for itself.
         """
-
-    def before_compiling(self) -> None:
-        """Prepare `training_step` for `torch.compile`: take out of the graphs what does not belong in them."""
-
-    def forward(self, batch: Batch) -> TrainingOutput:
-        """`training_step`; what `torch.compile` compiles."""
-        return self.training_step(batch)
 
 
 def describe(reconstructor: Reconstructor) -> dict[str, Any]:

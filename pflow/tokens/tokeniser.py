@@ -61,8 +61,8 @@ class Statistics:
             n_events=len(events),
         )
 
-    def add(self, other: Statistics) -> None:
-        """Join the statistics of other events; `ConfigError` if they are of another detector."""
+    def add(self, other: Statistics) -> Self:
+        """Join the statistics of other events, in place; `ConfigError` if they are of another detector."""
         if other.detector != self.detector:
             raise ConfigError(
                 f"training events are of two detectors, '{self.detector.name}' and '{other.detector.name}'"
@@ -72,6 +72,7 @@ class Statistics:
         self.energy.join(other.energy)
         self.codes.update(other.codes)
         self.n_events += other.n_events
+        return self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,28 +99,23 @@ class Tokeniser:
     @classmethod
     def fit(
         cls,
-        chunks: Iterable[Events],
+        chunks: Iterable[Events | Statistics],
         config: TokenConfig | None = None,
         *,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> Tokeniser:
-        """Fit on chunks of training events with truth, in one pass and constant memory.
+        """Fit on chunks of training events with truth, or on their statistics, in one pass and constant memory.
 
         With `on_error` ``skip``, events without the values of a feature are left out, with a warning. ConfigError: no
         events, no target among them, or several detectors; InputError: no truth, or no values of a feature.
         """
         config = TokenConfig() if config is None else config
-        return cls.from_statistics((Statistics.of(events, config, on_error=on_error) for events in chunks), config)
-
-    @classmethod
-    def from_statistics(cls, chunks: Iterable[Statistics], config: TokenConfig) -> Tokeniser:
-        """Fit on the statistics of chunks of training events, in their order; errors as of `fit`."""
-        chunks = iter(chunks)
-        total = next(chunks, None)
+        total: Statistics | None = None
+        for chunk in chunks:
+            known = chunk if isinstance(chunk, Statistics) else Statistics.of(chunk, config, on_error=on_error)
+            total = known if total is None else total.add(known)
         if total is None:
             raise ConfigError("there are no training events to fit the tokeniser on")
-        for chunk in chunks:
-            total.add(chunk)
         if not total.codes:
             raise ConfigError(
                 f"none of the {total.n_events} training events has a target particle under rule '{config.rule}'"
@@ -160,8 +156,8 @@ class Tokeniser:
             "track_features": len(self.config.track_features),
             "tracker_hit_features": len(self.config.tracker_hit_features),
             "n_subdetectors": len(self.detector.calorimeters),
-            "masses": masses(codes).tolist(),
-            "charged": (charges(codes) != 0).tolist(),
+            "masses": tuple(masses(codes).tolist()),
+            "charged": tuple((charges(codes) != 0).tolist()),
             "energy_mean": float(self.energy.mean[0]),
             "energy_std": float(self.energy.std[0]),
             "min_energy": self.config.e_min,

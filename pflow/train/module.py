@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from pflow.checkpoint.format import KEY, Header
-from pflow.data.batch import Batch, Target
+from pflow.data.batch import Target
 from pflow.data.datamodule import ParticleFlowData
 from pflow.data.dataset import LabelledBatch
 from pflow.errors import ConfigError, InputError
-from pflow.model.api import ModelInputs, Reconstructor, TrainingOutput, describe
+from pflow.model.api import ModelInputs, Reconstructor, describe
 from pflow.model.pointing import PointingReconstructor
 from pflow.train.callbacks import AveragedWeights
 from pflow.train.model_spec import ModelSpec
@@ -55,8 +55,6 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         Share of all steps that warm up.
     final_lr
         Learning rate at the end of the cosine, as a share of `lr`.
-    compile
-        Whether to compile the training step of the model with `torch.compile`.
 
     Raises
     ------
@@ -73,7 +71,6 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         schedule: Literal["cosine", "constant"] = "cosine",
         warmup: float = 0.05,
         final_lr: float = 0.01,
-        compile: bool = False,
     ) -> None:
         super().__init__()
         if not (lr > 0 and weight_decay >= 0 and 0 <= warmup < 1 and 0 <= final_lr <= 1):
@@ -89,10 +86,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
         self.schedule = schedule
         self.warmup = warmup
         self.final_lr = final_lr
-        self.compile_model = compile
         self.spec = ModelSpec()
         self.reconstructor: Reconstructor | None = None
-        self._step: Callable[[Batch], TrainingOutput] | None = None
         self._unchecked: tuple[LabelledBatch, list[str], Tensor, torch.cuda.Event | None] | None = None
 
     @property
@@ -129,7 +124,6 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
             if parts:
                 self.print(f"begin {how}: {', '.join(parts)}")
         self.reconstructor = reconstructor
-        self._step = compiled_step(reconstructor) if self.compile_model else reconstructor.training_step
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a learning rate that is set at each step; ConfigError if the number of steps is not known."""
@@ -165,8 +159,8 @@ class ParticleFlow(pl.LightningModule):  # type: ignore[misc]
 
     def training_step(self, labelled: LabelledBatch, batch_idx: int) -> Tensor:
         """One step; logs each loss by name, and checks those of the batch before (`check_losses`)."""
-        assert self._step is not None
-        losses = self._step(labelled.batch).losses
+        assert self.reconstructor is not None
+        losses = self.reconstructor.training_step(labelled.batch).losses
         before = self.check_losses()
         values = torch.stack([loss.detach().float() for loss in losses.values()])
         copied = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
@@ -279,28 +273,6 @@ def _not_finite(names: list[str], labelled: LabelledBatch) -> InputError:
         f"the training met a loss that is not a finite number ({', '.join(names)}) in the batch of {where}; "
         "a lower lr or gradient clipping (trainer.gradient_clip_val) may help if these events are right"
     )
-
-
-def compiled_step(reconstructor: Reconstructor, **options: Any) -> Callable[[Batch], TrainingOutput]:
-    """The training step of a reconstructor, compiled once for all lengths; `options` are of `torch.compile`.
-
-    Numbers that the data decide (pairs of particles and items) are symbols of the graph and do not end it, and sizes
-    that happen to be equal in the first batch may differ in the next ones.
-    """
-    import torch._dynamo  # here: it takes a second, which a training that is not compiled need not wait for
-    from torch.fx.experimental import _config as shapes
-
-    reconstructor.before_compiling()
-    compiled = torch.compile(reconstructor.training_step, dynamic=True, **options)
-
-    def step(batch: Batch) -> TrainingOutput:
-        with (
-            torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
-            shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]
-        ):
-            return compiled(batch)
-
-    return step
 
 
 def warmup_cosine(*, total: int, warmup: int, final: float) -> Callable[[int], float]:

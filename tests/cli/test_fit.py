@@ -268,25 +268,6 @@ def test_options_have_dashes_or_underscores(name, capsys):
     assert yaml.safe_load(capsys.readouterr().out)["data"]["chunk_size"] == 7
 
 
-def test_the_compiled_step_is_what_is_trained(tiny, data, monkeypatch):
-    compiled, real = [], torch.compile
-
-    def spy(step, **options):
-        compiled.append(0)
-
-        def counted(batch):
-            compiled[0] += 1
-            return inner(batch)
-
-        inner = real(step, backend="eager", **options)
-        return counted
-
-    monkeypatch.setattr(torch, "compile", spy)
-    limits = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3"]
-    assert main(["fit", *tiny, *data, "--model.compile=true", *limits]) == 0
-    assert compiled == [3]
-
-
 def test_a_training_is_not_continued_from_weights_alone(run, tmp_path):
     write_weights(run / "best.ckpt", tmp_path / "toy")
     config = ["--config", str(run / "config.yaml"), f"--output={tmp_path / 'other'}"]

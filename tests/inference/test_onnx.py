@@ -301,7 +301,7 @@ class TestDamagedFolders:
         ("field", "value", "message"),
         [
             ("sha256", None, "expected what `pflow export` wrote"),
-            ("checkpoint", 3, r"tokens\.json, 'checkpoint\.format': the header states no format"),
+            ("checkpoint", 3, r"tokens\.json, 'checkpoint\.format': expected a header of format 2"),
             ("format", 2, "expected layout 4, found 2, of another version of pflow: export the model again"),
             ("run", {"known": "hit_enrgy"}, "hit_enrgy"),
             ("run", {"energy_above": "nan"}, "energy_above nan GeV"),

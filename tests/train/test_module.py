@@ -9,20 +9,16 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from torch._dynamo.utils import counters
 
-from pflow.checkpoint.load import load_model
 from pflow.cli.fit import main
 from pflow.cli.main import main as cli_main
 from pflow.data.batch import Target
-from pflow.data.collate import collate
 from pflow.data.datamodule import ParticleFlowData
 from pflow.errors import ConfigError
-from pflow.io.open import read_events
 from pflow.model.api import TrainingOutput
 from pflow.model.pointing import PointingNetworkConfig, PointingReconstructor
 from pflow.model.translation import TranslationReconstructor
-from pflow.train.module import ParticleFlow, compiled_step, next_particle_errors, warmup_cosine
+from pflow.train.module import ParticleFlow, next_particle_errors, warmup_cosine
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch
 
@@ -166,55 +162,3 @@ def test_errors_of_the_next_particles_by_hand():
         errors = next_particle_errors({"energy": energy + shift, "direction": direction}, true, 0.5)
         assert float(errors["energy_error"]) == pytest.approx((1.0 + 0.5) / 2, rel=1e-5)
         assert float(errors["angle_deg"]) == pytest.approx(math.degrees(angle) / 2, rel=1e-5)
-
-
-SMALL = {"width": 24, "heads": 2, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 1, "hidden_width": 16}
-ROWS = ((0, 1, 2), (3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13))
-"""Batches of other numbers of events, tokens, hits, tracks and particles; in the first some are equal."""
-
-
-@pytest.fixture(scope="module")
-def batches(sample_dir):
-    events = read_events(sample_dir / "multi_test_small.root", entry_stop=14)
-    tokens = load_model("ild-g4-general").tokeniser.encode(events, truth=True)
-    return [collate(tokens, rows) for rows in ROWS]
-
-
-@pytest.fixture
-def reconstructor(request):
-    torch.compiler.reset()
-    counters.clear()
-    torch.manual_seed(3)
-    inputs = load_model("ild-g4-general").reconstructor.inputs
-    made = PointingReconstructor(inputs, network=PointingNetworkConfig(**SMALL, **request.param)).train()
-    made.own_particles = False
-    yield made
-    torch.compiler.reset()
-
-
-def total_of(step, batch, reconstructor):
-    """The loss and the largest gradient of each parameter."""
-    torch.manual_seed(5)
-    reconstructor.zero_grad()
-    total = step(batch).losses["total"]
-    total.backward()
-    return total.detach(), [p.grad.abs().max() for p in reconstructor.parameters() if p.grad is not None]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reconstructor", [{}, {"refine_layers": 1}], indirect=True)
-def test_one_set_of_graphs_for_all_lengths(reconstructor, batches):
-    """A refinement leaves decoding and matching out of the graphs."""
-    step = compiled_step(reconstructor, backend="eager")
-    graphs = []
-    for batch in batches:
-        (total, gradients), (expected, others) = (
-            total_of(one, batch, reconstructor) for one in (step, reconstructor.training_step)
-        )
-        torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(gradients, others, rtol=1e-2, atol=1e-2)
-        graphs.append(counters["stats"]["unique_graphs"])
-    assert graphs[1] == graphs[-1]
-    if reconstructor.network.refiner is None:
-        assert graphs[0] == graphs[-1]
-        assert not counters["graph_break"]

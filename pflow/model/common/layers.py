@@ -29,10 +29,9 @@ class Packing(NamedTuple):
     def of(cls, mask: Tensor | None) -> Packing | None:
         """The packing of `mask`, or None where it does not pay: no mask or event, not on a CPU.
 
-        A compiled or traced graph is not packed either: it would hold the lengths as constants.
+        A traced graph is not packed either: it would hold the lengths as constants.
         """
-        in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        if mask is None or mask.device.type != "cpu" or in_graph or len(mask) == 0:
+        if mask is None or mask.device.type != "cpu" or torch.jit.is_tracing() or len(mask) == 0:  # type: ignore[attr-defined, no-untyped-call]
             return None
         return cls(mask, tuple(mask.sum(1).tolist()))
 
@@ -52,8 +51,7 @@ def gelu(x: Tensor) -> Tensor:
     For contiguous tensors on a CPU torch calls oneDNN, which makes a kernel for each new shape: 70 us, ten times the
     work for a few hundred rows. Torch's own kernel takes the transposed view.
     """
-    in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-    if x.device.type != "cpu" or x.ndim < 2 or in_graph:
+    if x.device.type != "cpu" or x.ndim < 2 or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return functional.gelu(x)
     return functional.gelu(x.transpose(0, -1)).transpose(0, -1)
 
@@ -211,7 +209,7 @@ class Encoder(nn.Module):
             x = packing.pack(x)
             context = {"lengths": packing.lengths, **{name: packing.pack(values) for name, values in tokens.items()}}
         if memory is not None:
-            context = {**context, "memory": memory, "memory_mask": memory_mask}  # torch 2.5 does not compile `|=`
+            context |= {"memory": memory, "memory_mask": memory_mask}
         for layer in self.layers:
             x = layer(x, **context)
         x = self.norm(x)

@@ -106,10 +106,10 @@ def _attend_to_all(
     """
     batch, heads, length, _ = query.shape
     query, key = functional.pad(query, (0, 3)), functional.pad(key, (0, 3))  # the fused kernels want equal widths
-    n_rows = length if torch.compiler.is_compiling() else max(1, MAX_BIASES // max(1, batch * heads * length))
+    n_rows = max(1, MAX_BIASES // max(1, batch * heads * length))
     direction = functional.normalize(unit.double(), dim=-1)
     attended = []
-    for start in range(0, max(length, 1), max(n_rows, 1)):
+    for start in range(0, max(length, 1), n_rows):
         rows = slice(start, start + n_rows)
         near = nearness_of(direction[:, rows], direction)
         bias = near[:, None] * strength[:, None, None]  # [B, H, R, S]

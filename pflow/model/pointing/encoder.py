@@ -49,7 +49,7 @@ class SourceEncoder(nn.Module):
         """Encoder states float [B, S, W] of a batch and its tokens."""
         features = batch.hits.features, None if batch.tracks is None else batch.tracks.features
         x = self._embed(*features)
-        if self.training or x.device.type != "cpu" or torch.compiler.is_compiling():
+        if self.training or x.device.type != "cpu":
             return self.stack(x, mask=tokens.mask, unit=tokens.unit)  # type: ignore[no-any-return]
         # One by one: matrix products round by their shapes, and an event's states must not depend on its batch.
         states = torch.zeros_like(x)

@@ -234,13 +234,11 @@ def gather(values: Tensor, index: Tensor) -> Tensor:
 
 
 def make_tokens_and_items(batch: Batch, *, n_subdetectors: int) -> tuple[Tokens, Items]:
-    """Tokens and items of the readout of a batch; ValueError if there is none, or one with other tracks."""
+    """Tokens and items of the readout of a batch; ValueError if there is none."""
     readout = batch.readout
     if readout is None:
         raise ValueError("readout: the batch has none; the tokeniser's configuration must ask for it")
-    n_tracks = 0 if batch.tracks is None else batch.tracks.mask.shape[1]
-    if readout.track_mask.shape[1] != n_tracks:
-        raise ValueError(f"readout: {readout.track_mask.shape[1]} tracks where the source has {n_tracks}")
+    n_tracks = readout.track_mask.shape[1]
     size, n_hit_tokens = batch.hits.mask.shape
     energy = readout.energy * readout.mask  # [B, N]
     none = torch.zeros_like(energy)

@@ -21,7 +21,7 @@ from pflow.model.api import ModelInputs
 from pflow.model.common.initialise import initialise
 from pflow.model.pointing.assignment import Assignment, ParticleAssignment
 from pflow.model.pointing.config import PointingNetworkConfig
-from pflow.model.pointing.decoder import N_CHARGE, ParticleDecoder
+from pflow.model.pointing.decoder import ParticleDecoder
 from pflow.model.pointing.encoder import SourceEncoder
 from pflow.model.pointing.geometry import EncodedSource, Tables, make_tokens_and_items
 from pflow.model.pointing.head import EnergyScale, ParticleHead, Particles
@@ -37,8 +37,6 @@ class PointingNetwork(nn.Module):
 
     def __init__(self, inputs: ModelInputs, config: PointingNetworkConfig) -> None:
         super().__init__()
-        if inputs.n_charge != N_CHARGE:
-            raise ValueError(f"n_charge: the charges are -1, 0 and +1, not {inputs.n_charge} values")
         if inputs.tracker_hit_features:
             raise ValueError("tracker_hit_features: the pointing network does not read them")
         self.n_subdetectors = inputs.n_subdetectors

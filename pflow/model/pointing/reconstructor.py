@@ -53,7 +53,6 @@ class PointingReconstructor(Reconstructor):
         self.network = PointingNetwork(inputs, network)
         self.loss = PointingLoss(loss, self.network.energy_scale)
         self.own_particles: bool | None = None
-        self._decode_and_match = decode_and_match
 
     @property
     def first_stage_modules(self) -> tuple[str, ...]:
@@ -81,7 +80,7 @@ class PointingReconstructor(Reconstructor):
         else:
             if self.training_config.joint:
                 first = self.loss(self._teacher_forcing(source, batch.target))
-            found = self._decode_and_match(self.network, source, batch.target, self._decoding(None))
+            found = decode_and_match(self.network, source, batch.target, self._decoding(None))
             output = refine_matched(self.network, source, batch.target, *found)
         losses = self.loss(output)
         if first:
@@ -103,10 +102,6 @@ class PointingReconstructor(Reconstructor):
     def explain(self, batch: Batch) -> dict[str, Tensor]:
         """Seeds, probabilities and assignment of each step; see `pflow.model.pointing.explain`."""
         return explain(self.network, batch, self._decoding(None))
-
-    def before_compiling(self) -> None:
-        """Leave out decoding and matching, whose steps are many and small and differ in number."""
-        self._decode_and_match = torch.compiler.disable(decode_and_match)  # type: ignore[no-untyped-call]
 
     def _teacher_forcing(self, source: EncodedSource, target: Target) -> TeacherForcing:
         own = self.own_particles

@@ -160,8 +160,7 @@ def reordered(target: Target, deferred_prob: float, *, energy_std: float) -> Tar
 
     `energy_std` is the standard deviation of log10(E / GeV), by which energies are normalised.
     """
-    if target.track_fraction is None:
-        raise ValueError("target: it has no fractions of tracks, by which particles are ordered")
+    assert target.track_fraction is not None
     log_energy = LN10 * energy_std * target.energy
     noise = ORDER_NOISE_STD * torch.randn_like(log_energy)
     has_track = (target.track_fraction > 0.5).any(-1) & (target.charge != 1)

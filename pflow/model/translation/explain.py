@@ -22,25 +22,14 @@ from pflow.model.translation.network import TranslationNetwork
 def explain(network: TranslationNetwork, batch: Batch, particles: GeneratedParticles) -> dict[str, Tensor]:
     """Probabilities and attention of each decoder step, by decoding the particles once more with teacher forcing.
 
-    The causal mask makes this the same computation as decoding one by one with a cache.
+    The causal mask makes this the same computation as decoding one by one with a cache. The `particles` are what the
+    network decoded from the `batch`, one event without padding.
 
-    Parameters
-    ----------
-    network
-        In evaluation mode.
-    batch
-        One event, without padding.
-    particles
-        What the network decoded from it.
-
-    Returns
-    -------
-    dict
-        ``probability.charge``, ``probability.pdg`` and, with special tokens of version 2, ``probability.kind``:
-        float [T + 1, V], for the step that predicts the first particle to the one that predicts eos;
-        ``energy`` [T + 1], log10(E / GeV) normalised, and ``direction`` [T + 1, 3];
-        and by the names of the modules, after ``attention.``, each layer's weights, [H, S, S] of the encoder,
-        [H, T + 1, T + 1] of the decoder and [H, T + 1, S] of ``memory_attention``; a row sums to 1.
+    ``probability.charge``, ``probability.pdg`` and, with special tokens of version 2, ``probability.kind``: float [T +
+    1, V], for the step that predicts the first particle to the one that predicts eos; ``energy`` [T + 1], log10(E /
+    GeV) normalised, and ``direction`` [T + 1, 3]; and by the names of the modules, after ``attention.``, each layer's
+    weights, [H, S, S] of the encoder, [H, T + 1, T + 1] of the decoder and [H, T + 1, S] of ``memory_attention``; a row
+    sums to 1.
     """
     names = ("charge", "pdg", "energy", "direction", "mask")
     target = Target(**{name: getattr(particles, name) for name in names})

@@ -29,13 +29,9 @@ class TranslationLoss(nn.Module):
         self.weights = config.complete(("charge", "pdg", *special.heads, "energy", "direction"))
 
     def forward(self, prediction: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`.
-
-        ValueError if the batch has no target.
-        """
+        """Each loss by name, unweighted, and ``total``, scalars, of the prediction of `TranslationNetwork.forward`."""
         target = batch.target
-        if target is None:
-            raise ValueError("target: the batch has none")
+        assert target is not None  # checked by the network
         losses = {name: _cross_entropy(prediction[name], label) for name, label in self.special.labels(target).items()}
         energy, direction = (prediction[name][:, :-1].float() for name in ("energy", "direction"))  # not those of eos
         losses["energy"] = _mean_square_error(energy[..., None], target.energy[..., None], target.mask)

@@ -201,7 +201,6 @@ def test_a_network_may_read_hits_alone(make_model, batch):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"n_charge": 2}, "the charges are -1, 0 and"),
         ({"deferred_target_prob": 1.5}, r"deferred_target_prob: 1.5 is not in \[0, 1\]"),
         ({"heads": 5}, "5 heads do not divide"),
         ({"electron_log_odds": math.nan}, "electron_log_odds: nan"),

@@ -199,19 +199,9 @@ def test_weights_initially_keep_the_variance():
     assert not linear.bias.any()
 
 
-def test_compiles_as_one_graph(make_batch, make_model):
-    batch = make_batch([4, 2], [2, 1])
-    torch.compiler.reset()
-    network = make_model(special="kind", decoder="multi_projection", source="cross").network
-    compiled = torch.compile(network, backend="eager", fullgraph=True)
-    for name, value in compiled(batch).items():
-        torch.testing.assert_close(value, network(batch)[name])
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ({"hit_features": 0}, "hit_features"),
         ({"heads": 3}, "heads"),
         ({"encoder_layers": 0}, "encoder_layers"),
         ({"special": "paper"}, "special"),
