@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.metadata
 import inspect
 import typing
 from abc import ABC, abstractmethod
@@ -218,9 +219,9 @@ def build_reconstructor(spec: Mapping[str, Any], inputs: ModelInputs) -> Reconst
 
 
 def reconstructor_class(class_path: str) -> type[Reconstructor]:
-    """The class below ``pflow.model`` that a configuration or file names: reading a file imports no other module.
+    """The class that a configuration or file names, below ``pflow.model`` or an entry point of an installed package.
 
-    ValueError: another place, no such class, or not a `Reconstructor`.
+    Reading a file imports no other module. ValueError: another place, no such class, or not a `Reconstructor`.
     """
     found: Any = None
     module, _, name = class_path.rpartition(".")
@@ -230,6 +231,9 @@ def reconstructor_class(class_path: str) -> type[Reconstructor]:
         except ModuleNotFoundError as error:
             if error.name is None or not class_path.startswith(error.name):
                 raise
+    for entry in importlib.metadata.entry_points(group="pflow.reconstructors"):
+        if entry.value.replace(":", ".") == class_path:
+            found = entry.load()
     if not (isinstance(found, type) and issubclass(found, Reconstructor)):
-        raise ValueError(f"class_path: there is no Reconstructor '{class_path}' below pflow.model")
+        raise ValueError(f"class_path: there is no Reconstructor '{class_path}' below pflow.model or installed")
     return found

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -65,9 +66,16 @@ def test_a_description_that_makes_no_model_is_an_error(spec, message):
         build_reconstructor(spec, INPUTS)
 
 
+def test_an_installed_package_offers_an_architecture(monkeypatch):
+    entry = EntryPoint("mine", "json:decoder", "pflow.reconstructors")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry] if group == entry.group else [])
+    monkeypatch.setattr(EntryPoint, "load", lambda _: PointingReconstructor)
+    assert reconstructor_class("json.decoder") is PointingReconstructor
+
+
 @pytest.mark.parametrize("path", ["os.system", "subprocess.Popen", "pflow.train.module.ParticleFlow", "pflow.model.."])
 def test_no_other_module_can_be_named(path):
-    with pytest.raises(ValueError, match=r"there is no Reconstructor .* below pflow\.model"):
+    with pytest.raises(ValueError, match=r"there is no Reconstructor .* below pflow\.model or installed"):
         reconstructor_class(path)
 
 
